@@ -1,0 +1,337 @@
+"""`attend`: queries and keys in, a lazy matrix of weights out.
+
+z = softcap(scale · score(q, k)) + bias; z = −∞ where masked; weights = exp z / (Σ exp z + exp sink).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from intently import kernels
+from intently.errors import ArgumentError, KindError, StaleError, build, shape_of
+from intently.kernels import eager
+from intently.kernels.problem import Problem
+from intently.masks import Mask, as_mask, check_broadcast, indexed
+from intently.matrix import LazyMatrix, _split, _take
+from intently.scores import DOT, Score
+
+
+def attend(
+    q: Float[Tensor, "*lead t d"],
+    k: Float[Tensor, "*lead_k s d"],
+    *,
+    score: Score | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Attention:
+    """Return the attention of queries q (…, h, t, d) to keys k (…, g, s, d) as a lazy (…, h, t, s) matrix.
+
+    With four or more axes, h may be a multiple of g (consecutive query heads share a key head).
+    ``score`` is the scaled dot product unless given; ``mask`` a mask or a boolean tensor, True means
+    attend; ``bias`` a tensor added to the scores; ``scale`` multiplies the scores (1/√d unless
+    given); ``softcap`` bounds them as c·tanh(z/c); ``sinks`` (h,) or a scalar are logits that take
+    weight and give nothing; ``dropout`` in [0, 1) acts in ``A @ v`` only.
+
+    Nothing is computed until asked for. Raises `ArgumentError` for shapes that do not fit and
+    `KindError` for integers, mixed dtypes and devices.
+
+    Source: Vaswani et al. 2017, section 3.2.1, equation 1.
+
+    >>> import torch
+    >>> q = k = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> A = attend(q, k, scale=1.0)
+    >>> A
+    Attention(shape=(2, 2), dtype=torch.float32) — lazy: A @ v, A[..., rows, cols] and A.dense() compute
+    >>> A.dense()
+    tensor([[0.9820, 0.0180],
+            [0.0180, 0.9820]])
+    """
+    _check_kind(q, "q")
+    _check_kind(k, "k")
+    autocast = False
+    if q.device.type == "cpu" or q.device.type == "cuda":
+        autocast = torch.is_autocast_enabled(q.device.type)
+    if autocast:
+        to = torch.get_autocast_dtype(q.device.type)
+        q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
+    if q.dtype != k.dtype or q.device != k.device:
+        raise build(
+            KindError, "k", f"dtype and device of q, {q.dtype} on {q.device}",
+            f"{k.dtype} on {k.device}", fix="convert one of them with .to(…)",
+        )  # fmt: skip
+    score = DOT if score is None else score
+    if q.shape[-1] != k.shape[-1] and score is DOT:
+        raise build(
+            ArgumentError, "k", f"shape (…, s, d={q.shape[-1]}) like q", shape_of(k),
+            "queries and keys of a dot product have the same width",
+        )  # fmt: skip
+    lead = _leading(q, k)
+    if not 0 <= dropout < 1:
+        raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
+    if softcap is not None and not softcap > 0:
+        raise build(ArgumentError, "softcap", "a number > 0, or None", softcap)
+    scale = score.default_scale(q.shape[-1]) if scale is None else scale
+    rule = None if mask is None else as_mask(mask)
+    problem = Problem(q, k, score, rule, bias, scale, softcap, sinks, dropout, lead)
+    if rule is not None:
+        rule.check(problem.geometry)
+    if bias is not None:
+        _check_bias(bias, problem)
+    if sinks is not None and tuple(sinks.shape) not in ((), lead[-1:]):
+        raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
+    return Attention(problem, cast=autocast)
+
+
+def attention(
+    q: Float[Tensor, "*lead t d"],
+    k: Float[Tensor, "*lead_k s d"],
+    v: Float[Tensor, "*lead_v s e"],
+    *,
+    score: Score | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*lead_y t e"]:
+    """Return ``attend(q, k, …) @ v``: for each query the mean of v (…, s, e) under its weights, (…, t, e).
+
+    Source: Vaswani et al. 2017, section 3.2.1, equation 1.
+
+    >>> import torch
+    >>> attention(torch.zeros(1, 2), torch.ones(3, 2), torch.tensor([[0.0], [3.0], [6.0]]))
+    tensor([[3.]])
+    """
+    return (
+        attend(
+            q, k, score=score, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,
+            dropout=dropout,
+        )
+        @ v
+    )  # fmt: skip
+
+
+class Attention(LazyMatrix):
+    """The weights of queries over keys, (…, h, t, s), made by `attend`."""
+
+    def __init__(self, problem: Problem, cast: bool = False) -> None:
+        self.problem = problem
+        self._cast = cast
+        self._versions = tuple(_version(x) for x in problem.tensors())
+
+    @property
+    def q(self) -> Tensor:
+        """The queries (…, h, t, d)."""
+        return self.problem.q
+
+    @property
+    def k(self) -> Tensor:
+        """The keys (…, g, s, d)."""
+        return self.problem.k
+
+    @property
+    def mask(self) -> Mask | None:
+        """The mask, None where nothing is forbidden."""
+        return self.problem.mask
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.problem.geometry.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.problem.q.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.problem.q.device
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        self._check_fresh()
+        with torch.autocast(self.device.type, enabled=False):
+            block = eager.weights(self.problem, rows, cols)
+        return block.expand(*self.shape[:-2], *block.shape[-2:])
+
+    def matmul(self, v: Tensor) -> Tensor:
+        """Y (…, h, t, e) = A @ v for v (…, g, s, e), by the kernel that `plan` names."""
+        self._check_fresh()
+        v = self._check_values(v)
+        kernel = kernels.choose(self.problem, v)
+        if self._cast:
+            with torch.autocast(self.device.type, enabled=False):
+                return kernel.multiply(self.problem, v)
+        return kernel.multiply(self.problem, v)
+
+    def plan(self, v: Tensor | None = None) -> kernels.Plan:
+        """Say which kernel ``A @ v`` runs, why not a faster one, and the memory it takes.
+
+        Without v, values as wide as the keys are assumed.
+        """
+        return kernels.plan(self.problem, self.problem.k if v is None else self._check_values(v))
+
+    @property
+    def lse(self) -> Tensor:
+        """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended."""
+        self._check_fresh()
+        found = eager.lse(self.problem)
+        return found.expand(self.shape[:-1])
+
+    @property
+    def scores(self) -> Scores:
+        """The logits z; index them, ``A.scores[..., rows, cols]``."""
+        return Scores(self)
+
+    def to(self, device: torch.device | str) -> LazyMatrix:
+        p = self.problem
+
+        def move(x: Any) -> Any:
+            return x.to(device) if isinstance(x, Tensor) else x
+
+        moved = Problem(
+            p.q.to(device), p.k.to(device), p.score, p.mask, move(p.bias), move(p.scale),
+            p.softcap, move(p.sinks), p.dropout, p.geometry.lead,
+        )  # fmt: skip
+        return self._with(moved)
+
+    def _with(self, problem: Problem) -> Attention:
+        other = Attention(problem, self._cast)
+        other.labels = self.labels
+        return other
+
+    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
+        self._check_fresh()
+        p = self.problem
+        lead = p.geometry.lead
+
+        def pick(x: Any) -> Any:
+            if not isinstance(x, Tensor) or x.ndim < 2:
+                return x
+            return x.expand(*lead, *x.shape[-2:])[index]
+
+        q, k = pick(p.q), pick(p.per_query_head(p.k))
+        mask = None if p.mask is None else indexed(p.mask, p.geometry, index)
+        sinks = p.sinks if p.sinks is None or not p.sinks.ndim else p.sinks.expand(lead)[index]
+        part = Problem(
+            q, k, p.score, mask, pick(p.bias), pick(p.scale), p.softcap, sinks, p.dropout,
+            tuple(q.shape[:-2]),
+        )  # fmt: skip
+        return self._with(part)
+
+    def _check_values(self, v: Tensor) -> Tensor:
+        p = self.problem
+        if not isinstance(v, Tensor):
+            raise build(
+                KindError, "v", "a tensor (…, s, e)", type(v).__name__,
+                fix="NumPy arrays and lists go to intently.reference",
+            )  # fmt: skip
+        if self._cast and v.dtype is not torch.float64:
+            v = v.to(p.q.dtype)
+        if v.dtype != p.q.dtype or v.device != p.q.device:
+            raise build(
+                KindError, "v", f"dtype and device of q, {p.q.dtype} on {p.q.device}",
+                f"{v.dtype} on {v.device}", fix="convert it with .to(…)",
+            )  # fmt: skip
+        if v.ndim < 2 or v.shape[-2] != p.geometry.s:
+            raise build(
+                ArgumentError, "v", f"shape (…, s={p.geometry.s}, e)", shape_of(v),
+                "v holds one row for each key",
+            )  # fmt: skip
+        lead = v.shape[:-2]
+        if lead != p.k.shape[:-2]:
+            if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
+                raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
+            if p.groups > 1 and v.ndim >= 3:
+                v = v.expand(*lead[:-1], p.k.shape[-3], *v.shape[-2:])
+                lead = (*lead[:-1], p.geometry.lead[-1])
+            try:
+                torch.broadcast_shapes(lead, p.geometry.lead)
+            except RuntimeError:
+                raise build(
+                    ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}",
+                    shape_of(v),
+                ) from None  # fmt: skip
+        return v
+
+    def _check_fresh(self) -> None:
+        for tensor, version in zip(self.problem.tensors(), self._versions):
+            if version is not None and tensor._version != version:
+                raise build(
+                    StaleError, "matrix", "q, k, mask and bias as they were when it was made",
+                    f"a tensor of {shape_of(tensor)} changed in place since",
+                    fix="ask before the change, or make it from copies: it.attend(q.clone(), …)",
+                )  # fmt: skip
+
+
+class Scores:
+    """The logits z of an attention matrix: softcap(scale · score) + bias, −∞ where masked."""
+
+    def __init__(self, matrix: Attention) -> None:
+        self.matrix = matrix
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Return z[..., rows, cols], exact, in the dtype it is computed in."""
+        m = self.matrix
+        lead, rows, cols = _split(index, m.ndim)
+
+        def tile(r: Tensor | None, c: Tensor | None) -> Tensor:
+            m._check_fresh()
+            z, allow = m.problem.logits(r, c)
+            z = z if allow is None else z.masked_fill(~allow, float("-inf"))
+            z = z.expand(*m.shape[:-2], *z.shape[-2:])
+            return z[lead] if lead else z
+
+        return _take(tile, rows, cols, *m.shape[-2:], m.device)
+
+
+def _version(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
+
+
+def _check_kind(x: Any, name: str) -> None:
+    if not isinstance(x, Tensor):
+        raise build(
+            KindError, name, "a floating-point tensor (…, steps, d)", type(x).__name__,
+            fix="NumPy arrays and lists go to intently.reference, or through torch.as_tensor",
+        )  # fmt: skip
+    if not x.is_floating_point():
+        raise build(
+            KindError, name, "a floating-point tensor", f"dtype {x.dtype}",
+            fix="write x.float(); bare integers go to intently.reference",
+        )  # fmt: skip
+    if x.ndim < 2:
+        raise build(ArgumentError, name, "at least two axes (…, steps, d)", shape_of(x))
+
+
+def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
+    lead_q, lead_k = q.shape[:-2], k.shape[:-2]
+    if lead_q == lead_k:
+        return tuple(lead_q)
+    if q.ndim >= 4 and k.ndim >= 3 and lead_k[-1] and lead_q[-1] % lead_k[-1] == 0:
+        lead_k = (*lead_k[:-1], lead_q[-1])
+    try:
+        return tuple(torch.broadcast_shapes(lead_q, lead_k))
+    except RuntimeError:
+        raise build(
+            ArgumentError, "k", f"leading axes that broadcast with those of q {tuple(lead_q)}",
+            shape_of(k),
+            "heads are axis −3; with four or more axes h may be a multiple of g",
+        ) from None  # fmt: skip
+
+
+def _check_bias(bias: Tensor, problem: Problem) -> None:
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        got = str(bias.dtype) if isinstance(bias, Tensor) else type(bias).__name__
+        raise build(
+            KindError, "bias", "a floating-point tensor added to the scores", got,
+            fix="boolean tensors are masks: mask=",
+        )  # fmt: skip
+    check_broadcast(bias, problem.geometry, "bias")

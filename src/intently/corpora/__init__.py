@@ -1,0 +1,27 @@
+"""Corpora: the built-in language and word alignments."""
+
+from __future__ import annotations
+
+from intently.corpora.alignment import Alignment, alignment_error_rate
+from intently.corpora.language.pair import Pair, Pronoun
+from intently.corpora.language.parsing import translations
+from intently.corpora.language.splits import (
+    SHOWN,
+    SPLITS,
+    language,
+    sample,
+    vocabulary,
+)
+
+__all__ = [
+    "SHOWN",
+    "SPLITS",
+    "Alignment",
+    "Pair",
+    "Pronoun",
+    "alignment_error_rate",
+    "language",
+    "sample",
+    "translations",
+    "vocabulary",
+]

@@ -1,0 +1,62 @@
+"""Word alignments: which words of a sentence and of its translation stand for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The links between the words of a pair, as (source index, target index).
+
+    A *sure* link is one that every annotator would draw; a *possible* link may be drawn or
+    left out. Every sure link is possible too.
+
+    >>> Alignment.of(sure=[(0, 0)], possible=[(0, 1)]).possible == {(0, 0), (0, 1)}
+    True
+    """
+
+    sure: frozenset[tuple[int, int]]
+    possible: frozenset[tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        if not self.sure <= self.possible:
+            extra = sorted(self.sure - self.possible)
+            raise ValueError(
+                f"possible: expected every sure link, got none of {extra}; "
+                "build the alignment with Alignment.of(sure, possible), which adds them"
+            )
+
+    @classmethod
+    def of(
+        cls, sure: Iterable[tuple[int, int]], possible: Iterable[tuple[int, int]] = ()
+    ) -> Alignment:
+        """Return the alignment with these links; the sure ones are added to the possible ones.
+
+        >>> sorted(Alignment.of([(1, 1)], [(1, 0)]).possible)
+        [(1, 0), (1, 1)]
+        """
+        certain = frozenset(sure)
+        return cls(certain, certain.union(possible))
+
+
+def alignment_error_rate(
+    predicted: Iterable[set[tuple[int, int]]], gold: Iterable[Alignment]
+) -> float:
+    """Return the alignment error rate of the predicted links, between 0 (best) and 1.
+
+    AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with A the predicted, S the sure and P the
+    possible links, each counted over the whole corpus (Och & Ney 2003, "A Systematic Comparison
+    of Various Statistical Alignment Models", Computational Linguistics 29(1), section 5.1).
+    Nothing predicted where nothing is sure is no error: 0.0.
+
+    >>> gold = Alignment.of(sure=[(0, 0), (2, 2)], possible=[(2, 1)])
+    >>> alignment_error_rate([{(0, 0), (2, 1), (1, 1)}], [gold])  # 1 - (1 + 2) / (3 + 2)
+    0.4
+    """
+    agreed = counted = 0
+    for links, truth in zip(predicted, gold, strict=True):
+        agreed += len(links & truth.sure) + len(links & truth.possible)
+        counted += len(links) + len(truth.sure)
+    return 1.0 - agreed / counted if counted else 0.0

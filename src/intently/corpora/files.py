@@ -1,0 +1,231 @@
+"""Reading sentence pairs from files, and saying all that is wrong with them at once."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from intently.errors import ArgumentError, DataError, build
+
+TOLD = 10  # problems that one message lists
+GZIP = b"\x1f\x8b"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NOT_TEXT = {
+    GZIP: "gzip inside gzip",
+    b"PK\x03\x04": "a zip archive",
+    b"BZh9": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
+
+    ``report`` says in one line where they come from and how many were read, ``skipped`` how many
+    of those have been left out since.
+    """
+
+    sources: list[str] = field(repr=False)
+    targets: list[str] = field(repr=False)
+    report: str = ""
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def without_longer_than(
+        self, limit: int, source_lengths: Sequence[int], target_lengths: Sequence[int]
+    ) -> ParallelText:
+        """Return the pairs of which neither side is longer than ``limit``, in any unit.
+
+        Raises ArgumentError where there are not as many lengths as pairs, DataError where no pair
+        is left.
+
+        >>> text = ParallelText(["a", "a b c"], ["x", "x"])
+        >>> text.without_longer_than(2, source_lengths=[1, 3], target_lengths=[1, 1]).sources
+        ['a']
+        """
+        given = {"source_lengths": source_lengths, "target_lengths": target_lengths}
+        for name, lengths in given.items():
+            if len(lengths) != len(self):
+                raise build(ArgumentError, name, f"{len(self)} lengths", len(lengths))
+        longer = list(map(max, source_lengths, target_lengths))
+        kept = [index for index, length in enumerate(longer) if length <= limit]
+        if longer and not kept:
+            raise build(
+                DataError,
+                self.report or "sentence pairs",
+                f"some of which neither side is longer than {limit}",
+                f"{len(longer):,} pairs, the shortest of length {min(longer)}",
+                fix="raise the limit",
+            )
+        return replace(
+            self,
+            sources=[self.sources[index] for index in kept],
+            targets=[self.targets[index] for index in kept],
+            skipped=self.skipped + len(longer) - len(kept),
+        )
+
+
+def read_parallel(source: str | Path, target: str | Path | None = None) -> ParallelText:
+    """Read sentence pairs from two line-parallel files, or from one with tabs between the sides.
+
+    Of a file with tabs the first column is the source, the second the target; further columns are
+    passed over. Files are UTF-8, with or without a byte order mark, plain or gzip whatever their
+    name. Lines end with LF or CRLF and with nothing else; white space around a side is dropped.
+
+    Raises DataError that lists by file and line what is wrong: sides without text, bytes that are
+    not UTF-8, missing tabs, different numbers of lines, a file that is missing, empty, cut or no
+    text. No pair is ever skipped.
+    """
+    if target is None:
+        both = TextFile(Path(source))
+        sources, targets = _columns(both)
+        _refuse_problems(str(source), "two texts in each line, with a tab between", [both])
+    else:
+        files = [TextFile(Path(source)), TextFile(Path(target))]
+        sources, targets = (_sentences(file) for file in files)
+        unequal = []
+        if all(file.complete for file in files) and len(sources) != len(targets):
+            unequal = [
+                f"{source} has {len(sources):,} lines, {target} has {len(targets):,}: "
+                "line by line one must translate the other"
+            ]
+        names = f"{source} and {target}"
+        _refuse_problems(names, "a text in each line of each file", files, unequal)
+        source = names
+    return ParallelText(sources, targets, f"{len(sources):,} sentence pairs from {source}")
+
+
+class TextFile:
+    """The lines of a file that may be gzip, and what is wrong with it; ``complete`` once all read.
+
+    All problems are counted, the first few kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.complete = False
+        self.count = 0
+        self.problems: list[str] = []
+
+    def refuse(self, problem: str, line: int | None = None) -> None:
+        """Note a problem of a line, or of the whole file."""
+        self.count += 1
+        if line is None:
+            self.problems.insert(0, f"{self.path}: {problem}")
+        elif len(self.problems) < TOLD:
+            self.problems.append(f"{self.path}:{line}: {problem}")
+
+    def lines(self) -> Iterator[tuple[int, str | None]]:
+        """Yield each line with its number from 1; in place of one that is refused, None."""
+        number = 0
+        try:
+            with open(self.path, "rb") as handle:
+                packed = handle.peek(len(GZIP)).startswith(GZIP)
+                for number, line in enumerate(
+                    gzip.GzipFile(fileobj=handle) if packed else handle, 1
+                ):
+                    if number == 1:
+                        line = line.removeprefix(BYTE_ORDER_MARK)
+                        for mark, kind in NOT_TEXT.items():
+                            if line.startswith(mark):
+                                self.refuse(f"{kind}, not text in UTF-8 or gzip of it")
+                                return
+                    yield number, self._text(line, number)
+        except FileNotFoundError:
+            self.refuse(f"no such file{_nearby(self.path)}")
+        except IsADirectoryError:
+            self.refuse("a folder, not a file")
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self.refuse(f"the gzip data is cut or damaged after line {number:,} ({error})")
+        except (OSError, ValueError) as error:
+            self.refuse(f"cannot be read ({getattr(error, 'strerror', None) or error})")
+        else:
+            self.complete = number > 0
+            if not number:
+                self.refuse("the file is empty")
+
+    def _text(self, line: bytes, number: int) -> str | None:
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = line[error.start : error.start + 1]
+            latin = byte.decode("cp1252", errors="replace")
+            self.refuse(
+                f"byte {error.start + 1} of the line is not UTF-8 "
+                f"(0x{byte.hex().upper()}, in Windows-1252 {latin!r})",
+                number,
+            )
+            return None
+        if "\0" in text:
+            self.refuse(f"byte {line.index(0) + 1} of the line is NUL: this is no text", number)
+            return None
+        return text
+
+
+def _sentences(file: TextFile) -> list[str]:
+    sentences = []
+    for number, line in file.lines():
+        sentences.append(line.strip() if line else "")
+        if line is not None and not sentences[-1]:
+            file.refuse("no text in the line", number)
+    return sentences
+
+
+def _columns(file: TextFile) -> tuple[list[str], list[str]]:
+    sources, targets = [], []
+    tabs, numbered = False, True
+    for number, line in file.lines():
+        columns = [column.strip() for column in (line or "").rstrip("\r\n").split("\t")]
+        sources.append(columns[0])
+        targets.append(columns[1] if len(columns) > 1 else "")
+        tabs = tabs or len(columns) > 1
+        numbered = numbered and len(columns) > 3 and (columns[0] + columns[2]).isdecimal()
+        if line is not None and len(columns) == 1:
+            file.refuse("no tab in the line", number)
+        elif line is not None and not all(columns[:2]):
+            empty = "first" if columns[1] else "second" if columns[0] else "first and second"
+            file.refuse(f"no text in the {empty} column", number)
+    if file.complete and not tabs:
+        file.problems.clear()
+        file.count = 0
+        file.refuse("no line has a tab; where the translations are in another file, name that too")
+    elif file.complete and numbered:
+        file.refuse("columns 1 and 3 are numbers only; `cut -f2,4` would keep the texts")
+    return sources, targets
+
+
+def _refuse_problems(
+    names: str, expected: str, files: Sequence[TextFile], unequal: Sequence[str] = ()
+) -> None:
+    """Raise DataError where there are problems, giving each file its share of the few told."""
+    count = len(unequal) + sum(file.count for file in files)
+    if not count:
+        return
+    told = list(unequal)
+    for place, file in enumerate(files):
+        others = sum(len(other.problems) for other in files[place + 1 :])
+        room = TOLD - len(told)
+        told += file.problems[: max(room - others, room // (len(files) - place))]
+    if count > len(told):
+        told.append(f"and {count - len(told):,} more")
+    got = f"{count:,} problem{'s' * (count > 1)}" + "".join(f"\n  {problem}" for problem in told)
+    raise build(DataError, names, expected, got)
+
+
+def _nearby(path: Path) -> str:
+    """Say which files of a similar name there are, or which folder is missing."""
+    if not path.parent.is_dir():
+        return f"; there is no folder {path.parent}"
+    names = sorted(file.name for file in path.parent.iterdir())
+    close = difflib.get_close_matches(path.name, names, n=3)
+    return f"; in its folder there is {', '.join(close)}" if close else ""

@@ -1,0 +1,81 @@
+"""All families of sentences and how often each is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from intently.corpora.language.because import because, sake
+from intently.corpora.language.pair import (
+    Draft,
+)
+from intently.corpora.language.predicates import (
+    being_somewhere,
+    command,
+    doing,
+    state,
+    there_is,
+)
+from intently.corpora.language.questions import (
+    how_many,
+    what,
+    where_is,
+    where_when_why,
+    whether,
+    whether_it_is,
+    who,
+)
+from intently.corpora.language.relative import (
+    because_because,
+    because_that,
+    knows_who,
+    knows_who_that,
+    that_did,
+    that_was,
+    who_did,
+)
+from intently.corpora.language.sentences import (
+    Choose,
+    and_it,
+    giving,
+    giving_pronoun,
+    object_pronoun,
+    partitive,
+    person,
+    statement,
+)
+
+Family = Callable[[Choose], Draft | None]
+
+# Kind, family, weight.
+FAMILIES: tuple[tuple[str, Family, int], ...] = (
+    ("because", because, 155),
+    ("reason", sake, 50),
+    ("statement", statement, 190),
+    ("partitive", partitive, 70),
+    ("person", person, 50),
+    ("giving", giving, 40),
+    ("giving", giving_pronoun, 25),
+    ("pronoun", object_pronoun, 45),
+    ("pronoun", and_it, 35),
+    ("state", state, 60),
+    ("place", being_somewhere, 25),
+    ("there", there_is, 25),
+    ("doing", doing, 130),
+    ("command", command, 15),
+    ("question", whether, 30),
+    ("question", whether_it_is, 15),
+    ("question", where_is, 8),
+    ("question", where_when_why, 14),
+    ("question", what, 10),
+    ("question", who, 10),
+    ("question", how_many, 8),
+    ("relative", who_did, 15),
+    ("relative", knows_who, 10),
+    ("relative", that_was, 35),
+    ("relative", that_did, 20),
+)
+DEEPER: tuple[tuple[str, Family, int], ...] = (
+    ("because", because_that, 500),
+    ("relative", knows_who_that, 300),
+    ("reason", because_because, 200),
+)

@@ -1,0 +1,310 @@
+"""Phrases: a few words of English, the same of French, and the links between them."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+from intently.corpora.language.words import (
+    ADJECTIVE,
+    NAME,
+    NUMBERS,
+    Adjective,
+    Name,
+    Noun,
+    held_out,
+    starts_with_vowel,
+)
+
+# Who the subject is, as the French verb needs to know it.
+I, WE, YOU, HE, SHE, THEY_M, THEY_F = range(7)
+
+SURE, POSSIBLE = True, False
+
+Link = tuple[int, int, bool]
+Words = tuple[str, ...]
+
+
+class Phrase:
+    """English words, French words, and links (English index, French index, sure).
+
+    A phrase that is a noun phrase also carries its agreement, its noun and where that stands in
+    English; `denied` is what it becomes as the object of a negated verb ("a car" → "de voiture").
+
+    >>> Phrase(("with",), ("avec",)).links
+    ((0, 0, True),)
+    """
+
+    __slots__ = ("agreement", "denied", "english", "french", "head", "held", "links", "noun",
+                 "possible", "sure")  # fmt: skip
+
+    def __init__(
+        self,
+        english: Words,
+        french: Words,
+        links: tuple[Link, ...] | None = None,
+        agreement: int = HE,
+        noun: Noun | Name | None = None,
+        head: int = 0,
+        held: bool = False,
+    ) -> None:
+        self.english = english
+        self.french = french
+        if links is None:
+            links = tuple((i, j, SURE) for i in range(len(english)) for j in range(len(french)))
+        self.links = links
+        self.sure = tuple((i, j) for i, j, certain in links if certain)
+        self.possible = tuple((i, j) for i, j, certain in links if not certain)
+        self.agreement = agreement
+        self.noun = noun
+        self.head = head
+        self.held = held
+        self.denied = self
+
+    def __repr__(self) -> str:
+        return f"Phrase({' '.join(self.english)} → {' '.join(self.french)})"
+
+
+# A slot is what may stand in one place: groups drawn evenly, each of phrases drawn evenly.
+Slot = tuple[tuple[Phrase, ...], ...]
+
+NOTHING = Phrase((), ())
+
+
+def phrase(english: str, french: str) -> Phrase:
+    """Return a fixed phrase, all of its words linked to all.
+
+    >>> phrase("because", "parce que").french
+    ('parce', 'que')
+    """
+    return Phrase(tuple(english.split()), tuple(french.split()))
+
+
+POSSESSIVES = {
+    "my": ("mon", "ma", "mes"),
+    "your": ("votre", "votre", "vos"),
+    "his": ("son", "sa", "ses"),
+    "her": ("son", "sa", "ses"),
+    "our": ("notre", "notre", "nos"),
+    "their": ("leur", "leur", "leurs"),
+}
+INDEFINITE = ("a", "", "some", "any")
+
+
+def french_determiner(
+    determiner: str, feminine: bool, plural: bool, vowel: bool, mass: bool, adjective_first: bool
+) -> Words:
+    """Return the French for an English determiner before a word that begins so.
+
+    "" is the bare noun: des, or de before an adjective; for a mass noun the partitive.
+
+    >>> french_determiner("this", False, False, vowel=True, mass=False, adjective_first=False)
+    ('cet',)
+    >>> french_determiner("", True, False, vowel=True, mass=True, adjective_first=False)
+    ('de', "l'")
+    """
+    if determiner in NUMBERS:
+        return (NUMBERS[determiner],)
+    if determiner in POSSESSIVES:
+        masculine_form, feminine_form, plural_form = POSSESSIVES[determiner]
+        if plural:
+            return (plural_form,)
+        return (feminine_form if feminine and not vowel else masculine_form,)
+    if determiner == "this":
+        return ("cette" if feminine else "cet" if vowel else "ce",)
+    if determiner == "these":
+        return ("ces",)
+    if determiner in ("the", "generic"):
+        return ("les" if plural else "la" if feminine else "le",)
+    if determiner == "a":
+        return ("une" if feminine else "un",)
+    if determiner in ("many", "how_many"):
+        return ("combien" if determiner == "how_many" else "beaucoup", "de")
+    if determiner == "any":
+        return ("de",)
+    if plural:
+        return ("de" if adjective_first else "des",)
+    if not mass:
+        raise ValueError(f"determiner: expected one for a counted singular, got {determiner!r}")
+    if vowel:
+        return ("de", "l'")
+    return ("de", "la") if feminine else ("du",)
+
+
+def indefinite_article(following: str) -> str:
+    """Return "a" or "an".
+
+    >>> indefinite_article("owl")
+    'an'
+    """
+    return "an" if following[0] in "aeio" else "a"
+
+
+@cache
+def noun_phrase(
+    noun: Noun, determiner: str, plural: bool, adjective: Adjective | None = None
+) -> Phrase:
+    """Return the noun with its determiner and perhaps an adjective, every word agreeing.
+
+    `determiner` is English ("the", "a", "" for none, "some", "my", "two", "Mary's"), or
+    "generic", which is none in English and the definite article in French (I like milk).
+
+    >>> from intently.corpora.language.words import NOUN
+    >>> noun_phrase(NOUN["tree"], "this", False, ADJECTIVE["beautiful"]).french
+    ('ce', 'bel', 'arbre')
+    """
+    owner = NAME[determiner.removesuffix("'s")] if determiner.endswith("'s") else None
+    english_noun, french_noun = noun.english[plural], noun.french[plural]
+    french_nouns: Words = (french_noun,)
+    noun_at, adjective_at = 0, 1
+    if adjective is not None:
+        form = adjective.form(noun.feminine, plural)
+        if adjective.before_noun:
+            if not noun.feminine and not plural and starts_with_vowel(french_noun):
+                form = adjective.before_vowel
+            french_nouns, noun_at, adjective_at = (form, french_noun), 1, 0
+        else:
+            french_nouns = (french_noun, form)
+    english_nouns = (english_noun,) if adjective is None else (adjective.name, english_noun)
+
+    french_start = french_determiner(
+        "the" if owner else determiner,
+        noun.feminine,
+        plural,
+        starts_with_vowel(french_nouns[0]),
+        noun.mass,
+        adjective is not None and adjective.before_noun,
+    )
+    if owner:
+        english_start: Words = (owner.name, "'s")
+    elif determiner == "a":
+        english_start = (indefinite_article(english_nouns[0]),)
+    elif determiner == "generic":
+        english_start = ()
+    else:
+        english_start = tuple(determiner.split("_")) if determiner else ()
+
+    e, f = len(english_start), len(french_start)
+    head = e + len(english_nouns) - 1
+    links: list[Link] = [(head, f + noun_at, SURE)]
+    if adjective is not None:
+        links.append((e, f + adjective_at, SURE))
+    french = french_start + french_nouns
+    if owner:
+        french += ("de", owner.name)
+        links += [(0, len(french) - 1, SURE), (1, len(french) - 2, SURE), (1, 0, POSSIBLE)]
+    elif e:
+        links += [(i, j, SURE) for i in range(e) for j in range(f)]
+    else:
+        links += [(head, j, POSSIBLE) for j in range(f)]
+
+    agreement = (HE, SHE, THEY_M, THEY_F)[noun.feminine + 2 * plural]
+    held = adjective is not None and held_out(noun.name, adjective.name)
+    result = Phrase(
+        english_start + english_nouns, french, tuple(links), agreement, noun, head, held
+    )
+    if determiner in INDEFINITE:
+        result.denied = denied_phrase(result, determiner, e, f)
+    return result
+
+
+def denied_phrase(affirmed: Phrase, determiner: str, e: int, f: int) -> Phrase:
+    """Return the indefinite phrase as the object of a negated verb: no article but "de".
+
+    "some" becomes "any". The first e English and f French words are the determiner.
+    """
+    english = ("any", *affirmed.english[1:]) if determiner == "some" else affirmed.english
+    links = {(i, max(j - f + 1, 0), sure) for i, j, sure in affirmed.links}
+    return Phrase(
+        english,
+        ("de", *affirmed.french[f:]),
+        tuple(sorted(links)),
+        affirmed.agreement,
+        affirmed.noun,
+        affirmed.head,
+        affirmed.held,
+    )
+
+
+def name_phrase(name: Name) -> Phrase:
+    """Return a name as a phrase."""
+    return Phrase((name.name,), (name.name,), None, SHE if name.feminine else HE, name)
+
+
+def after_preposition(english: str, french: str, object_: Phrase) -> Phrase:
+    """Return preposition and noun phrase; à and de contract with le and les.
+
+    >>> from intently.corpora.language.words import NOUN
+    >>> after_preposition("to", "à", noun_phrase(NOUN["garden"], "the", False)).french
+    ('au', 'jardin')
+    """
+    before, words = tuple(english.split()), tuple(french.split())
+    rest = object_.french
+    contracted = ""
+    if rest[0] == "le" and not starts_with_vowel(rest[1]):
+        contracted = {"à": "au", "de": "du"}.get(words[-1], "")
+    elif rest[0] == "les":
+        contracted = {"à": "aux", "de": "des"}.get(words[-1], "")
+    if contracted:
+        words, rest = (*words[:-1], contracted), rest[1:]
+    links = [(i, j, SURE) for i in range(len(before)) for j in range(len(words))]
+    if not before:
+        links = [(object_.head, j, POSSIBLE) for j in range(len(words))]
+    shift = len(words) - (1 if contracted else 0)
+    links += [(i + len(before), j + shift, sure) for i, j, sure in object_.links]
+    return Phrase(
+        before + object_.english,
+        words + rest,
+        tuple(links),
+        object_.agreement,
+        object_.noun,
+        len(before) + object_.head,
+        object_.held,
+    )
+
+
+def fitting(noun: Noun) -> tuple[Adjective, ...]:
+    """Return the adjectives that are said of a noun."""
+    return tuple(adjective for adjective in ADJECTIVE.values() if adjective.fits(noun))
+
+
+def phrases(
+    chosen: tuple[Noun, ...], determiners: str, adjectives: bool = False
+) -> tuple[Phrase, ...]:
+    """Return every phrase of these nouns with these determiners, with or without an adjective.
+
+    A determiner stands with the numbers that it allows; "-" is the bare noun. "numbers",
+    "possessive" and "genitive" stand for all of these.
+
+    >>> from intently.corpora.language.words import NOUN
+    >>> [" ".join(p.french) for p in phrases((NOUN["key"],), "the -")]
+    ['la clé', 'les clés', 'des clés']
+    """
+    expanded: list[str] = []
+    for determiner in determiners.split():
+        if determiner == "numbers":
+            expanded += NUMBERS
+        elif determiner == "possessive":
+            expanded += POSSESSIVES
+        elif determiner == "genitive":
+            expanded += [f"{name}'s" for name in NAME]
+        else:
+            expanded.append("" if determiner == "-" else determiner)
+    return tuple(
+        noun_phrase(noun, determiner, plural, adjective)
+        for noun in chosen
+        for determiner, plural in product(expanded, noun.numbers)
+        if allows(determiner, plural, noun)
+        for adjective in (fitting(noun) if adjectives else (None,))
+    )
+
+
+def allows(determiner: str, plural: bool, noun: Noun) -> bool:
+    """Return whether a determiner may stand with a noun in this number."""
+    if determiner in ("a", "this"):
+        return not plural and not noun.mass
+    if determiner in ("", "some", "any", "generic"):
+        return plural or noun.mass
+    if determiner in NUMBERS or determiner in ("many", "how_many", "these"):
+        return plural
+    return True

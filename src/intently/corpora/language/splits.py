@@ -1,0 +1,151 @@
+"""The splits: endless training pairs, and sentences that training never shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from intently.corpora.language.because import because
+from intently.corpora.language.families import DEEPER, FAMILIES, Family
+from intently.corpora.language.pair import (
+    Pair,
+    english_side,
+    french_side,
+)
+from intently.corpora.language.parsing import translations
+from intently.corpora.language.sentences import (
+    Choose,
+)
+
+SPLITS = ("train", "validation", "test", "novel", "deeper")
+
+NOVEL_BECAUSE = 0.35
+
+SHOWN_SOURCES = (
+    "I drink milk.",
+    "The animal didn't cross the road because it was too tired.",
+    "The animal didn't cross the road because it was too wide.",
+    "The road was too wide.",
+    "Mary gave Susan a book.",
+    "Susan gave Mary a book.",
+    "The cat sat on the mat.",
+    "Where is the cat?",
+    "I don't drink milk.",
+    "Mary bought an apple and ate it.",
+    "Do you have two black horses?",
+    "My old friend has a beautiful house.",
+    "The car that Paul sold was old.",
+)
+KEPT_BACK = frozenset(SHOWN_SOURCES)
+
+# Of a hundred sentences, by the checksum of the English side: 0-2 validation, 3-6 test.
+RESERVED = {"validation": range(0, 3), "test": range(3, 7), "train": range(7, 100)}
+
+
+def language(split: str, seed: int = 0) -> Iterator[Pair]:
+    """Return an endless stream of pairs of a split, the same for the same seed everywhere.
+
+    `train`, `validation` and `test` share one distribution and no English sentence; `novel` holds
+    combinations of words that these never show, `deeper` a clause more than they ever have.
+
+    >>> next(language("train")) == next(language("train"))
+    True
+    """
+    if split not in SPLITS:
+        raise ValueError(
+            f"split: expected one of {', '.join(SPLITS)}, got {split!r}; "
+            "the splits are listed in intently.corpora.SPLITS"
+        )
+    return stream(split, seed)
+
+
+def stream(split: str, seed: int) -> Iterator[Pair]:
+    """Yield what `language` returns, once the split is known to exist."""
+    random = Random(f"{split} {seed}").random
+    choose = chooser(random)
+    table = weighted(DEEPER if split == "deeper" else FAMILIES)
+    others = weighted(tuple(f for f in FAMILIES if f[0] != "because"))
+    reserved = RESERVED.get(split)
+    novel = split == "novel"
+    while True:
+        if not novel:
+            kind, family = table[int(random() * len(table))]
+            draft = family(choose)
+            while draft is None or draft.held:
+                draft = family(choose)
+        elif random() < NOVEL_BECAUSE:
+            kind, draft = "because", because(choose)
+            while draft is None or draft.held < 2:
+                draft = because(choose)
+        else:
+            draft = None
+            while draft is None or not draft.held:
+                kind, family = others[int(random() * len(others))]
+                draft = family(choose)
+        source, source_words = english_side(draft)
+        if reserved is not None and crc32(source.encode()) % 100 not in reserved:
+            continue
+        if source in KEPT_BACK:
+            continue
+        target, target_words = french_side(draft)
+        yield Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
+
+
+def chooser(random: Callable[[], float]) -> Choose:
+    """Return the `choose` that draws: a group of the slot, then a member of the group."""
+
+    def choose(slot: Any) -> Any:
+        group = slot[int(random() * len(slot))]
+        return group[int(random() * len(group))]
+
+    return choose
+
+
+def weighted(families: tuple[tuple[str, Family, int], ...]) -> tuple[tuple[str, Family], ...]:
+    """Return each family as often as it weighs."""
+    return tuple((kind, family) for kind, family, weight in families for _ in range(weight))
+
+
+def sample(split: str, count: int, seed: int = 0) -> list[Pair]:
+    """Return `count` pairs of a split with distinct English sides.
+
+    >>> len({pair.source for pair in sample("test", 50)})
+    50
+    """
+    found: dict[str, Pair] = {}
+    for pair in language(split, seed):
+        if len(found) >= count:
+            break
+        found.setdefault(pair.source, pair)
+    return list(found.values())
+
+
+@cache
+def vocabulary() -> tuple[list[str], list[str]]:
+    """Return all word forms, English and French, sorted; capitals only where they start a text.
+
+    They are those of 100,000 training pairs: the rarest word stands in one pair of some 3,000.
+
+    >>> english, french = vocabulary()
+    >>> "tired" in english, "qu'" in french
+    (True, True)
+    """
+    english: set[str] = set()
+    french: set[str] = set()
+    for pair in islice(language("train"), 100_000):
+        english.update(pair.source_words)
+        french.update(pair.target_words)
+    return sorted(english), sorted(french)
+
+
+@cache
+def shown_pairs() -> tuple[Pair, ...]:
+    """Return the shown sentences as pairs of the grammar."""
+    return tuple(pair for source in SHOWN_SOURCES for pair in translations(source))
+
+
+SHOWN: tuple[Pair, ...] = shown_pairs()

@@ -1,0 +1,263 @@
+"""Verb phrases: every tense, negation and object pronoun, in both languages.
+
+One English form has one French tense: present → présent, past → passé composé (imparfait for
+states: be, have, want, fit in), will → futur simple, can and want to → pouvoir and vouloir with
+the infinitive. A past participle agrees with the subject after être, and after avoir with an
+object that stands before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intently.corpora.language.lexicon import VERBS
+from intently.corpora.language.phrases import (
+    HE,
+    POSSIBLE,
+    SHE,
+    SURE,
+    THEY_F,
+    THEY_M,
+    WE,
+    YOU,
+    I,
+    Link,
+    Phrase,
+    Words,
+)
+from intently.corpora.language.words import rows
+
+# Rows of a conjugation table (je, il, nous, vous, ils) by who the subject is.
+ROW = {I: 0, HE: 1, SHE: 1, WE: 2, YOU: 3, THEY_M: 4, THEY_F: 4}
+AVOIR = ("ai", "a", "avons", "avez", "ont")
+ETRE = ("suis", "est", "sommes", "êtes", "sont")
+IMPERFECT = ("ais", "ait", "ions", "iez", "aient")
+FUTURE = ("ai", "a", "ons", "ez", "ont")
+AUXILIARY = {
+    "can": ("peux", "peut", "pouvons", "pouvez", "peuvent"),
+    "want to": ("veux", "veut", "voulons", "voulez", "veulent"),
+}
+REFLEXIVE = {I: "me", WE: "nous", YOU: "vous", HE: "se", SHE: "se", THEY_M: "se", THEY_F: "se"}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPronoun:
+    """A pronoun as object, before the verb in French; `agreement` is what participles take."""
+
+    english: str
+    french: str
+    agreement: int
+    direct: bool = True
+
+
+ME = ObjectPronoun("me", "me", HE)
+YOU_OBJECT = ObjectPronoun("you", "vous", HE)
+HIM = ObjectPronoun("him", "le", HE)
+HER = ObjectPronoun("her", "la", SHE)
+US = ObjectPronoun("us", "nous", THEY_M)
+THEM = ObjectPronoun("them", "les", THEY_M)
+THEM_F = ObjectPronoun("them", "les", THEY_F)
+IT_M = ObjectPronoun("it", "le", HE)
+IT_F = ObjectPronoun("it", "la", SHE)
+TO_HIM = ObjectPronoun("him", "lui", HE, direct=False)
+TO_HER = ObjectPronoun("her", "lui", SHE, direct=False)
+TO_THEM = ObjectPronoun("them", "leur", THEY_M, direct=False)
+TO_ME = ObjectPronoun("me", "me", HE, direct=False)
+TO_US = ObjectPronoun("us", "nous", THEY_M, direct=False)
+
+
+def participle(masculine: str, agreement: int) -> str:
+    """Return the past participle that agrees.
+
+    >>> participle("vu", SHE), participle("assis", THEY_M), participle("pris", THEY_F)
+    ('vue', 'assis', 'prises')
+    """
+    plural = agreement in (WE, THEY_M, THEY_F)
+    form = masculine + "e" * (agreement in (SHE, THEY_F))
+    return form + "s" * (plural and not form.endswith("s"))
+
+
+class Verb:
+    """A verb in both languages; call it for a phrase.
+
+    >>> VERB["cross"]("past", HE, negative=True).french
+    ('ne', 'a', 'pas', 'traversé')
+    """
+
+    __slots__ = ("english", "être", "forms", "future", "infinitive", "name", "past", "present",
+                 "cache", "state", "tail", "tenses")  # fmt: skip
+
+    def __init__(self, english: list[str], french: list[str], tenses: str) -> None:
+        self.name = english[0]
+        self.english = tuple(tuple(form.split("_")) for form in english)
+        verb, _, auxiliary = french[0].partition("+")
+        self.être = auxiliary == "être"
+        self.infinitive, *tail = verb.split("_")
+        self.tail: Words = tuple(tail)
+        stem = self.infinitive.removesuffix("er")
+        if len(french) == 1:
+            joined = stem + "e" if stem.endswith("g") else stem
+            self.present: Words = (
+                stem + "e",
+                stem + "e",
+                joined + "ons",
+                stem + "ez",
+                stem + "ent",
+            )
+            self.past, self.future = stem + "é", self.infinitive
+        else:
+            present, past, future = " ".join(french[1:]).split(";")
+            self.present = tuple(present.split())
+            self.past, self.future = past.strip(), future.strip()
+        self.state = "!" in tenses
+        self.tenses = tenses.replace("!", "")
+        self.cache: dict[tuple[object, ...], Phrase] = {}
+
+    def __repr__(self) -> str:
+        return f"Verb({self.name})"
+
+    def __call__(
+        self,
+        tense: str,
+        agreement: int,
+        negative: bool = False,
+        pronoun: ObjectPronoun | None = None,
+        agree: int | None = None,
+        asked: bool = False,
+    ) -> Phrase:
+        """Return the verb phrase, perhaps with an object pronoun.
+
+        `tense` is present, past, future, can or want; `agree` is the agreement of an object that
+        stands before the verb (the car that she bought); `asked` leaves the English auxiliary
+        out, which a question puts before the subject.
+        """
+        key = (tense, agreement, negative, pronoun, agree, asked)
+        found = self.cache.get(key)
+        if found is None:
+            found = self.cache[key] = self.build(tense, agreement, negative, pronoun, agree, asked)
+        return found
+
+    def simple(self, tense: str, row: int) -> str:
+        """Return the one-word French form: présent, imparfait or futur.
+
+        >>> VERB["be"].simple("past", 1), VERB["eat"].simple("present", 2)
+        ('était', 'mangeons')
+        """
+        if tense == "present":
+            return self.present[row]
+        if tense == "past":
+            stem = "ét" if self.name == "be" else self.present[2].removesuffix("ons")
+            return stem + IMPERFECT[row]
+        return self.future + FUTURE[row]
+
+    def build(
+        self,
+        tense: str,
+        agreement: int,
+        negative: bool,
+        pronoun: ObjectPronoun | None,
+        agree: int | None,
+        asked: bool,
+    ) -> Phrase:
+        """Build what calling returns: the words of both sides and their links."""
+        row = ROW[agreement]
+        english, meaning = self.english_words(tense, agreement, negative, asked)
+        french: list[str] = []
+        links: list[Link] = []
+        helper = 0 if len(english) > len(self.english[0]) and not asked else None
+        content = range(meaning, len(english))
+
+        def put(word: str, sources: object, sure: bool = SURE) -> None:
+            for i in sources if isinstance(sources, range) else (sources,):
+                if isinstance(i, int):
+                    links.append((i, len(french), sure))
+            french.append(word)
+
+        negator = meaning - 1 if self.name == "be" and meaning else (0 if negative else None)
+        if self.name == "be":
+            negator, content = len(english) - 1 if tense != "future" else 0, range(len(english))
+            content = range(0, 1) if tense != "future" else range(1, 2)
+        if negative:
+            put("ne", negator)
+        pronoun_at = len(english)
+        if pronoun is not None:
+            english = (*english, pronoun.english)
+            if tense not in ("can", "want"):
+                put(pronoun.french, pronoun_at)
+        if self.infinitive.startswith("s'"):
+            put(REFLEXIVE[agreement], content, POSSIBLE)
+        if tense in ("can", "want"):
+            words = AUXILIARY["can" if tense == "can" else "want to"]
+            put(words[row], range(meaning if tense == "can" or negative else 1))
+            if negative:
+                put("pas", negator)
+            if pronoun is not None:
+                put(pronoun.french, pronoun_at)
+            put(self.infinitive, content)
+            if tense == "want":
+                links.append((meaning - 1, len(french) - 1, POSSIBLE))
+        elif tense == "past" and not self.state:
+            auxiliary = (ETRE if self.être else AVOIR)[row]
+            put(auxiliary, content, POSSIBLE)
+            if helper is not None:
+                links.append((helper, len(french) - 1, POSSIBLE))
+            if negative:
+                put("pas", negator)
+            if self.être:
+                agree = agreement
+            elif pronoun is not None and pronoun.direct:
+                agree = pronoun.agreement
+            put(participle(self.past, HE if agree is None else agree), content)
+        else:
+            put(self.simple(tense, row), content)
+            if tense == "future" and not asked:
+                links.append((0, len(french) - 1, POSSIBLE if negative else SURE))
+            if negative:
+                put("pas", negator)
+        for word in self.tail:
+            put(word, content)
+        return Phrase(english, tuple(french), tuple(sorted(set(links))), agreement)
+
+    def english_words(
+        self, tense: str, agreement: int, negative: bool, asked: bool
+    ) -> tuple[Words, int]:
+        """Return the English words and the index of the first that carries the meaning."""
+        base, third, past = self.english
+        singular = agreement in (HE, SHE)
+        if asked:
+            return base, 0
+        if self.name == "be":
+            return be_words(tense, agreement, negative), 0
+        if tense == "future":
+            return ("won't" if negative else "will", *base), 1
+        if tense == "can":
+            return ("can't" if negative else "can", *base), 1
+        if tense == "want":
+            if negative:
+                return ("doesn't" if singular else "don't", "want", "to", *base), 3
+            return ("wants" if singular else "want", "to", *base), 2
+        if tense == "past":
+            return ("didn't", *base) if negative else past, 1 if negative else 0
+        if negative:
+            return ("doesn't" if singular else "don't", *base), 1
+        return (third if singular else base), 0
+
+
+def be_words(tense: str, agreement: int, negative: bool) -> Words:
+    """Return the English forms of be.
+
+    >>> be_words("present", I, negative=True), be_words("past", WE, negative=True)
+    (('am', 'not'), ("weren't",))
+    """
+    if tense == "future":
+        return ("won't" if negative else "will", "be")
+    if tense == "past":
+        form = "was" if agreement in (I, HE, SHE) else "were"
+    else:
+        form = "am" if agreement == I else "is" if agreement in (HE, SHE) else "are"
+    if not negative:
+        return (form,)
+    return ("am", "not") if form == "am" else (form + "n't",)
+
+
+VERB = {english[0]: Verb(english, french, tenses[0]) for english, french, tenses in rows(VERBS)}

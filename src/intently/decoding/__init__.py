@@ -1,0 +1,7 @@
+"""Decoding: from the probabilities of a model to the sentences it writes, and what it looked at."""
+
+from intently.decoding.hypothesis import Hypothesis
+from intently.decoding.options import SearchOptions
+from intently.decoding.search import search
+
+__all__ = ["Hypothesis", "SearchOptions", "search"]

@@ -1,0 +1,246 @@
+"""Beam search over one batch of sentences, without a loop over sentences or hypotheses.
+
+Every sentence has m slots. In a step all continuations of its live beams compete for the slots
+that are left; a winner that is EOS has ended and keeps its slot for good, so the beam narrows until
+all slots are taken. With one slot this is greedy decoding.
+
+A sentence may stop earlier, when nothing that is still alive can reach its n best. A live beam of
+log-probability p after t tokens ends, if ever, with p' ≤ p at a length between t + 1 and its limit.
+The penalty is monotone in the length, so its score is at most
+
+    bound = max(p / penalty(t + 1), p / penalty(limit)),
+
+and the sentence is done once its n-th best ended hypothesis scores at least the bound of its best
+live beam. The n best are then the same as those of a search that went on. (An output that was cut
+stands behind those that ended, so it cannot displace one.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.decoding.hypothesis import Hypothesis, Trace
+from intently.decoding.options import EOS, PAD, SOS, SearchOptions
+from intently.errors import ArgumentError, build
+
+
+class Model(Protocol):
+    """What a search needs of a model: see `intently.models.Transformer`.
+
+    ``decode`` takes m consecutive target rows for each row of the memory. A memory has
+    ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and what it
+    keeps of the attention in ``history`` and ``cross_keys``.
+    """
+
+    def encode(self, source: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Any: ...
+
+    def decode(self, target: Tensor, memory: Any, cache: Any = None) -> Tensor: ...
+
+    def new_cache(self, *, keep_queries: bool = False) -> Any: ...
+
+    def new_encoder_cache(self) -> Any: ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+    def eval(self) -> Any: ...
+
+
+def decode_batch(
+    model: Model,
+    source: Tensor,
+    lengths: list[int],
+    options: SearchOptions,
+    keep_attention: bool,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each row of ``source`` (n, s), best first."""
+    padded = min(lengths) < source.shape[1]
+    sizes = torch.tensor(lengths, device=source.device) if padded else None
+    read = model.new_encoder_cache() if keep_attention else None
+    memory = model.encode(source, sizes, read)
+    cache = model.new_cache(keep_queries=keep_attention)
+    beams = Beams([options.limit(n - 1) for n in lengths], options, source.device)
+    cross_keys: dict[str, Tensor] = {}
+    while True:
+        logits = model.decode(beams.tokens[:, None], memory, cache)[:, -1]
+        if keep_attention and not cross_keys:
+            cross_keys = cache.cross_keys
+        stay = beams.step(logits)
+        if not beams.size:
+            break
+        if stay is not None:
+            memory = memory.expand(stay)
+            cache.reorder_memory(stay)
+        if stay is not None or options.beam > 1:
+            cache.reorder_targets(beams.parents[-1])
+    trace = None
+    if read is not None:
+        trace = Trace(tuple(lengths), read.history, cache.history, cross_keys)
+    return beams.hypotheses(trace)
+
+
+class Beams:
+    """The beams of a batch: n sentences still searched, m slots each, and the steps behind them."""
+
+    def __init__(self, limits: list[int], options: SearchOptions, device: torch.device) -> None:
+        self.options = options
+        n = self.size = len(limits)
+        self.sentence = torch.arange(n, device=device)
+        """Which sentence of the batch each of the remaining ones is, (n,)."""
+        self.limit = torch.tensor(limits, device=device)
+        self.free = torch.full((n,), options.beam, device=device)
+        self.live = torch.zeros(n, 1, device=device)
+        """Log-probability of each beam (n, m), −∞ in slots that are taken; m is 1 in the first step."""
+        self.best = torch.full((n, options.n_best), -math.inf, device=device)
+        """Scores of the n best that ended, (n, n_best)."""
+        self.tokens = torch.full((n,), SOS, device=device)
+        """The next input of the decoder, (n·m,)."""
+        self.inputs: list[Tensor] = []
+        self.parents: list[Tensor] = []
+        """Row in the step before that each row of a step continues, one (n·m,) for each step but the first."""
+        self._found: list[tuple[Tensor, ...]] = []
+        """What left in each step: sentence, whether it ended, score, step, log-probability, row, token."""
+        self._penalties = torch.tensor(
+            [options.penalty(i) for i in range(max(limits) + 2)], device=device
+        )
+        self._forbidden = torch.tensor([PAD, SOS, *options.forbid], device=device)
+        self._count = n
+
+    def step(self, logits: Tensor) -> Tensor | None:
+        """Choose the next beams from the logits (n·m, V) of the tokens after `tokens`.
+
+        Returns which of the sentences stay, None where all do; `parents` and `tokens` are those of the
+        next step.
+        """
+        self.inputs.append(self.tokens)
+        length = len(self.inputs)
+        n, m = self.live.shape
+        scores = self._continuations(logits, length)
+        values, index = _best(scores.view(n, -1), self.options.beam)
+        rank = torch.arange(self.options.beam, device=values.device)
+        values = values.masked_fill(rank >= self.free[:, None], -math.inf)
+        vocabulary = logits.shape[-1]
+        slot, token = index // vocabulary, index % vocabulary
+        row = slot + m * torch.arange(n, device=slot.device)[:, None]
+
+        alive = values > -math.inf
+        ended = alive & (token == EOS)
+        cut = alive & ~ended & (self.limit == length)[:, None]
+        left = ended | cut
+        if bool(left.any()):
+            score = values / self._penalties[length]
+            step = torch.full_like(row, length - 1)
+            columns = (self.sentence[:, None].expand_as(row), ended, score, step, values, row, token)
+            self._found.append(tuple(x[left] for x in columns))
+            self.free = self.free - ended.sum(-1)
+            competing = torch.cat([self.best, score.masked_fill(~ended, -math.inf)], -1)
+            self.best = competing.topk(self.options.n_best).values
+            values = values.masked_fill(left, -math.inf)
+        self.live = values
+        done = self._done(length)
+        stay = None
+        if bool(done.any()):
+            stay = (~done).nonzero()[:, 0]
+            self._keep(stay)
+            row, token = row[stay], token[stay]
+        self.tokens = token.flatten()
+        self.parents.append(row.flatten())
+        return stay
+
+    def _continuations(self, logits: Tensor, length: int) -> Tensor:
+        """Log-probabilities (n·m, V) of the beams continued by every token."""
+        wide = torch.float32 if logits.element_size() < 4 else logits.dtype
+        scores = F.log_softmax(logits, -1, dtype=wide)
+        scores += self.live.view(-1, 1)
+        scores[:, self._forbidden] = -math.inf
+        if length <= self.options.min_length:
+            scores[:, EOS] = -math.inf
+        return scores
+
+    def _done(self, length: int) -> Tensor:
+        """Sentences (n,) whose n best are final."""
+        alive = self.live.amax(-1)
+        soonest, latest = self._penalties[length + 1], self._penalties[self.limit]
+        bound = torch.maximum(alive / soonest, alive / latest)
+        return (alive == -math.inf) | (self.best[:, -1] >= bound)
+
+    def _keep(self, stay: Tensor) -> None:
+        self.size = len(stay)
+        self.sentence, self.limit, self.free = self.sentence[stay], self.limit[stay], self.free[stay]
+        self.live, self.best = self.live[stay], self.best[stay]
+
+    def hypotheses(self, trace: Trace | None) -> list[list[Hypothesis]]:
+        """Return what has been found for each sentence of the batch, the n best of it."""
+        columns = [torch.cat(parts) for parts in zip(*self._found)]
+        chosen = self._choose(*(x.tolist() for x in columns[:4])) if columns else []
+        if not chosen or not all(chosen):
+            raise build(
+                ArgumentError, "model", "finite logits for at least one token that may be produced",
+                "none", "the model computes NaN, or every token is forbidden",
+                "check the training loss, and SearchOptions.forbid",
+            )  # fmt: skip
+        pick = torch.tensor(list(chain.from_iterable(chosen)), device=columns[0].device)
+        _, ended, score, step, total, row, token = (x[pick] for x in columns)
+        paths, ids = self._trace_back(step, row)
+        paths = paths.cpu()
+        values = zip(*(x.tolist() for x in (ended, score, step, total, token, ids)))
+        found: list[list[Hypothesis]] = [[] for _ in chosen]
+        for path, where, value in zip(
+            paths, chain.from_iterable([i] * len(kept) for i, kept in enumerate(chosen)), values
+        ):
+            over, penalised, last, log_probability, final, inputs = value
+            written = inputs[1 : last + 1] + ([] if over else [final])
+            kept = None if trace is None else path[: last + 1]
+            found[where].append(
+                Hypothesis(written, log_probability, penalised, over, trace, where, kept)
+            )
+        return found
+
+    def _choose(
+        self, sentence: list[int], ended: list[bool], score: list[float], step: list[int]
+    ) -> list[list[int]]:
+        """Which of what has been found are the n best of each sentence, best first."""
+        found: list[list[int]] = [[] for _ in range(self._count)]
+        for i, where in enumerate(sentence):
+            found[where].append(i)
+        for of_one in found:
+            of_one.sort(key=lambda i: (not ended[i], -score[i], step[i]))
+        return [of_one[: self.options.n_best] for of_one in found]
+
+    def _trace_back(self, step: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows and input tokens (hypotheses, steps) on the way to ``row`` of ``step``, both (hypotheses,)."""
+        last = int(step.max())
+        rows, inputs = [], []
+        at = torch.zeros_like(row)
+        for t in range(last, -1, -1):
+            at = torch.where(step == t, row, at)
+            rows.append(at)
+            inputs.append(self.inputs[t][at])
+            if t:
+                at = self.parents[t - 1][at]
+        return torch.stack(rows[::-1], -1), torch.stack(inputs[::-1], -1)
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of scores (n, N) and their indices, best first, equal ones by index; −∞ fills up."""
+    size = scores.shape[-1]
+    values, index = scores.topk(min(k + 1, size))
+    tied = (values[:, 1:] == values[:, :-1]).any(-1)
+    values, index = values[:, :k], index[:, :k]
+    if bool(tied.any()):
+        which = tied.nonzero()[:, 0]
+        ordered = scores[which].sort(-1, descending=True, stable=True)
+        values[which] = ordered.values[:, :k]
+        index[which] = ordered.indices[:, :k]
+    if size < k:
+        values = F.pad(values, (0, k - size), value=-math.inf)
+        index = F.pad(index, (0, k - size))
+    return values, index

@@ -1,0 +1,97 @@
+"""A hypothesis: what the model wrote, how likely it found that, and what it looked at meanwhile.
+
+A search does not sort the queries and keys it keeps. Every step leaves them in the order in which
+the beams stood then; a hypothesis knows the row it had at each step, and gathers its own when asked:
+
+    step          0    1    2
+    row 0         q    q    q·        path of the hypothesis marked · = (0, 1, 0)
+    row 1         q·   q·   q         (in step 0 there is one row for each sentence)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from intently.attention import attend
+from intently.errors import ArgumentError, build
+from intently.masks import Mask, causal
+from intently.matrix import LazyMatrix
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The queries and keys of one batch of sentences, as its search computed them.
+
+    It holds (c + 3c) numbers for each decoder layer, step and row (sentence × beam), and lives as long
+    as one of its hypotheses does.
+    """
+
+    lengths: tuple[int, ...]
+    """Source tokens of each sentence, EOS included."""
+    encoder: dict[str, tuple[Tensor, Tensor]]
+    """Queries and keys (n, h, s, d)."""
+    decoder: dict[str, list[tuple[Tensor, Tensor | None]]]
+    """For each step, queries and new keys (rows, h, 1, d)."""
+    cross_keys: dict[str, Tensor]
+    """Keys (n, h, s, d) of the encoder's states."""
+
+    def matrices(self, sentence: int, path: Tensor) -> dict[str, LazyMatrix]:
+        """Return every layer's attention (h, rows, columns) for the rows ``path`` (t,) of the steps."""
+        s = self.lengths[sentence]
+        found: dict[str, LazyMatrix] = {}
+        for name, (q, k) in self.encoder.items():
+            found[name] = _matrix(q[sentence, :, :s], k[sentence, :, :s])
+        rows = path.tolist()
+        for name, steps in self.decoder.items():
+            q = torch.cat([queries[row] for row, (queries, _) in zip(rows, steps)], -2)
+            if name in self.cross_keys:
+                found[name] = _matrix(q, self.cross_keys[name][sentence, :, :s])
+            else:
+                k = [keys[row] for row, (_, keys) in zip(rows, steps) if keys is not None]
+                found[name] = _matrix(q, torch.cat(k, -2), causal())
+        return found
+
+
+def _matrix(q: Tensor, k: Tensor, mask: Mask | None = None) -> LazyMatrix:
+    """Attention of one sentence; heads are grouped where a batch axis stands before them."""
+    return attend(q[None], k[None], mask=mask)[0]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output of a search.
+
+    ``ids`` are the tokens without SOS and EOS, ``log_probability`` their sum in nats (EOS included),
+    and ``score`` that sum divided by `SearchOptions.penalty`. ``ended`` is False where the output was
+    cut at its limit before it came to EOS.
+    """
+
+    ids: list[int]
+    log_probability: float
+    score: float
+    ended: bool = True
+    _trace: Trace | None = field(default=None, repr=False, compare=False)
+    _sentence: int = field(default=0, repr=False, compare=False)
+    _path: Tensor | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def attention(self) -> dict[str, LazyMatrix]:
+        """The attention of every layer and head, lazy matrices (h, rows, columns) by name.
+
+        Names are those of `Transformer.attentions`: "encoder.0.self", "decoder.0.self",
+        "decoder.0.cross", … Row i of a decoder's matrix is the step that produced token i; the last
+        one produced EOS, unless the output was cut. Columns are the source's tokens with its EOS, or
+        the decoder's input: SOS and the tokens before. They equal forced decoding of the same output.
+
+        Raises `ArgumentError` where the search did not keep it.
+        """
+        if self._trace is None or self._path is None:
+            raise build(
+                ArgumentError, "attention", "a search that kept it", "one that did not",
+                fix="call search(…, keep_attention=True)",
+            )  # fmt: skip
+        return self._trace.matrices(self._sentence, self._path)

@@ -1,0 +1,87 @@
+"""What a search may be told, and how hypotheses of different lengths are compared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from intently.errors import ArgumentError, KindError, build
+
+PAD, SOS, EOS = 0, 1, 2  # the same in every tokenizer: intently.text.SPECIALS
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How `search` looks for the best output.
+
+    ``beam`` is how many hypotheses are followed at once; 1 takes the likeliest token at every step.
+    ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of `penalty`: 0 compares plain
+    log-probabilities, more prefers longer outputs. An output holds at least ``min_length`` tokens
+    (EOS not counted) and is cut after ``max_length`` (twice the source's tokens and ten unless
+    given). PAD and SOS are never produced, nor are the ids in ``forbid``.
+
+    Raises `ArgumentError` where the numbers contradict each other, `KindError` for wrong types.
+
+    >>> SearchOptions(beam=4, n_best=2).limit(6)
+    22
+    """
+
+    beam: int = 5
+    n_best: int = 1
+    length_penalty: float = 0.6
+    max_length: int | None = None
+    min_length: int = 0
+    forbid: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_int(self.beam, "beam", 1)
+        _check_int(self.n_best, "n_best", 1)
+        _check_int(self.min_length, "min_length", 0)
+        if self.n_best > self.beam:
+            raise build(
+                ArgumentError, "n_best", f"at most beam={self.beam}", self.n_best,
+                "a beam of that width ends with that many hypotheses", "widen the beam",
+            )  # fmt: skip
+        if isinstance(self.length_penalty, bool) or not isinstance(self.length_penalty, int | float):
+            raise build(KindError, "length_penalty", "a number", repr(self.length_penalty))
+        if not math.isfinite(self.length_penalty):
+            raise build(ArgumentError, "length_penalty", "a finite number", self.length_penalty)
+        if self.max_length is not None:
+            _check_int(self.max_length, "max_length", 1)
+            if self.min_length >= self.max_length:
+                raise build(
+                    ArgumentError, "min_length", f"less than max_length={self.max_length}",
+                    self.min_length, "EOS needs a step of its own",
+                )  # fmt: skip
+        for token in self.forbid:
+            _check_int(token, "forbid", 0)
+        if EOS in self.forbid:
+            raise build(
+                ArgumentError, "forbid", f"ids other than EOS={EOS}", self.forbid,
+                "without it no output ends", "set min_length",
+            )  # fmt: skip
+
+    def limit(self, source_length: int) -> int:
+        """Return after how many steps the output of a source of so many tokens (no EOS) is cut."""
+        if self.max_length is not None:
+            return self.max_length
+        return max(2 * source_length + 10, self.min_length + 1)
+
+    def penalty(self, length: float) -> float:
+        """Return ((5 + length) / 6)^α, by which the log-probability of an output is divided.
+
+        ``length`` counts the produced tokens, EOS included.
+
+        Source: Wu et al. 2016, "Google's Neural Machine Translation System", equation 14.
+
+        >>> SearchOptions(length_penalty=1.0).penalty(7)
+        2.0
+        """
+        return ((5 + length) / 6) ** self.length_penalty
+
+
+def _check_int(value: object, name: str, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise build(KindError, name, f"an int ≥ {least}", repr(value))
+    if value < least:
+        raise build(ArgumentError, name, f"an int ≥ {least}", value)

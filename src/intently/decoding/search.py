@@ -1,0 +1,107 @@
+"""`search`: source sentences in, the best outputs of a model out.
+
+Sentences of like length share a batch, so that little is padded; results come in the order given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from intently.decoding.beams import Model, decode_batch
+from intently.decoding.hypothesis import Hypothesis
+from intently.decoding.options import EOS, PAD, SearchOptions, _check_int
+from intently.errors import KindError, build
+
+
+@torch.no_grad()
+def search(
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    options: SearchOptions | None = None,
+    *,
+    batch_tokens: int = 8192,
+    keep_attention: bool = True,
+) -> list[list[Hypothesis]]:
+    """Return for each source the ``n_best`` outputs found, best first.
+
+    ``sources`` are token ids without specials, as tokenizers give them; EOS is added where it is
+    missing, so an empty source is EOS alone. A batch holds at most ``batch_tokens`` source tokens
+    (padding included, counted once for each beam), or one sentence. The model is put into evaluation
+    mode, and back.
+
+    Outputs that ended stand before those that were cut at their limit, each by score; equal scores
+    by the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only
+    where the vocabulary and the limits admit no more. How the sentences are batched does not matter.
+
+    With ``keep_attention`` the queries and keys of a batch stay in memory as long as one of its
+    hypotheses does (see `Trace`); hand in few sentences at a time, or switch it off, for a large file.
+
+    Source: the beam of Sutskever et al. 2014, section 3.2; length penalty of Wu et al. 2016,
+    section 7. `intently.decoding.beams` says when a search may stop.
+
+    >>> import torch
+    >>> from intently.models import Transformer, TransformerOptions
+    >>> model = Transformer(TransformerOptions(source_vocabulary=20, target_vocabulary=30))
+    >>> [[best], [other]] = search(model, [[5, 6, 7], []], SearchOptions(beam=3, max_length=4))
+    >>> best.attention["decoder.0.cross"].shape[-1], other.attention["encoder.1.self"].shape
+    (4, (4, 1, 1))
+    """
+    options = SearchOptions() if options is None else options
+    _check_int(batch_tokens, "batch_tokens", 1)
+    sentences = [_with_eos(source, i) for i, source in enumerate(sources)]
+    found: list[list[Hypothesis]] = [[] for _ in sentences]
+    with _evaluating(model):
+        for batch in _batches(sentences, batch_tokens // options.beam):
+            lengths = [len(sentences[i]) for i in batch]
+            padded = _padded([sentences[i] for i in batch], lengths).to(_device(model))
+            results = decode_batch(model, padded, lengths, options, keep_attention)
+            for i, hypotheses in zip(batch, results):
+                found[i] = hypotheses
+    return found
+
+
+def _with_eos(source: Sequence[int], i: int) -> list[int]:
+    ids = source.tolist() if isinstance(source, Tensor) else source
+    if isinstance(ids, str | int) or not all(isinstance(token, int) for token in ids):
+        raise build(
+            KindError, f"sources[{i}]", "a list of token ids", repr(source)[:60],
+            "search takes lists of ids, one for each sentence", "encode text with a tokenizer",
+        )  # fmt: skip
+    return [*ids] if len(ids) and ids[-1] == EOS else [*ids, EOS]
+
+
+def _batches(sentences: list[list[int]], tokens: int) -> Iterator[list[int]]:
+    """Yield the positions of sentences of like length, longest first: what is too large fails early."""
+    order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+    start = 0
+    while start < len(order):
+        size = max(1, tokens // len(sentences[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def _padded(sentences: list[list[int]], lengths: list[int]) -> Tensor:
+    longest = max(lengths)
+    rows = chain.from_iterable(ids + [PAD] * (longest - len(ids)) for ids in sentences)
+    return torch.tensor(list(rows), dtype=torch.long).view(len(sentences), longest)
+
+
+def _device(model: Model) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, undone module by module: some may have been frozen by the caller."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

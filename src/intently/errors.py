@@ -1,0 +1,73 @@
+"""The one place where messages are built: which argument, what was expected, what came, what to do.
+
+>>> raise build(ArgumentError, "heads", "a divisor of width=128", 5, fix="use 4 or 8")
+Traceback (most recent call last):
+...
+intently.errors.ArgumentError: heads: expected a divisor of width=128; got 5. Use 4 or 8.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+
+class IntentlyError(Exception):
+    """Every error that Intently raises on purpose."""
+
+
+class ArgumentError(IntentlyError, ValueError):
+    """An argument has the wrong value or shape."""
+
+
+class KindError(IntentlyError, TypeError):
+    """An argument has the wrong type, dtype or device."""
+
+
+class StaleError(IntentlyError, RuntimeError):
+    """A lazy matrix was asked after its tensors had been changed in place."""
+
+
+class MemoryRefused(IntentlyError, MemoryError):
+    """A dense matrix would need more memory than the caller allowed."""
+
+
+class KernelError(IntentlyError, RuntimeError):
+    """The kernel that was asked for cannot serve this call."""
+
+
+class DataError(IntentlyError, ValueError):
+    """A file of the user's holds something that cannot be used."""
+
+
+class CheckpointError(IntentlyError, RuntimeError):
+    """A saved model or run is damaged, foreign or too new."""
+
+
+E = TypeVar("E", bound=IntentlyError)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
+
+
+def build(
+    kind: type[E],
+    argument: str,
+    expected: str,
+    got: object,
+    cause: str | None = None,
+    fix: str | None = None,
+) -> E:
+    """Return (not raise) the error ``kind`` with the message every part of Intently uses.
+
+    ``argument`` names what was wrong, ``expected`` and ``got`` say what should have come and what
+    did, ``cause`` the likely reason and ``fix`` what to do about it.
+    """
+    parts = [f"{argument}: expected {expected}; got {got}."]
+    parts += [_sentence(text) for text in (cause, fix) if text]
+    return kind(" ".join(parts))
+
+
+def shape_of(tensor: object) -> str:
+    """Say the shape of a tensor as messages do: ``shape (2, 3, 4)``."""
+    return f"shape {tuple(getattr(tensor, 'shape', ()))}"

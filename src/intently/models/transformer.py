@@ -1,0 +1,319 @@
+"""The Transformer that translates: an encoder reads the source, a decoder writes the target.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need". In cross-attention the queries come from
+the decoder, keys and values from the encoder; positions are added to scaled embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from intently.attention import Attention, attend
+from intently.errors import ArgumentError, build, shape_of
+from intently.masks import Mask, causal, padding
+from intently.modules.blocks import DecoderLayer, EncoderLayer
+from intently.modules.caches import FixedCache, KeyValueCache
+from intently.positions import sinusoidal
+
+
+@dataclass(frozen=True)
+class TransformerOptions:
+    """The shape of a `Transformer`; the vocabularies count the special tokens too.
+
+    ``share`` ties the output projection to the target's embedding ("output"), or both sides to one
+    embedding of a joint vocabulary ("all").
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 128
+    heads: int = 4
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    inner: int = 512
+    norm: Literal["pre", "post"] = "pre"
+    dropout: float = 0.1
+    share: Literal["output", "all"] = "output"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the encoder hands to the decoder: states (b, s, c) and their lengths (b,), None if all are s."""
+
+    states: Tensor
+    lengths: Tensor | None
+
+    @property
+    def mask(self) -> Mask | None:
+        """The padding of the states, None where there is none."""
+        return None if self.lengths is None else padding(self.lengths)
+
+    def expand(self, index: Int[Tensor, " n"]) -> Memory:
+        """Return rows ``index`` of the memory, for beams."""
+        lengths = None if self.lengths is None else self.lengths[index]
+        return Memory(self.states[index], lengths)
+
+
+class EncoderCache:
+    """The queries and keys of every encoder layer, kept by `Transformer.encode`."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = tuple(KeyValueCache(keep_queries=True) for _ in range(layers))
+
+    @property
+    def history(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Queries and keys (b, h, s, d) by name: "encoder.0.self", …"""
+        return {f"encoder.{i}.self": layer.history[0] for i, layer in enumerate(self.layers)}
+
+
+class DecoderCache:
+    """The caches of every decoder layer: own keys and values, and those of the encoder's states.
+
+    With ``keep_queries`` it remembers every step (see `history`), which costs no computation.
+    """
+
+    def __init__(self, layers: int, *, keep_queries: bool = False) -> None:
+        self.layers = tuple(
+            (KeyValueCache(keep_queries=keep_queries), FixedCache(keep_queries=keep_queries))
+            for _ in range(layers)
+        )
+
+    @property
+    def length(self) -> int:
+        """How many target steps have been taken."""
+        return self.layers[0][0].length if self.layers else 0
+
+    @property
+    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
+        """One (queries, new keys) a call, each (b, h, t, d), by name: "decoder.0.self", …
+
+        The rows are in the order they had in that call. The keys of "decoder.0.cross", … are None:
+        they do not grow, see `cross_keys`.
+        """
+        found: dict[str, list[tuple[Tensor, Tensor | None]]] = {}
+        for i, (own, cross) in enumerate(self.layers):
+            found[f"decoder.{i}.self"] = [(q, k) for q, k in own.history]
+            found[f"decoder.{i}.cross"] = [
+                (_unfold(q, len(k)), None) for q, (_, k) in zip(cross.history, own.history)
+            ]
+        return found
+
+    @property
+    def cross_keys(self) -> dict[str, Tensor]:
+        """Keys (b, h, s, d) of the encoder's states by name: "decoder.0.cross", …"""
+        return {
+            f"decoder.{i}.cross": cross.kv[0]
+            for i, (_, cross) in enumerate(self.layers)
+            if cross.kv is not None
+        }
+
+    def reorder(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` of the targets and of the memory, in every layer."""
+        self.reorder_targets(index)
+        self.reorder_memory(index)
+
+    def reorder_targets(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` of the targets: beams are picked, the memory they share stays."""
+        for own, _ in self.layers:
+            own.reorder(index)
+
+    def reorder_memory(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` of the memory, as in `Memory.expand`."""
+        for _, cross in self.layers:
+            cross.reorder(index)
+
+
+def _unfold(q: Tensor, rows: int) -> Tensor:
+    """Queries (n, h, m·t, d) of m targets to each row of the memory, as (rows=n·m, h, t, d)."""
+    return q.transpose(1, 2).reshape(rows, -1, q.shape[1], q.shape[3]).transpose(1, 2)
+
+
+class _SharedDecoderLayer(DecoderLayer):
+    """A decoder layer in which m consecutive rows of x may share one row of the states.
+
+    Their queries lie side by side on the axis t of the cross-attention, which looks at each query on
+    its own: q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated.
+    """
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"],
+        states: Float[Tensor, "n s c"],
+        *,
+        mask: Mask | None = None,
+        states_mask: Mask | None = None,
+        cache: tuple[KeyValueCache, FixedCache] | tuple[None, None] = (None, None),
+    ) -> Float[Tensor, "b t c"]:
+        own, cross = cache
+
+        def read(y: Tensor) -> Tensor:
+            n, (rows, t, c) = len(states), y.shape
+            folded = y.reshape(n, rows // max(1, n) * t, c)
+            return self.cross_attention(folded, states, mask=states_mask, cache=cross).view_as(y)
+
+        x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=own))
+        x = self._step(x, self.cross_norm, read)
+        return self._step(x, self.feed_norm, self.feed_forward)
+
+
+class Transformer(nn.Module):
+    """Encoder–decoder Transformer: token ids in, logits of the next target token out.
+
+    >>> model = Transformer(TransformerOptions(source_vocabulary=20, target_vocabulary=30))
+    >>> memory = model.encode(torch.tensor([[5, 6, 2]]))
+    >>> model.decode(torch.tensor([[1, 7]]), memory).shape
+    torch.Size([1, 2, 30])
+    """
+
+    positions: Tensor
+
+    def __init__(self, options: TransformerOptions) -> None:
+        super().__init__()
+        o = self.options = options
+        if o.share == "all" and o.source_vocabulary != o.target_vocabulary:
+            raise build(
+                ArgumentError, "share", '"output" where the vocabularies differ',
+                f'"all" with {o.source_vocabulary} and {o.target_vocabulary}',
+                fix="train one joint tokenizer",
+            )  # fmt: skip
+        self.target_embedding = nn.Embedding(o.target_vocabulary, o.width)
+        self.source_embedding = (
+            self.target_embedding
+            if o.share == "all"
+            else nn.Embedding(o.source_vocabulary, o.width)
+        )
+        for embedding in (self.target_embedding, self.source_embedding):
+            nn.init.normal_(embedding.weight, std=o.width**-0.5)
+        shape = dict(norm=o.norm, dropout=o.dropout)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(o.width, o.heads, o.inner, **shape) for _ in range(o.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            _SharedDecoderLayer(o.width, o.heads, o.inner, **shape)
+            for _ in range(o.decoder_layers)
+        )
+        last = nn.LayerNorm if o.norm == "pre" else _no_norm
+        self.encoder_norm, self.decoder_norm = last(o.width), last(o.width)
+        self.register_buffer("positions", sinusoidal(256, o.width), persistent=False)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output projection (V, c), tied to the target's embedding."""
+        return self.target_embedding.weight
+
+    def encode(
+        self,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, " b"] | None = None,
+        cache: EncoderCache | None = None,
+    ) -> Memory:
+        """Read source ids (b, s); ``lengths`` (b,) where rows are padded; ``cache`` keeps what was attended."""
+        _check_ids(source, "source", self.options.source_vocabulary)
+        x = self._embed(self.source_embedding, source, 0)
+        mask = None if lengths is None else padding(lengths)
+        for i, layer in enumerate(self.encoder):
+            x = layer(x, mask=mask, cache=None if cache is None else cache.layers[i])
+        return Memory(self.encoder_norm(x), lengths)
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        memory: Memory,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
+
+        With a cache, ``target`` holds only the new tokens. A memory of n rows serves a target of
+        n·m: m consecutive rows, the beams of a sentence, share one row of it.
+        """
+        return F.linear(self.hidden(target, memory, cache), self.output_weight)
+
+    def hidden(
+        self,
+        target: Int[Tensor, "b t"],
+        memory: Memory,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Return the decoder's states (b, t, c) before the output projection."""
+        _check_ids(target, "target", self.options.target_vocabulary)
+        if len(target) % max(1, len(memory.states)):
+            raise build(
+                ArgumentError, "target", f"rows for each of the n={len(memory.states)} of the memory",
+                shape_of(target), "the memory belongs to another batch", "pick rows: memory.expand",
+            )  # fmt: skip
+        x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
+        mask, states_mask = causal(), memory.mask
+        for i, layer in enumerate(self.decoder):
+            own = (None, None) if cache is None else cache.layers[i]
+            x = layer(x, memory.states, mask=mask, states_mask=states_mask, cache=own)
+        return self.decoder_norm(x)
+
+    def forward(
+        self,
+        source: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Return the logits (b, t, V): `encode`, then `decode`."""
+        return self.decode(target, self.encode(source, lengths))
+
+    def new_cache(self, *, keep_queries: bool = False) -> DecoderCache:
+        """Return an empty cache for `decode`, one token or many at a time."""
+        return DecoderCache(self.options.decoder_layers, keep_queries=keep_queries)
+
+    def new_encoder_cache(self) -> EncoderCache:
+        """Return an empty cache in which `encode` keeps its queries and keys."""
+        return EncoderCache(self.options.encoder_layers)
+
+    @torch.no_grad()
+    def attentions(
+        self,
+        source: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> dict[str, Attention]:
+        """Return the attention of every layer as lazy matrices (b, h, rows, columns).
+
+        Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
+        matrix is the step that reads ``target[:, i]`` and produces the token after it.
+        """
+        read, written = self.new_encoder_cache(), self.new_cache(keep_queries=True)
+        memory = self.encode(source, lengths, read)
+        self.hidden(target, memory, written)
+        found: dict[str, Attention] = {}
+        for name, (q, k) in read.history.items():
+            found[name] = attend(q, k, mask=memory.mask)
+        cross_keys = written.cross_keys
+        for name, [(q, k)] in written.history.items():
+            if k is None:
+                found[name] = attend(q, cross_keys[name], mask=memory.mask)
+            else:
+                found[name] = attend(q, k, mask=causal())
+        return found
+
+    def _embed(self, embedding: nn.Module, ids: Tensor, offset: int) -> Tensor:
+        last = offset + ids.shape[1]
+        if last > len(self.positions):
+            longer = sinusoidal(2 * last, self.options.width)
+            self.positions = longer.to(self.positions)
+        x = embedding(ids) * math.sqrt(self.options.width) + self.positions[offset:last]
+        return F.dropout(x, self.options.dropout, self.training)
+
+
+def _no_norm(width: int) -> nn.Module:
+    return nn.Identity()
+
+
+def _check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
+    if ids.ndim != 2 or ids.is_floating_point():
+        raise build(
+            ArgumentError, name, "integer token ids (b, steps)", f"{ids.dtype}, {shape_of(ids)}",
+            fix="add the batch axis with ids[None] where it is missing",
+        )  # fmt: skip

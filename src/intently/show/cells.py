@@ -1,0 +1,200 @@
+"""Weights as shaded cells, and the sheet of paper they stand on, measured in inches."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from intently.show.labels import thinned
+from intently.show.style import FRAME, GRID, HATCH, HOLE, weight_map
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+CROWDED = 4096
+LINE = 1.35 / 72
+"""Height of a line of text in inches for each point of its size."""
+WORD = 1.05 / 72
+"""Height that a label of one line needs beside others, in inches for each point of its size."""
+
+
+def width_of(texts: Iterable[str], size: float) -> float:
+    """Return the width in inches of the widest text at ``size`` points."""
+    return max(widths_of(texts, size), default=0.0)
+
+
+def widths_of(texts: Iterable[str], size: float) -> list[float]:
+    """Return the width in inches of every text at ``size`` points, with the style's fonts."""
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    renderer = RendererAgg(1, 1, 72)
+    font = FontProperties(size=size)
+    return [
+        renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72 for text in texts
+    ]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A figure of ``width`` × ``height`` inches on which places are measured from the top left."""
+
+    figure: Figure
+    width: float
+    height: float
+
+    @classmethod
+    def of(cls, width: float, height: float) -> Sheet:
+        """Return an empty sheet of this size."""
+        from matplotlib.figure import Figure
+
+        return cls(Figure(figsize=(width, height)), width, height)
+
+    def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
+        """Return axes whose frame has this place and size."""
+        box = (
+            left / self.width,
+            1 - (top + height) / self.height,
+            width / self.width,
+            height / self.height,
+        )
+        return self.figure.add_axes(box, **options)
+
+    def write(self, left: float, top: float, text: str, **options: Any) -> None:
+        """Write a text, taken as it is, whose top left corner stands at this place."""
+        options = {"ha": "left", "va": "top", "linespacing": 1.25, **options}
+        self.figure.text(
+            left / self.width, 1 - top / self.height, text, parse_math=False, **options
+        )
+
+
+def wrapped(text: str, width: float, size: float) -> str:
+    """Return the text with line breaks such that it fits ``width`` inches at ``size`` points."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        ratio = width / max(width_of([line], size), 1e-6)
+        characters = max(8, math.floor(len(line) * ratio))
+        lines += [line] if ratio >= 1 else textwrap.wrap(line, characters)
+    return "\n".join(lines)
+
+
+def height_of(text: str, size: float) -> float:
+    """Return the height in inches of a text of one or more lines; nothing for no text."""
+    return (text.count("\n") + 1) * size * LINE if text else 0.0
+
+
+def limits(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the colour scale: 0, and 1, 0.5, 0.2, 0.1, … just above all weights.
+
+    >>> limits(np.array([0.0, 0.37])), limits(np.array([0.51]))
+    ((0.0, 0.5), (0.0, 1.0))
+    """
+    finite = values[np.isfinite(values)]
+    highest = float(finite.max(initial=0.0))
+    power = 10.0 ** math.floor(math.log10(highest)) if highest > 0 else 1.0
+    steps = [round(step * power, 12) for step in (1, 2, 5, 10)]
+    top = next((step for step in steps if highest <= step * (1 + 1e-6)), highest)
+    return min(0.0, float(finite.min(initial=0.0))), top if highest > 0 else 1.0
+
+
+def crowded_limits(values: np.ndarray) -> tuple[float, float]:
+    """Return the `limits` of a large matrix: one positive weight in two hundred may lie above."""
+    positive = values[np.isfinite(values) & (values > 0)]
+    return limits(np.quantile(positive, [0.0, 0.995]) if positive.size > CROWDED else values)
+
+
+def paint(
+    axes: Axes, values: np.ndarray, shape: tuple[int, int], norm: Normalize, aspect: str = "equal"
+) -> AxesImage:
+    """Shade a (t, s) matrix, or its pooled picture, on axes that count its query and key steps.
+
+    What is not finite stays clear, and the hatched ground shows through.
+    """
+    t, s = shape
+    image = axes.imshow(
+        np.ma.masked_invalid(values),
+        cmap=weight_map(),
+        norm=norm,
+        aspect=aspect,  # pyright: ignore[reportArgumentType]
+        interpolation="nearest",
+        origin="upper",
+        extent=(-0.5, s - 0.5, t - 0.5, -0.5),
+        zorder=1,
+    )
+    if not np.isfinite(values).all():
+        from matplotlib.patches import Rectangle
+
+        ground = Rectangle(
+            (-0.5, -0.5), s, t, facecolor=HOLE, edgecolor=HATCH, hatch="////", lw=0, zorder=0.5
+        )
+        axes.add_patch(ground)
+    axes.spines[:].set_color(FRAME)
+    return image
+
+
+def rule(axes: Axes, shape: tuple[int, int]) -> None:
+    """Draw thin lines between the cells."""
+    t, s = shape
+    axes.vlines(np.arange(1, s) - 0.5, -0.5, t - 0.5, colors=GRID, lw=0.5, zorder=1.5)
+    axes.hlines(np.arange(1, t) - 0.5, -0.5, s - 0.5, colors=GRID, lw=0.5, zorder=1.5)
+
+
+def name_columns(
+    axes: Axes,
+    labels: Sequence[str],
+    room: float,
+    size: float,
+    turn: float,
+    side: Literal["top", "bottom"] = "top",
+) -> None:
+    """Write as many column labels as have room above or below the axes, turned by ``turn``."""
+    shown = thinned(len(labels), room)
+    axes.xaxis.set_ticks_position(side)
+    axes.xaxis.set_label_position(side)
+    texts = [labels[i] for i in shown]
+    if turn == 45:
+        start = "left" if side == "top" else "right"
+        axes.set_xticks(
+            shown, texts, parse_math=False, rotation=turn, rotation_mode="anchor", ha=start
+        )
+    else:
+        axes.set_xticks(shown, texts, parse_math=False, rotation=turn)
+    axes.tick_params(axis="x", length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
+
+
+def name_rows(axes: Axes, labels: Sequence[str], room: float, size: float) -> None:
+    """Write row labels left of the axes, as many as have room."""
+    shown = thinned(len(labels), room)
+    axes.set_yticks(shown, [labels[i] for i in shown], parse_math=False)
+    axes.tick_params(axis="y", length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
+
+
+@dataclass(frozen=True)
+class Header:
+    """How the column labels stand above a matrix: their angle and the room they take, in inches."""
+
+    turn: float
+    height: float
+    overhang: float
+
+
+def header(labels: Sequence[str], cell: float, size: float, room: float) -> Header:
+    """Choose upright, slanted or level column labels for cells ``cell`` inches wide."""
+    shown = thinned(len(labels), room)
+    widths = widths_of([labels[i] for i in shown], size)
+    pad = 4 / 72
+    if max(widths) <= 0.92 * cell:
+        return Header(0, size * LINE + pad, 0.0)
+    if cell < 0.2:
+        return Header(90, max(widths) + 2 * pad, 0.0)
+    ends = [(i + 0.5) * cell + 0.71 * (width + 0.1) for i, width in zip(shown, widths, strict=True)]
+    slanted = 0.71 * (max(widths) + size / 72) + pad
+    return Header(45, slanted, max(ends) - len(labels) * cell)

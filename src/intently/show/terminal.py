@@ -1,0 +1,238 @@
+"""A matrix as text: a block of shade or colour for each weight, safe for any terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from intently.errors import ArgumentError, build
+from intently.matrix import LazyMatrix
+from intently.show.cells import crowded_limits, limits
+from intently.show.labels import JOINERS, right_to_left, visible
+from intently.show.reading import flat, missing, names, numbers, weights
+
+SHADES = " ░▒▓█"
+PALE_TO_DARK = (255, 195, 153, 117, 75, 33, 26, 19)
+"""Colours of the 256-colour palette from white to dark blue: the map of the figures."""
+
+TALLEST = 12
+LARGEST = 200
+NARROWEST = 20
+LEFT_TO_RIGHT_MARK = "\u200e"
+
+
+def blocks(matrix: LazyMatrix, *, width: int | None = None, colour: bool | None = None) -> str:
+    """Return a (t, s) matrix as lines of text: produced words down, source words across.
+
+    Column words stand upright when none is longer than 12 characters, otherwise numbers do and
+    a key follows. A weight is one of five shades, or with ``colour`` a background of the
+    256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
+    terminal cells (the terminal's own by default), ``colour=None`` asks whether standard output
+    is a terminal and NO_COLOR is unset. Columns that do not fit go on below; more than 200 rows
+    or columns are pooled; of (h, t, s) the mean over heads is drawn. Words cannot reach the
+    terminal raw: their control characters are made visible.
+
+    Raises ArgumentError for an empty matrix and a width under 20.
+
+    >>> import torch
+    >>> from intently.matrix import Dense
+    >>> words = (("Je", "bois"), ("I", "go"))
+    >>> print(blocks(Dense(torch.eye(2), labels=words), width=40, colour=False))
+           g
+         I o
+      Je ██
+    bois   ██
+         ░ 0.05  ▒ 0.25  ▓ 0.5  █ 0.75 and more
+    """
+    width = shutil.get_terminal_size().columns if width is None else width
+    if width < NARROWEST:
+        raise build(ArgumentError, "width", f"at least {NARROWEST} terminal cells", width)
+    colour = _terminal_has_colour() if colour is None else colour
+    lazy, averaged = flat(matrix)
+    notes = [averaged] if averaged else []
+    if max(lazy.shape) > LARGEST:
+        grid, pooled = _pooled(lazy, width)
+        notes.append(pooled)
+    else:
+        grid = _whole(lazy, width)
+    painter = _Colours(grid.top) if colour else _Shades(grid.top)
+    lines = "\n\n".join("\n".join(band) for band in grid.bands(painter, width)).split("\n")
+    indent = " " * (grid.margin + 1)
+    if colour:
+        lines.append(indent[: width - 16] + painter.legend())
+    else:
+        notes.insert(0, painter.legend())
+    for note in filter(None, [*notes, missing(grid.values).replace("hatched", "?")]):
+        lines += _wrapped(note, width, indent)
+    return "\n".join([*lines, *_wrapped(grid.key, width)])
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Break a text into lines of ``width`` terminal cells, between items joined by two spaces."""
+    from rich.cells import cell_len
+
+    items = text.split("  ") if "  " in text else text.split(" ")
+    between = "  " if "  " in text else " "
+    lines: list[str] = []
+    for item in filter(None, items):
+        longer = f"{lines[-1]}{between}{item}" if lines else ""
+        if lines and cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(indent + item)
+    return [_anchored(line) for line in lines]
+
+
+def _terminal_has_colour() -> bool:
+    told = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and not told
+
+
+def _whole(matrix: LazyMatrix, width: int) -> _Grid:
+    from rich.cells import cell_len
+
+    rows, columns = names(matrix)
+    margin = min(max(cell_len(visible(row)) for row in rows), width // 3)
+    upright = [_characters(visible(column, TALLEST + 1)) for column in columns]
+    key = ""
+    if max(map(len, upright)) > TALLEST:
+        upright = [list(str(n)) for n in range(1, len(columns) + 1)]
+        key = "  ".join(f"{n} {_fitted(visible(word), 0, width - 5)}" for n, word in enumerate(columns, 1))
+    left = tuple(_fitted(visible(row), margin) for row in rows)
+    values = weights(matrix)
+    return _Grid(values, left, tuple(upright), margin, limits(values)[1], key)
+
+
+def _pooled(matrix: LazyMatrix, width: int) -> tuple[_Grid, str]:
+    t, s = matrix.shape
+    margin = len(str(t))
+    high, wide = min(t, 32), min(s, (width - margin - 1) // 2)
+    with torch.no_grad():
+        values = numbers(matrix.pool(high, wide))
+    left = tuple(f"{-(-i * t // high):>{margin}}" for i in range(high))
+    top = crowded_limits(values)[1]
+    note = f"{t} × {s} weights, each block the mean of about {t / high:.3g} × {s / wide:.3g}"
+    return _Grid(values, left, ((),) * wide, margin, top, ""), note
+
+
+@dataclass(frozen=True)
+class _Grid:
+    values: np.ndarray
+    left: tuple[str, ...]
+    upright: tuple[Sequence[str], ...]
+    margin: int
+    top: float
+    key: str
+
+    def bands(self, painter: _Shades | _Colours, width: int) -> list[list[str]]:
+        """Return the lines of each band of columns that fits the width."""
+        s = self.values.shape[1]
+        room = width - self.margin - 1
+        cell = 3 if painter.wants_three and self.key + "".join(map("".join, self.upright)) else 2
+        cell = cell if s * cell <= room else 2
+        each = max(1, room // cell)
+        return [
+            self._header(first, first + each, cell)
+            + [
+                _anchored(f"{name} {painter.row(row[first : first + each], cell)}".rstrip())
+                for name, row in zip(self.left, self.values, strict=True)
+            ]
+            for first in range(0, s, each)
+        ]
+
+    def _header(self, first: int, last: int, cell: int) -> list[str]:
+        columns = self.upright[first:last]
+        height = max(map(len, columns))
+        lines = []
+        for level in range(height):
+            letters = [
+                _padded(column[level - height + len(column)], cell)
+                if level >= height - len(column)
+                else " " * cell
+                for column in columns
+            ]
+            lines.append(_anchored(" " * (self.margin + 1) + "".join(letters).rstrip(" ")))
+        return lines
+
+
+@dataclass(frozen=True)
+class _Shades:
+    top: float
+    wants_three = False
+
+    def row(self, values: np.ndarray, cell: int) -> str:
+        return "".join(self._shade(value) * cell for value in values)
+
+    def _shade(self, value: float) -> str:
+        if not np.isfinite(value):
+            return "?"
+        share = value / self.top
+        return SHADES[int(share >= 0.05) + sum(share >= step / 4 for step in (1, 2, 3))]
+
+    def legend(self) -> str:
+        steps = zip(SHADES[1:], (0.05, 0.25, 0.5, 0.75), strict=True)
+        return "  ".join(f"{shade} {step * self.top:.3g}" for shade, step in steps) + " and more"
+
+
+@dataclass(frozen=True)
+class _Colours:
+    top: float
+    wants_three = True
+
+    def row(self, values: np.ndarray, cell: int) -> str:
+        return "".join(self._cell(value, cell) for value in values) + "\x1b[0m"
+
+    def _cell(self, value: float, cell: int) -> str:
+        if not np.isfinite(value):
+            return f"\x1b[0m{'?' * cell}"
+        share = min(max(value / self.top, 0.0), 1.0)
+        level = round(share * (len(PALE_TO_DARK) - 1))
+        hundredths = round(100 * value)
+        text = f"{hundredths:>{cell}}" if cell > 2 and 5 <= hundredths < 1000 else " " * cell
+        ink = 231 if level > 3 else 16
+        return f"\x1b[48;5;{PALE_TO_DARK[level]};38;5;{ink}m{text}"
+
+    def legend(self) -> str:
+        scale = "".join(f"\x1b[48;5;{colour}m " for colour in PALE_TO_DARK)
+        return f"0 {scale}\x1b[0m {self.top:.3g}"
+
+
+def _characters(text: str) -> list[str]:
+    """Split a text into characters as a reader counts them: marks stay with their letter."""
+    found: list[str] = []
+    for character in text:
+        joined = character in JOINERS or unicodedata.category(character) in {"Mn", "Me", "Mc"}
+        if found and (joined or found[-1].endswith("\u200d")):
+            found[-1] += character
+        else:
+            found.append(character)
+    return found
+
+
+def _padded(character: str, cell: int) -> str:
+    from rich.cells import cell_len
+
+    mark = LEFT_TO_RIGHT_MARK if right_to_left(character) else ""
+    return character + mark + " " * (cell - cell_len(character))
+
+
+def _fitted(text: str, width: int) -> str:
+    """Return the text flush right in ``width`` terminal cells, cut where it is longer."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) > width:
+        text = set_cell_size(text, width - 1).rstrip() + "…"
+    padding = " " * (width - cell_len(text))
+    return f"{padding}{text}{LEFT_TO_RIGHT_MARK}" if right_to_left(text) else padding + text
+
+
+def _anchored(line: str) -> str:
+    """Keep a line with right-to-left words running from left to right in terminals that reorder."""
+    return LEFT_TO_RIGHT_MARK + line if right_to_left(line) else line

@@ -1,0 +1,93 @@
+"""Which tokens make up which word."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from intently.text.vocabularies import BYTES, SPECIALS
+from intently.text.words import word_spans
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
+Span = tuple[int, int]
+
+
+def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
+    """Return the token positions of each word, from the places that the encoding remembers.
+
+    A space before a word may be a token of its own; the encoding then puts it in the word's piece.
+    """
+    spans = word_spans(sentence)
+    starts = [start for start, _ in spans]
+    groups: list[list[int]] = [[] for _ in spans]
+    later = last = None
+    for position in range(len(encoding) - 1, -1, -1):
+        end = encoding.offsets[position][1]
+        word = bisect_right(starts, end - 1) - 1
+        if word < 0 or spans[word][1] < end:
+            word = later if encoding.word_ids[position] == last else None
+        if word is not None:
+            groups[word].insert(0, position)
+        later, last = word, encoding.word_ids[position]
+    return groups
+
+
+def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
+    """Return the token positions of each word of the text that vocabulary entries say together."""
+    places = {position: entry for position, entry in enumerate(entries) if entry not in SPECIALS}
+    spoken = _spans(list(places.values()))
+    shift = (spoken[-1][1] if spoken else 0) - len(text)  # the space thought of before the text
+    groups: list[list[int]] = []
+    tokens = [
+        (position, start - shift, end - shift)
+        for position, (start, end) in zip(places, spoken, strict=True)
+    ]
+    first = 0
+    for start, end in word_spans(text):
+        while first < len(tokens) and tokens[first][2] < start:
+            first += 1
+        near = takewhile(lambda token, end=end: token[1] < end, islice(tokens, first, None))
+        groups.append(
+            [
+                position
+                for position, _, right in near
+                if right > start or (right == start and places[position] == " ")
+            ]
+        )
+    return groups
+
+
+def _spans(entries: Sequence[str]) -> list[Span]:
+    """Return the characters of the joint text that each entry says, the bytes of one sharing it."""
+    spans: list[Span] = []
+    run = bytearray()
+    for entry in [*entries, ""]:
+        at = spans[-1][1] if spans else 0
+        if entry in BYTE_VALUES:
+            run.append(BYTE_VALUES[entry])
+            continue
+        if run:
+            spans += _byte_spans(bytes(run), at)
+            at = spans[-1][1]
+            run.clear()
+        spans.append((at, at + len(entry)))
+    return spans[:-1]
+
+
+def _byte_spans(run: bytes, at: int) -> list[Span]:
+    try:
+        run.decode()
+    except UnicodeDecodeError:  # the library's decoder then says U+FFFD for every byte of the run
+        return [(at + index, at + index + 1) for index in range(len(run))]
+    spans: list[Span] = []
+    for byte in run:
+        at += (byte & 0xC0) != 0x80  # not a continuation byte: a character begins
+        spans.append((at - 1, at))
+    return spans
+
+
+BYTE_VALUES = {entry: value for value, entry in enumerate(BYTES)}

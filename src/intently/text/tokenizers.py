@@ -1,0 +1,238 @@
+"""Tokenizers: sentences to token ids and back, in whole words, characters or subwords."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+
+from intently.errors import ArgumentError, KindError, build
+from intently.text import checks, groups
+from intently.text.saved import read
+from intently.text.vocabularies import EOS, KINDS, PAD, SMALLEST, SOS, SPECIALS, UNK, trained
+from intently.text.words import word_spans
+
+BATCH = 4096  # sentences handed over at once; more would only cost memory
+
+
+class Tokenizer:
+    """Turns sentences into token ids and back; ``kind`` is word, character or subword.
+
+    A subword tokenizer gives back every text exactly, a character tokenizer every text of known
+    characters, a word tokenizer every text of known words, with single spaces. Ids 0 to 3 are
+    padding, start, end and unknown in all of them.
+
+    >>> tokenizer = Tokenizer.train(["L'animal dort.", "Un animal a bu."], kind="word")
+    >>> ids = tokenizer.encode("L'animal a dort.")
+    >>> tokenizer.tokens(ids)
+    ["▁L'", 'animal', '▁a', '▁dort', '.']
+    >>> tokenizer.decode(ids)
+    "L'animal a dort."
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, kind: str) -> None:
+        self.backend = backend
+        self.kind = kind
+
+    @classmethod
+    def train(
+        cls,
+        sentences: Iterable[str],
+        kind: str = "subword",
+        size: int = 8000,
+        min_frequency: int = 1,
+    ) -> Tokenizer:
+        """Learn a vocabulary of at most ``size`` entries, the special tokens among them.
+
+        Words, characters or pairs of pieces seen less than ``min_frequency`` times stay out. The
+        same sentences in any order give the same tokenizer. Subwords are those of byte-pair
+        encoding (Sennrich et al. 2016, section 3.2) with the 256 bytes for what is in no piece; at
+        most half of the room is given to single characters.
+
+        Raises ArgumentError for an unknown kind, a size too small and sentences without any word,
+        KindError for what is not a string.
+
+        >>> Tokenizer.train(["to be or not to be"], kind="character").size
+        11
+        """
+        if kind not in KINDS:
+            raise build(ArgumentError, "kind", f"one of {', '.join(KINDS)}", repr(kind))
+        if size < SMALLEST[kind]:
+            cause = f"{len(SPECIALS)} entries are special tokens"
+            if kind == "subword":
+                cause += " and 256 the bytes that make any text sayable"
+            raise build(
+                ArgumentError, "size", f"at least {SMALLEST[kind]} for kind {kind!r}", size, cause
+            )
+        if min_frequency < 1:
+            raise build(ArgumentError, "min_frequency", "1 or more", min_frequency)
+        texts = checks.strings(sentences)
+        if not any(text.strip() for text in texts):
+            raise build(
+                ArgumentError,
+                "sentences",
+                "at least one with a word in it",
+                f"{len(texts)} sentences of white space only" if texts else "no sentences",
+                None if texts else "a generator that was used before is empty",
+            )
+        tokenizer = cls(trained(kind, texts, size, min_frequency), kind)
+        if tokenizer.size < SMALLEST[kind]:
+            raise build(
+                ArgumentError,
+                "min_frequency",
+                f"no more than the count of the most frequent {kind}",
+                min_frequency,
+                f"none is seen {min_frequency} times",
+            )
+        return tokenizer
+
+    @property
+    def size(self) -> int:
+        """The number of vocabulary entries, the special tokens among them."""
+        return self.backend.get_vocab_size()
+
+    def encode(self, sentence: str) -> list[int]:
+        """Return the token ids of a sentence, without start and end.
+
+        Raises KindError for what is not a string, ArgumentError for a lone surrogate.
+        """
+        return self._encoding(sentence).ids
+
+    def encode_batch(self, sentences: Iterable[str]) -> list[list[int]]:
+        """Return the token ids of each sentence, on all cores; raises as `encode` does."""
+        texts = checks.strings(sentences)
+        return [
+            encoding.ids
+            for start in range(0, len(texts), BATCH)
+            for encoding in self.backend.encode_batch_fast(
+                texts[start : start + BATCH], add_special_tokens=False
+            )
+        ]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text that token ids say; special tokens say nothing.
+
+        Bytes that are no UTF-8 become U+FFFD each. Raises ArgumentError for an id outside the
+        vocabulary, KindError for what is not an integer.
+        """
+        said = [index for index in self._ids(ids) if index >= len(SPECIALS)]
+        return self.backend.decode(said, skip_special_tokens=False)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Return what each id stands for, to be read: a space is shown as ▁, a byte as <0x0A>.
+
+        >>> Tokenizer.train(["the cat"]).tokens([1, 14, 2])
+        ['<s>', '<0x0A>', '</s>']
+        """
+        return [self._entry(index).replace(" ", "▁") for index in self._ids(ids)]
+
+    def unknown(self, sentence: str) -> list[str]:
+        """Return the words of a sentence that the vocabulary cannot say, each once.
+
+        >>> Tokenizer.train(["the cat sat"], kind="word").unknown("the dog sat, the dog")
+        ['dog', ',']
+        """
+        if self.kind == "subword":
+            return []
+        encoding = self._encoding(sentence)
+        found = (
+            sentence[start:end]
+            for (start, end), group in zip(
+                word_spans(sentence), groups.of_sentence(sentence, encoding), strict=True
+            )
+            if any(encoding.ids[position] == UNK for position in group)
+        )
+        return list(dict.fromkeys(found))
+
+    def word_groups(self, sentence: str, ids: Sequence[int]) -> list[list[int]]:
+        """Return, for each word of ``words(sentence)``, the positions in ``ids`` of its tokens.
+
+        ``ids`` are those of ``encode(sentence)``, with start, end and padding around them or not.
+        Special tokens around the sentence and white space between words are in no group; every
+        other token is in exactly one. Raises ArgumentError where the ids are not the sentence's.
+
+        >>> tokenizer = Tokenizer.train(["L'animal dort."], kind="character")
+        >>> tokenizer.word_groups("L'animal", [*tokenizer.encode("L'animal"), EOS])
+        [[0, 1], [2, 3, 4, 5, 6, 7]]
+        """
+        encoding = self._encoding(sentence)
+        given = self._ids(ids)
+        before = 1 if given[:1] == [SOS] else 0
+        after = len(given)
+        while after > before and given[after - 1] in (PAD, EOS):
+            after -= 1
+        if given[before:after] != encoding.ids:
+            raise build(
+                ArgumentError,
+                "ids",
+                f"the {len(encoding.ids)} ids of the sentence {sentence!r}",
+                f"{after - before} ids that say {self.decode(given)!r}",
+                "the ids come from another sentence or another tokenizer, or were cut",
+                "for ids that a model produced use group_ids(ids)",
+            )
+        found = groups.of_sentence(sentence, encoding)
+        return [[before + position for position in group] for group in found]
+
+    def group_ids(self, ids: Iterable[int]) -> list[list[int]]:
+        """Return, for each word of ``words(decode(ids))``, the positions in ``ids`` of its tokens.
+
+        Serves any ids, such as those that a model produced. Special tokens and white space between
+        words are in no group; a token that holds parts of several words is in the group of each, so
+        that no group is empty. Raises as `decode` does.
+
+        >>> tokenizer = Tokenizer.train(["the cat sat"], kind="word")
+        >>> tokenizer.group_ids([SOS, *tokenizer.encode("the cat"), EOS])
+        [[1], [2]]
+        """
+        given = self._ids(ids)
+        return groups.of_entries([self._entry(index) for index in given], self.decode(given))
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer as one JSON file, the format of the ``tokenizers`` library."""
+        Path(path).write_text(self.backend.to_str(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a tokenizer that `save` wrote.
+
+        Raises DataError, with the file's name, where it is missing, damaged or another program's.
+        """
+        return cls(*read(Path(path)))
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self.size} {self.kind} entries>"
+
+    def _encoding(self, sentence: str) -> tokenizers.Encoding:
+        try:
+            return self.backend.encode(sentence, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            raise checks.not_text("sentence", sentence) from None
+
+    def _entry(self, index: int) -> str:
+        entry = self.backend.id_to_token(index)
+        assert entry is not None  # `_ids` has checked the range, `read` that it has no holes
+        return entry
+
+    def _ids(self, ids: Iterable[int]) -> list[int]:
+        try:
+            given = [operator.index(entry) for entry in ids]
+        except TypeError:
+            raise build(
+                KindError,
+                "ids",
+                "a flat sequence of integers",
+                type(ids).__name__,
+                fix="decode one row of a batch at a time",
+            ) from None
+        if given and not 0 <= min(given) <= max(given) < self.size:
+            wrong = next(index for index in given if not 0 <= index < self.size)
+            raise build(
+                ArgumentError,
+                "ids",
+                f"ids from 0 to {self.size - 1}",
+                wrong,
+                "the ids come from a tokenizer or a model with another vocabulary",
+            )
+        return given

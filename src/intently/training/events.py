@@ -1,0 +1,76 @@
+"""What a run tells while it trains, to whoever listens: a function that takes an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step was taken: the loss is that of its batch, in nats per target token."""
+
+    step: int
+    steps: int
+    loss: float
+    learning_rate: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """The dev set is about to be translated."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The dev set was scored; ``best`` where no earlier score was as high."""
+
+    step: int
+    scores: dict[str, float]
+    best: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint was written."""
+
+    step: int
+    folder: Path
+
+
+Event = Stepped | Evaluating | Evaluated | Saved
+Listener = Callable[[Event], None]
+
+
+class Pace:
+    """Speed as a moving average over about the last fifty steps.
+
+    >>> pace = Pace()
+    >>> pace.step(tokens=3000, seconds=0.5)
+    >>> pace.tokens_per_second, pace.seconds_for(10)
+    (6000.0, 5.0)
+    """
+
+    def __init__(self) -> None:
+        self._steps, self._tokens, self._seconds = 0, 0.0, 0.0
+
+    def step(self, tokens: int, seconds: float) -> None:
+        """Take in a step of that many tokens and seconds."""
+        self._steps += 1
+        weight = max(1 / self._steps, 0.02)
+        self._tokens += weight * (tokens - self._tokens)
+        self._seconds += weight * (seconds - self._seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens per second."""
+        return self._tokens / self._seconds
+
+    def seconds_for(self, steps: int) -> float:
+        """Return how long that many steps will take."""
+        return steps * self._seconds

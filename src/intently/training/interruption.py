@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM as a wish to stop, heard between two steps and not in the middle of one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+
+class Interruption:
+    """While entered, the first SIGINT or SIGTERM sets ``asked``; a second one interrupts at once.
+
+    Within :meth:`at_once` the first one raises KeyboardInterrupt too. Signals reach the main
+    thread only; in others nothing is changed.
+
+    >>> with Interruption() as interruption:
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     interruption.asked
+    True
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._abrupt = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for kind in (signal.SIGINT, signal.SIGTERM):
+                self._before[kind] = signal.signal(kind, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let the first signal raise KeyboardInterrupt: for work that may be abandoned."""
+        self._abrupt = True
+        try:
+            yield
+        finally:
+            self._abrupt = False
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        again, self.asked = self.asked, True
+        if again or self._abrupt:
+            raise KeyboardInterrupt

@@ -1,0 +1,105 @@
+"""Label-smoothed cross entropy fused with the output projection: logits never leave a chunk.
+
+The logits of a batch, (n, V), are by far the largest tensor of a small translator's step. With the
+gradient worked out next to the loss they are needed once, a few rows at a time, while these rows
+are in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from intently.errors import ArgumentError, build, shape_of
+from intently.text import PAD
+
+CHUNK = 2**20  # logits at a time: 4 MB in float32
+
+
+def smoothed_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = PAD
+) -> tuple[Tensor, int]:
+    """Return the summed loss in nats, and the number of tokens it is summed over.
+
+    ``hidden`` (…, c) times ``weight`` (V, c) gives the logits z; ``targets`` (…) int64 are the
+    right tokens y, and those equal to ``ignore`` do not count. The loss of a token is
+    log Σ_j exp z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016,
+    "Rethinking the Inception Architecture", section 7), as in
+    ``torch.nn.functional.cross_entropy(..., label_smoothing=ε, reduction="sum")``. First
+    derivatives only; half-precision logits are summed in float32.
+
+    >>> hidden, weight = torch.zeros(2, 3, 8), torch.ones(16, 8)
+    >>> loss, tokens = smoothed_cross_entropy(hidden, weight, torch.tensor([[1, 2, 0], [3, 0, 0]]))
+    >>> round(loss.item() / tokens, 4), tokens  # log 16
+    (2.7726, 3)
+    """
+    if hidden.shape[:-1] != targets.shape:
+        raise build(
+            ArgumentError, "targets", f"shape {tuple(hidden.shape[:-1])}, as hidden (…, c)",
+            shape_of(targets),
+        )  # fmt: skip
+    rows, flat = hidden.flatten(0, -2), targets.flatten()
+    weight = weight.to(hidden.dtype)
+    kept = (flat != ignore).nonzero()[:, 0]
+    if kept.shape[0] == flat.shape[0]:
+        loss = _apply(rows, weight, flat, smoothing)
+    else:
+        loss = _apply(rows.index_select(0, kept), weight, flat.index_select(0, kept), smoothing)
+    return loss, kept.shape[0]
+
+
+def _apply(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """Call the function below, with gradients only where they are asked for."""
+    wanted = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    return _FusedLoss.apply(hidden, weight, targets, smoothing, wanted)  # pyright: ignore[reportReturnType]
+
+
+class _FusedLoss(torch.autograd.Function):
+    """Loss and gradients in one walk over chunks of rows.
+
+    With p = softmax z, the gradient by z is p − (1 − ε) onehot(y) − ε/V. The last term is the same
+    for all logits, so it is added to the two gradients as a vector, not to (n, V) numbers.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, wanted: bool
+    ) -> Tensor:
+        n, vocabulary = hidden.shape[0], weight.shape[0]
+        exact = torch.float32 if hidden.dtype in (torch.float16, torch.bfloat16) else hidden.dtype
+        loss = torch.zeros((), dtype=exact, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if wanted else None
+        grad_weight = torch.zeros_like(weight, dtype=exact) if wanted else None
+        for start in range(0, n, max(1, CHUNK // vocabulary)):
+            chunk = slice(start, start + max(1, CHUNK // vocabulary))
+            rows, right = hidden[chunk], targets[chunk, None]
+            logits = (rows @ weight.mT).to(exact)
+            true = logits.gather(1, right)
+            largest = logits.amax(1)
+            probabilities = torch.softmax(logits, 1, out=logits)
+            # the largest probability is exp(largest − lse), and at least 1/V: its log is exact
+            lse = largest - probabilities.amax(1).log()
+            loss += lse.sum() - (1 - smoothing) * true.sum()
+            if grad_hidden is not None and grad_weight is not None:
+                gradient = probabilities.scatter_add_(1, right, true.fill_(smoothing - 1))
+                torch.mm(gradient.to(hidden.dtype), weight, out=grad_hidden[chunk])
+                grad_weight.addmm_(gradient.mT, rows.to(exact))
+        if smoothing:
+            share, total = smoothing / vocabulary, hidden.sum(0, dtype=exact)
+            loss -= share * (total @ weight.sum(0, dtype=exact))
+            if grad_hidden is not None and grad_weight is not None:
+                grad_hidden -= share * weight.sum(0)
+                grad_weight -= share * total
+        if grad_hidden is not None and grad_weight is not None:
+            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_loss,) = grad_outputs
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_loss * grad_hidden, grad_loss * grad_weight, None, None, None

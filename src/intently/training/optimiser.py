@@ -1,0 +1,87 @@
+"""AdamW for all parameters, or Muon for the hidden matrices and AdamW for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from intently.errors import CheckpointError, build
+from intently.training.options import OptimiserOptions
+
+
+class Optimiser:
+    """One or two PyTorch optimisers that step together, their state a flat mapping of tensors.
+
+    Only weight matrices decay; embeddings, norms and biases do not. AdamW after Loshchilov &
+    Hutter 2019, "Decoupled Weight Decay Regularization"; Muon after Jordan et al. 2024, its
+    updates scaled to the size of AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
+    section 2.2), so that one learning rate serves both.
+
+    >>> model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
+    >>> optimiser = Optimiser(model, OptimiserOptions(weight_decay=0.1))
+    >>> [names for names in optimiser.groups.values()]
+    [['1.weight'], ['0.weight', '1.bias']]
+    """
+
+    def __init__(self, model: nn.Module, options: OptimiserOptions) -> None:
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+        self.groups: dict[str, list[str]] = {"matrices": [], "others": []}
+        for name, parameter in self.parameters.items():
+            matrix = parameter.ndim == 2 and id(parameter) not in tables
+            self.groups["matrices" if matrix else "others"].append(name)
+        matrices, others = ([self.parameters[n] for n in g] for g in self.groups.values())
+        decay, betas = options.weight_decay, options.betas
+        self._optimisers: list[torch.optim.Optimizer] = []
+        adamw = [{"params": others, "weight_decay": 0.0}]
+        if options.optimiser == "adamw":
+            adamw.insert(0, {"params": matrices, "weight_decay": decay})
+        elif matrices:
+            self._optimisers.append(
+                torch.optim.Muon(matrices, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            )
+        # eps as in Vaswani et al. 2017, section 5.3; fused: bit-equal from run to run, and faster
+        self._optimisers.append(torch.optim.AdamW(adamw, betas=betas, eps=1e-9, fused=True))
+
+    def step(self, learning_rate: float) -> None:
+        """Change the parameters by their gradients, which are then dropped."""
+        for optimiser in self._optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state: ``exp_avg/encoder.0.up.weight`` and so on."""
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.parameters.items()}
+        return {
+            f"{kind}/{names[parameter]}": value
+            for optimiser in self._optimisers
+            for parameter, state in optimiser.state.items()
+            for kind, value in state.items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state that :meth:`tensors` of an equal optimiser returned.
+
+        Raises CheckpointError where a tensor belongs to no parameter.
+        """
+        owner = {
+            self.parameters[name]: optimiser
+            for optimiser in self._optimisers
+            for name in self.parameters
+            if any(self.parameters[name] is p for g in optimiser.param_groups for p in g["params"])
+        }
+        for optimiser in self._optimisers:
+            optimiser.state.clear()
+        for key, value in tensors.items():
+            kind, _, name = key.partition("/")
+            parameter = self.parameters.get(name)
+            if parameter is None or value.shape not in (parameter.shape, torch.Size(())):
+                expected = "state of this model's parameters"
+                raise build(CheckpointError, "optimiser", expected, f"{key} {tuple(value.shape)}")
+            # a copy in PyTorch's own, aligned memory: the last bits may depend on alignment
+            own = torch.empty_like(value, device=parameter.device).copy_(value)
+            owner[parameter].state[parameter][kind] = own

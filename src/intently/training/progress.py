@@ -1,0 +1,112 @@
+"""Live progress: a bar that moves on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from intently.training.events import Evaluated, Evaluating, Event, Listener, Saved, Stepped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+@contextlib.contextmanager
+def display(console: Console | None = None, every: float = 5.0) -> Iterator[Listener]:
+    """Show the events of a run on ``console``; plain lines come every ``every`` seconds.
+
+    To be used as ``with display() as progress: train(..., progress=progress)``.
+    """
+    from rich.console import Console
+
+    console = console or Console()
+    if not console.is_terminal:
+        yield Lines(console, every)
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(24),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, console=console) as bar:
+        yield Bar(bar)
+
+
+class Lines:
+    """Prints the first step, then one line every ``every`` seconds, and the last step."""
+
+    def __init__(self, console: Console, every: float = 5.0) -> None:
+        self._console, self._every, self._last = console, every, -float("inf")
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if isinstance(event, Stepped):
+            now = time.monotonic()
+            if now - self._last < self._every and event.step != event.steps:
+                return
+            self._last = now
+        text = line(event)
+        if text:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Bar:
+    """Moves a bar with every step; evaluations and checkpoints are lines above it."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("training", now="", total=None)
+        self._last = -float("inf")
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if isinstance(event, Stepped):
+            now = time.monotonic()
+            if now - self._last >= 0.1 or event.step == event.steps:
+                self._last = now
+                self._progress.update(
+                    self._task, total=event.steps, completed=event.step, now=line(event),
+                    description="training",
+                )  # fmt: skip
+        elif isinstance(event, Evaluating):
+            self._progress.update(self._task, description="evaluating")
+        elif isinstance(event, Evaluated):
+            self._progress.console.print(line(event), highlight=False, markup=False)
+
+
+def line(event: Event) -> str:
+    """Return an event as one line, empty for those not worth one.
+
+    >>> line(Stepped(120, 2000, 3.2141, 1.2e-3, 7712.3, 192.0))
+    'step 120/2000  loss 3.214  lr 1.2e-03  7,712 tokens/s  3:12 left'
+    >>> line(Evaluated(1000, {"bleu": 31.25}, best=True))
+    'step 1000  dev bleu 31.25  (best so far)'
+    """
+    if isinstance(event, Stepped):
+        return (
+            f"step {event.step}/{event.steps}  loss {event.loss:.3f}  "
+            f"lr {event.learning_rate:.1e}  {event.tokens_per_second:,.0f} tokens/s  "
+            f"{clock(event.seconds_left)} left"
+        )
+    if isinstance(event, Evaluated):
+        scores = "  ".join(f"{name} {score:.2f}" for name, score in event.scores.items())
+        return f"step {event.step}  dev {scores}" + ("  (best so far)" if event.best else "")
+    if isinstance(event, Saved):
+        return f"step {event.step}  saved {event.folder}"
+    return ""
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as minutes and seconds, or hours too.
+
+    >>> clock(192), clock(4000)
+    ('3:12', '1:06:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,63 @@
+"""What must be equal where a run goes on, and what it is compared by."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from intently.errors import ArgumentError, build
+from intently.training.batches import Pairs
+from intently.training.checkpoint import versions
+from intently.training.options import TrainingOptions
+
+CHANGEABLE = {"steps", "seconds", "threads", "save_every", "evaluate_every", "keep"}
+
+
+def check_same_run(state: Mapping[str, Any], options: TrainingOptions, data: Pairs) -> None:
+    """Check that options and data are those the state of a checkpoint was made with.
+
+    Steps, seconds, threads and what is about saving may change. Raises ArgumentError where
+    something else differs; warns where versions or threads do, for then the last bits may differ
+    from those of a run that was never stopped.
+    """
+    stored = TrainingOptions.from_dict(state["options"], "options of the checkpoint").to_dict()
+    for group, values in options.to_dict().items():
+        for name, value in values.items():
+            before = stored[group][name]
+            if value != before and name not in CHANGEABLE:
+                fix = f"Resume with {name}={before!r}, or start a new run in another folder"
+                expected = f"{before!r}, with which the run began"
+                raise build(ArgumentError, name, expected, repr(value), fix=fix)
+    if data.fingerprint != state["data"]:
+        expected = f"the data the run began with (checksum {state['data']})"
+        got = f"{len(data)} other pairs ({data.fingerprint})"
+        cause = "the files, the tokenizers or max_length have changed"
+        raise build(ArgumentError, "data", expected, got, cause)
+    changes = [
+        f"{name} {state['versions'].get(name)} → {version}"
+        for name, version in versions().items()
+        if version != state["versions"].get(name)
+    ]
+    threads = options.run.threads
+    if threads not in (None, state["threads"]):
+        changes.append(f"threads {state['threads']} → {threads}")
+    if changes:
+        warnings.warn(
+            f"The run goes on under other conditions than it began ({', '.join(changes)}): "
+            "its weights may differ in their last bits from those of a run never stopped.",
+            stacklevel=2,
+        )
+
+
+def best_by(name: str, scores: Mapping[str, float]) -> float:
+    """Return the score that decides which checkpoint is best: higher is better.
+
+    >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
+    (31.2, -1.5)
+    """
+    if not math.isfinite(scores.get(name, math.nan)):
+        got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
+        raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
+    return -scores[name] if name == "loss" else scores[name]

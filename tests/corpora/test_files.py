@@ -1,0 +1,230 @@
+"""Files of sentence pairs: what is read, and what is said of files that cannot be."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from intently.corpora.files import ParallelText, read_parallel
+from intently.errors import ArgumentError, DataError
+
+SHARED = Path(__file__).parents[2].parent / "shared"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, content: str | bytes) -> str:
+    Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return name
+
+
+def refusal(*files: str) -> str:
+    with pytest.raises(DataError) as caught:
+        read_parallel(*files)
+    names, _, rest = str(caught.value).partition(": expected ")
+    assert names == " and ".join(files)
+    return rest.split("; got ", 1)[1]
+
+
+@pytest.mark.usefixtures("folder")
+class TestReading:
+    def test_two_files(self) -> None:
+        write("a", "one\ntwo\n")
+        write("b", "un\ndeux\n")
+        text = read_parallel("a", Path("b"))
+        assert (text.sources, text.targets) == (["one", "two"], ["un", "deux"])
+        assert text.report == "2 sentence pairs from a and b"
+        assert len(text) == 2
+
+    def test_columns_after_the_second_are_passed_over(self) -> None:
+        write("a.tsv", "Go.\tVa !\tCC-BY 2.0\t#12\nHi.\tSalut !\n")
+        text = read_parallel("a.tsv")
+        assert (text.sources, text.targets) == (["Go.", "Hi."], ["Va !", "Salut !"])
+
+    def test_numbers_may_be_translated(self) -> None:
+        write("a.tsv", "12\ttwelve\n7\tseven\n")
+        assert read_parallel("a.tsv").sources == ["12", "7"]
+
+    @pytest.mark.parametrize("name", ["a.gz", "a.tsv", "a"])
+    def test_gzip_is_known_by_its_content(self, name: str) -> None:
+        write(name, gzip.compress(b"one\tun\n") + gzip.compress(b"two\tdeux\n"))
+        assert read_parallel(name).targets == ["un", "deux"]
+        write(name, "plain\tclair")
+        assert read_parallel(name).targets == ["clair"]
+
+    def test_marks_and_line_ends_are_taken_off(self) -> None:
+        write("a", b"\xef\xbb\xbfone\r\n two \r\nthree")
+        write("b", gzip.compress(b"\xef\xbb\xbfun\ndeux\t\n trois"))
+        text = read_parallel("a", "b")
+        assert text.sources == ["one", "two", "three"]
+        assert text.targets == ["un", "deux", "trois"]
+
+    def test_only_line_feeds_end_lines(self) -> None:
+        odd = "a\u2028b\x85c\x0bd\x0ce\u2029f\rg\x1ch"
+        write("a", f"{odd}\nx\n")
+        write("b", "1\n2\n")
+        assert read_parallel("a", "b").sources == [odd, "x"]
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+    def test_a_pipe_is_read(self, folder: Path) -> None:
+        os.mkfifo("pipe")
+        content = gzip.compress(b"one\tun\n" * 50_000)
+        feeder = threading.Thread(target=lambda: (folder / "pipe").write_bytes(content))
+        feeder.start()
+        assert len(read_parallel("pipe")) == 50_000
+        feeder.join()
+
+
+@pytest.mark.usefixtures("folder")
+class TestRefusals:
+    def test_unequal_line_counts_are_both_told(self) -> None:
+        write("a", "one\ntwo\nthree\n")
+        write("b", "un\ndeux\n")
+        assert refusal("a", "b") == (
+            "1 problem\n  a has 3 lines, b has 2: line by line one must translate the other."
+        )
+
+    def test_sides_without_text_are_listed(self) -> None:
+        write("a", "one\n\nthree\n \t\n")
+        write("b", "un\ndeux\n\u00a0\nquatre\n")
+        assert refusal("a", "b") == (
+            "3 problems\n  a:2: no text in the line\n  a:4: no text in the line"
+            "\n  b:3: no text in the line."
+        )
+        write("t", "one\tun\n\tdeux\nthree\t\n\t \n")
+        assert refusal("t") == (
+            "3 problems\n  t:2: no text in the first column\n  t:3: no text in the second column"
+            "\n  t:4: no text in the first and second column."
+        )
+
+    def test_missing_tabs_are_listed(self) -> None:
+        write("t", "one\tun\ntwo\n\nthree\ttrois\n")
+        assert refusal("t") == ("2 problems\n  t:2: no tab in the line\n  t:3: no tab in the line.")
+        write("t", "one\ntwo\n")
+        assert refusal("t") == (
+            "1 problem\n  t: no line has a tab; where the translations are in another file, "
+            "name that too."
+        )
+
+    def test_bytes_that_are_not_utf_8_are_placed(self) -> None:
+        write("a", b"one\ncaf\xe9\n\xe2\x82\n")
+        write("b", "un\ndeux\ntrois\n")
+        assert refusal("a", "b") == (
+            "2 problems\n  a:2: byte 4 of the line is not UTF-8 (0xE9, in Windows-1252 'é')"
+            "\n  a:3: byte 1 of the line is not UTF-8 (0xE2, in Windows-1252 'â')."
+        )
+        write("t", b"one\tun\n\x81\tdeux\n")
+        assert "t:2: byte 1 of the line is not UTF-8" in refusal("t")
+        write("t", b"one\tun\na\0b\tdeux\n")
+        assert "t:2: byte 2 of the line is NUL: this is no text" in refusal("t")
+
+    def test_at_most_ten_problems_are_told_and_both_files_have_their_share(self) -> None:
+        write("a", "\n" * 30)
+        write("b", "x\n" * 27 + "\n" * 2)
+        told = refusal("a", "b").split("\n")
+        assert told[0] == "33 problems"
+        assert "a has 30 lines, b has 29" in told[1]
+        assert told[2] == "  a:1: no text in the line"
+        assert told[-2] == "  b:29: no text in the line"
+        assert told[-1] == "  and 23 more."
+        assert len(told) == 12
+        write("b", "\n" * 30)
+        told = refusal("a", "b").split("\n")
+        assert [line.strip()[0] for line in told[1:-1]] == ["a"] * 5 + ["b"] * 5
+        assert told[-1] == "  and 50 more."
+
+    def test_a_missing_file_names_its_likes(self) -> None:
+        write("train.en", "one\n")
+        write("train.de.gz", "eins\n")
+        message = refusal("train.en", "train.de")
+        assert message.startswith("1 problem\n  train.de: no such file; in its folder there is ")
+        assert "train.de.gz" in message
+        assert refusal("none/a", "train.en") == (
+            "1 problem\n  none/a: no such file; there is no folder none."
+        )
+        assert refusal("xyz") == "1 problem\n  xyz: no such file."
+
+    def test_folders_and_empty_files_are_named(self, folder: Path) -> None:
+        (folder / "sub").mkdir()
+        write("empty", "")
+        write("empty.gz", gzip.compress(b""))
+        assert refusal("sub", "empty") == (
+            "2 problems\n  sub: a folder, not a file\n  empty: the file is empty."
+        )
+        assert refusal("empty.gz") == "1 problem\n  empty.gz: the file is empty."
+
+    @pytest.mark.skipif(
+        os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0,
+        reason="everything may be read here",
+    )
+    def test_a_file_that_may_not_be_read_is_named(self, folder: Path) -> None:
+        (folder / "locked").touch(mode=0)
+        assert refusal("locked") == "1 problem\n  locked: cannot be read (Permission denied)."
+
+    def test_damaged_gzip_is_named(self) -> None:
+        lines = "".join(f"line {number}\tligne {number**3}\n" for number in range(20_000))
+        whole = gzip.compress(lines.encode())
+        for damaged in (
+            whole[: len(whole) // 2],
+            whole[:-3],
+            whole[:5],
+            whole[:2000] + bytes(100) + whole[2100:],
+            whole + b"more",
+        ):
+            write("t.gz", damaged)
+            message = refusal("t.gz")
+            assert "t.gz: the gzip data is cut or damaged after line " in message
+
+    @pytest.mark.parametrize(
+        ("content", "kind"),
+        [
+            (gzip.compress(gzip.compress(b"a\tb\n")), "gzip inside gzip"),
+            ("a\tb\n".encode("utf-16"), "UTF-16"),
+            (b"PK\x03\x04....", "a zip archive"),
+            (b"\xfd7zXZ\x00", "xz"),
+        ],
+    )
+    def test_other_formats_are_named(self, content: bytes, kind: str) -> None:
+        write("t", content)
+        assert refusal("t") == f"1 problem\n  t: {kind}, not text in UTF-8 or gzip of it."
+
+    def test_numbered_sentence_pairs_are_recognised(self) -> None:
+        write("t", "12\tGo.\t77\tVa !\n13\tHi.\t78\tSalut !\n")
+        assert "columns 1 and 3 are numbers only; `cut -f2,4` would keep" in refusal("t")
+
+
+def test_pairs_too_long_are_left_out_and_counted() -> None:
+    text = ParallelText(["a", "b b", "c"], ["x", "y", "z z z"], "3 pairs")
+    short = text.without_longer_than(2, [1, 2, 1], [1, 1, 3])
+    assert (short.sources, short.targets, short.skipped) == (["a", "b b"], ["x", "y"], 1)
+    assert short.without_longer_than(1, [1, 2], [1, 1]).skipped == 2
+    with pytest.raises(DataError, match=r"longer than 0; got 3 pairs, the shortest of length 1"):
+        text.without_longer_than(0, [1, 2, 1], [1, 1, 3])
+    with pytest.raises(ArgumentError, match="target_lengths: expected 3 lengths; got 2"):
+        text.without_longer_than(5, [1, 2, 1], [1, 1])
+
+
+def test_multi30k_is_read() -> None:
+    folder = SHARED / "data" / "multi30k"
+    if not folder.is_dir():
+        pytest.skip(f"no Multi30k at {folder}")
+    for split, count in (("train", 29_000), ("val", 1_014), ("test_2016_flickr", 1_000)):
+        text = read_parallel(folder / f"{split}.en", folder / f"{split}.de")
+        assert len(text) == len(text.targets) == count
+
+
+def test_tatoeba_is_read() -> None:
+    path = SHARED / "data" / "tatoeba" / "fra-eng.tsv.gz"
+    if not path.is_file():
+        pytest.skip(f"no Tatoeba at {path}")
+    text = read_parallel(path)
+    assert len(text) == 167_130
+    assert (text.sources[0], text.targets[0]) == ("Go.", "Va !")

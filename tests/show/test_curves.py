@@ -1,0 +1,107 @@
+"""The curves of a run show its numbers, by step and by the clock."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from intently import show
+from intently.errors import ArgumentError
+
+
+def run(lines: int = 40, **more: float) -> list[dict[str, float]]:
+    return [{"step": 10 * n, "seconds": n / 2, "loss": 5 / n, **more} for n in range(1, lines + 1)]
+
+
+def named(figure) -> dict[tuple[str, str], object]:
+    """Panels by name and clock; the clock is the label of the lowest panel of the column."""
+    columns: dict[float, list] = {}
+    for axes in figure.axes:
+        columns.setdefault(round(axes.get_position().x0, 4), []).append(axes)
+    clocks = {left: axes[-1].get_xlabel() for left, axes in columns.items()}
+    return {(a.get_ylabel(), clocks[x]): a for x, column in columns.items() for a in column}
+
+
+def test_losses_stand_against_steps_and_seconds():
+    history = run()
+    history[9]["validation_loss"] = 0.7
+    history[39]["validation_loss"] = 0.2
+    panels = named(show.training(history))
+    assert set(panels) == {("loss (log scale)", "steps"), ("loss (log scale)", "seconds")}
+    for clock, key in (("steps", "step"), ("seconds", "seconds")):
+        training, validation = panels["loss (log scale)", clock].lines
+        np.testing.assert_array_equal(training.get_xdata(), [row[key] for row in history])
+        np.testing.assert_array_equal(training.get_ydata(), [row["loss"] for row in history])
+        np.testing.assert_array_equal(validation.get_ydata(), [0.7, 0.2])
+    labels = {text.get_text() for text in panels["loss (log scale)", "seconds"].texts}
+    assert labels == {"training", "validation"}
+
+
+def test_quality_and_pace_have_panels_of_their_own():
+    history = run(learning_rate=0.001, tokens_per_second=15_000.0)
+    history[-1].update(exact_match=0.98, bleu=97.5)
+    panels = named(show.training(history))
+    assert {name for name, clock in panels if clock == "steps"} == {
+        "loss (log scale)",
+        "exact match",
+        "BLEU",
+        "learning rate",
+    }
+    assert {name for name, clock in panels if clock == "seconds"} == {
+        "loss (log scale)",
+        "exact match",
+        "BLEU",
+        "tokens per second",
+    }
+    assert [text.get_text() for text in panels["BLEU", "seconds"].texts] == ["97.5"]
+    assert [text.get_text() for text in panels["tokens per second", "seconds"].texts] == ["15,000"]
+
+
+def test_long_runs_are_drawn_pale_under_their_running_mean():
+    history = [{"step": n, "loss": 2.0 + (-1) ** n} for n in range(400)]
+    figure = show.training(history)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["steps"]
+    raw, smooth = figure.axes[0].lines
+    assert raw.get_alpha() < 0.5
+    assert np.ptp(raw.get_ydata()) == 2
+    assert np.ptp(smooth.get_ydata()[10:-10]) < 0.3
+    assert len(smooth.get_ydata()) == 400
+
+
+def test_a_loss_that_hardly_falls_stands_on_a_plain_axis():
+    figure = show.training([{"step": n, "loss": 3 - n / 10} for n in range(5)])
+    assert figure.axes[0].get_yscale() == "linear"
+    assert figure.axes[0].get_ylabel() == "loss"
+
+
+def test_losses_that_are_no_number_are_said():
+    history = run()
+    history[3]["loss"] = math.nan
+    history[4]["loss"] = math.inf
+    figure = show.training(history)
+    assert figure.texts[0].get_text() == "the loss was not finite in 2 lines, first at step 40"
+    assert len(figure.axes[0].lines[0].get_xdata()) == 38
+
+
+def test_one_line_and_absent_values_are_drawn():
+    show.training([{"step": 1, "seconds": 0.1, "loss": 4.0}])
+    show.training([{"step": 1, "loss": 4.0, "bleu": None}, {"step": 2, "validation_loss": 3.0}])
+    show.training(
+        [{"step": 0, "seconds": 0.0, "loss": 0.0}, {"step": 0, "seconds": 0.0, "loss": 0}]
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ([], r"history: expected a finite .loss. .*got 0 lines"),
+        ([{"step": 1}], r"history: expected a finite .loss."),
+        ([{"step": 1, "loss": math.nan}], r"history: expected a finite .loss."),
+        ([{"loss": 1.0}], r"history: expected a step in every line; got none in line 0"),
+    ],
+)
+def test_histories_without_content_are_refused(history, message):
+    with pytest.raises(ArgumentError, match=message):
+        show.training(history)

@@ -1,0 +1,373 @@
+"""Figures hold what they were given: weights, words, gold links; files are whole and repeatable."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+
+import intently as it
+from intently import show
+from intently.errors import ArgumentError, KindError
+from intently.matrix import Dense
+from intently.show import style
+
+SOURCE = tuple(["I", "drink", "milk", "."])
+TARGET = tuple(["Je", "bois", "du", "lait", "."])
+GOLD = SimpleNamespace(
+    sure={(0, 0), (1, 1), (2, 3), (3, 4)}, possible={(0, 0), (1, 1), (2, 3), (3, 4), (2, 2)}
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Any warning is an error, any line in a log too, and no global setting may change."""
+    before = dict(matplotlib.rcParams)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    assert dict(matplotlib.rcParams) == before
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def weights(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).softmax(-1)
+
+
+def milk() -> Dense:
+    return Dense(weights(5, 4), labels=(TARGET, SOURCE))
+
+
+def ticks(axes, side: str) -> list[str]:
+    labels = axes.get_xticklabels() if side == "x" else axes.get_yticklabels()
+    return [label.get_text() for label in labels]
+
+
+def shaded(axes) -> np.ndarray:
+    return np.ma.filled(axes.images[0].get_array(), np.nan)
+
+
+def written(figure) -> list[str]:
+    return [text.get_text() for text in figure.texts]
+
+
+# --- alignment ------------------------------------------------------------------------------------
+
+
+def test_alignment_shows_the_weights_and_the_words():
+    figure = show.alignment(milk(), title="a sentence")
+    axes, bar = figure.axes
+    np.testing.assert_array_equal(shaded(axes), weights(5, 4).numpy())
+    assert ticks(axes, "x") == list(SOURCE)
+    assert ticks(axes, "y") == list(TARGET)
+    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == (
+        "source",
+        "produced",
+        "weight",
+    )
+    assert axes.xaxis.get_label_position() == "top"
+    assert axes.xaxis.get_ticks_position() == "top"
+    assert written(figure) == ["a sentence"]
+    assert [text.get_text() for text in axes.texts] == [f"{w:.2f}" for w in weights(5, 4).ravel()]
+
+
+def test_gold_links_are_outlined_where_they_are():
+    figure = show.alignment(milk(), gold=GOLD)
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    centres = {
+        kind: {
+            (round(box.get_x() + box.get_width() / 2), round(box.get_y() + box.get_height() / 2))
+            for box in boxes
+            if box.get_label() == kind
+        }
+        for kind in ("sure", "possible")
+    }
+    assert centres == {"sure": GOLD.sure, "possible": {(2, 2)}}
+    styles = {box.get_label(): box.get_linestyle() for box in boxes}
+    assert styles["sure"] in ("-", "solid")
+    assert styles["possible"] not in ("-", "solid")
+    assert any("gold" in text for text in written(figure))
+
+
+def test_gold_outside_the_matrix_is_refused():
+    with pytest.raises(ArgumentError, match=r"gold: .*the link \(4, 0\).*Merged"):
+        show.alignment(milk(), gold=SimpleNamespace(sure={(4, 0)}, possible={(4, 0)}))
+
+
+def test_several_heads_are_averaged_and_the_title_says_so():
+    figure = show.alignment(Dense(weights(3, 5, 4), labels=(TARGET, SOURCE)), title="cross")
+    np.testing.assert_allclose(shaded(figure.axes[0]), weights(3, 5, 4).mean(0), rtol=1e-6)
+    assert ticks(figure.axes[0], "y") == list(TARGET)
+    assert written(figure) == ["cross, mean of 3 heads"]
+
+
+def test_values_are_printed_in_few_cells_only():
+    assert len(show.alignment(Dense(weights(12, 12))).axes[0].texts) == 144
+    assert not show.alignment(Dense(weights(13, 12))).axes[0].texts
+
+
+def test_long_sentences_thin_their_labels():
+    axes = show.alignment(Dense(weights(150, 200))).axes[0]
+    assert ticks(axes, "x")[:2] == ["0", str(axes.get_xticks()[1])]
+    assert 10 < len(ticks(axes, "x")) < 70
+    assert 10 < len(ticks(axes, "y")) < 70
+
+
+def test_the_scale_fits_the_weights_and_ends_at_a_round_number():
+    assert show.alignment(Dense(torch.eye(3))).axes[0].images[0].get_clim() == (0, 1)
+    assert show.alignment(Dense(torch.full((3, 20), 0.05))).axes[0].images[0].get_clim() == (
+        0,
+        0.05,
+    )
+    assert show.alignment(Dense(torch.full((3, 3), 7.0))).axes[0].images[0].get_clim() == (0, 10)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+@pytest.mark.parametrize("draw", [show.alignment, show.heatmap, show.blocks])
+def test_empty_matrices_are_refused_in_our_words(draw, shape):
+    with pytest.raises(ArgumentError, match=r"matrix: expected at least one query and one key"):
+        draw(Dense(torch.zeros(shape)))
+
+
+def test_what_cannot_be_drawn_is_named():
+    with pytest.raises(ArgumentError, match=r"shape \(2, 3, 4, 4\).*A\[0\]"):
+        show.alignment(Dense(weights(2, 3, 4, 4)))
+    with pytest.raises(KindError, match=r"got Tensor.*Dense"):
+        show.alignment(weights(4, 4))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentError, match=r"at most 1024.*heatmap"):
+        show.alignment(Dense(torch.zeros(1025, 2)))
+
+
+def test_half_types_and_gradients_are_drawn():
+    q = torch.randn(4, 8, dtype=torch.bfloat16, requires_grad=True)
+    A = it.attend(q, q, mask=it.causal())
+    np.testing.assert_array_equal(
+        shaded(show.alignment(A).axes[0]), A.dense().detach().float().numpy()
+    )
+
+
+# --- hostile words --------------------------------------------------------------------------------
+
+HOSTILE = ("$x^2$", "\\alpha", "a\nb", "", "x" * 10_000, "\x1b[31m", "_a^b_", "\u202eabc", "\ud800")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_hostile_words_are_drawn_as_they_are(tmp_path, suffix):
+    A = Dense(torch.eye(9), labels=(HOSTILE, HOSTILE))
+    figure = show.alignment(A, title="$\\frac$ \\alpha", save=tmp_path / f"a{suffix}")
+    shown = ticks(figure.axes[0], "y")
+    assert shown[:4] == ["$x^2$", "\\alpha", "a⏎b", "∅"]
+    assert shown[4] == "x" * 23 + "…"
+    assert shown[5:] == ["⟨U+001B⟩[31m", "_a^b_", "⟨U+202E⟩abc", "⟨U+D800⟩"]
+    assert not any(label.get_parse_math() for label in figure.axes[0].get_yticklabels())
+    assert written(figure) == ["$\\frac$ \\alpha"]
+    show.heatmap(A, title="$", save=tmp_path / f"h{suffix}")
+    show.heads({"encoder.0.self": Dense(torch.eye(9)[None], labels=(HOSTILE, HOSTILE))}, title="$")
+
+
+@pytest.mark.parametrize("word", ["お元気ですか", "שלום", "مرحبا", "नमस्ते", "👍🏽"])
+def test_every_script_is_drawn_without_a_warning(tmp_path, word):
+    A = Dense(torch.eye(2), labels=((word, "?"), (word, "?")))
+    figure = show.alignment(A, title=word, save=tmp_path / "a.png")
+    assert ticks(figure.axes[0], "y") == [word, "?"]
+    figure.savefig(tmp_path / "again.pdf")  # later drawing, outside the style, is as quiet
+
+
+def test_fonts_are_added_only_for_characters_that_need_them():
+    assert style.families("plain, déjà vu, שלום") == ["DejaVu Sans"]
+    assert style.families("か")[0] == "DejaVu Sans"
+    assert len(style.families("か")) > 1
+
+
+def test_weights_that_are_no_number_are_hatched_and_counted():
+    values = weights(4, 4)
+    values[1, 2] = math.nan
+    values[3] = math.inf
+    for figure in (show.alignment(Dense(values)), show.heatmap(Dense(values))):
+        assert np.isnan(shaded(figure.axes[0])).sum() == 5
+        assert "hatched: 5 of 16 weights are not finite" in "\n".join(written(figure))
+        assert any(patch.get_hatch() for patch in figure.axes[0].patches)
+    everything = Dense(torch.full((2, 2), math.nan))
+    assert "4 of 4" in written(show.alignment(everything))[-1]
+    show.heatmap(everything, log=True)
+
+
+# --- heads ----------------------------------------------------------------------------------------
+
+
+def model(layers: int = 2, h: int = 3) -> dict[str, Dense]:
+    matrices = {}
+    for name, (t, s) in {"encoder.{}.self": (4, 4), "decoder.{}.cross": (5, 4)}.items():
+        labels = (TARGET if t == 5 else SOURCE, SOURCE)
+        for layer in range(layers):
+            matrices[name.format(layer)] = Dense(weights(h, t, s, seed=layer), labels=labels)
+    return matrices
+
+
+def test_heads_stand_layers_down_and_heads_across():
+    figure = show.heads(model())
+    drawn = [axes for axes in figure.axes if axes.images]
+    titles = [axes.get_title() for axes in drawn]
+    assert titles == [f"{layer}·{head}" for layer in (0, 1) for head in (0, 1, 2)] * 2
+    assert written(figure) == ["encoder self", "decoder cross"]
+    expected = [matrix.dense()[head] for matrix in model().values() for head in range(3)]
+    for axes, values in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(shaded(axes), values.numpy())
+    corners = [(axes.get_position().x0, -axes.get_position().y0) for axes in drawn]
+    for group in (corners[:6], corners[6:]):
+        assert sorted({x for x, _ in group}) == [x for x, _ in group[:3]]
+        assert sorted({y for _, y in group}) == [group[0][1], group[3][1]]
+    assert ticks(drawn[0], "y") == list(SOURCE)
+    assert ticks(drawn[1], "y") == []
+    assert ticks(drawn[0], "x") == []
+    assert ticks(drawn[3], "x") == list(SOURCE)
+    assert ticks(drawn[6], "y") == list(TARGET)
+    assert len({axes.images[0].get_clim() for axes in drawn}) == 1
+
+
+def test_heads_sort_by_any_statistic():
+    figure = show.heads(model(), sort=lambda A: A.entropy().mean(-1))
+    for group in (slice(0, 6), slice(6, 12)):
+        drawn = [axes for axes in figure.axes if axes.images][group]
+        found = [float(Dense(torch.tensor(shaded(axes))).entropy().mean()) for axes in drawn]
+        assert found == sorted(found)
+        assert drawn[0].get_title().split()[-1] == f"{found[0]:.3g}"
+    with pytest.raises(ArgumentError, match=r"sort: .*\(h=3,\).*shape \(3, 4\)"):
+        show.heads(model(), sort=lambda A: A.entropy())
+
+
+def test_one_head_is_framed():
+    figure = show.heads(model(), highlight=("decoder.1.cross", 2), caption="AER 0.08")
+    drawn = [axes for axes in figure.axes if axes.images]
+    framed = [axes.spines["left"].get_linewidth() > 1 for axes in drawn]
+    assert framed == [False] * 11 + [True]
+    assert written(figure)[-1] == "framed: decoder.1.cross, head 2, AER 0.08"
+
+
+def test_heads_refuse_what_they_cannot_draw():
+    with pytest.raises(ArgumentError, match=r"at least one matrix"):
+        show.heads({})
+    with pytest.raises(ArgumentError, match=r"matrices\['a.0'\]: expected shape \(h, t, s\)"):
+        show.heads({"a.0": Dense(weights(4, 4))})
+    with pytest.raises(ArgumentError, match=r"highlight: .*encoder.0.self \(h=3\)"):
+        show.heads(model(), highlight=("encoder.0.self", 3))
+    with pytest.raises(ArgumentError, match=r"different sentences"):
+        show.heads({"a.0": Dense(weights(1, 4, 4)), "a.1": Dense(weights(1, 5, 4))})
+
+
+def test_a_model_of_any_depth_fits_the_width_of_a_page():
+    for layers, h in ((1, 1), (4, 4), (12, 12)):
+        width, _ = show.heads(model(layers, h)).get_size_inches()
+        assert 2 < width < 7.5
+
+
+def test_layers_may_have_different_numbers_of_heads():
+    figure = show.heads({"a.0": Dense(weights(3, 4, 4)), "a.1": Dense(weights(1, 4, 4))})
+    drawn = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in drawn] == ["0·0", "0·1", "0·2", "1·0"]
+    assert [bool(ticks(axes, "x")) for axes in drawn] == [False, True, True, True]
+
+
+# --- heatmap --------------------------------------------------------------------------------------
+
+
+def test_heatmap_is_exact_when_it_fits():
+    A = it.attend(torch.randn(40, 8), torch.randn(60, 8))
+    figure = show.heatmap(A)
+    image, entropy, received, _ = figure.axes
+    np.testing.assert_array_equal(shaded(image), A.dense().numpy())
+    np.testing.assert_allclose(entropy.patches[0].get_data().values, A.entropy(), rtol=1e-6)
+    np.testing.assert_allclose(received.patches[0].get_data().values, A.received(), rtol=1e-6)
+    assert image.get_xlabel() == "key steps"
+    assert image.get_ylabel() == "query steps"
+    assert entropy.get_xlabel() == "entropy (nats)"
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_heatmap_pools_what_is_larger_than_its_cells(how):
+    A = it.attend(torch.randn(1500, 8), torch.randn(700, 8), mask=it.causal())
+    figure = show.heatmap(A, how=how, save=None)
+    image, entropy, *_ = figure.axes
+    np.testing.assert_array_equal(shaded(image), A.pool(512, 512, how=how).numpy())
+    assert image.get_xlim() == (-0.5, 699.5)
+    assert image.get_ylim() == (1499.5, -0.5)
+    assert written(figure) == [f"each cell the {how} of about 2.93 × 1.37 weights"]
+    steps = entropy.patches[0].get_data()
+    members = np.arange(1500) * 512 // 1500
+    expected = [A.entropy().numpy()[members == cell].mean() for cell in range(512)]
+    np.testing.assert_allclose(steps.values, expected, rtol=1e-4, atol=1e-6)
+    assert (steps.edges[0], steps.edges[-1]) == (-0.5, 1499.5)
+
+
+def test_heatmap_on_a_logarithmic_scale():
+    A = it.attend(torch.randn(30, 8), torch.randn(30, 8), mask=it.causal())
+    image = show.heatmap(A, log=True).axes[0].images[0]
+    low, high = image.get_clim()
+    dense = A.dense().numpy()
+    assert high == dense.max()
+    assert low == pytest.approx(max(dense[dense > 0].min(), high * 1e-6))
+    masked = image.cmap(image.norm(shaded(image.axes)[0, 5]))
+    assert masked == (1, 1, 1, 1)
+    show.heatmap(Dense(torch.zeros(3, 3)), log=True)
+
+
+def test_heatmap_names_and_thins_words():
+    words = [f"w{i}" for i in range(300)]
+    axes = show.heatmap(Dense(weights(300, 300), labels=(tuple(words), tuple(words)))).axes[0]
+    shown = ticks(axes, "x")
+    assert 10 < len(shown) < 80
+    assert shown == [words[int(at)] for at in axes.get_xticks()]
+    assert axes.get_xlabel() == "keys"
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+HEADER = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+HISTORY = [{"step": n, "seconds": n / 10, "loss": 4 / n} for n in range(1, 50)]
+DRAWINGS = {
+    "alignment": lambda save: show.alignment(milk(), gold=GOLD, save=save),
+    "heads": lambda save: show.heads(model(), save=save),
+    "heatmap": lambda save: show.heatmap(milk(), save=save),
+    "training": lambda save: show.training(HISTORY, save=save),
+}
+
+
+@pytest.mark.parametrize("suffix", HEADER)
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_files_are_whole_and_equal_for_equal_input(tmp_path, name, suffix):
+    first, second = tmp_path / "new" / "folder" / f"a{suffix}", tmp_path / f"b{suffix.upper()}"
+    DRAWINGS[name](first)
+    with matplotlib.rc_context({"font.size": 30, "text.usetex": True, "axes.grid": True}):
+        DRAWINGS[name](str(second))
+    assert first.read_bytes().startswith(HEADER[suffix])
+    assert len(first.read_bytes()) > 4000
+    assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_unknown_suffixes_and_folders_are_refused_before_drawing(tmp_path, name):
+    for wrong in ("picture.jpg", "picture", "picture.png.gz"):
+        with pytest.raises(ArgumentError, match=r"save: expected a file name that ends in \.png"):
+            DRAWINGS[name](tmp_path / wrong)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ArgumentError, match=r"save: .*a folder of this name"):
+        DRAWINGS[name](tmp_path / "folder.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+def test_the_package_loads_no_matplotlib():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, intently.show; sys.exit('matplotlib' in sys.modules or 'rich' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,128 @@
+"""Block pictures: the right shade at the right word, within the width, and nothing raw."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import unicodedata
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from intently import show
+from intently.errors import ArgumentError
+from intently.matrix import Dense
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def picture(values: torch.Tensor, rows: list[str], columns: list[str], **options) -> list[str]:
+    matrix = Dense(values, labels=(tuple(rows), tuple(columns)))
+    return show.blocks(matrix, **{"width": 60, "colour": False, **options}).split("\n")
+
+
+def test_shades_stand_under_their_words():
+    values = torch.tensor([[0.0, 0.05, 0.95], [0.3, 0.6, 0.1]])
+    assert picture(values, ["Je", "bois"], ["I", "go", "."]) == [
+        "       g",
+        "     I o .",
+        "  Je   ░░██",
+        "bois ▒▒▓▓░░",
+        "     ░ 0.05  ▒ 0.25  ▓ 0.5  █ 0.75 and more",
+    ]
+
+
+def test_long_words_are_numbered_and_a_key_follows():
+    lines = picture(torch.eye(2), ["a", "b"], ["internationalisation", "of"])
+    assert lines[0] == "  1 2"
+    assert lines[1] == "a ██"
+    assert lines[-1].replace("\u00a0", " ") == "1 internationalisation  2 of"
+
+
+def test_wide_characters_keep_the_columns_in_line():
+    lines = picture(torch.eye(2), ["元気", "か"], ["お元気", "how"])
+    assert lines[2:5] == ["     気w", "元気 ██", "  か   ██"] or lines[3] == "元気 ██"
+    assert [cell_len(line) for line in lines[3:5]] == [7, 9]
+
+
+def test_marks_stay_with_their_letter():
+    lines = picture(torch.eye(1), ["x"], ["e\u0301t"])
+    assert lines[:2] == ["  e\u0301", "  t"]
+
+
+def test_columns_that_do_not_fit_go_on_below():
+    words = [chr(97 + n % 26) for n in range(50)]
+    lines = picture(torch.eye(50), words, words, width=40)
+    assert max(map(cell_len, lines)) <= 40
+    assert sum(line.count("██") for line in lines) == 50
+    assert lines.count("") == 2
+
+
+def test_large_matrices_are_pooled():
+    lines = show.blocks(Dense(torch.eye(1000)), width=50, colour=False).split("\n")
+    assert max(map(cell_len, lines)) <= 50
+    assert len(lines) < 40
+    assert "1000 × 1000 weights" in " ".join(lines)
+
+
+def test_a_mean_of_heads_is_said():
+    text = show.blocks(Dense(torch.eye(2).expand(3, 2, 2)), width=60, colour=False)
+    assert "mean of 3 heads" in text
+
+
+def test_what_is_no_number_is_a_question_mark():
+    lines = picture(torch.tensor([[math.nan, 1.0]]), ["a"], ["b", "c"])
+    assert lines[1] == "a ??██"
+    assert lines[-1].strip() == "?: 1 of 2 weights is not finite"
+
+
+def test_colours_carry_the_weight_in_hundredths():
+    lines = picture(torch.tensor([[0.04, 0.96]]), ["a"], ["b", "c"], colour=True)
+    assert ESCAPE.sub("", lines[1]) == "a     96"
+    assert lines[1].endswith("\x1b[0m")
+    assert "48;5;255" in lines[1]
+    assert "48;5;19;38;5;231" in lines[1]
+    narrow = picture(torch.eye(9), list("abcdefghi"), list("abcdefghi"), colour=True, width=20)
+    assert ESCAPE.sub("", narrow[1]).strip() == "a"
+
+
+def test_colour_follows_the_terminal_and_no_color(monkeypatch):
+    matrix = Dense(torch.eye(2))
+    assert "\x1b" not in show.blocks(matrix)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" in show.blocks(matrix)
+    monkeypatch.setenv("NO_COLOR", "")
+    assert "\x1b" in show.blocks(matrix)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in show.blocks(matrix)
+
+
+def test_a_width_that_holds_nothing_is_refused():
+    with pytest.raises(ArgumentError, match=r"width: expected at least 20 terminal cells; got 5"):
+        show.blocks(Dense(torch.eye(2)), width=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.text(max_size=30), min_size=1, max_size=4),
+    columns=st.lists(st.text(max_size=30), min_size=1, max_size=12),
+    colour=st.booleans(),
+    width=st.integers(20, 90),
+)
+def test_no_word_reaches_the_terminal_raw(rows, columns, colour, width):
+    values = torch.ones(len(rows), len(columns)) / len(columns)
+    lines = picture(values, rows, columns, colour=colour, width=width)
+    for line in lines:
+        plain = ESCAPE.sub("", line) if colour else line
+        assert cell_len(plain) <= width
+        for character in plain:
+            kept = character in "\u200c\u200d\u200e" or character == "\u00a0"
+            hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+            assert kept or unicodedata.category(character) not in hidden
+        line.encode("utf-8")

@@ -1,0 +1,123 @@
+"""Saved tokenizers: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+from intently.errors import DataError
+from intently.text import KINDS, Tokenizer
+
+CORPUS = ["L'animal n'a pas traversé la route.", "The animal didn't cross the road."]
+
+
+@pytest.fixture(params=KINDS)
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train(CORPUS, kind=request.param).save(path)
+    return path
+
+
+def test_what_is_saved_is_read(saved: Path, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(saved)
+    fresh = Tokenizer.train(CORPUS, kind=tokenizer.kind)
+    assert tokenizer.size == fresh.size
+    assert tokenizer.encode_batch(CORPUS) == fresh.encode_batch(CORPUS)
+    tokenizer.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == saved.read_bytes()
+
+
+def test_the_kind_is_read(tmp_path: Path) -> None:
+    for kind in KINDS:
+        Tokenizer.train(CORPUS, kind=kind).save(tmp_path / kind)
+        assert Tokenizer.load(str(tmp_path / kind)).kind == kind
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        Tokenizer.load(path)
+    assert str(caught.value).startswith(f"{path}: expected a tokenizer saved with Tokenizer.save; ")
+    return str(caught.value).split("; got ", 1)[1]
+
+
+def test_missing_folder_empty_and_binary_files_are_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.json") == "no such file."
+    assert refusal(tmp_path) == "a folder. The tokenizer is a JSON file inside it."
+    (tmp_path / "empty").touch()
+    assert refusal(tmp_path / "empty").startswith("an empty file.")
+    (tmp_path / "binary").write_bytes(b"{\xff\x00")
+    assert refusal(tmp_path / "binary").startswith("no UTF-8 at byte 1.")
+    (tmp_path / "deep").write_text("[" * 100_000)
+    assert refusal(tmp_path / "deep").startswith("no JSON that can be read")
+    for text in ("3", "[]", "{}", '{"model": 3}', '{"model": {"type": "Unigram"}}', "null"):
+        (tmp_path / "json").write_text(text)
+        assert refusal(tmp_path / "json").startswith("JSON without the model of a tokenizer.")
+
+
+def test_a_cut_file_is_refused(saved: Path) -> None:
+    whole = saved.read_bytes()
+    saved.write_bytes(whole[: len(whole) // 2])
+    assert "It is damaged or was cut." in refusal(saved)
+
+
+def test_tokenizers_of_others_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.json"
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0}, "<unk>")).save(str(path))
+    assert refusal(path).startswith("the entry '<unk>' at id 0 where '<pad>' belongs.")
+    tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(path))
+    assert refusal(path).startswith("only 0 entries.")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["model"]["vocab"].update({"extra": 99_999}), "entries whose ids are not 0 to"),
+        (lambda d: d["model"]["vocab"].update({"extra": "x"}), "does not give each entry an id"),
+        (lambda d: d["model"].update(vocab=[]), "does not give each entry an id"),
+        (lambda d: d["model"].update(unk_token="<s>"), "another model than that of kind"),
+        (lambda d: d["model"].update(continuing_subword_prefix="##"), "another model than that of"),
+        (lambda d: d.update(normalizer={"type": "NFC"}), "another normalizer than that of kind"),
+        (lambda d: d.update(decoder=None), "another decoder than that of kind"),
+        (lambda d: d.update(pre_tokenizer=None), "another pre_tokenizer than that of kind"),
+        (lambda d: d.update(truncation={"max_length": 3}), "another truncation than that of kind"),
+        (lambda d: d.update(added_tokens=[{"id": 0}]), "another added_tokens than that of kind"),
+        (lambda d: d.update(version="9.0"), "another version than that of kind"),
+        (lambda d: d.update(surprise=1), "another surprise than that of kind"),
+        (lambda d: d["pre_tokenizer"]["pattern"].update(Regex="("), "tokenizers library refuses"),
+    ],
+)
+def test_changed_files_are_refused(saved: Path, change: Any, message: str) -> None:
+    document = json.loads(saved.read_text(encoding="utf-8"))
+    change(document)
+    saved.write_text(json.dumps(document), encoding="utf-8")
+    assert message in refusal(saved)
+
+
+def test_merges_of_nothing_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train(CORPUS).save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for merge in (["zz", "a"], "a", ["a"], [["a"], "b"], [1, 2], None):
+        document["model"]["merges"][0] = merge
+        path.write_text(json.dumps(document), encoding="utf-8")
+        assert refusal(path).startswith("what the tokenizers library refuses: ")
+
+
+def test_damage_anywhere_is_refused_or_harmless(saved: Path) -> None:
+    whole = saved.read_bytes()
+    chance = random.Random(0)
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(chance.choice([1, 3])):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        saved.write_bytes(bytes(damaged))
+        try:
+            tokenizer = Tokenizer.load(saved)
+        except DataError:
+            continue
+        tokenizer.decode(tokenizer.encode(CORPUS[0]))

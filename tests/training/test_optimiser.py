@@ -1,0 +1,67 @@
+"""The optimiser: what decays, what Muon takes, and a state that goes on to the last bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from intently.errors import CheckpointError
+from intently.models.transformer import Transformer, TransformerOptions
+from intently.training.optimiser import Optimiser
+from intently.training.options import OptimiserOptions
+
+
+def model(share: str = "output") -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(
+        TransformerOptions(12, 12, width=8, heads=2, inner=16, share=share)  # pyright: ignore
+    )
+
+
+def steps(net: Transformer, optimiser: Optimiser, seeds: range) -> None:
+    for seed in seeds:
+        torch.manual_seed(seed)
+        for parameter in net.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimiser.step(1e-2)
+
+
+@pytest.mark.parametrize("share", ["output", "all"])
+def test_only_weight_matrices_decay(share: str) -> None:
+    groups = Optimiser(model(share), OptimiserOptions()).groups
+    assert all(name.endswith("weight") and "norm" not in name for name in groups["matrices"])
+    assert "decoder.0.cross_attention.out_weight" in groups["matrices"]
+    others = [name for name in groups["others"] if "norm" not in name and "bias" not in name]
+    embeddings = ["target_embedding.weight", "source_embedding.weight"]
+    assert others == (embeddings if share == "output" else embeddings[:1])
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_the_state_goes_on_to_the_last_bit(kind: str) -> None:
+    options = OptimiserOptions(optimiser=kind)
+    whole, begun, rest = model(), model(), model()
+    steps(whole, Optimiser(whole, options), range(6))
+    first, second = Optimiser(begun, options), Optimiser(rest, options)
+    steps(begun, first, range(3))
+    rest.load_state_dict(begun.state_dict())
+    second.load({name: tensor.clone() for name, tensor in first.tensors().items()})
+    steps(rest, second, range(3, 6))
+    for one, other in zip(whole.parameters(), rest.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert all(parameter.grad is None for parameter in rest.parameters())
+
+
+def test_muon_takes_the_hidden_matrices_only() -> None:
+    net = model()
+    optimiser = Optimiser(net, OptimiserOptions(optimiser="muon"))
+    steps(net, optimiser, range(1))
+    taken = {n.partition("/")[2] for n in optimiser.tensors() if n.startswith("momentum_buffer")}
+    assert taken == set(optimiser.groups["matrices"])
+
+
+def test_state_of_another_model_is_refused() -> None:
+    optimiser = Optimiser(model(), OptimiserOptions())
+    with pytest.raises(CheckpointError, match="exp_avg/nobody"):
+        optimiser.load({"exp_avg/nobody": torch.zeros(3)})
+    with pytest.raises(CheckpointError, match=r"norm.* \(3,\)"):
+        optimiser.load({"exp_avg/encoder_norm.weight": torch.zeros(3)})

@@ -1,0 +1,85 @@
+"""Options: stored and read back, and refused by a message that helps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+
+import pytest
+
+from intently.errors import ArgumentError, DataError, IntentlyError, KindError
+from intently.training.options import TrainingOptions
+
+
+def toml(tmp_path, text: str):
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_toml_sets_what_it_names(tmp_path) -> None:
+    path = toml(tmp_path, "[model]\nwidth = 256\n[schedule]\nlearning_rate = 1\nseconds = 600\n")
+    options = TrainingOptions.from_toml(path)
+    assert (options.model.width, options.schedule.learning_rate) == (256, 1.0)
+    assert options.model.heads == TrainingOptions().model.heads
+
+
+def test_json_round_trip() -> None:
+    options = TrainingOptions().with_flags(seconds=60, betas=(0.9, 0.95), threads=2)
+    assert TrainingOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options
+
+
+def test_flags_that_are_not_given_change_nothing() -> None:
+    assert TrainingOptions().with_flags(width=None, steps=None) == TrainingOptions()
+
+
+def test_names_are_unique_and_groups_are_small() -> None:
+    groups = typing.get_type_hints(TrainingOptions).values()
+    names = [field.name for group in groups for field in dataclasses.fields(group)]
+    assert len(names) == len(set(names)) == len(TrainingOptions.flags())
+    assert all(len(dataclasses.fields(group)) <= 8 for group in groups)
+    assert all(flag.help for flag in TrainingOptions.flags().values())
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("[modell]\n", ArgumentError, ["modell", "model, text, schedule", "mean model?"]),
+        ("[model]\nwidht = 3\n", ArgumentError, ["[model] widht", "mean width?", "heads"]),
+        ("[model]\nsteps = 3\n", ArgumentError, ["steps belongs to the section [schedule]"]),
+        ("[model]\nstep = 3\n", ArgumentError, ["mean steps of [schedule]?"]),
+        ("width = 3\n", ArgumentError, ["width belongs to the section [model]"]),
+        ("model = 3\n", KindError, ["model: expected a section of options; got 3"]),
+        ('[model]\nwidth = "3"\n', KindError, ["[model] width", "an integer", "'3' (str)"]),
+        ("[model]\nwidth = 3.0\n", KindError, ["width: expected an integer"]),
+        ("[model]\nwidth = true\n", KindError, ["width: expected an integer; got True"]),
+        ("[model]\nwidth = 0\n", ArgumentError, ["width: expected an integer of at least 1"]),
+        ("[model]\nwidth = 130\n", ArgumentError, ["even multiple of heads=4", "Use 128"]),
+        ("[model]\ndropout = 1.0\n", ArgumentError, ["dropout", "up to, but not, 1; got 1.0"]),
+        ('[model]\nnorm = "mid"\n', ArgumentError, ["norm", "one of 'pre', 'post'; got 'mid'"]),
+        ("[schedule]\nlearning_rate = nan\n", KindError, ["a finite number; got nan"]),
+        ("[optimiser]\nbetas = [0.9]\n", KindError, ["betas: expected 2 numbers; got [0.9]"]),
+        ("[optimiser]\nbetas = [0.9, 1]\n", ArgumentError, ["betas: expected two numbers"]),
+        ("[model\n", DataError, ["a TOML file of options", "line 1"]),
+    ],
+)
+def test_refused_by_name(tmp_path, text: str, error: type[IntentlyError], words: list[str]) -> None:
+    path = toml(tmp_path, text)
+    with pytest.raises(error) as caught:
+        TrainingOptions.from_toml(path)
+    assert str(caught.value).startswith(str(path))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_missing_file_and_wrong_bytes_are_named(tmp_path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        TrainingOptions.from_toml(tmp_path / "nothing.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(DataError, match=r"latin\.toml"):
+        TrainingOptions.from_toml(tmp_path / "latin.toml")
+
+
+def test_an_unknown_flag_names_the_nearest() -> None:
+    with pytest.raises(ArgumentError, match="Did you mean learning_rate"):
+        TrainingOptions().with_flags(learning_rat=1.0)
