@@ -240,14 +240,11 @@ class LazyMatrix:
         reduce = "amax" if how == "max" else "sum"
         out = torch.zeros((*self.shape[:-2], rows, cols), device=self.device)
         for at, block in self._blocks():
+            by_col = col_cell.expand(block.shape)
             wide = torch.zeros((*block.shape[:-1], cols), device=self.device)
-            wide = wide.index_reduce_(-1, col_cell, block.float(), reduce) if how == "max" else (
-                wide.index_add_(-1, col_cell, block.float())
-            )
-            if how == "max":
-                out.index_reduce_(-2, row_cell[at], wide, reduce)
-            else:
-                out.index_add_(-2, row_cell[at], wide)
+            wide.scatter_reduce_(-1, by_col, block.float(), reduce)
+            by_row = row_cell[at, None].expand(wide.shape)
+            out.scatter_reduce_(-2, by_row, wide, reduce)
         if how == "mean":
             out /= row_cell.bincount()[:, None] * col_cell.bincount()
         return out

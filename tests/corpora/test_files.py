@@ -77,7 +77,9 @@ class TestReading:
     def test_a_pipe_is_read(self, folder: Path) -> None:
         os.mkfifo("pipe")
         content = gzip.compress(b"one\tun\n" * 50_000)
-        feeder = threading.Thread(target=lambda: (folder / "pipe").write_bytes(content))
+        feeder = threading.Thread(
+            target=lambda: (folder / "pipe").write_bytes(content), daemon=True
+        )
         feeder.start()
         assert len(read_parallel("pipe")) == 50_000
         feeder.join()

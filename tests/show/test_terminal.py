@@ -45,7 +45,7 @@ def test_long_words_are_numbered_and_a_key_follows():
 
 def test_wide_characters_keep_the_columns_in_line():
     lines = picture(torch.eye(2), ["元気", "か"], ["お元気", "how"])
-    assert lines[2:5] == ["     気w", "元気 ██", "  か   ██"] or lines[3] == "元気 ██"
+    assert lines[:5] == ["     おh", "     元o", "     気w", "元気 ██", "  か   ██"]
     assert [cell_len(line) for line in lines[3:5]] == [7, 9]
 
 

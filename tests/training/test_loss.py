@@ -63,7 +63,7 @@ def test_precision(dtype: torch.dtype) -> None:
     """At most twice the error of the plain formula in the same dtype, against float64."""
     hidden, weight, targets = inputs(dtype)
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
-    reference = plain(*exact, targets, 0.1)
+    reference = plain(exact[0], exact[1], targets, 0.1)
     ours, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
     theirs = plain(hidden, weight, targets, 0.1)
     floor = 8 * torch.finfo(dtype).eps
@@ -107,12 +107,15 @@ def test_nothing_but_padding() -> None:
 def test_the_gradient_of_the_gradient_is_refused() -> None:
     hidden, weight, targets = inputs()
     loss, _ = smoothed_cross_entropy(hidden, weight, targets)
-    (grad,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    scale = torch.ones((), dtype=loss.dtype, requires_grad=True)
+    (grad,) = torch.autograd.grad(scale * loss, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
 
 
 def test_targets_of_another_shape_are_named() -> None:
     hidden, weight, targets = inputs()
-    with pytest.raises(ArgumentError, match=r"targets: expected shape \(4, 5\).*got shape \(4, 4\)"):
+    with pytest.raises(
+        ArgumentError, match=r"targets: expected shape \(4, 5\).*got shape \(4, 4\)"
+    ):
         smoothed_cross_entropy(hidden, weight, targets[:, :-1])

@@ -80,6 +80,17 @@ def test_a_missing_file_and_wrong_bytes_are_named(tmp_path) -> None:
         TrainingOptions.from_toml(tmp_path / "latin.toml")
 
 
+def test_broken_json_is_named(tmp_path) -> None:
+    path = tmp_path / "options.json"
+    for content, words in (
+        ("{", "a JSON file of options"),
+        ("[1]", r"sections of options; got \[1\]"),
+    ):
+        path.write_text(content)
+        with pytest.raises(DataError, match=rf"options\.json: expected {words}"):
+            TrainingOptions.from_json(path)
+
+
 def test_an_unknown_flag_names_the_nearest() -> None:
     with pytest.raises(ArgumentError, match="Did you mean learning_rate"):
         TrainingOptions().with_flags(learning_rat=1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from intently.corpora.alignment import Alignment, alignment_error_rate
+from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.language.pair import Pair, Pronoun
 from intently.corpora.language.parsing import translations
 from intently.corpora.language.splits import (
@@ -18,9 +19,11 @@ __all__ = [
     "SPLITS",
     "Alignment",
     "Pair",
+    "ParallelText",
     "Pronoun",
     "alignment_error_rate",
     "language",
+    "read_parallel",
     "sample",
     "translations",
     "vocabulary",

@@ -41,6 +41,23 @@ class ParallelText:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def split_off(self, count: int) -> tuple[ParallelText, ParallelText]:
+        """Return the text without its last ``count`` pairs, and those pairs.
+
+        Raises ArgumentError where nothing would be left on either side.
+
+        >>> first, last = ParallelText(["a", "b", "c"], ["x", "y", "z"]).split_off(1)
+        >>> first.sources, last.sources
+        (['a', 'b'], ['c'])
+        """
+        if not 0 < count < len(self):
+            raise build(ArgumentError, "count", f"1 to {len(self) - 1} pairs", count)
+        cut = len(self) - count
+        return (
+            replace(self, sources=self.sources[:cut], targets=self.targets[:cut]),
+            replace(self, sources=self.sources[cut:], targets=self.targets[cut:]),
+        )
+
     def without_longer_than(
         self, limit: int, source_lengths: Sequence[int], target_lengths: Sequence[int]
     ) -> ParallelText:

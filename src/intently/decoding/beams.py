@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -87,6 +87,19 @@ def decode_batch(
     return beams.hypotheses(trace)
 
 
+class _Left(NamedTuple):
+    """The hypotheses that left the beams, one entry each: they ended, or were cut."""
+
+    sentence: Tensor
+    ended: Tensor
+    score: Tensor
+    step: Tensor
+    log_probability: Tensor
+    row: Tensor
+    token: Tensor
+    """The last token: EOS where it ended."""
+
+
 class Beams:
     """The beams of a batch: n sentences still searched, m slots each, and the steps behind them."""
 
@@ -98,16 +111,16 @@ class Beams:
         self.limit = torch.tensor(limits, device=device)
         self.free = torch.full((n,), options.beam, device=device)
         self.live = torch.zeros(n, 1, device=device)
-        """Log-probability of each beam (n, m), −∞ in slots that are taken; m is 1 in the first step."""
+        """Log-probability of each beam (n, m), −∞ in slots that are taken; m is 1 at first."""
         self.best = torch.full((n, options.n_best), -math.inf, device=device)
         """Scores of the n best that ended, (n, n_best)."""
         self.tokens = torch.full((n,), SOS, device=device)
         """The next input of the decoder, (n·m,)."""
         self.inputs: list[Tensor] = []
+        """What `tokens` was in each step."""
         self.parents: list[Tensor] = []
-        """Row in the step before that each row of a step continues, one (n·m,) for each step but the first."""
-        self._found: list[tuple[Tensor, ...]] = []
-        """What left in each step: sentence, whether it ended, score, step, log-probability, row, token."""
+        """For each step but the first, (n·m,): the row of the step before that a row continues."""
+        self._left: list[_Left] = []
         self._penalties = torch.tensor(
             [options.penalty(i) for i in range(max(limits) + 2)], device=device
         )
@@ -117,8 +130,8 @@ class Beams:
     def step(self, logits: Tensor) -> Tensor | None:
         """Choose the next beams from the logits (n·m, V) of the tokens after `tokens`.
 
-        Returns which of the sentences stay, None where all do; `parents` and `tokens` are those of the
-        next step.
+        Returns which of the sentences stay, None where all do; `tokens` and the last of `parents`
+        are those of the next step.
         """
         self.inputs.append(self.tokens)
         length = len(self.inputs)
@@ -138,8 +151,9 @@ class Beams:
         if bool(left.any()):
             score = values / self._penalties[length]
             step = torch.full_like(row, length - 1)
-            columns = (self.sentence[:, None].expand_as(row), ended, score, step, values, row, token)
-            self._found.append(tuple(x[left] for x in columns))
+            sentence = self.sentence[:, None].expand_as(row)
+            columns = (sentence, ended, score, step, values, row, token)
+            self._left.append(_Left(*(x[left] for x in columns)))
             self.free = self.free - ended.sum(-1)
             competing = torch.cat([self.best, score.masked_fill(~ended, -math.inf)], -1)
             self.best = competing.topk(self.options.n_best).values
@@ -148,6 +162,11 @@ class Beams:
         done = self._done(length)
         stay = None
         if bool(done.any()):
+            if bool(self.live.isnan().any()):
+                raise build(
+                    ArgumentError, "model", "finite logits", f"NaN in step {length}",
+                    "training diverged, or its weights are damaged", "check the training loss",
+                )  # fmt: skip
             stay = (~done).nonzero()[:, 0]
             self._keep(stay)
             row, token = row[stay], token[stay]
@@ -160,6 +179,11 @@ class Beams:
         wide = torch.float32 if logits.element_size() < 4 else logits.dtype
         scores = F.log_softmax(logits, -1, dtype=wide)
         scores += self.live.view(-1, 1)
+        if length == 1 and max(self.options.forbid, default=0) >= scores.shape[-1]:
+            raise build(
+                ArgumentError, "forbid", f"ids below the vocabulary's size {scores.shape[-1]}",
+                self.options.forbid,
+            )  # fmt: skip
         scores[:, self._forbidden] = -math.inf
         if length <= self.options.min_length:
             scores[:, EOS] = -math.inf
@@ -170,53 +194,46 @@ class Beams:
         alive = self.live.amax(-1)
         soonest, latest = self._penalties[length + 1], self._penalties[self.limit]
         bound = torch.maximum(alive / soonest, alive / latest)
-        return (alive == -math.inf) | (self.best[:, -1] >= bound)
+        return ~(alive > -math.inf) | (self.best[:, -1] >= bound)
 
     def _keep(self, stay: Tensor) -> None:
         self.size = len(stay)
-        self.sentence, self.limit, self.free = self.sentence[stay], self.limit[stay], self.free[stay]
-        self.live, self.best = self.live[stay], self.best[stay]
+        self.sentence, self.limit = self.sentence[stay], self.limit[stay]
+        self.free, self.live, self.best = self.free[stay], self.live[stay], self.best[stay]
 
     def hypotheses(self, trace: Trace | None) -> list[list[Hypothesis]]:
-        """Return what has been found for each sentence of the batch, the n best of it."""
-        columns = [torch.cat(parts) for parts in zip(*self._found)]
-        chosen = self._choose(*(x.tolist() for x in columns[:4])) if columns else []
-        if not chosen or not all(chosen):
+        """Return the n best of what has been found for each sentence of the batch, best first."""
+        left = _Left(*(torch.cat(parts) for parts in zip(*self._left))) if self._left else None
+        chosen = [[]] if left is None else self._choose(left)
+        if left is None or not all(chosen):
             raise build(
-                ArgumentError, "model", "finite logits for at least one token that may be produced",
-                "none", "the model computes NaN, or every token is forbidden",
-                "check the training loss, and SearchOptions.forbid",
+                ArgumentError, "forbid", "a token that may be produced at every step",
+                self.options.forbid, "all others are forbidden, or have probability 0",
             )  # fmt: skip
-        pick = torch.tensor(list(chain.from_iterable(chosen)), device=columns[0].device)
-        _, ended, score, step, total, row, token = (x[pick] for x in columns)
-        paths, ids = self._trace_back(step, row)
-        paths = paths.cpu()
-        values = zip(*(x.tolist() for x in (ended, score, step, total, token, ids)))
+        pick = torch.tensor(list(chain.from_iterable(chosen)), device=left.row.device)
+        left = _Left(*(column[pick] for column in left))
+        paths, inputs = self._trace_back(left.step, left.row)
         found: list[list[Hypothesis]] = [[] for _ in chosen]
-        for path, where, value in zip(
-            paths, chain.from_iterable([i] * len(kept) for i, kept in enumerate(chosen)), values
+        for path, read, (sentence, ended, score, step, total, _, token) in zip(
+            paths.cpu(), inputs.tolist(), zip(*(column.tolist() for column in left))
         ):
-            over, penalised, last, log_probability, final, inputs = value
-            written = inputs[1 : last + 1] + ([] if over else [final])
-            kept = None if trace is None else path[: last + 1]
-            found[where].append(
-                Hypothesis(written, log_probability, penalised, over, trace, where, kept)
-            )
+            ids = read[1 : step + 1] + ([] if ended else [token])
+            rows = None if trace is None else path[: step + 1]
+            found[sentence].append(Hypothesis(ids, total, score, ended, trace, sentence, rows))
         return found
 
-    def _choose(
-        self, sentence: list[int], ended: list[bool], score: list[float], step: list[int]
-    ) -> list[list[int]]:
-        """Which of what has been found are the n best of each sentence, best first."""
+    def _choose(self, left: _Left) -> list[list[int]]:
+        """Which of what left are the n best of each sentence, best first."""
+        ended, score = left.ended.tolist(), left.score.tolist()
         found: list[list[int]] = [[] for _ in range(self._count)]
-        for i, where in enumerate(sentence):
-            found[where].append(i)
+        for i, sentence in enumerate(left.sentence.tolist()):
+            found[sentence].append(i)
         for of_one in found:
-            of_one.sort(key=lambda i: (not ended[i], -score[i], step[i]))
+            of_one.sort(key=lambda i: (not ended[i], -score[i], i))
         return [of_one[: self.options.n_best] for of_one in found]
 
     def _trace_back(self, step: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and input tokens (hypotheses, steps) on the way to ``row`` of ``step``, both (hypotheses,)."""
+        """Rows and input tokens (k, steps) on the way to row ``row`` (k,) of step ``step`` (k,)."""
         last = int(step.max())
         rows, inputs = [], []
         at = torch.zeros_like(row)
@@ -230,14 +247,17 @@ class Beams:
 
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of scores (n, N) and their indices, best first, equal ones by index; −∞ fills up."""
+    """The k best of scores (n, N) and their indices, best first, equal ones by index.
+
+    Where N < k, −∞ fills up.
+    """
     size = scores.shape[-1]
     values, index = scores.topk(min(k + 1, size))
     tied = (values[:, 1:] == values[:, :-1]).any(-1)
     values, index = values[:, :k], index[:, :k]
     if bool(tied.any()):
         which = tied.nonzero()[:, 0]
-        ordered = scores[which].sort(-1, descending=True, stable=True)
+        ordered = scores[which].sort(dim=-1, descending=True, stable=True)
         values[which] = ordered.values[:, :k]
         index[which] = ordered.indices[:, :k]
     if size < k:

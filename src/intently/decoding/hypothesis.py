@@ -1,7 +1,7 @@
 """A hypothesis: what the model wrote, how likely it found that, and what it looked at meanwhile.
 
 A search does not sort the queries and keys it keeps. Every step leaves them in the order in which
-the beams stood then; a hypothesis knows the row it had at each step, and gathers its own when asked:
+the beams stood then. A hypothesis knows its row of each step, and gathers its own when asked:
 
     step          0    1    2
     row 0         q    q    q·        path of the hypothesis marked · = (0, 1, 0)
@@ -26,8 +26,8 @@ from intently.matrix import LazyMatrix
 class Trace:
     """The queries and keys of one batch of sentences, as its search computed them.
 
-    It holds (c + 3c) numbers for each decoder layer, step and row (sentence × beam), and lives as long
-    as one of its hypotheses does.
+    It holds 4c numbers for each decoder layer, step and row (sentence × beam), a bound set by the
+    size of a batch, and lives as long as one of its hypotheses does.
     """
 
     lengths: tuple[int, ...]
@@ -40,7 +40,7 @@ class Trace:
     """Keys (n, h, s, d) of the encoder's states."""
 
     def matrices(self, sentence: int, path: Tensor) -> dict[str, LazyMatrix]:
-        """Return every layer's attention (h, rows, columns) for the rows ``path`` (t,) of the steps."""
+        """Return every layer's attention (h, rows, columns) on ``path`` (t,), one row a step."""
         s = self.lengths[sentence]
         found: dict[str, LazyMatrix] = {}
         for name, (q, k) in self.encoder.items():
@@ -65,9 +65,9 @@ def _matrix(q: Tensor, k: Tensor, mask: Mask | None = None) -> LazyMatrix:
 class Hypothesis:
     """One output of a search.
 
-    ``ids`` are the tokens without SOS and EOS, ``log_probability`` their sum in nats (EOS included),
-    and ``score`` that sum divided by `SearchOptions.penalty`. ``ended`` is False where the output was
-    cut at its limit before it came to EOS.
+    ``ids`` are the tokens without SOS and EOS, ``log_probability`` is theirs together in nats, EOS
+    included, and ``score`` is that divided by `SearchOptions.penalty`. ``ended`` is False where the
+    output was cut at its limit before it came to EOS.
     """
 
     ids: list[int]
@@ -84,8 +84,9 @@ class Hypothesis:
 
         Names are those of `Transformer.attentions`: "encoder.0.self", "decoder.0.self",
         "decoder.0.cross", … Row i of a decoder's matrix is the step that produced token i; the last
-        one produced EOS, unless the output was cut. Columns are the source's tokens with its EOS, or
-        the decoder's input: SOS and the tokens before. They equal forced decoding of the same output.
+        one produced EOS, unless the output was cut. Columns are the source's tokens with its EOS,
+        or the decoder's input: SOS and the tokens before. Forced decoding of the same output gives
+        the same matrices.
 
         Raises `ArgumentError` where the search did not keep it.
         """

@@ -42,10 +42,11 @@ class SearchOptions:
                 ArgumentError, "n_best", f"at most beam={self.beam}", self.n_best,
                 "a beam of that width ends with that many hypotheses", "widen the beam",
             )  # fmt: skip
-        if isinstance(self.length_penalty, bool) or not isinstance(self.length_penalty, int | float):
-            raise build(KindError, "length_penalty", "a number", repr(self.length_penalty))
-        if not math.isfinite(self.length_penalty):
-            raise build(ArgumentError, "length_penalty", "a finite number", self.length_penalty)
+        alpha = self.length_penalty
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+            raise build(KindError, "length_penalty", "a number", repr(alpha))
+        if not math.isfinite(alpha):
+            raise build(ArgumentError, "length_penalty", "a finite number", alpha)
         if self.max_length is not None:
             _check_int(self.max_length, "max_length", 1)
             if self.min_length >= self.max_length:

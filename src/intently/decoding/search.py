@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from operator import index
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.decoding.beams import Model, decode_batch
 from intently.decoding.hypothesis import Hypothesis
 from intently.decoding.options import EOS, PAD, SearchOptions, _check_int
 from intently.errors import KindError, build
+
+SHORT = 16
+"""Tokens that a shorter sentence counts as: its output takes memory too."""
 
 
 @torch.no_grad()
@@ -30,16 +34,17 @@ def search(
     """Return for each source the ``n_best`` outputs found, best first.
 
     ``sources`` are token ids without specials, as tokenizers give them; EOS is added where it is
-    missing, so an empty source is EOS alone. A batch holds at most ``batch_tokens`` source tokens
-    (padding included, counted once for each beam), or one sentence. The model is put into evaluation
-    mode, and back.
+    missing, so an empty source is EOS alone. A batch holds at most ``batch_tokens`` source tokens,
+    padding included and counted once for each beam (a short sentence counts as 16), or one
+    sentence. The model is put into evaluation mode, and back.
 
     Outputs that ended stand before those that were cut at their limit, each by score; equal scores
     by the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only
-    where the vocabulary and the limits admit no more. How the sentences are batched does not matter.
+    where the vocabulary and the limits admit no more. How sentences are batched does not matter.
 
     With ``keep_attention`` the queries and keys of a batch stay in memory as long as one of its
-    hypotheses does (see `Trace`); hand in few sentences at a time, or switch it off, for a large file.
+    hypotheses does (see `Trace`). For a large file hand in few sentences at a time, or switch it
+    off.
 
     Source: the beam of Sutskever et al. 2014, section 3.2; length penalty of Wu et al. 2016,
     section 7. `intently.decoding.beams` says when a search may stop.
@@ -66,21 +71,22 @@ def search(
 
 
 def _with_eos(source: Sequence[int], i: int) -> list[int]:
-    ids = source.tolist() if isinstance(source, Tensor) else source
-    if isinstance(ids, str | int) or not all(isinstance(token, int) for token in ids):
+    try:
+        ids = [index(token) for token in source]
+    except TypeError:
         raise build(
             KindError, f"sources[{i}]", "a list of token ids", repr(source)[:60],
-            "search takes lists of ids, one for each sentence", "encode text with a tokenizer",
-        )  # fmt: skip
-    return [*ids] if len(ids) and ids[-1] == EOS else [*ids, EOS]
+            "search takes one list of ids for each sentence", "encode text with a tokenizer",
+        ) from None  # fmt: skip
+    return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
 
 def _batches(sentences: list[list[int]], tokens: int) -> Iterator[list[int]]:
-    """Yield the positions of sentences of like length, longest first: what is too large fails early."""
+    """Yield the positions of sentences of like length, those that need most memory first."""
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
     start = 0
     while start < len(order):
-        size = max(1, tokens // len(sentences[order[start]]))
+        size = max(1, tokens // max(SHORT, len(sentences[order[start]])))
         yield order[start : start + size]
         start += size
 
@@ -96,7 +102,7 @@ def _device(model: Model) -> torch.device:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _evaluating(model: Model) -> Iterator[None]:
     """Evaluation mode, undone module by module: some may have been frozen by the caller."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -45,7 +45,7 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder hands to the decoder: states (b, s, c) and their lengths (b,), None if all are s."""
+    """What the encoder hands to the decoder: states (b, s, c), lengths (b,); None if all are s."""
 
     states: Tensor
     lengths: Tensor | None
@@ -120,7 +120,7 @@ class DecoderCache:
         self.reorder_memory(index)
 
     def reorder_targets(self, index: Int[Tensor, " n"]) -> None:
-        """Continue with rows ``index`` of the targets: beams are picked, the memory they share stays."""
+        """Continue with rows ``index`` of the targets; the memory that beams share stays."""
         for own, _ in self.layers:
             own.reorder(index)
 
@@ -138,7 +138,7 @@ def _unfold(q: Tensor, rows: int) -> Tensor:
 class _SharedDecoderLayer(DecoderLayer):
     """A decoder layer in which m consecutive rows of x may share one row of the states.
 
-    Their queries lie side by side on the axis t of the cross-attention, which looks at each query on
+    Their queries lie side by side on the axis t of the cross-attention, which treats each query on
     its own: q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated.
     """
 
@@ -191,12 +191,12 @@ class Transformer(nn.Module):
         )
         for embedding in (self.target_embedding, self.source_embedding):
             nn.init.normal_(embedding.weight, std=o.width**-0.5)
-        shape = dict(norm=o.norm, dropout=o.dropout)
         self.encoder = nn.ModuleList(
-            EncoderLayer(o.width, o.heads, o.inner, **shape) for _ in range(o.encoder_layers)
+            EncoderLayer(o.width, o.heads, o.inner, norm=o.norm, dropout=o.dropout)
+            for _ in range(o.encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            _SharedDecoderLayer(o.width, o.heads, o.inner, **shape)
+            _SharedDecoderLayer(o.width, o.heads, o.inner, norm=o.norm, dropout=o.dropout)
             for _ in range(o.decoder_layers)
         )
         last = nn.LayerNorm if o.norm == "pre" else _no_norm
@@ -214,7 +214,10 @@ class Transformer(nn.Module):
         lengths: Int[Tensor, " b"] | None = None,
         cache: EncoderCache | None = None,
     ) -> Memory:
-        """Read source ids (b, s); ``lengths`` (b,) where rows are padded; ``cache`` keeps what was attended."""
+        """Read source ids (b, s); ``lengths`` (b,) where rows are padded.
+
+        ``cache`` keeps the queries and keys, see `new_encoder_cache`.
+        """
         _check_ids(source, "source", self.options.source_vocabulary)
         x = self._embed(self.source_embedding, source, 0)
         mask = None if lengths is None else padding(lengths)
@@ -245,7 +248,7 @@ class Transformer(nn.Module):
         _check_ids(target, "target", self.options.target_vocabulary)
         if len(target) % max(1, len(memory.states)):
             raise build(
-                ArgumentError, "target", f"rows for each of the n={len(memory.states)} of the memory",
+                ArgumentError, "target", f"m rows for each of the n={len(memory.states)} of memory",
                 shape_of(target), "the memory belongs to another batch", "pick rows: memory.expand",
             )  # fmt: skip
         x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
@@ -317,3 +320,10 @@ def _check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
             ArgumentError, name, "integer token ids (b, steps)", f"{ids.dtype}, {shape_of(ids)}",
             fix="add the batch axis with ids[None] where it is missing",
         )  # fmt: skip
+    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
+        least, most = (int(x) for x in ids.aminmax())
+        if least < 0 or most >= vocabulary:
+            raise build(
+                ArgumentError, name, f"ids from 0 to {vocabulary - 1}", f"{least} to {most}",
+                "they come from another tokenizer than the model's",
+            )  # fmt: skip

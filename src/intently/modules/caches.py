@@ -8,7 +8,7 @@ from intently.errors import ArgumentError, build, shape_of
 
 
 class KeyValueCache:
-    """Keys (b, g, s, d) and values (b, g, s, e) of the steps so far, in buffers that double when full.
+    """Keys (b, g, s, d) and values (b, g, s, e) of the steps so far; full buffers are doubled.
 
     With ``keep_queries`` the queries and new keys of every step are kept too, as they came, so that
     the attention of the whole run can be told afterwards (see `history`).
@@ -46,7 +46,7 @@ class KeyValueCache:
                 "make a new cache, or reorder(…) it to the rows you continue",
             )  # fmt: skip
         if last > self._k.shape[-2]:
-            room = max(2 * last, 16)
+            room = max(2 * last, 8)
             self._k, self._v = (_grown(x, first, room) for x in (self._k, self._v))
         self._k[..., first:last, :] = k
         self._v[..., first:last, :] = v
@@ -54,7 +54,7 @@ class KeyValueCache:
         return self._k[..., :last, :], self._v[..., :last, :]
 
     def reorder(self, index: Tensor) -> None:
-        """Continue with rows ``index`` (n,) of the batch, in that order: beams are picked and copied."""
+        """Continue with rows ``index`` (n,) of the batch, in that order, as beams do."""
         if self._k is not None and self._v is not None:
             self._k, self._v = (x.index_select(0, index) for x in (self._k, self._v))
 
@@ -66,7 +66,7 @@ def _grown(x: Tensor, length: int, room: int) -> Tensor:
 
 
 class FixedCache:
-    """Keys and values computed once, for cross-attention: the context of a decoder does not grow."""
+    """Keys and values computed once, for cross-attention: a decoder's context does not grow."""
 
     def __init__(self, *, keep_queries: bool = False) -> None:
         self.keep_queries = keep_queries

@@ -252,12 +252,14 @@ def _draw(groups: Sequence[Group], heading: str, foot: str) -> Figure:
     norm = Normalize(*limits(np.concatenate(every)))
     if heading:
         sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    _draw_scale(sheet, norm, MARGIN + plan.width + 0.15, top, _panel_height(groups[0], plan.panel))
+    first = top
     for band, high in bands:
         for column, group in enumerate(band):
             left = MARGIN + column * (plan.group + BETWEEN) + plan.label
             _draw_group(sheet, group, (left, top), plan.panel, norm)
         top += high
+    high = _panel_height(groups[0], plan.panel)
+    _draw_scale(sheet, norm, MARGIN + plan.width + 0.15, first, high)
     if foot:
         sheet.write(MARGIN, top + 0.04, foot, size=7.5, color=QUIET)
     return sheet.figure

@@ -44,7 +44,7 @@ def blocks(matrix: LazyMatrix, *, width: int | None = None, colour: bool | None 
     >>> import torch
     >>> from intently.matrix import Dense
     >>> words = (("Je", "bois"), ("I", "go"))
-    >>> print(blocks(Dense(torch.eye(2), labels=words), width=40, colour=False))
+    >>> print(blocks(Dense(torch.eye(2), labels=words), width=60, colour=False))
            g
          I o
       Je ██
@@ -64,9 +64,9 @@ def blocks(matrix: LazyMatrix, *, width: int | None = None, colour: bool | None 
         grid = _whole(lazy, width)
     painter = _Colours(grid.top) if colour else _Shades(grid.top)
     lines = "\n\n".join("\n".join(band) for band in grid.bands(painter, width)).split("\n")
-    indent = " " * (grid.margin + 1)
+    indent = " " * min(grid.margin + 1, width - 17)
     if colour:
-        lines.append(indent[: width - 16] + painter.legend())
+        lines.append(indent + painter.legend())
     else:
         notes.insert(0, painter.legend())
     for note in filter(None, [*notes, missing(grid.values).replace("hatched", "?")]):
@@ -104,7 +104,8 @@ def _whole(matrix: LazyMatrix, width: int) -> _Grid:
     key = ""
     if max(map(len, upright)) > TALLEST:
         upright = [list(str(n)) for n in range(1, len(columns) + 1)]
-        key = "  ".join(f"{n} {_fitted(visible(word), 0, width - 5)}" for n, word in enumerate(columns, 1))
+        words = (_cut(visible(column), width - 5) for column in columns)
+        key = "  ".join(f"{n} {word}" for n, word in enumerate(words, 1))
     left = tuple(_fitted(visible(row), margin) for row in rows)
     values = weights(matrix)
     return _Grid(values, left, tuple(upright), margin, limits(values)[1], key)
@@ -196,7 +197,7 @@ class _Colours:
         level = round(share * (len(PALE_TO_DARK) - 1))
         hundredths = round(100 * value)
         text = f"{hundredths:>{cell}}" if cell > 2 and 5 <= hundredths < 1000 else " " * cell
-        ink = 231 if level > 3 else 16
+        ink = 231 if level > 4 else 16
         return f"\x1b[48;5;{PALE_TO_DARK[level]};38;5;{ink}m{text}"
 
     def legend(self) -> str:
@@ -223,14 +224,21 @@ def _padded(character: str, cell: int) -> str:
     return character + mark + " " * (cell - cell_len(character))
 
 
-def _fitted(text: str, width: int) -> str:
-    """Return the text flush right in ``width`` terminal cells, cut where it is longer."""
+def _cut(text: str, width: int) -> str:
+    """Return the text in at most ``width`` terminal cells."""
     from rich.cells import cell_len, set_cell_size
 
-    if cell_len(text) > width:
-        text = set_cell_size(text, width - 1).rstrip() + "…"
-    padding = " " * (width - cell_len(text))
-    return f"{padding}{text}{LEFT_TO_RIGHT_MARK}" if right_to_left(text) else padding + text
+    whole = cell_len(text) <= width
+    return text if whole else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _fitted(text: str, width: int) -> str:
+    """Return the text flush right in ``width`` terminal cells, cut where it is longer."""
+    from rich.cells import cell_len
+
+    text = _cut(text, width)
+    mark = LEFT_TO_RIGHT_MARK if right_to_left(text) else ""
+    return " " * (width - cell_len(text)) + text + mark
 
 
 def _anchored(line: str) -> str:

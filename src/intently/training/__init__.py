@@ -1,11 +1,12 @@
 """Training: options, batches, loss, schedule, optimiser, checkpoints and the loop.
 
+>>> import tempfile
 >>> from intently.models.transformer import Transformer
 >>> options = TrainingOptions().with_flags(width=16, heads=2, inner=32, steps=3)
 >>> model = Transformer(options.model.transformer(source_vocabulary=9, target_vocabulary=9))
 >>> pairs = Pairs([[4, 5], [6]], [[7, 8], [5]])
->>> folder = getfixture("tmp_path")
->>> history = train(model, pairs, options, folder)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     history = train(model, pairs, options, folder)
 >>> history.stopped, len(history.records), history.best.name
 ('finished', 3, 'step-000003')
 """
@@ -17,6 +18,7 @@ from intently.training.checkpoint import Checkpoint, Checkpoints, load_weights, 
 from intently.training.events import Evaluated, Evaluating, Event, Saved, Stepped
 from intently.training.history import Evaluation, History, Record
 from intently.training.loss import smoothed_cross_entropy
+from intently.training.metrics import Score, bleu, chrf, exact_match
 from intently.training.options import (
     ModelOptions,
     OptimiserOptions,
@@ -27,6 +29,7 @@ from intently.training.options import (
 )
 from intently.training.progress import display
 from intently.training.trainer import DivergedError, train
+from intently.training.validation import DevSet, dev_loss
 
 __all__ = [  # noqa: RUF022 - in the order of learning
     "TrainingOptions",
@@ -54,4 +57,10 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "weights",
     "load_weights",
     "DivergedError",
+    "DevSet",
+    "dev_loss",
+    "Score",
+    "bleu",
+    "chrf",
+    "exact_match",
 ]

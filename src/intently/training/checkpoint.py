@@ -115,12 +115,8 @@ class Checkpoints:
             contents = self._verified(name)
         except CheckpointError as error:
             good = self._newest_good(but=name)
-            advice = (
-                f" The newest good checkpoint is {good}: resume from it by its name."
-                if good
-                else ""
-            )
-            raise CheckpointError(f"{error}{advice}") from error.__cause__
+            advice = f"The newest good checkpoint is {good}: go on with resume={good!r}."
+            raise CheckpointError(f"{error} {advice}" if good else str(error)) from error.__cause__
         return Checkpoint(
             tensors_from_bytes(contents[MODEL]),
             tensors_from_bytes(contents[TRAINING]),
@@ -142,7 +138,7 @@ class Checkpoints:
             return names[-1]
         if not NAME.fullmatch(name):
             good = self._newest_good()
-            fix = f"resume from {good} by its name" if good else None
+            fix = f"go on with resume={good!r}" if good else None
             pointer = str(self.folder / "latest")
             expected = "the name of a checkpoint"
             raise build(CheckpointError, pointer, expected, repr(name[:80]), "it is damaged", fix)

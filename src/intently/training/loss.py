@@ -10,17 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.models.transformer import Transformer
 from intently.text import PAD
+from intently.training.batches import Batch
 
 CHUNK = 2**20  # logits at a time: 4 MB in float32
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float = 0.0, ignore: int = PAD
+    hidden: Float[Tensor, "*n c"],
+    weight: Float[Tensor, "v c"],
+    targets: Int[Tensor, "*m"],
+    smoothing: float = 0.0,
+    ignore: int = PAD,
 ) -> tuple[Tensor, int]:
     """Return the summed loss in nats, and the number of tokens it is summed over.
 
@@ -49,6 +56,13 @@ def smoothed_cross_entropy(
     else:
         loss = _apply(rows.index_select(0, kept), weight, flat.index_select(0, kept), smoothing)
     return loss, kept.shape[0]
+
+
+def batch_loss(model: Transformer, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    """Return the summed loss of a batch in nats, and its number of target tokens."""
+    memory = model.encode(batch.source, batch.source_lengths)
+    hidden = model.hidden(batch.target_in, memory)
+    return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 
 
 def _apply(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -99,7 +113,9 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
         (grad_loss,) = grad_outputs
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_loss * grad_hidden, grad_loss * grad_weight, None, None, None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import tomllib
 import types
@@ -229,11 +230,25 @@ class TrainingOptions:
 
         Raises DataError where the file cannot be read, otherwise as :meth:`from_dict`.
         """
+        return cls._from_file(path, "TOML", tomllib.loads)
+
+    @classmethod
+    def from_json(cls, path: Path | str) -> TrainingOptions:
+        """Return the options that a run stored in its ``options.json``.
+
+        Raises DataError where the file cannot be read, otherwise as :meth:`from_dict`.
+        """
+        return cls._from_file(path, "JSON", json.loads)
+
+    @classmethod
+    def _from_file(cls, path: Path | str, kind: str, read: Callable[[str], Any]) -> TrainingOptions:
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            return cls.from_dict(tomllib.loads(text), where=str(path))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise build(DataError, str(path), "a TOML file of options", str(error)) from error
+            values = read(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:  # broken TOML, JSON and UTF-8 are ValueErrors
+            raise build(DataError, str(path), f"a {kind} file of options", str(error)) from error
+        if not isinstance(values, dict):
+            raise build(DataError, str(path), "sections of options", repr(values)[:80])
+        return cls.from_dict(values, where=str(path))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the options as plain values that JSON can hold."""

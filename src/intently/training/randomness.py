@@ -17,28 +17,28 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return state
 
 
-def set_random_state(state: Mapping[str, Tensor]) -> None:
+def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     """Go on with the random numbers where :func:`random_state` was called."""
     torch.set_rng_state(state["random/cpu"])
-    if "random/cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["random/cuda"])
+    if device.type == "cuda" and "random/cuda" in state:
+        torch.cuda.set_rng_state(state["random/cuda"], device)
 
 
 @contextlib.contextmanager
-def surroundings_kept() -> Iterator[None]:
-    """Restore the caller's random state and number of threads at the end.
+def surroundings_kept(device: torch.device) -> Iterator[None]:
+    """Restore the caller's random state, the device's too, and number of threads at the end.
 
     >>> torch.manual_seed(1), torch.rand(())  # doctest: +ELLIPSIS
     (..., tensor(0.7576))
-    >>> with surroundings_kept():
+    >>> with surroundings_kept(torch.device("cpu")):
     ...     _ = torch.manual_seed(2)
     >>> torch.rand(())
     tensor(0.2793)
     """
     threads = torch.get_num_threads()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+    state = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(state, device)
+        torch.set_num_threads(threads)

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from intently.errors import ArgumentError, IntentlyError, build
 from intently.models.transformer import Transformer
-from intently.training.batches import Batch, Epoch, Pairs, epoch
+from intently.training.batches import Epoch, Pairs, epoch
 from intently.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -32,7 +31,7 @@ from intently.training.checkpoint import (
 from intently.training.events import Evaluated, Evaluating, Listener, Pace, Saved, Stepped
 from intently.training.history import Evaluation, History, Position, Record
 from intently.training.interruption import Interruption
-from intently.training.loss import smoothed_cross_entropy
+from intently.training.loss import batch_loss
 from intently.training.optimiser import Optimiser
 from intently.training.options import TrainingOptions
 from intently.training.randomness import random_state, set_random_state, surroundings_kept
@@ -74,7 +73,7 @@ def train(
     used; DivergedError where the loss is not finite, with the last good checkpoint in place.
     """
     run = _Run(model, data, options, Path(out), validate, progress or (lambda event: None))
-    with surroundings_kept(), Interruption() as interruption:
+    with surroundings_kept(run.device), Interruption() as interruption:
         run.begin(resume)
         return run.loop(interruption)
 
@@ -203,22 +202,22 @@ class _Run:
         position = self.position
         if self.validate is None or self._evaluated() or interruption.asked:
             return False
-        self.tell(Evaluating(position.step))
         state = random_state(self.device)
         self.model.eval()
         try:
             with torch.no_grad(), interruption.at_once():
+                self.tell(Evaluating(position.step))
                 scores = dict(self.validate(self.model))
             score = best_by(self.options.run.best_by, scores)
         except KeyboardInterrupt:
             interruption.asked = True
             return False
         except Exception:
-            set_random_state(state)
+            set_random_state(state, self.device)
             self._save()
             raise
         finally:
-            set_random_state(state)
+            set_random_state(state, self.device)
             self.model.train()
         position.evaluated = position.step
         best = position.best_score is None or score > position.best_score
@@ -279,15 +278,9 @@ class _Run:
             torch.set_num_threads(state["threads"])
         load_weights(self.model, checkpoint.model)
         training = dict(checkpoint.training)
-        set_random_state({k: training.pop(k) for k in list(training) if k.startswith("random/")})
+        random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
+        set_random_state(random, self.device)
         self.optimiser.load(training)
         self.position = Position(**state["position"])
         self.history = History.from_dict(state["history"])
         self.saved_at = (self.position.step, self.position.evaluated)
-
-
-def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-    """Return the summed loss of a batch in nats, and its number of target tokens."""
-    memory = model.encode(batch.source, batch.source_lengths)
-    hidden = model.hidden(batch.target_in, memory)
-    return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)

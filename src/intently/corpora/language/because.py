@@ -85,6 +85,7 @@ def reason(
 
 ON = ("on", "sur")
 WEARY, EAGER = "tired sick lazy nervous", "curious brave happy"
+GREEDY = "greedy curious happy"
 UNWELL = "tired sick nervous sad"
 WALKERS, PLENTY = "beast", "beast person"
 REASONS = (
@@ -104,13 +105,13 @@ REASONS = (
     reason("sleep", "pet", "furniture", "nervous sick", "hard narrow high", preposition=ON),
     reason("enter", WALKERS, "hollow", WEARY, "narrow deep"),
     reason("enter", "pet goat", "room", WEARY, "crowded"),
-    reason("cross", "vehicle", "bridge", "slow heavy", "narrow slippery long"),
-    reason("cross", "vehicle", "river lake valley field", "slow heavy", "deep wide"),
+    reason("cross", "car truck bus", "bridge", "slow heavy", "narrow slippery long"),
+    reason("cross", "car truck bus", "valley", "slow heavy", "deep"),
     reason("fit_in", "fitting", "container", "big long wide", "small narrow"),
     reason("cross", WALKERS, "road street river", EAGER, "narrow", negative=False),
     reason("climb", "climber", "barrier", EAGER, "low", negative=False),
-    reason("eat", WALKERS, "bread meat cheese egg carrot", "greedy curious happy", "fresh", negative=False),
-    reason("eat", WALKERS, "apple orange cake", "greedy curious happy", "fresh sweet", negative=False),
+    reason("eat", WALKERS, "bread meat cheese egg carrot", GREEDY, "fresh", negative=False),
+    reason("eat", WALKERS, "apple orange cake", GREEDY, "fresh sweet", negative=False),
     reason("drink", WALKERS, "milk juice", "tired sick sad", "fresh", negative=False),
     reason("sleep", "pet", "furniture", "tired sick lazy", "comfortable", negative=False,
            preposition=ON),
@@ -221,12 +222,12 @@ MOODS = tuple(
     )
     for verb, complements, moods, against, events in (
         ("stay", (IN, AT[0]), "tired sick happy lazy", "nervous sad sick", "arrive cry"),
-        ("sleep", (IN, (NOTHING,)), "tired sick lazy", "nervous happy sad", "sing"),
+        ("sleep", (IN, (NOTHING,)), "tired sick lazy", "nervous sad", "leave"),
         ("cry", (IN, (NOTHING,)), "sad tired nervous sick", "happy brave", "leave fall"),
-        ("leave", ((NOTHING,), WITH), "sad sick tired nervous", "tired sick happy", "cry sing"),
+        ("leave", ((NOTHING,), WITH), "sad sick tired nervous", "tired sick lazy", "cry sing"),
         ("sing", (IN, (NOTHING,)), "happy brave", "sad sick nervous tired", "arrive come"),
         ("work", (IN, (NOTHING,)), "happy brave", "tired sick lazy sad", "sleep leave"),
-        ("go", TO, "curious happy brave", "tired sick lazy nervous", "sing cry"),
+        ("go", TO, "curious happy brave", "tired sick lazy nervous", "arrive"),
     )
 )
 PAST = Mode("past", False)

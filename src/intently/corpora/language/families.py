@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from intently.corpora.language.because import because, sake
-from intently.corpora.language.pair import (
-    Draft,
-)
+from intently.corpora.language.pair import Draft
 from intently.corpora.language.predicates import (
     being_somewhere,
     command,

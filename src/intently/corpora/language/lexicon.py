@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - tables are read by row
 """The words: four tables to read, correct or shrink, and nothing else.
 
 A row is a word. A dash says "no such form". The last column of a noun names its classes and the
@@ -49,8 +50,8 @@ field       fields      | champ        champs         m | land in
 valley      valleys     | vallée       vallées        f | land in
 hill        hills       | colline      collines       f | height on_foot
 mountain    mountains   | montagne     montagnes      f | height on_foot
-wall        walls       | mur          murs           m | height barrier behind perch
-rock        rocks       | rocher       rochers        m | height barrier behind perch
+wall        walls       | mur          murs           m | height barrier behind
+rock        rocks       | rocher       rochers        m | height barrier behind
 
 house       houses      | maison       maisons        f | building in near behind goal kept
 school      schools     | école        écoles         f | building in near goal
@@ -68,8 +69,8 @@ cheese      -           | fromage      -              m | food dry_food perishab
 meat        -           | viande       -              f | food dry_food perishable
 soup        -           | soupe        -              f | food spicy_food
 rice        -           | riz          -              m | food spicy_food
-chocolate   -           | chocolat     -              m | food sweet_food
-cake        cakes       | gâteau       gâteaux        m | food sweet_food count_food perishable sugared
+chocolate   -           | chocolat     -              m | food
+cake        cakes       | gâteau       gâteaux        m | food count_food perishable sugared
 apple       apples      | pomme        pommes         f | food sour_food count_food reddish perishable
 orange      oranges     | orange       oranges        f | food sour_food count_food perishable
 lemon       lemons      | citron       citrons        m | food sour_food count_food
@@ -97,9 +98,9 @@ suitcase    suitcases   | valise       valises        f | container thing
 door        doors       | porte        portes         f | opening behind
 window      windows     | fenêtre      fenêtres       f | opening
 key         keys        | clé          clés           f | thing small_thing
-book        books       | livre        livres         m | thing small_thing text fitting written
+book        books       | livre        livres         m | thing small_thing text fitting written print
 letter      letters     | lettre       lettres        f | small_thing text written
-newspaper   newspapers  | journal      journaux       m | small_thing text
+newspaper   newspapers  | journal      journaux       m | small_thing text print
 story       stories     | histoire     histoires      f | text tale
 song        songs       | chanson      chansons       f | tale
 hat         hats        | chapeau      chapeaux       m | thing small_thing clothes fitting
@@ -118,14 +119,14 @@ plane       planes      | avion        avions         m | vehicle flying
 #  english     | masculine  feminine  plurals          before a vowel | place  | noun classes
 ADJECTIVES = """
 big            | grand grande grands grandes                | before | large building plant thing
-small          | petit petite petits petites                | before | beast building plant thing count_food
-beautiful      | beau belle beaux belles bel                | before | building plant clothes tale beast blossom flying
+small          | petit petite petits petites | before | beast building plant thing count_food
+beautiful      | beau belle beaux belles bel | before | building plant clothes tale beast blossom flying
 new            | nouveau nouvelle nouveaux nouvelles nouvel | before | thing clothes vehicle text building ally
-old            | vieux vieille vieux vieilles vieil         | before | adult beast thing vehicle building kin
+old            | vieux vieille vieux vieilles vieil | before | adult beast thing vehicle building kin
 young          | jeune jeune jeunes jeunes                  | before | person
 good           | bon bonne bons bonnes                      | before | food drink text tale ally
 red            | rouge rouge rouges rouges                  | after  | clothes vehicle reddish
-white          | blanc blanche blancs blanches              | after  | clothes vehicle colored blossom
+white          | blanc blanche blancs blanches | after | clothes vehicle colored blossom
 black          | noir noire noirs noires                    | after  | clothes vehicle colored
 green          | vert verte verts vertes                    | after  | clothes opening container
 tired          | fatigué fatiguée fatigués fatiguées        | after  | person beast
@@ -161,53 +162,54 @@ slow           | lent lente lents lentes                    | after  | vehicle
 crowded        | bondé bondée bondés bondées                | after  | room
 """
 
-#  english forms                | french: infinitive, then, where irregular, je il nous vous ils;
-#                               | participle; stem of the future                         | tenses
-# Tenses: p present, d past (d! imparfait, as for states), f future, i infinitive (after can,
+#  english forms               | tenses | french: infinitive, then where it is irregular the
+#                                        | present (je il nous vous ils); participle; future stem
+# Tenses: p present, d past (d! imparfait, as for states), f future, i infinitive (after can and
 # want to), c command, h habit (goes with "every day"). "+être" takes être; a second English or
 # French word is carried along ("look for", "entrer dans").
 VERBS = """
-eat        eats       ate       | manger                                                                      | pdfihc
-drink      drinks     drank     | boire  bois boit buvons buvez boivent; bu; boir                             | pdfihc
-cross      crosses    crossed   | traverser                                                                   | pdfi
-climb      climbs     climbed   | escalader                                                                   | pdfi
-see        sees       saw       | voir  vois voit voyons voyez voient; vu; verr                               | pdfih
-like       likes      liked     | aimer                                                                       | p
-want       wants      wanted    | vouloir  veux veut voulons voulez veulent; voulu; voudr                     | pd!
-have       has        had       | avoir  ai a avons avez ont; eu; aur                                         | pd!f
-buy        buys       bought    | acheter  achète achète achetons achetez achètent; acheté; achèter           | pdfih
-sell       sells      sold      | vendre  vends vend vendons vendez vendent; vendu; vendr                     | pdfi
-find       finds      found     | trouver                                                                     | df
-lose       loses      lost      | perdre  perds perd perdons perdez perdent; perdu; perdr                     | df
-take       takes      took      | prendre  prends prend prenons prenez prennent; pris; prendr                 | pdfic
-open       opens      opened    | ouvrir  ouvre ouvre ouvrons ouvrez ouvrent; ouvert; ouvrir                  | pdfic
-close      closes     closed    | fermer                                                                      | pdfic
-read       reads      read      | lire  lis lit lisons lisez lisent; lu; lir                                  | dfic
-write      writes     wrote     | écrire  écris écrit écrivons écrivez écrivent; écrit; écrir                 | pdfi
-look_for   looks_for  looked_for    | chercher                                                                | pdfc
-wait_for   waits_for  waited_for    | attendre  attends attend attendons attendez attendent; attendu; attendr | pdfc
-listen_to  listens_to listened_to   | écouter                                                                 | pdfc
-help       helps      helped    | aider                                                                       | pdfic
-know       knows      knew      | connaître  connais connaît connaissons connaissez connaissent; connu; connaîtr | p
-give       gives      gave      | donner                                                                      | pdf
-show       shows      showed    | montrer                                                                     | pdf
-send       sends      sent      | envoyer  envoie envoie envoyons envoyez envoient; envoyé; enverr            | pdf
-sleep      sleeps     slept     | dormir  dors dort dormons dormez dorment; dormi; dormir                     | pdfi
-sing       sings      sang      | chanter                                                                     | pdfih
-work       works      worked    | travailler                                                                  | pdfih
-cry        cries      cried     | pleurer                                                                     | pdf
-swim       swims      swam      | nager                                                                       | pdfih
-go         goes       went      | aller+être  vais va allons allez vont; allé; ir                             | pdfih
-come       comes      came      | venir+être  viens vient venons venez viennent; venu; viendr                 | pdfh
-arrive     arrives    arrived   | arriver+être                                                                | pdf
-leave      leaves     left      | partir+être  pars part partons partez partent; parti; partir                | pdfi
-fall       falls      fell      | tomber+être                                                                 | df
-stay       stays      stayed    | rester+être                                                                 | pdfi
-enter      enters     entered   | entrer_dans+être                                                            | pdf
-sit        sits       sat       | s'asseoir+être  - - - - -; assis; -                                         | d
-fit_in     fits_in    fit_in    | tenir_dans  tiens tient tenons tenez tiennent; tenu; tiendr                 | pd!
-be         is         was       | être  suis est sommes êtes sont; été; ser                                   | pd!f
+eat       eats       ate        | pdfihc| manger
+drink     drinks     drank      | pdfihc| boire bois boit buvons buvez boivent; bu; boir
+cross     crosses    crossed    | pdfi  | traverser
+climb     climbs     climbed    | pdfi  | escalader
+see       sees       saw        | pdfih | voir vois voit voyons voyez voient; vu; verr
+like      likes      liked      | p     | aimer
+want      wants      wanted     | pd!   | vouloir veux veut voulons voulez veulent; voulu; voudr
+have      has        had        | pd!f  | avoir ai a avons avez ont; eu; aur
+buy       buys       bought     | pdfih | acheter achète achète achetons achetez achètent; acheté; achèter
+sell      sells      sold       | pdfi  | vendre vends vend vendons vendez vendent; vendu; vendr
+find      finds      found      | df    | trouver
+lose      loses      lost       | df    | perdre perds perd perdons perdez perdent; perdu; perdr
+take      takes      took       | pdfic | prendre prends prend prenons prenez prennent; pris; prendr
+open      opens      opened     | pdfic | ouvrir ouvre ouvre ouvrons ouvrez ouvrent; ouvert; ouvrir
+close     closes     closed     | pdfic | fermer
+read      reads      read       | dfic  | lire lis lit lisons lisez lisent; lu; lir
+write     writes     wrote      | pdfi  | écrire écris écrit écrivons écrivez écrivent; écrit; écrir
+look_for  looks_for  looked_for | pdfc  | chercher
+wait_for  waits_for  waited_for | pdfc  | attendre attends attend attendons attendez attendent; attendu; attendr
+listen_to listens_to listened_to| pdfc  | écouter
+help      helps      helped     | pdfic | aider
+know      knows      knew       | p     | connaître connais connaît connaissons connaissez connaissent; connu; connaîtr
+give      gives      gave       | pdf   | donner
+show      shows      showed     | pdf   | montrer
+send      sends      sent       | pdf   | envoyer envoie envoie envoyons envoyez envoient; envoyé; enverr
+sleep     sleeps     slept      | pdfi  | dormir dors dort dormons dormez dorment; dormi; dormir
+sing      sings      sang       | pdfih | chanter
+work      works      worked     | pdfih | travailler
+cry       cries      cried      | pdf   | pleurer
+swim      swims      swam       | pdfih | nager
+go        goes       went       | pdfih | aller+être vais va allons allez vont; allé; ir
+come      comes      came       | pdfh  | venir+être viens vient venons venez viennent; venu; viendr
+arrive    arrives    arrived    | pdf   | arriver+être
+leave     leaves     left       | pdfi  | partir+être pars part partons partez partent; parti; partir
+fall      falls      fell       | df    | tomber+être
+stay      stays      stayed     | pdfi  | rester+être
+enter     enters     entered    | pdf   | entrer_dans+être
+sit       sits       sat        | d     | s'asseoir+être - - - - -; assis; -
+fit_in    fits_in    fit_in     | pd!   | tenir_dans tiens tient tenons tenez tiennent; tenu; tiendr
+be        is         was        | pd!f  | être suis est sommes êtes sont; été; ser
 """
+
 
 #  english | gender: people keep their English names
 NAMES = """

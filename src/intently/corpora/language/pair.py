@@ -46,9 +46,11 @@ class Draft(NamedTuple):
 class Pair(NamedTuple):
     """A sentence in English and in French, its words, and how they are aligned.
 
-    >>> pair = shown("I drink milk.")
-    >>> pair.target, pair.target_words
-    ('Je bois du lait.', ('Je', 'bois', 'du', 'lait', '.'))
+    >>> from intently.corpora import SHOWN
+    >>> SHOWN[0].source, SHOWN[0].target_words
+    ('I drink milk.', ('Je', 'bois', 'du', 'lait', '.'))
+    >>> sorted(SHOWN[0].alignment.possible - SHOWN[0].alignment.sure)  # milk, du
+    [(2, 2)]
     """
 
     source: str
@@ -175,10 +177,3 @@ def realise(draft: Draft, kind: str) -> Pair:
     source, source_words = english_side(draft)
     target, target_words = french_side(draft)
     return Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
-
-
-def shown(source: str) -> Pair:
-    """Return the shown pair with this English side."""
-    from intently.corpora.language.splits import SHOWN
-
-    return next(pair for pair in SHOWN if pair.source == source)

@@ -14,7 +14,7 @@ from intently.corpora.language.words import Adjective
 Runs = frozenset[tuple[str, ...]]
 
 
-class Untaken(Exception):
+class NoMemberError(Exception):
     """No member of a slot occurs in the sentence."""
 
 
@@ -37,7 +37,7 @@ def translations(source: str) -> list[Pair]:
 def occurring(source: str) -> Runs:
     """Return all runs of words in a sentence, its first word also without the capital."""
     spaced = source.replace("'s ", " 's ")
-    words = spaced[:-1].split() + [spaced[-1]]
+    words = [*spaced[:-1].split(), spaced[-1]]
     lower = [words[0][0].lower() + words[0][1:], *words[1:]]
     return frozenset(
         tuple(w[i:j]) for w in (words, lower) for i in range(len(w)) for j in range(i, len(w) + 1)
@@ -64,7 +64,6 @@ def derivations(family: Family, runs: Runs) -> Iterator[Draft]:
 
     The family is replayed with every sequence of choices, depth first.
     """
-
     kept: dict[int, list[Any]] = {}
 
     def occurring_in(group: tuple[Any, ...]) -> list[Any]:
@@ -83,7 +82,7 @@ def derivations(family: Family, runs: Runs) -> Iterator[Draft]:
             nonlocal depth
             members = list({id(m): m for group in slot for m in occurring_in(group)}.values())
             if not members:
-                raise Untaken
+                raise NoMemberError
             if depth == len(path):
                 path.append(0)
                 sizes.append(len(members))
@@ -92,7 +91,7 @@ def derivations(family: Family, runs: Runs) -> Iterator[Draft]:
 
         try:
             draft = family(choose)
-        except Untaken:
+        except NoMemberError:
             draft = None
         if draft is not None:
             yield draft

@@ -17,7 +17,7 @@ from intently.corpora.language.words import (
 )
 
 # Who the subject is, as the French verb needs to know it.
-I, WE, YOU, HE, SHE, THEY_M, THEY_F = range(7)
+JE, WE, YOU, HE, SHE, THEY_M, THEY_F = range(7)
 
 SURE, POSSIBLE = True, False
 

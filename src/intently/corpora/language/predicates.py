@@ -36,6 +36,7 @@ from intently.corpora.language.sentences import (
 from intently.corpora.language.slots import (
     ANYONE,
     AT,
+    HOMES,
     IN,
     LARDERS,
     NAMES,
@@ -88,6 +89,7 @@ VERY = ((("", ""),), (("", ""),), (("very", "très"),))
 def quality(adjective: Adjective, agreement: int, english: str = "", french: str = "") -> Phrase:
     """Return the adjective as a predicate that agrees, perhaps with its degree.
 
+    >>> from intently.corpora.language.words import ADJECTIVE
     >>> quality(ADJECTIVE["wide"], SHE, "too", "trop").french
     ('trop', 'large')
     """
@@ -120,8 +122,11 @@ def described(choose: Choose, subject: Phrase) -> tuple[Phrase, bool]:
     return quality(adjective, subject.agreement, english, french), held
 
 
-ALL_THINGS = tuple(noun for noun in nouns(*{c for n in NOUN.values() for c in n.classes})
-                   if QUALITIES[noun] and noun.classes.isdisjoint(("person", "kin", "beast")))  # fmt: skip
+ALL_THINGS = tuple(
+    noun
+    for noun in NOUN.values()
+    if QUALITIES[noun] and noun.classes.isdisjoint(("person", "kin", "beast"))
+)
 OWN_THINGS = tuple(n for n in ALL_THINGS if not n.classes.isdisjoint(("thing", "small_thing")))
 STATE_SUBJECTS: Slot = (
     *(PRONOUNS, PRONOUNS, SPEAKERS, NAMES, PEOPLE, PEOPLE),
@@ -129,7 +134,7 @@ STATE_SUBJECTS: Slot = (
     phrases(ALL_THINGS, "this these"),
     phrases(OWN_THINGS, "possessive genitive"),
     *SOME_ANIMAL[:2],
-    *SOME_ANIMAL[3:4],
+    *SOME_ANIMAL[3:5],
 )
 
 
@@ -151,14 +156,19 @@ LOCATED: Slot = (
 )
 
 
+def where(subject: Phrase) -> Slot:
+    """Return the places where a subject may be: a key in a box, a person in a room."""
+    if not isinstance(subject.noun, Noun) or "person" in subject.noun.classes:
+        return ROOMS
+    return HOMES if "pet" in subject.noun.classes else PLACES
+
+
 def being_somewhere(choose: Choose) -> Draft | None:
     """My keys were under the bed. → Mes clés étaient sous le lit."""
     subject = choose(LOCATED)
     mode = choose(without_future(BE_MODES, subject.agreement))
-    place = choose(ROOMS if not isinstance(subject.noun, Noun) or "person" in subject.noun.classes
-                   else PLACES)  # fmt: skip
     verb = BE(mode.tense, subject.agreement, mode.negative)
-    return Draft((subject, verb, place, STOP))
+    return Draft((subject, verb, choose(where(subject)), STOP))
 
 
 THERE = {
@@ -188,7 +198,8 @@ def existing(classes: str) -> Slot:
 
 
 EXISTING = (
-    (existing("small_thing pet"), PLACES),
+    (existing("small_thing"), PLACES),
+    (existing("pet"), HOMES),
     (existing("small_thing container"), PLACES),
     (existing("beast person"), ROOMS),
     (existing("food drink"), LARDERS),

@@ -17,7 +17,7 @@ from intently.corpora.language.sentences import (
 )
 from intently.corpora.language.slots import NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP
 from intently.corpora.language.verbs import VERB, Verb
-from intently.corpora.language.words import adjectives, held_out, nouns
+from intently.corpora.language.words import Noun, adjectives, held_out, nouns
 
 WHO, THAT = phrase("who", "qui"), phrase("that", "que")
 RELATED = tuple(f for f in (*GENERAL, *FOOD) if f.verb.name not in ("climb", "cross"))
@@ -78,7 +78,7 @@ HAVING = tuple(
 OWNERS = (PRONOUNS, PRONOUNS, NAMES, PEOPLE)
 
 
-def clause_about(choose: Choose, verb: Verb, head: Phrase) -> tuple[Phrase, Phrase, Phrase] | None:
+def clause_about(choose: Choose, verb: Verb, head: Phrase) -> tuple[Phrase, Phrase, Phrase]:
     """Return "that", subject and verb of a relative clause whose object is the head."""
     owner = choose(OWNERS)
     return THAT, owner, verb("past", owner.agreement, agree=head.agreement)
@@ -100,6 +100,7 @@ MAKING = tuple(
     for first, second, classes in (
         ("lose", "buy", "small_thing clothes"),
         ("find", "lose", "small_thing clothes pet"),
+        ("lose", "find", "small_thing clothes"),
         ("eat", "buy", "food"),
         ("eat", "find", "count_food"),
         ("read", "write", "written"),
@@ -128,7 +129,7 @@ def because_that(choose: Choose) -> Draft | None:
     """The dog that I saw didn't cross the road because it was too tired. (deeper)"""
     main, clause, of_subject, held = resolved(choose)
     subject, said, preposition, object_ = main
-    if subject.english[0] != "the":
+    if subject.english[0] != "the" or not isinstance(subject.noun, Noun):
         return None
     verb = VERB["see" if {"beast", "person"} & subject.noun.classes else "buy"]
     that, owner, did = clause_about(choose, verb, subject)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.phrases import (
     HE,
+    JE,
     SHE,
     THEY_F,
     THEY_M,
     WE,
     YOU,
-    I,
     Phrase,
     Slot,
     after_preposition,
@@ -68,7 +68,7 @@ class Mode(NamedTuple):
 def modes(verb: Verb, agreement: int) -> tuple[tuple[Mode, ...], ...]:
     """Return the tenses a verb is used in, in groups drawn evenly; we and you have no future."""
     groups: list[tuple[Mode, ...]] = []
-    future = 0 if agreement in (WE, YOU) else 4 if agreement == I else 2
+    future = 0 if agreement in (WE, YOU) else 5 if agreement == JE else 2
     for letter, tense, weight in (("p", "present", 4), ("d", "past", 4), ("f", "future", future)):
         if letter in verb.tenses:
             affirmed, denied = (Mode(tense, False),), (Mode(tense, True),)
@@ -112,7 +112,7 @@ GENERAL = (
     frame("see", SOMEONE, "plant flying building"),
     frame("see", SOMEONE, "beast vehicle building plant height"),
     frame("have", SOMEONE, "kept thing vehicle clothes"),
-    frame("buy", SOMEONE, "thing clothes vehicle text"),
+    frame("buy", SOMEONE, "thing clothes vehicle print"),
     frame("sell", SOMEONE, "thing clothes vehicle"),
     frame("find", SOMEONE, "small_thing container pet"),
     frame("lose", SOMEONE, "small_thing clothes"),
@@ -216,13 +216,12 @@ GIVING_MODES = (
     (Mode("present", False),),
     (Mode("future", False), Mode("future", True)),
 )
-PAST_OR_PRESENT = ((Mode("past", False),), (Mode("past", True),), (Mode("present", False),))
 TO_WHOM = {name: after_preposition("", "à", name) for name in (*NAMED[0], *NAMED[2], *NAMED[3])}
 TO_WHOM_WITH_TO = {
     name: after_preposition("to", "à", name) for name in (*NAMED[0], *NAMED[2], *NAMED[3])
 }
 DATIVES = {
-    I: ((TO_HIM, TO_HER, TO_THEM),),
+    JE: ((TO_HIM, TO_HER, TO_THEM),),
     WE: ((TO_HIM, TO_HER, TO_THEM),),
     YOU: ((TO_HIM, TO_HER, TO_ME, TO_US),),
 }
@@ -274,7 +273,7 @@ def giving_pronoun(choose: Choose) -> Draft | None:
 
 
 OBJECTS: dict[int, tuple[tuple[ObjectPronoun, ...], ...]] = {
-    I: ((HIM, HER, THEM, YOU_OBJECT),),
+    JE: ((HIM, HER, THEM, YOU_OBJECT),),
     WE: ((HIM, HER, THEM, YOU_OBJECT),),
     YOU: ((ME, US, HIM, HER, THEM),),
 }
@@ -300,7 +299,7 @@ CHAINS = (
     ("find", "open", "container"),
     ("open", "close", "container opening"),
     ("find", "read", "text"),
-    ("buy", "read", "text"),
+    ("buy", "read", "print"),
     ("write", "send", "written"),
     ("find", "take", "small_thing"),
     ("buy", "lose", "small_thing clothes"),

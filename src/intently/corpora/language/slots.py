@@ -6,12 +6,12 @@ from functools import cache
 
 from intently.corpora.language.phrases import (
     HE,
+    JE,
     NOTHING,
     SHE,
     THEY_M,
     WE,
     YOU,
-    I,
     Phrase,
     Slot,
     after_preposition,
@@ -27,7 +27,7 @@ STOP, ASK = phrase(".", "."), phrase("?", "?")
 PRONOUNS = tuple(
     Phrase((english,), (french,), None, agreement)
     for english, french, agreement in (
-        ("I", "je", I),
+        ("I", "je", JE),
         ("you", "vous", YOU),
         ("he", "il", HE),
         ("she", "elle", SHE),
@@ -47,7 +47,7 @@ PETS = phrases(nouns("pet"), "possessive genitive")
 SOME_ANIMALS = phrases(nouns("beast"), "a this these numbers")
 KIND_ANIMALS = phrases(nouns("beast"), "the a this these", adjectives=True)
 
-SPEAKERS = tuple(p for p in PRONOUNS if p.agreement in (I, YOU, WE))
+SPEAKERS = tuple(p for p in PRONOUNS if p.agreement in (JE, YOU, WE))
 SOMEONE: Slot = (
     *(PRONOUNS,) * 4,
     *(SPEAKERS,) * 4,
@@ -124,8 +124,9 @@ BEHIND = places("behind", "behind", "derrière")
 NEAR = places("near behind", "near", "près de")
 FRONT = places("behind goal", "in front of", "devant")
 WITH = tuple(after_preposition("with", "avec", p) for p in NAMES + KIN)
-# Where small things, people and large animals, and food may be.
+# Where small things, pets, people and large animals, and food may be.
 PLACES: Slot = (IN, INSIDE, ON, ON, UNDER, BEHIND, NEAR, FRONT)
+HOMES: Slot = (IN, IN, ON, UNDER, BEHIND, NEAR, FRONT)
 ROOMS: Slot = (IN, IN, BEHIND, NEAR, FRONT, places("on_foot", "on", "sur"))
 LARDERS: Slot = (places("kitchen house hotel", "in", "dans"), places("surface", "on", "sur"))
 TO: Slot = (places("goal", "to", "à"),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
@@ -12,14 +13,21 @@ from zlib import crc32
 from intently.corpora.language.because import because
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
 from intently.corpora.language.pair import (
+    Draft,
     Pair,
     english_side,
     french_side,
 )
 from intently.corpora.language.parsing import translations
 from intently.corpora.language.sentences import (
+    COUNTS,
+    FOOD,
+    GENERAL,
     Choose,
 )
+from intently.corpora.language.slots import when
+from intently.corpora.language.words import Name
+from intently.errors import ArgumentError, build
 
 SPLITS = ("train", "validation", "test", "novel", "deeper")
 
@@ -56,9 +64,12 @@ def language(split: str, seed: int = 0) -> Iterator[Pair]:
     True
     """
     if split not in SPLITS:
-        raise ValueError(
-            f"split: expected one of {', '.join(SPLITS)}, got {split!r}; "
-            "the splits are listed in intently.corpora.SPLITS"
+        raise build(
+            ArgumentError,
+            "split",
+            f"one of {', '.join(SPLITS)}",
+            repr(split),
+            fix="choose one of intently.corpora.SPLITS",
         )
     return stream(split, seed)
 
@@ -70,21 +81,13 @@ def stream(split: str, seed: int) -> Iterator[Pair]:
     table = weighted(DEEPER if split == "deeper" else FAMILIES)
     others = weighted(tuple(f for f in FAMILIES if f[0] != "because"))
     reserved = RESERVED.get(split)
-    novel = split == "novel"
     while True:
-        if not novel:
+        if split == "novel":
+            kind, draft = novel(random, choose, others)
+        else:
             kind, family = table[int(random() * len(table))]
             draft = family(choose)
             while draft is None or draft.held:
-                draft = family(choose)
-        elif random() < NOVEL_BECAUSE:
-            kind, draft = "because", because(choose)
-            while draft is None or draft.held < 2:
-                draft = because(choose)
-        else:
-            draft = None
-            while draft is None or not draft.held:
-                kind, family = others[int(random() * len(others))]
                 draft = family(choose)
         source, source_words = english_side(draft)
         if reserved is not None and crc32(source.encode()) % 100 not in reserved:
@@ -93,6 +96,25 @@ def stream(split: str, seed: int) -> Iterator[Pair]:
             continue
         target, target_words = french_side(draft)
         yield Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
+
+
+def novel(
+    random: Callable[[], float], choose: Choose, others: tuple[tuple[str, Family], ...]
+) -> tuple[str, Draft]:
+    """Return the kind and the draft of a sentence with a held-out combination of words.
+
+    In a because-sentence that is the adjective with the noun that the pronoun stands for.
+    """
+    if random() < NOVEL_BECAUSE:
+        while True:
+            draft = because(choose)
+            if draft is not None and draft.held == 2:
+                return "because", draft
+    while True:
+        kind, family = others[int(random() * len(others))]
+        draft = family(choose)
+        if draft is not None and draft.held:
+            return kind, draft
 
 
 def chooser(random: Callable[[], float]) -> Choose:
@@ -140,6 +162,33 @@ def vocabulary() -> tuple[list[str], list[str]]:
         english.update(pair.source_words)
         french.update(pair.target_words)
     return sorted(english), sorted(french)
+
+
+@cache
+def size() -> int:
+    """Return how many sentences the two largest families hold: a lower bound for the language.
+
+    Counted, not estimated: each verb with each subject, tense, object and time that go together,
+    every English side once.
+
+    >>> size() > 10_000_000
+    True
+    """
+    total = 0
+    for verb in {frame.verb for frame in (*GENERAL, *FOOD)}:
+        frames = [frame for frame in (*GENERAL, *FOOD) if frame.verb is verb]
+        objects = {p.english: p for f in frames for group in f.objects for p in group}
+        denied = {p.denied.english: p for p in objects.values() if p.english[0] not in COUNTS}
+        subjects = {p.english: p for group in frames[0].subjects for p in group}
+        same_noun = Counter(p.noun for p in objects.values())
+        for subject in subjects.values():
+            if isinstance(subject.noun, Name):
+                continue
+            for mode in {m for group in frames[0].modes[subject.agreement] for m in group}:
+                times = when(mode.tense, mode.negative, "h" in verb.tenses)
+                possible = len(denied if mode.negative else objects) - same_noun[subject.noun]
+                total += possible * len({time for group in times for time in group})
+    return total
 
 
 @cache

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from intently.corpora.language.lexicon import VERBS
 from intently.corpora.language.phrases import (
     HE,
+    JE,
     POSSIBLE,
     SHE,
     SURE,
@@ -20,7 +21,6 @@ from intently.corpora.language.phrases import (
     THEY_M,
     WE,
     YOU,
-    I,
     Link,
     Phrase,
     Words,
@@ -28,16 +28,16 @@ from intently.corpora.language.phrases import (
 from intently.corpora.language.words import rows
 
 # Rows of a conjugation table (je, il, nous, vous, ils) by who the subject is.
-ROW = {I: 0, HE: 1, SHE: 1, WE: 2, YOU: 3, THEY_M: 4, THEY_F: 4}
+ROW = {JE: 0, HE: 1, SHE: 1, WE: 2, YOU: 3, THEY_M: 4, THEY_F: 4}
 AVOIR = ("ai", "a", "avons", "avez", "ont")
 ETRE = ("suis", "est", "sommes", "êtes", "sont")
 IMPERFECT = ("ais", "ait", "ions", "iez", "aient")
 FUTURE = ("ai", "a", "ons", "ez", "ont")
 AUXILIARY = {
     "can": ("peux", "peut", "pouvons", "pouvez", "peuvent"),
-    "want to": ("veux", "veut", "voulons", "voulez", "veulent"),
+    "want": ("veux", "veut", "voulons", "voulez", "veulent"),
 }
-REFLEXIVE = {I: "me", WE: "nous", YOU: "vous", HE: "se", SHE: "se", THEY_M: "se", THEY_F: "se"}
+REFLEXIVE = {JE: "me", WE: "nous", YOU: "vous", HE: "se", SHE: "se", THEY_M: "se", THEY_F: "se"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class Verb:
     ('ne', 'a', 'pas', 'traversé')
     """
 
-    __slots__ = ("english", "être", "forms", "future", "infinitive", "name", "past", "present",
-                 "cache", "state", "tail", "tenses")  # fmt: skip
+    __slots__ = ("cache", "english", "future", "infinitive", "name", "past", "present", "state",
+                 "tail", "takes_être", "tenses")  # fmt: skip
 
     def __init__(self, english: list[str], french: list[str], tenses: str) -> None:
         self.name = english[0]
         self.english = tuple(tuple(form.split("_")) for form in english)
         verb, _, auxiliary = french[0].partition("+")
-        self.être = auxiliary == "être"
+        self.takes_être = auxiliary == "être"
         self.infinitive, *tail = verb.split("_")
         self.tail: Words = tuple(tail)
         stem = self.infinitive.removesuffix("er")
@@ -161,57 +161,51 @@ class Verb:
     ) -> Phrase:
         """Build what calling returns: the words of both sides and their links."""
         row = ROW[agreement]
-        english, meaning = self.english_words(tense, agreement, negative, asked)
+        english, helper, content = self.english_words(tense, agreement, negative, asked)
+        negator = content if helper is None else range(helper, helper + 1)
+        if self.name == "be" and negative and tense != "future":
+            negator = range(len(english) - 1, len(english))
         french: list[str] = []
         links: list[Link] = []
-        helper = 0 if len(english) > len(self.english[0]) and not asked else None
-        content = range(meaning, len(english))
 
-        def put(word: str, sources: object, sure: bool = SURE) -> None:
-            for i in sources if isinstance(sources, range) else (sources,):
-                if isinstance(i, int):
-                    links.append((i, len(french), sure))
+        def put(word: str, sources: range, sure: bool = SURE) -> None:
+            links.extend((i, len(french), sure) for i in sources)
             french.append(word)
 
-        negator = meaning - 1 if self.name == "be" and meaning else (0 if negative else None)
-        if self.name == "be":
-            negator, content = len(english) - 1 if tense != "future" else 0, range(len(english))
-            content = range(0, 1) if tense != "future" else range(1, 2)
-        if negative:
-            put("ne", negator)
-        pronoun_at = len(english)
+        def put_pronoun() -> None:
+            if pronoun is not None:
+                put(pronoun.french, range(len(english) - 1, len(english)))
+
         if pronoun is not None:
             english = (*english, pronoun.english)
-            if tense not in ("can", "want"):
-                put(pronoun.french, pronoun_at)
+        if negative:
+            put("ne", negator)
+        if tense not in ("can", "want"):
+            put_pronoun()
         if self.infinitive.startswith("s'"):
             put(REFLEXIVE[agreement], content, POSSIBLE)
         if tense in ("can", "want"):
-            words = AUXILIARY["can" if tense == "can" else "want to"]
-            put(words[row], range(meaning if tense == "can" or negative else 1))
+            modal = range(0, 1) if tense == "can" else range(content.start - 2, content.start - 1)
+            put(AUXILIARY[tense][row], modal)
             if negative:
                 put("pas", negator)
-            if pronoun is not None:
-                put(pronoun.french, pronoun_at)
-            put(self.infinitive, content)
+            put_pronoun()
             if tense == "want":
-                links.append((meaning - 1, len(french) - 1, POSSIBLE))
+                links.append((content.start - 1, len(french), POSSIBLE))
+            put(self.infinitive, content)
         elif tense == "past" and not self.state:
-            auxiliary = (ETRE if self.être else AVOIR)[row]
-            put(auxiliary, content, POSSIBLE)
-            if helper is not None:
-                links.append((helper, len(french) - 1, POSSIBLE))
+            put((ETRE if self.takes_être else AVOIR)[row], range(content.stop), POSSIBLE)
             if negative:
                 put("pas", negator)
-            if self.être:
+            if self.takes_être:
                 agree = agreement
             elif pronoun is not None and pronoun.direct:
                 agree = pronoun.agreement
             put(participle(self.past, HE if agree is None else agree), content)
         else:
+            if tense == "future" and helper is not None:
+                links.append((helper, len(french), POSSIBLE if negative else SURE))
             put(self.simple(tense, row), content)
-            if tense == "future" and not asked:
-                links.append((0, len(french) - 1, POSSIBLE if negative else SURE))
             if negative:
                 put("pas", negator)
         for word in self.tail:
@@ -220,44 +214,48 @@ class Verb:
 
     def english_words(
         self, tense: str, agreement: int, negative: bool, asked: bool
-    ) -> tuple[Words, int]:
-        """Return the English words and the index of the first that carries the meaning."""
+    ) -> tuple[Words, int | None, range]:
+        """Return the English words, the index of the auxiliary, and those of the verb itself."""
         base, third, past = self.english
         singular = agreement in (HE, SHE)
+        if self.name == "be" and not asked:
+            words = be_words(tense, agreement, negative)
+            return (words, 0, range(1, 2)) if tense == "future" else (words, None, range(0, 1))
+        helpers: Words = ()
         if asked:
-            return base, 0
-        if self.name == "be":
-            return be_words(tense, agreement, negative), 0
-        if tense == "future":
-            return ("won't" if negative else "will", *base), 1
-        if tense == "can":
-            return ("can't" if negative else "can", *base), 1
-        if tense == "want":
-            if negative:
-                return ("doesn't" if singular else "don't", "want", "to", *base), 3
-            return ("wants" if singular else "want", "to", *base), 2
-        if tense == "past":
-            return ("didn't", *base) if negative else past, 1 if negative else 0
-        if negative:
-            return ("doesn't" if singular else "don't", *base), 1
-        return (third if singular else base), 0
+            verb = base
+        elif tense in ("future", "can"):
+            helpers, verb = (NEGATED[tense] if negative else AFFIRMED[tense],), base
+        elif negative:
+            does = "didn't" if tense == "past" else "doesn't" if singular else "don't"
+            helpers, verb = (does, "want", "to") if tense == "want" else (does,), base
+        elif tense == "want":
+            helpers, verb = ("wants" if singular else "want", "to"), base
+        else:
+            verb = past if tense == "past" else third if singular else base
+        content = range(len(helpers), len(helpers) + len(verb))
+        return (*helpers, *verb), 0 if helpers else None, content
+
+
+AFFIRMED = {"future": "will", "can": "can"}
+NEGATED = {"future": "won't", "can": "can't"}
 
 
 def be_words(tense: str, agreement: int, negative: bool) -> Words:
     """Return the English forms of be.
 
-    >>> be_words("present", I, negative=True), be_words("past", WE, negative=True)
+    >>> be_words("present", JE, negative=True), be_words("past", WE, negative=True)
     (('am', 'not'), ("weren't",))
     """
     if tense == "future":
         return ("won't" if negative else "will", "be")
     if tense == "past":
-        form = "was" if agreement in (I, HE, SHE) else "were"
+        form = "was" if agreement in (JE, HE, SHE) else "were"
     else:
-        form = "am" if agreement == I else "is" if agreement in (HE, SHE) else "are"
+        form = "am" if agreement == JE else "is" if agreement in (HE, SHE) else "are"
     if not negative:
         return (form,)
     return ("am", "not") if form == "am" else (form + "n't",)
 
 
-VERB = {english[0]: Verb(english, french, tenses[0]) for english, french, tenses in rows(VERBS)}
+VERB = {english[0]: Verb(english, french, tenses[0]) for english, tenses, french in rows(VERBS)}

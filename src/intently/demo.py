@@ -1,0 +1,265 @@
+"""The demo: an attention model learns to translate, and shows what it looked at.
+
+Everything is made here: the corpus by the built-in grammar, the model by training, the pictures
+from the attention of the trained model.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from intently import show
+from intently.corpora import SHOWN, Pair, language, sample
+from intently.corpora.files import ParallelText
+from intently.decoding import SearchOptions
+from intently.evaluation import (
+    Evaluation,
+    best_alignment_head,
+    alignment_errors,
+    evaluate_pairs,
+    forced,
+    noun_choices,
+    switched_off,
+)
+from intently.runs import Run, fit
+from intently.text import Tokenizer, words
+from intently.training import TrainingOptions, display
+from intently.training.checkpoint import replace_file, versions
+from intently.translator import AlignmentHead, Translation, Translator
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much the demo does: sentence pairs, steps, and sentences evaluated of each split."""
+
+    name: str
+    pairs: int
+    steps: int
+    sentences: int
+    batch_tokens: int = 2000
+    learning_rate: float = 0.005
+
+
+QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
+USUAL = Size("usual", pairs=220_000, steps=1_150, sentences=1_000)
+THOROUGH = Size("thorough", pairs=1_400_000, steps=5_200, sentences=2_000, batch_tokens=3000)
+
+RARE_NAMES = 0.1
+"""Share of the sentences with a man's name in which it is replaced by one nobody has heard."""
+
+
+def options(size: Size) -> TrainingOptions:
+    """Return the training options of the demo in one of its sizes."""
+    return TrainingOptions().with_flags(
+        steps=size.steps,
+        learning_rate=size.learning_rate,
+        warmup=min(100, size.steps // 5),
+        schedule="constant",
+        cooldown=0.5,
+        optimiser="muon",
+        batch_tokens=size.batch_tokens,
+        label_smoothing=0.0,
+        dropout=0.0,
+        weight_decay=0.0,
+        source_tokenizer="word",
+        target_tokenizer="word",
+        save_every=max(100, size.steps // 5),
+        evaluate_every=size.steps,
+        max_length=48,
+    )
+
+
+def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, Tokenizer]]:
+    """Return the demo's training text and its word tokenizers.
+
+    In a few sentences a name is one that occurs nowhere else and so is no word of the vocabulary:
+    that is how the model learns to carry a word it does not know to the other side.
+    """
+    stream = language("train", seed)
+    pairs = [next(stream) for _ in range(size.pairs)]
+    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    source, target = (Tokenizer.train(side[:100_000], "word", 5000) for side in sides)
+    chance = random.Random(seed)
+    men = ("Paul", "Lucas", "Thomas")
+    for i, pair in enumerate(pairs):
+        found = [name for name in men if name in pair.source_words and name in pair.target_words]
+        if found and chance.random() < RARE_NAMES:
+            strange = "".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in "123")
+            for side in sides:
+                side[i] = side[i].replace(found[0], strange.capitalize())
+    return ParallelText(*sides, report="the built-in language"), (source, target)
+
+
+def run(
+    size: Size,
+    out: Path,
+    console: Console,
+    *,
+    resume: bool = False,
+) -> dict[str, Any] | None:
+    """Run the demo and return what ``result.json`` holds, None where it was interrupted.
+
+    ``out`` gets the model, ``result.json`` and the pictures. ``resume`` goes on with an interrupted
+    demo; a finished one in ``out`` is replaced.
+    """
+    began = time.perf_counter()
+    if not resume and (out / "result.json").is_file():
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+        (out / "result.json").unlink()
+    console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
+    text, tokenizers = corpus(size)
+    console.print(
+        f"[bold]2[/] training a Transformer for {size.steps:,} steps on {torch.get_num_threads()} threads"
+    )
+    with display(console) as progress:
+        done = fit(
+            text, options(size), out, tokenizers=tokenizers, progress=progress, resume=resume
+        )
+    del text
+    if done.history.stopped == "interrupted":
+        return None
+    console.print("[bold]3[/] evaluating on sentences it has never seen")
+    result = evaluate(done, size)
+    console.print("[bold]4[/] translating")
+    shown = translate_shown(done.translator)
+    result["translations"] = [
+        {"source": made.source, "output": made.text, "reference": pair.target}
+        for pair, made in zip(SHOWN, shown)
+    ]
+    console.print(f"[bold]5[/] writing pictures to {out}")
+    pictures(done, shown, result, out)
+    done.translator.save(out / "model")
+    result["seconds"] = round(time.perf_counter() - began, 1)
+    result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    result["versions"] = versions()
+    result["threads"] = torch.get_num_threads()
+    replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
+    return result
+
+
+def evaluate(done: Run, size: Size) -> dict[str, Any]:
+    """Score a trained translator on every split, choose its alignment head, and look at *it*."""
+    translator = done.translator
+    result: dict[str, Any] = {
+        "size": asdict(size),
+        "parameters": sum(p.numel() for p in translator.model.parameters()),
+        "training_seconds": round(done.history.records[-1].seconds, 1),
+        "target_tokens": done.history.records[-1].tokens,
+        "splits": {},
+    }
+    novel: list[Pair] = []
+    for split in ("test", "novel", "deeper"):
+        pairs = sample(split, size.sentences)
+        novel = pairs if split == "novel" else novel
+        result["splits"][split] = evaluate_pairs(translator, pairs).to_dict()
+    result["alignment"] = _alignment(translator, min(200, size.sentences))
+    result["it"] = _it(translator, [pair for pair in novel if pair.pronoun])
+    return result
+
+
+def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
+    """Choose the alignment head on validation sentences, and measure it on test sentences."""
+    head, _ = best_alignment_head(translator, sample("validation", sentences))
+    translator.alignment_head = head
+    errors = alignment_errors(translator, sample("test", sentences))
+    return {
+        "head": list(head),
+        "error_rate": errors[head],
+        "all_heads": {f"{layer}·{number}": error for (layer, number), error in errors.items()},
+    }
+
+
+def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
+    """Return how often the best encoder head picks the right noun, and what the model is without it.
+
+    The head is chosen on validation sentences and measured on ``because``.
+    """
+    validation = [pair for pair in sample("validation", 600) if pair.pronoun]
+    choices = noun_choices(translator, validation)
+    head = max(choices, key=lambda h: choices[h])
+    with switched_off(translator.model, head):
+        without: Evaluation = evaluate_pairs(translator, because)
+    return {
+        "head": list(head),
+        "right_noun": noun_choices(translator, because)[head],
+        "sentences": len(because),
+        "pronouns_right": evaluate_pairs(translator, because).pronouns,
+        "pronouns_right_without_head": without.pronouns,
+    }
+
+
+def translate_shown(translator: Translator) -> list[Translation]:
+    """Translate the fixed list, none of which was in the training data."""
+    return translator.translate([pair.source for pair in SHOWN], SearchOptions(beam=4))
+
+
+def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
+    """Draw the loss, the alignment of each listed sentence, every head for one, and where *it* looks."""
+    folder = out / "pictures"
+    folder.mkdir(parents=True, exist_ok=True)
+    history = [record._asdict() for record in done.history.records]
+    show.training(history, title="Learning to translate", save=folder / "loss.png")
+    head = AlignmentHead(*result["alignment"]["head"])
+    for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
+        gold = pair.alignment if made.text == pair.target else None
+        show.alignment(
+            made.alignment, gold=gold, title=f"{head.layer}, head {head.head}",
+            save=folder / f"alignment-{number:02d}.png",
+        )  # fmt: skip
+    because = [(pair, made) for pair, made in zip(SHOWN, shown) if pair.pronoun]
+    show.heads(
+        because[0][1].words, title=because[0][0].source, highlight=tuple(head),
+        caption="the head that aligns best", save=folder / "heads.png",
+    )  # fmt: skip
+    layer, number = result["it"]["head"]
+    for pair, _ in because:
+        matrix = forced(done.translator, pair.source, pair.target)[layer][number]
+        adjective = words(pair.source)[-2]
+        show.alignment(
+            matrix, title=f"What each word looks at: {layer}, head {number}",
+            save=folder / f"it-{adjective}.png",
+        )  # fmt: skip
+
+
+def table(result: dict[str, Any], console: Console) -> None:
+    """Print the result as a short table."""
+    from rich.table import Table
+
+    scores = Table(title="What it learned", title_justify="left")
+    for name in ("sentences", "exact match", "BLEU", "il/elle right"):
+        scores.add_column(name if name != "sentences" else "", justify="left" if name == "sentences" else "right")
+    for split, row in result["splits"].items():
+        pronouns = "" if row["pronouns"] is None else f"{row['pronouns']:.1%} of {row['because']}"
+        scores.add_row(
+            f"{split} ({row['sentences']:,})", f"{row['exact']:.1%}", f"{row['bleu']['value']:.1f}", pronouns
+        )
+    console.print(scores)
+    for made in result["translations"]:
+        mark = "[green]✓[/]" if made["output"] == made["reference"] else "[red]✗[/]"
+        console.print(f"{mark} {made['source']}  →  {made['output']}", highlight=False)
+    it, align = result["it"], result["alignment"]
+    console.print(
+        f"\nalignment error {align['error_rate']:.3f} ({align['head'][0]}, head {align['head'][1]}); "
+        f"in {it['head'][0]}, head {it['head'][1]}, the pronoun weighs the right noun above the wrong "
+        f"one in {it['right_noun']:.0%} of {it['sentences']} unseen sentences; with that head switched "
+        f"off il/elle is right in {it['pronouns_right_without_head']:.1%}",
+        highlight=False,
+    )
+    console.print(
+        f"{result['seconds']:.0f} s, {result['peak_memory_mb']:,} MB, {result['parameters']:,} parameters",
+        highlight=False,
+    )

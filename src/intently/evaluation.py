@@ -1,0 +1,191 @@
+"""How good a translator is: exact match, BLEU, chrF, alignment error, and what *it* looks at."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from intently.corpora import Alignment, Pair, alignment_error_rate
+from intently.decoding import SearchOptions
+from intently.errors import ArgumentError, build
+from intently.matrix import LazyMatrix, Merged
+from intently.modules import MultiHeadAttention
+from intently.text import words
+from intently.training.metrics import Score, bleu, chrf, exact_match
+from intently.translator import AlignmentHead, Translation, Translator
+
+GREEDY = SearchOptions(beam=1)
+FINAL = (".", "?", "!", "。")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a translator on a list of sentence pairs.
+
+    ``exact`` is the share of outputs equal to the reference; ``pronouns`` the share of pronouns of
+    because-sentences with the right gender, None where the corpus does not mark them.
+    """
+
+    sentences: int
+    exact: float
+    bleu: Score
+    chrf: Score
+    pronouns: float | None = None
+    because: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def evaluate(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    options: SearchOptions = GREEDY,
+) -> tuple[Evaluation, list[Translation]]:
+    """Translate ``sources`` and score the outputs against one reference each."""
+    found = translator.translate(sources, options)
+    texts = [translation.text for translation in found]
+    scores = Evaluation(
+        len(texts), exact_match(texts, references), bleu(texts, references), chrf(texts, references)
+    )
+    return scores, found
+
+
+def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
+    """Score greedy translations of built-in pairs, their pronouns too."""
+    scores, found = evaluate(
+        translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
+    )
+    marked = [(pair, made) for pair, made in zip(pairs, found) if pair.pronoun]
+    if not marked:
+        return scores
+    right = sum(_pronoun(made.text) == pair.pronoun.expected for pair, made in marked if pair.pronoun)
+    return Evaluation(
+        scores.sentences, scores.exact, scores.bleu, scores.chrf, right / len(marked), len(marked)
+    )
+
+
+def _pronoun(text: str) -> str | None:
+    """Return the last il, elle, ils or elles of a sentence, the one of the because-clause."""
+    found = [word for word in words(text.lower()) if word in ("il", "elle", "ils", "elles")]
+    return found[-1] if found else None
+
+
+# --- word alignment -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def forced(translator: Translator, source: str, target: str) -> dict[str, LazyMatrix]:
+    """Return every layer's attention merged to words while the model is made to write ``target``.
+
+    Rows of a decoder belong to the produced words; EOS is left out.
+    """
+    s_ids, t_ids = translator.encode_pair(source, target)
+    columns = translator.source_tokenizer.group_ids(s_ids[0].tolist())
+    rows = translator.target_tokenizer.group_ids(t_ids[0, 1:].tolist())
+    s_words, t_words = words(source), words(target)
+    found: dict[str, LazyMatrix] = {}
+    for name, matrix in translator.model.attentions(s_ids, t_ids).items():
+        one = matrix[0]
+        if name.startswith("encoder"):
+            found[name] = Merged(one, columns, columns).label(s_words, s_words)
+        elif name.endswith("cross"):
+            found[name] = Merged(one, rows, columns).label(t_words, s_words)
+    return found
+
+
+def links(weights: torch.Tensor, target: Sequence[str]) -> set[tuple[int, int]]:
+    """Return the links (source, target) of weights (words, words): each row's heaviest column.
+
+    A final full stop says nothing and is left out, as row and as column.
+    """
+    last = len(target) - 1 if target and target[-1] in FINAL else len(target)
+    return {(int(j), i) for i, j in enumerate(weights.argmax(-1).tolist()) if i < last}
+
+
+def alignment_errors(
+    translator: Translator, pairs: Sequence[Pair]
+) -> dict[AlignmentHead, float]:
+    """Return the alignment error rate of every cross-attention head, forced to write the reference.
+
+    Gold links of the final full stop are left out too. Source: Och & Ney 2003, section 4.
+    """
+    predicted: dict[AlignmentHead, list[set[tuple[int, int]]]] = defaultdict(list)
+    gold = []
+    for pair in pairs:
+        gold.append(_without_stop(pair))
+        for name, matrix in forced(translator, pair.source, pair.target).items():
+            if name.endswith("cross"):
+                dense = matrix.dense()
+                for head in range(len(dense)):
+                    predicted[AlignmentHead(name, head)].append(
+                        links(dense[head], pair.target_words)
+                    )
+    return {head: alignment_error_rate(found, gold) for head, found in predicted.items()}
+
+
+def _without_stop(pair: Pair) -> Alignment:
+    stop = len(pair.target_words) - 1 if pair.target_words[-1] in FINAL else -1
+    sure, possible = (
+        frozenset(link for link in side if link[1] != stop)
+        for side in (pair.alignment.sure, pair.alignment.possible)
+    )
+    return Alignment(sure, possible)
+
+
+def best_alignment_head(translator: Translator, pairs: Sequence[Pair]) -> tuple[AlignmentHead, float]:
+    """Return the head with the lowest alignment error on ``pairs``, and that error."""
+    errors = alignment_errors(translator, pairs)
+    head = min(errors, key=lambda h: errors[h])
+    return head, errors[head]
+
+
+# --- what *it* looks at ---------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return, for every encoder head, how often *it* weighs the right noun above the wrong one."""
+    right: dict[AlignmentHead, int] = defaultdict(int)
+    marked = [pair for pair in pairs if pair.pronoun]
+    if not marked:
+        raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
+    for pair in marked:
+        assert pair.pronoun is not None
+        p = pair.pronoun
+        for name, matrix in forced(translator, pair.source, pair.target).items():
+            if name.startswith("encoder"):
+                row = matrix[..., p.source, :]
+                for head, better in enumerate((row[:, p.right] > row[:, p.wrong]).tolist()):
+                    right[AlignmentHead(name, head)] += better
+    return {head: count / len(marked) for head, count in right.items()}
+
+
+@contextmanager
+def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
+    """Within the block the head's values do not reach the output: its columns of the output map are 0."""
+    module = attention_module(model, head.layer)
+    with torch.no_grad():
+        columns = slice(head.head * module.e, (head.head + 1) * module.e)
+        kept = module.out_weight[:, columns].clone()
+        module.out_weight[:, columns] = 0
+        try:
+            yield
+        finally:
+            module.out_weight[:, columns] = kept
+
+
+def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
+    """Return the module that a name such as "decoder.1.cross" stands for."""
+    side, number, kind = layer.split(".")
+    found = model.get_submodule(f"{side}.{number}.{kind}_attention")
+    assert isinstance(found, MultiHeadAttention)
+    return found

@@ -1,0 +1,77 @@
+"""What a run is judged by while it trains: the translations of the dev set, and its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from intently.decoding import SearchOptions, search
+from intently.errors import ArgumentError, build
+from intently.models.transformer import Transformer
+from intently.training.batches import Pairs, epoch
+from intently.training.loss import batch_loss
+from intently.training.metrics import bleu, exact_match
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Sentences to translate after every so many steps: hand it to ``train(validate=…)``.
+
+    ``sources`` (token ids without specials) are searched, by default greedily, ``decode`` turns
+    ids into a sentence, and the outcome is compared with ``references``. ``pairs``, where given,
+    are those whose loss is measured.
+
+    >>> from intently.models.transformer import TransformerOptions
+    >>> dev = DevSet([[4], [5]], ["Il boit.", "Elle dort."], decode=lambda ids: "Il boit.")
+    >>> model = Transformer(TransformerOptions(8, 8, width=16))
+    >>> sorted(dev(model)), dev(model)["exact"]
+    (['bleu', 'exact'], 50.0)
+    """
+
+    sources: Sequence[Sequence[int]]
+    references: Sequence[str]
+    decode: Callable[[list[int]], str]
+    pairs: Pairs | None = None
+    search: SearchOptions = SearchOptions(beam=1)  # noqa: RUF009 - frozen
+    batch_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.references) or not self.sources:
+            expected = f"as many as references, {len(self.references)}, and at least one"
+            raise build(ArgumentError, "sources", expected, f"{len(self.sources)} sentences")
+
+    def __call__(self, model: Transformer) -> dict[str, float]:
+        """Return "bleu" and "exact" (matches), from 0 to 100, and "loss" where there are pairs."""
+        found = search(
+            model, self.sources, self.search, batch_tokens=self.batch_tokens, keep_attention=False
+        )
+        hypotheses = [self.decode(best.ids) for best, *_ in found]
+        scores = {
+            "bleu": bleu(hypotheses, self.references).value,
+            "exact": 100 * exact_match(hypotheses, self.references),
+        }
+        if self.pairs is not None:
+            scores["loss"] = dev_loss(model, self.pairs, self.batch_tokens)
+        return scores
+
+
+@torch.no_grad()
+def dev_loss(model: Transformer, pairs: Pairs, batch_tokens: int = 8192) -> float:
+    """Return the mean cross entropy, in nats per target token, without label smoothing.
+
+    The model is used in the mode it is in.
+
+    >>> from intently.models.transformer import TransformerOptions
+    >>> model = Transformer(TransformerOptions(8, 8, width=16)).eval()
+    >>> _ = torch.nn.init.zeros_(model.target_embedding.weight)
+    >>> round(dev_loss(model, Pairs([[4]], [[5]])), 4)  # log 8
+    2.0794
+    """
+    device = next(model.parameters()).device
+    total, tokens = 0.0, 0
+    for batch in epoch(pairs, batch_tokens, seed=0):
+        loss, count = batch_loss(model, batch.to(device))
+        total, tokens = total + loss.item(), tokens + count
+    return total / tokens

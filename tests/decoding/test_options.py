@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from intently.decoding import SearchOptions
+from intently.errors import ArgumentError, KindError
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    (dict(beam=0), ArgumentError, "beam: expected an int ≥ 1; got 0."),
+    (dict(beam=2.5), KindError, "beam: expected an int ≥ 1; got 2.5."),
+    (
+        dict(beam=3, n_best=4),
+        ArgumentError,
+        "n_best: expected at most beam=3; got 4. A beam of that width ends with that many "
+        "hypotheses. Widen the beam.",
+    ),
+    (dict(length_penalty="long"), KindError, "length_penalty: expected a number; got 'long'."),
+    (
+        dict(length_penalty=float("nan")),
+        ArgumentError,
+        "length_penalty: expected a finite number; got nan.",
+    ),
+    (dict(max_length=0), ArgumentError, "max_length: expected an int ≥ 1; got 0."),
+    (
+        dict(max_length=4, min_length=4),
+        ArgumentError,
+        "min_length: expected less than max_length=4; got 4. EOS needs a step of its own.",
+    ),
+    (dict(forbid=(-1,)), ArgumentError, "forbid: expected an int ≥ 0; got -1."),
+    (
+        dict(forbid=(3, 2)),
+        ArgumentError,
+        "forbid: expected ids other than EOS=2; got (3, 2). Without it no output ends. "
+        "Set min_length.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "message"), REFUSED)
+def test_contradictions_are_refused(
+    given: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        SearchOptions(**given)
+    assert str(caught.value) == message
+
+
+def test_the_limit_leaves_room_for_the_least_length() -> None:
+    assert SearchOptions().limit(0) == 10
+    assert SearchOptions(min_length=30).limit(4) == 31
+    assert SearchOptions(max_length=7).limit(100) == 7

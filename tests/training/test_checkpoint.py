@@ -1,0 +1,152 @@
+"""Checkpoints: whole, or refused by a message that says what is wrong and what to use instead."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from intently.errors import CheckpointError
+from intently.training.checkpoint import Checkpoint, Checkpoints, load_weights, weights
+
+FILES = ["manifest.json", "model.safetensors", "training.safetensors", "state.json"]
+
+
+def checkpoint(number: float) -> Checkpoint:
+    return Checkpoint(
+        {"w": torch.full((3, 2), number)}, {"exp_avg/w": torch.zeros(3)}, {"number": number}
+    )
+
+
+@pytest.fixture
+def two(tmp_path) -> Checkpoints:
+    found = Checkpoints(tmp_path)
+    found.save("step-000001", checkpoint(1.0))
+    found.save("step-000002", checkpoint(2.0), best="step-000001")
+    return found
+
+
+def rewrite_manifest(folder: Path, **changes) -> None:
+    """Change a manifest as another program would: with a checksum that is right."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest.update(changes)
+    manifest.pop("sha256")
+    content = json.dumps(manifest, indent=1, sort_keys=True).encode()
+    manifest["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_what_is_saved_is_loaded(two: Checkpoints) -> None:
+    loaded = two.load()
+    assert loaded.state == {"number": 2.0}
+    assert torch.equal(loaded.model["w"], torch.full((3, 2), 2.0))
+    assert list(loaded.training) == ["exp_avg/w"]
+    assert two.load("step-000001").state == {"number": 1.0}
+    assert (two.latest(), two.best()) == ("step-000002", "step-000001")
+
+
+def test_nothing_is_pickled(two: Checkpoints) -> None:
+    for path in two.folder.rglob("*"):
+        if path.is_file():
+            assert path.suffix in (".json", ".safetensors") or path.name == "latest"
+            with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, KeyError)):
+                pickle.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["cut", "empty", "bit", "gone"])
+def test_damage_is_found_and_the_good_one_named(two: Checkpoints, file: str, damage: str) -> None:
+    path = two.folder / "step-000002" / file
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "bit":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    else:
+        path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"")
+    with pytest.raises(CheckpointError) as caught:
+        two.load()
+    message = str(caught.value)
+    assert "step-000002" in message and file in message
+    assert "newest good checkpoint is step-000001" in message
+    if not (file == "manifest.json" and damage == "gone"):
+        assert "The checkpoint is damaged" in message
+    assert two.load("step-000001").state == {"number": 1.0}
+
+
+def test_a_newer_one_is_refused_by_its_version(two: Checkpoints) -> None:
+    rewrite_manifest(two.folder / "step-000002", version=2, versions={"intently": "7.0"})
+    with pytest.raises(CheckpointError, match=r"version 1 or older; got version 2.*newer.*7\.0"):
+        two.load()
+
+
+def test_a_foreign_one_is_refused_as_such(two: Checkpoints) -> None:
+    rewrite_manifest(two.folder / "step-000002", format="other")
+    with pytest.raises(CheckpointError, match=r"got 'other'\. It is foreign"):
+        two.load()
+    foreign = two.folder / "step-000003"
+    foreign.mkdir()
+    (foreign / "pytorch_model.bin").touch()
+    with pytest.raises(CheckpointError, match=r"a checkpoint of Intently.*got pytorch_model\.bin"):
+        two.load("step-000003")
+
+
+@pytest.mark.parametrize("name", ["../step-000001", "/etc", "step-000001/..", "step-000009", ""])
+def test_names_cannot_leave_the_folder(two: Checkpoints, name: str) -> None:
+    with pytest.raises(CheckpointError, match=r"one of the checkpoints here \(step-000001, step-0"):
+        two.load(name)
+    (two.folder / "latest").write_text(name)
+    with pytest.raises(CheckpointError, match="step-000002"):
+        two.load()
+
+
+def test_a_best_one_elsewhere_is_not_believed(two: Checkpoints) -> None:
+    rewrite_manifest(two.folder / "step-000002", best="../../elsewhere")
+    assert two.best() == "step-000002"
+
+
+def test_no_checkpoints_is_said(tmp_path) -> None:
+    with pytest.raises(CheckpointError, match="got an empty folder"):
+        Checkpoints(tmp_path).load()
+    with pytest.raises(CheckpointError, match="got no such folder"):
+        Checkpoints(tmp_path / "nowhere").load()
+
+
+def test_pruning_keeps_the_newest_and_their_best(tmp_path) -> None:
+    found = Checkpoints(tmp_path)
+    for step in range(1, 6):
+        found.save(f"step-{step:06d}", checkpoint(step), best="step-000002" if step > 1 else None)
+    found.prune(2, upto=5)
+    assert found.names() == ["step-000002", "step-000004", "step-000005"]
+    found.prune(1, upto=4)  # those after step 4 belong to another future
+    assert found.names() == ["step-000002", "step-000004", "step-000005"]
+
+
+def test_a_step_saved_again_gets_a_name_of_its_own(two: Checkpoints) -> None:
+    assert two.free_name(2) == "step-000002-2"
+    two.save("step-000002-2", checkpoint(2.5))
+    two.save("step-000010", checkpoint(10.0))
+    assert two.names() == ["step-000001", "step-000002", "step-000002-2", "step-000010"]
+
+
+def test_weights_of_another_model_change_nothing() -> None:
+    model = nn.Linear(2, 3)
+    before = model.weight.clone()
+    for wrong in ({"weight": torch.zeros(3, 2)}, {"weight": torch.zeros(2, 3), "bias": before}):
+        with pytest.raises(CheckpointError, match="a model with other options"):
+            load_weights(model, wrong)
+    assert torch.equal(model.weight, before)
+
+
+def test_tied_weights_are_saved_once_and_stay_tied() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False)})
+    model["b"] = model["a"]
+    load_weights(model, {"a.weight": torch.ones(2, 2)})
+    assert list(weights(model)) == ["a.weight"]
+    assert torch.equal(model["b"](torch.ones(2)), torch.full((2,), 2.0))

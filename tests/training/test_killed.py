@@ -1,0 +1,157 @@
+"""A run that is killed at any moment and resumed ends with the weights of one never killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny_run as tiny
+import torch
+
+import intently
+from intently.models.transformer import Transformer
+from intently.training import Checkpoints, History, load_weights
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> tuple[Transformer, History]:
+    return tiny.run(tmp_path_factory.mktemp("unbroken"))
+
+
+def start(out: Path) -> subprocess.Popen[str]:
+    source = str(Path(intently.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, tiny.__file__, str(out)],
+        env={**os.environ, "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def without_seconds(history: History) -> tuple:
+    records = [record._replace(seconds=0) for record in history.records]
+    return records, [e._replace(seconds=0) for e in history.evaluations], history.stopped
+
+
+def test_killed_from_outside_at_random_moments(tmp_path, unbroken) -> None:
+    """SIGKILL after a random number of events and a random fraction of a step."""
+    whole, history = unbroken
+    moments = random.Random()
+    kills, events = [], 0
+    for budget in (1, 11, 23, None):  # the last one may run to its end
+        with start(tmp_path) as process:
+            assert process.stdout is not None
+            for count, line in enumerate(process.stdout, 1):
+                events += 1
+                if budget is not None and count >= budget + moments.randrange(4):
+                    time.sleep(moments.random() * 0.01)
+                    process.kill()
+                    kills.append(line.strip())
+                    break
+        assert process.returncode == (0 if budget is None else -signal.SIGKILL), kills
+    resumed, again = tiny.run(tmp_path, resume=True)
+    assert tiny.same_weights(whole, resumed), kills
+    assert without_seconds(again) == without_seconds(history), kills
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing is done after it."""
+
+
+CALLS = [(os, "fsync"), (os, "rename"), (os, "replace"), (shutil, "rmtree")]
+SHORT = tiny.OPTIONS.with_flags(steps=9, evaluate_every=4, warmup=3)
+
+
+def die_at(monkeypatch, moment: int) -> None:
+    """Raise before call number ``moment`` of those that change what a checkpoint is on the disk."""
+    left = [moment]
+
+    def wrapped(function):
+        def call(*args, **kwargs):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return call
+
+    for module, name in CALLS:
+        monkeypatch.setattr(module, name, wrapped(getattr(module, name)))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> tuple[Transformer, History]:
+    return tiny.run(tmp_path_factory.mktemp("short"), SHORT)
+
+
+@pytest.mark.parametrize("moment", [*range(1, 17), *range(17, 50, 4)])
+def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, short, moment) -> None:
+    whole, history = short
+    with monkeypatch.context() as patch:
+        die_at(patch, moment)
+        with pytest.raises(Killed):
+            tiny.run(tmp_path, SHORT)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    for name in checkpoints.names():
+        checkpoints.load(name)  # complete or absent
+    resumed, again = tiny.run(tmp_path, SHORT, resume=True)
+    assert tiny.same_weights(whole, resumed)
+    assert without_seconds(again) == without_seconds(history)
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
+    """Ctrl-C and SIGTERM leave a checkpoint of the last step, and lose nothing."""
+    for number, at in ((signal.SIGINT, 7), (signal.SIGTERM, 20)):
+
+        def stop(event, number=number, at=at) -> None:
+            if event.step == at and type(event).__name__ == "Stepped":
+                signal.raise_signal(number)
+
+        _, history = tiny.run(tmp_path, progress=stop, resume=True)
+        assert history.stopped == "interrupted"
+        assert history.checkpoint is not None and history.checkpoint.name == f"step-{at:06d}"
+    resumed, _ = tiny.run(tmp_path, resume=True)
+    assert tiny.same_weights(unbroken[0], resumed)
+
+
+def test_interrupted_while_evaluating(tmp_path, unbroken) -> None:
+    def stop(event) -> None:
+        if type(event).__name__ == "Evaluating" and event.step == 16:
+            signal.raise_signal(signal.SIGINT)
+
+    _, history = tiny.run(tmp_path, progress=stop)
+    assert (history.stopped, len(history.evaluations)) == ("interrupted", 1)
+    resumed, again = tiny.run(tmp_path, resume=True)
+    assert tiny.same_weights(unbroken[0], resumed)
+    assert without_seconds(again) == without_seconds(unbroken[1])
+
+
+def test_muon_and_two_threads_resume_too(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(optimiser="muon", threads=2, steps=6)
+
+    def stop(event) -> None:
+        if type(event).__name__ == "Stepped" and event.step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    whole, _ = tiny.run(tmp_path / "whole", options)
+    tiny.run(tmp_path / "broken", options, progress=stop)
+    resumed, _ = tiny.run(tmp_path / "broken", options, resume=True)
+    assert tiny.same_weights(whole, resumed)
+
+
+def test_the_best_checkpoint_is_kept_and_can_be_loaded(unbroken) -> None:
+    _, history = unbroken
+    best = max(history.evaluations, key=lambda e: (e.scores["bleu"], -e.step))
+    assert history.best is not None and history.best.name == f"step-{best.step:06d}"
+    net = tiny.model(seed=99)
+    load_weights(net, Checkpoints(history.best.parent).load(history.best.name).model)
+    with torch.no_grad():
+        assert tiny.dev_set()(net.eval()) == best.scores

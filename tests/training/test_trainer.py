@@ -1,0 +1,208 @@
+"""The loop: what it learns, tells, refuses, and leaves as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny_run as tiny
+import torch
+
+from intently.errors import ArgumentError, CheckpointError
+from intently.training import (
+    Checkpoints,
+    DivergedError,
+    Evaluated,
+    Pairs,
+    Saved,
+    Stepped,
+    TrainingOptions,
+    dev_loss,
+    epoch,
+    train,
+)
+
+
+def test_it_learns(tmp_path) -> None:
+    before = dev_loss(tiny.model().eval(), tiny.pairs())
+    options = tiny.OPTIONS.with_flags(steps=80, label_smoothing=0.0, dropout=0.0)
+    net, history = tiny.run(tmp_path, options)
+    after = dev_loss(net, tiny.pairs())
+    assert after < 0.75 * before
+    assert history.records[0].loss > history.records[-1].loss
+    assert not net.training
+
+
+def test_the_history_is_told_and_stored(tmp_path) -> None:
+    events = []
+    _, history = tiny.run(tmp_path, progress=events.append)
+    stepped = [event for event in events if isinstance(event, Stepped)]
+    assert [event.step for event in stepped] == list(range(1, 41))
+    assert [(r.step, r.loss, r.learning_rate) for r in history.records] == [
+        (event.step, event.loss, event.learning_rate) for event in stepped
+    ]
+    assert [e.step for e in events if isinstance(e, Evaluated)] == [8, 16, 24, 32, 40]
+    assert all(
+        event.folder.name.startswith("step-") for event in events if isinstance(event, Saved)
+    )
+    assert stepped[-1].seconds_left == 0
+    state = Checkpoints(tmp_path / "checkpoints").load().state
+    assert state["history"] == json.loads(json.dumps(history.to_dict()))
+    assert TrainingOptions.from_json(tmp_path / "options.json") == tiny.OPTIONS
+
+
+def test_the_step_of_the_plain_formula(tmp_path) -> None:
+    """Two steps equal those of cross_entropy, clip_grad_norm_ and AdamW written out."""
+    options = tiny.OPTIONS.with_flags(
+        steps=2,
+        dropout=0.0,
+        weight_decay=0.0,
+        schedule="constant",
+        warmup=0,
+        cooldown=0.0,
+        clip=0.5,
+    )
+    pairs = tiny.pairs()
+    net, other = (tiny.model(options=options).double() for _ in range(2))
+    train(net, pairs, options, tmp_path)
+    adam = torch.optim.AdamW(
+        other.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0
+    )
+    for batch in list(epoch(pairs, 60, seed=5))[:2]:
+        logits = other(batch.source, batch.target_in, batch.source_lengths).flatten(0, 1)
+        adam.zero_grad()
+        torch.nn.functional.cross_entropy(
+            logits, batch.target_out.flatten(), ignore_index=0, label_smoothing=0.1
+        ).backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+        adam.step()
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_surroundings_stay_as_they_were(tmp_path) -> None:
+    torch.manual_seed(7)
+    expected, threads = torch.rand(3), torch.get_num_threads()
+    torch.manual_seed(7)
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_validation_leaves_no_trace(tmp_path) -> None:
+    def noisy(model) -> dict[str, float]:
+        torch.rand(100)
+        assert not model.training
+        return {"bleu": float(torch.rand(()))}
+
+    options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=2)
+    nets = [tiny.model(), tiny.model()]
+    train(nets[0], tiny.pairs(), options, tmp_path / "a", validate=noisy)
+    train(nets[1], tiny.pairs(), options, tmp_path / "b")
+    assert tiny.same_weights(*nets)
+
+
+def test_a_validation_that_fails_loses_no_step(tmp_path) -> None:
+    def broken(model) -> dict[str, float]:
+        raise ZeroDivisionError
+
+    options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=8, save_every=100)
+    with pytest.raises(ZeroDivisionError):
+        train(tiny.model(), tiny.pairs(), options, tmp_path, validate=broken)
+    assert Checkpoints(tmp_path / "checkpoints").names() == ["step-000008"]
+    with pytest.raises(ArgumentError, match=r"a finite score 'bleu' \(.*best_by\); got loss=1.0"):
+        train(
+            tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": 1.0},
+            resume=True,
+        )  # fmt: skip
+
+
+def test_the_lowest_loss_is_best(tmp_path) -> None:
+    losses = iter([2.0, 1.0, 3.0])
+    options = tiny.OPTIONS.with_flags(steps=6, evaluate_every=2, best_by="loss")
+    history = train(
+        tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": next(losses)}
+    )
+    assert history.best is not None and history.best.name == "step-000004"
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> None:
+    net = tiny.model()
+
+    def poison(event) -> None:
+        if isinstance(event, Stepped) and event.step == 8:
+            net.output_weight.data[5] = float("nan")
+
+    with pytest.raises(DivergedError, match=r"loss nan.*at step 9.*step-000006 holds the last"):
+        tiny.run(tmp_path, tiny.OPTIONS.with_flags(evaluate_every=100), progress=poison, net=net)
+    kept = Checkpoints(tmp_path / "checkpoints").load().model
+    assert all(tensor.isfinite().all() for tensor in kept.values())
+
+
+def test_it_stops_in_time(tmp_path) -> None:
+    _, history = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=10**6, seconds=0.2))
+    assert history.stopped == "time"
+    assert history.checkpoint is not None and history.checkpoint.is_dir()
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path) -> None:
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
+    with pytest.raises(ArgumentError, match=r"out: .*with step-000002\. Go on with it by resume"):
+        tiny.run(tmp_path)
+
+
+def test_a_finished_run_resumed_is_still_finished_and_can_be_lengthened(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(steps=6, cooldown=0.0)
+    first, _ = tiny.run(tmp_path, options)
+    again, history = tiny.run(tmp_path, options, resume=True, net=tiny.model(seed=50))
+    assert tiny.same_weights(first, again) and history.stopped == "finished"
+    longer = options.with_flags(steps=9)
+    lengthened, _ = tiny.run(tmp_path, longer, resume=True)
+    whole, _ = tiny.run(tmp_path / "whole", longer)
+    assert tiny.same_weights(lengthened, whole)
+
+
+def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
+    whole, _ = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
+    damaged = tmp_path / "checkpoints" / "step-000009" / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    good = sorted(path.name for path in damaged.parents[1].glob("step-*"))[-2]
+    options = tiny.OPTIONS.with_flags(steps=9)
+    with pytest.raises(CheckpointError, match=f"newest good checkpoint is {good}"):
+        tiny.run(tmp_path, options, resume=True)
+    resumed, history = tiny.run(tmp_path, options, resume=good)
+    assert tiny.same_weights(whole, resumed)
+    assert history.checkpoint is not None and history.checkpoint.name == "step-000009-2"
+
+
+def test_other_options_and_other_data_are_refused(tmp_path) -> None:
+    options = tiny.OPTIONS.with_flags(steps=2)
+    tiny.run(tmp_path, options)
+    with pytest.raises(ArgumentError, match=r"seed: expected 5, with which.*Resume with seed=5"):
+        tiny.run(tmp_path, options.with_flags(seed=6), resume=True)
+    with pytest.raises(ArgumentError, match="data: expected the data the run began with"):
+        train(tiny.model(), Pairs([[4]], [[4]]), options, tmp_path, resume=True)
+
+
+def test_other_threads_and_versions_are_told(tmp_path, monkeypatch) -> None:
+    options = tiny.OPTIONS.with_flags(steps=2)
+    tiny.run(tmp_path, options)
+    with pytest.warns(UserWarning, match=r"threads 1 → 2.*may differ in their last bits"):
+        tiny.run(tmp_path, options.with_flags(threads=2), resume=True)
+    monkeypatch.setattr("torch.__version__", "99.0")
+    with pytest.warns(UserWarning, match=r"torch .* → 99\.0"):
+        tiny.run(tmp_path, options, resume=True)
+
+
+def test_the_stored_thread_count_is_taken_over(tmp_path) -> None:
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2, threads=1))
+    seen = []
+    options = TrainingOptions.from_dict(
+        {**tiny.OPTIONS.to_dict(), "run": {**tiny.OPTIONS.to_dict()["run"], "threads": None}}
+    ).with_flags(steps=3)
+    torch.set_num_threads(2)
+    tiny.run(
+        tmp_path, options, progress=lambda e: seen.append(torch.get_num_threads()), resume=True
+    )
+    torch.set_num_threads(1)
+    assert set(seen) == {1}

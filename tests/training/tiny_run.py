@@ -1,0 +1,69 @@
+"""A run so small that it takes a second: copying tokens, with dropout and every kind of state."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from intently.models.transformer import Transformer
+from intently.training import DevSet, Event, History, Pairs, TrainingOptions, train
+from intently.training.events import Listener
+
+OPTIONS = TrainingOptions().with_flags(
+    width=16, heads=2, encoder_layers=1, decoder_layers=1, inner=32, dropout=0.2,
+    steps=40, warmup=10, cooldown=0.2, batch_tokens=60, save_every=3, evaluate_every=8,
+    keep=2, threads=1, seed=5, learning_rate=0.01,
+)  # fmt: skip
+
+
+def pairs(count: int = 60, seed: int = 0) -> Pairs:
+    """Random sentences, to be copied."""
+    random = np.random.default_rng(seed)
+    sentences = [random.integers(4, 16, random.integers(1, 8)).tolist() for _ in range(count)]
+    return Pairs(sentences, sentences)
+
+
+def model(seed: int = 3, options: TrainingOptions = OPTIONS) -> Transformer:
+    """A new model with weights from ``seed``."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return Transformer(options.model.transformer(16, 16))
+
+
+def dev_set() -> DevSet:
+    """Two sentences; a short search, since an untrained model does not end."""
+    return DevSet([[4, 5], [6]], ["4 5", "6"], decode=lambda ids: " ".join(map(str, ids)))
+
+
+def run(
+    out: Path | str,
+    options: TrainingOptions = OPTIONS,
+    progress: Listener | None = None,
+    resume: bool | str = False,
+    net: Transformer | None = None,
+) -> tuple[Transformer, History]:
+    """Train and return the model with the history."""
+    net = model() if net is None else net
+    history = train(
+        net, pairs(), options, out, validate=dev_set(), progress=progress, resume=resume
+    )
+    return net, history
+
+
+def same_weights(one: Transformer, other: Transformer) -> bool:
+    """Whether the two models are equal to the last bit."""
+    return all(
+        torch.equal(a.view(torch.int32), b.view(torch.int32))
+        for a, b in zip(one.parameters(), other.parameters(), strict=True)
+    )
+
+
+def _say(event: Event) -> None:
+    print(type(event).__name__, event.step, flush=True)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], progress=_say, resume=True)
