@@ -226,8 +226,9 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
         caption="the head that aligns best", save=folder / "heads.png",
     )  # fmt: skip
     layer, number = result["it"]["head"]
-    for pair, _ in because:
-        matrix = forced(done.translator, pair.source, pair.target)[layer][number]
+    sides = [(pair.source, pair.target) for pair, _ in because]
+    for (pair, _), matrices in zip(because, forced(done.translator, sides)):
+        matrix = matrices[layer][number]
         adjective = words(pair.source)[-2]
         show.alignment(
             matrix, title=f"What each word looks at: {layer}, head {number}",

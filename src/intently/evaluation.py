@@ -14,13 +14,16 @@ from torch import nn
 from intently.corpora import Alignment, Pair, alignment_error_rate
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, build
-from intently.matrix import LazyMatrix, Merged
+from intently.matrix import Dense, LazyMatrix, Merged
 from intently.modules import MultiHeadAttention
-from intently.text import words
+from intently.text import EOS, PAD, SOS, words
 from intently.training.metrics import Score, bleu, chrf, exact_match
 from intently.translator import AlignmentHead, Translation, Translator
 
 GREEDY = SearchOptions(beam=1)
+BATCH = 64
+"""Sentences whose attention is computed together."""
+
 FINAL = (".", "?", "!", "。")
 
 
@@ -83,23 +86,37 @@ def _pronoun(text: str) -> str | None:
 
 
 @torch.no_grad()
-def forced(translator: Translator, source: str, target: str) -> dict[str, LazyMatrix]:
-    """Return every layer's attention merged to words while the model is made to write ``target``.
+def forced(
+    translator: Translator, pairs: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, LazyMatrix]]:
+    """Yield every layer's attention merged to words while the model is made to write each target.
 
-    Rows of a decoder belong to the produced words; EOS is left out.
+    Rows of a decoder's cross-attention belong to the produced words; EOS is left out.
     """
-    s_ids, t_ids = translator.encode_pair(source, target)
-    columns = translator.source_tokenizer.group_ids(s_ids[0].tolist())
-    rows = translator.target_tokenizer.group_ids(t_ids[0, 1:].tolist())
-    s_words, t_words = words(source), words(target)
-    found: dict[str, LazyMatrix] = {}
-    for name, matrix in translator.model.attentions(s_ids, t_ids).items():
-        one = matrix[0]
-        if name.startswith("encoder"):
-            found[name] = Merged(one, columns, columns).label(s_words, s_words)
-        elif name.endswith("cross"):
-            found[name] = Merged(one, rows, columns).label(t_words, s_words)
-    return found
+    for start in range(0, len(pairs), BATCH):
+        batch = pairs[start : start + BATCH]
+        s_ids = [[*ids, EOS] for ids in translator.source_tokenizer.encode_batch(s for s, _ in batch)]
+        t_ids = [[SOS, *ids] for ids in translator.target_tokenizer.encode_batch(t for _, t in batch)]
+        lengths = torch.tensor([len(ids) for ids in s_ids])
+        attentions = translator.model.attentions(_padded(s_ids), _padded(t_ids), lengths)
+        weights = {name: matrix.dense() for name, matrix in attentions.items()}
+        for i, (source, target) in enumerate(batch):
+            s, t = len(s_ids[i]), len(t_ids[i])
+            columns = translator.source_tokenizer.group_ids(s_ids[i])
+            rows = translator.target_tokenizer.group_ids(t_ids[i][1:])
+            s_words, t_words = words(source), words(target)
+            yield {
+                name: Merged(Dense(w[i, :, :s, :s]), columns, columns).label(s_words, s_words)
+                if name.startswith("encoder")
+                else Merged(Dense(w[i, :, :t, :s]), rows, columns).label(t_words, s_words)
+                for name, w in weights.items()
+                if not name.startswith("decoder") or name.endswith("cross")
+            }
+
+
+def _padded(sentences: list[list[int]]) -> torch.Tensor:
+    longest = max(map(len, sentences))
+    return torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in sentences])
 
 
 def links(weights: torch.Tensor, target: Sequence[str]) -> set[tuple[int, int]]:
@@ -119,16 +136,14 @@ def alignment_errors(
     Gold links of the final full stop are left out too. Source: Och & Ney 2003, section 4.
     """
     predicted: dict[AlignmentHead, list[set[tuple[int, int]]]] = defaultdict(list)
-    gold = []
-    for pair in pairs:
-        gold.append(_without_stop(pair))
-        for name, matrix in forced(translator, pair.source, pair.target).items():
+    gold = [_without_stop(pair) for pair in pairs]
+    sides = [(pair.source, pair.target) for pair in pairs]
+    for pair, matrices in zip(pairs, forced(translator, sides)):
+        for name, matrix in matrices.items():
             if name.endswith("cross"):
-                dense = matrix.dense()
-                for head in range(len(dense)):
-                    predicted[AlignmentHead(name, head)].append(
-                        links(dense[head], pair.target_words)
-                    )
+                for head, weights in enumerate(matrix.dense()):
+                    found = links(weights, pair.target_words)
+                    predicted[AlignmentHead(name, head)].append(found)
     return {head: alignment_error_rate(found, gold) for head, found in predicted.items()}
 
 
@@ -151,17 +166,17 @@ def best_alignment_head(translator: Translator, pairs: Sequence[Pair]) -> tuple[
 # --- what *it* looks at ---------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
     """Return, for every encoder head, how often *it* weighs the right noun above the wrong one."""
     right: dict[AlignmentHead, int] = defaultdict(int)
     marked = [pair for pair in pairs if pair.pronoun]
     if not marked:
         raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
-    for pair in marked:
+    sides = [(pair.source, pair.target) for pair in marked]
+    for pair, matrices in zip(marked, forced(translator, sides)):
         assert pair.pronoun is not None
         p = pair.pronoun
-        for name, matrix in forced(translator, pair.source, pair.target).items():
+        for name, matrix in matrices.items():
             if name.startswith("encoder"):
                 row = matrix[..., p.source, :]
                 for head, better in enumerate((row[:, p.right] > row[:, p.wrong]).tolist()):

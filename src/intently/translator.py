@@ -24,7 +24,7 @@ from intently.decoding import Hypothesis, SearchOptions, search
 from intently.errors import ArgumentError, CheckpointError, DataError, build
 from intently.matrix import LazyMatrix, Merged
 from intently.models.transformer import Transformer, TransformerOptions
-from intently.text import EOS, UNK, Tokenizer, words
+from intently.text import UNK, Tokenizer, words
 from intently.training.checkpoint import load_weights, replace_file, weights
 
 FORMAT = 1
@@ -272,12 +272,6 @@ class Translator:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
         cross = [name for name in by_layer if name.endswith("cross")]
         return by_layer[cross[-2] if len(cross) > 1 else cross[-1]].mean_heads()
-
-    def encode_pair(self, source: str, target: str) -> tuple[Tensor, Tensor]:
-        """Return the ids (1, s) and (1, t) of a sentence pair as the model reads them."""
-        s = [*self.source_tokenizer.encode(source), EOS]
-        t = [1, *self.target_tokenizer.encode(target)]
-        return torch.tensor([s]), torch.tensor([t])
 
 
 def _joined(tokenizer: Tokenizer, ids: list[int]) -> str:

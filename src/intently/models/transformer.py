@@ -135,34 +135,6 @@ def _unfold(q: Tensor, rows: int) -> Tensor:
     return q.transpose(1, 2).reshape(rows, -1, q.shape[1], q.shape[3]).transpose(1, 2)
 
 
-class _SharedDecoderLayer(DecoderLayer):
-    """A decoder layer in which m consecutive rows of x may share one row of the states.
-
-    Their queries lie side by side on the axis t of the cross-attention, which treats each query on
-    its own: q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated.
-    """
-
-    def forward(
-        self,
-        x: Float[Tensor, "b t c"],
-        states: Float[Tensor, "n s c"],
-        *,
-        mask: Mask | None = None,
-        states_mask: Mask | None = None,
-        cache: tuple[KeyValueCache, FixedCache] | tuple[None, None] = (None, None),
-    ) -> Float[Tensor, "b t c"]:
-        own, cross = cache
-
-        def read(y: Tensor) -> Tensor:
-            n, (rows, t, c) = len(states), y.shape
-            folded = y.reshape(n, rows // max(1, n) * t, c)
-            return self.cross_attention(folded, states, mask=states_mask, cache=cross).view_as(y)
-
-        x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=own))
-        x = self._step(x, self.cross_norm, read)
-        return self._step(x, self.feed_norm, self.feed_forward)
-
-
 class Transformer(nn.Module):
     """Encoder–decoder Transformer: token ids in, logits of the next target token out.
 
@@ -196,7 +168,7 @@ class Transformer(nn.Module):
             for _ in range(o.encoder_layers)
         )
         self.decoder = nn.ModuleList(
-            _SharedDecoderLayer(o.width, o.heads, o.inner, norm=o.norm, dropout=o.dropout)
+            DecoderLayer(o.width, o.heads, o.inner, norm=o.norm, dropout=o.dropout)
             for _ in range(o.decoder_layers)
         )
         last = nn.LayerNorm if o.norm == "pre" else _no_norm

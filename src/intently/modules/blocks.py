@@ -84,7 +84,12 @@ class EncoderLayer(_Residual):
 
 
 class DecoderLayer(_Residual):
-    """Masked self-attention, attention to the encoder's states, feed-forward."""
+    """Masked self-attention, attention to the encoder's states, feed-forward.
+
+    A row of the states may serve m consecutive rows of x, the beams of a sentence: their queries lie
+    side by side on the axis t of the cross-attention, which treats each query on its own,
+    q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated.
+    """
 
     def __init__(
         self, width: int, heads: int, inner: int, *, norm: Norm = "pre", dropout: float = 0.0
@@ -100,7 +105,7 @@ class DecoderLayer(_Residual):
     def forward(
         self,
         x: Float[Tensor, "b t c"],
-        states: Float[Tensor, "b s c"],
+        states: Float[Tensor, "n s c"],
         *,
         mask: Mask | None = None,
         states_mask: Mask | None = None,
@@ -108,10 +113,12 @@ class DecoderLayer(_Residual):
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c): x after attending itself (``mask``) and the encoder's ``states``."""
         own, cross = cache
+
+        def read(y: Tensor) -> Tensor:
+            n, (rows, t, c) = len(states), y.shape
+            folded = y.reshape(n, rows // max(1, n) * t, c)
+            return self.cross_attention(folded, states, mask=states_mask, cache=cross).view_as(y)
+
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=own))
-        x = self._step(
-            x,
-            self.cross_norm,
-            lambda y: self.cross_attention(y, states, mask=states_mask, cache=cross),
-        )
+        x = self._step(x, self.cross_norm, read)
         return self._step(x, self.feed_norm, self.feed_forward)
