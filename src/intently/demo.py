@@ -55,7 +55,7 @@ class Size:
 
 
 QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
-USUAL = Size("usual", pairs=220_000, steps=1_150, sentences=1_000)
+USUAL = Size("usual", pairs=180_000, steps=900, sentences=1_000)
 THOROUGH = Size("thorough", pairs=1_400_000, steps=5_200, sentences=2_000, batch_tokens=3000)
 
 RARE_NAMES = 0.1
