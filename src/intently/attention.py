@@ -16,7 +16,10 @@ from intently.errors import ArgumentError, KindError, StaleError, build, shape_o
 from intently.kernels import eager
 from intently.kernels.problem import Problem
 from intently.masks import Mask, as_mask, check_broadcast, indexed
-from intently.matrix import LazyMatrix, _split, _take
+from intently.matrix import LazyMatrix
+from intently.matrix.indexing import split, take
+from intently.matrix.lazy import BLOCK
+from intently.matrix.views import check_product
 from intently.scores import DOT, Score
 
 

@@ -135,7 +135,8 @@ def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
     if len(given) == 2:
         return Path(given[0]), given[1]
     only = Path(given[0])
-    if only.is_dir():
+    looks_like_a_path = "/" in given[0] and not any(map(str.isspace, given[0]))
+    if only.is_dir() or (looks_like_a_path and not only.exists()):
         return only, "-"
     return None, given[0]
 

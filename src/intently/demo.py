@@ -6,6 +6,7 @@ from the attention of the trained model.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import resource
@@ -56,10 +57,15 @@ class Size:
 
 QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
 USUAL = Size("usual", pairs=180_000, steps=900, sentences=1_000)
-THOROUGH = Size("thorough", pairs=1_400_000, steps=5_200, sentences=2_000, batch_tokens=3000)
+THOROUGH = Size("thorough", pairs=700_000, steps=3_500, sentences=2_000)
 
 RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which it is replaced by one nobody has heard."""
+
+MEN = ("Paul", "Lucas", "Thomas")
+
+VOCABULARY_FROM = 100_000
+"""Sentence pairs from which the vocabularies are taken."""
 
 
 def options(size: Size) -> TrainingOptions:
@@ -89,19 +95,29 @@ def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, To
     In a few sentences a name is one that occurs nowhere else and so is no word of the vocabulary:
     that is how the model learns to carry a word it does not know to the other side.
     """
-    stream = language("train", seed)
-    pairs = [next(stream) for _ in range(size.pairs)]
-    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    source, target = (Tokenizer.train(side[:100_000], "word", 5000) for side in sides)
     chance = random.Random(seed)
-    men = ("Paul", "Lucas", "Thomas")
-    for i, pair in enumerate(pairs):
-        found = [name for name in men if name in pair.source_words and name in pair.target_words]
+    sources: list[str] = []
+    targets: list[str] = []
+    plain: tuple[list[str], list[str]] = ([], [])
+    for pair in itertools.islice(language("train", seed), size.pairs):
+        source, target = pair.source, pair.target
+        if len(sources) < VOCABULARY_FROM:
+            plain[0].append(source)
+            plain[1].append(target)
+        found = [name for name in MEN if name in pair.source_words and name in pair.target_words]
         if found and chance.random() < RARE_NAMES:
-            strange = "".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in "123")
-            for side in sides:
-                side[i] = side[i].replace(found[0], strange.capitalize())
-    return ParallelText(*sides, report="the built-in language"), (source, target)
+            strange = _strange_name(chance)
+            source, target = (side.replace(found[0], strange) for side in (source, target))
+        sources.append(source)
+        targets.append(target)
+    text = ParallelText(sources, targets, report="the built-in language")
+    return text, (Tokenizer.train(plain[0], "word", 5000), Tokenizer.train(plain[1], "word", 5000))
+
+
+def _strange_name(chance: random.Random) -> str:
+    """Return a name of three syllables."""
+    syllables = (chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(3))
+    return "".join(syllables).capitalize()
 
 
 def run(

@@ -19,6 +19,10 @@ class ArgumentError(IntentlyError, ValueError):
     """An argument has the wrong value or shape."""
 
 
+class RangeError(IntentlyError, IndexError):
+    """A position lies outside its axis."""
+
+
 class KindError(IntentlyError, TypeError):
     """An argument has the wrong type, dtype or device."""
 
@@ -27,7 +31,7 @@ class StaleError(IntentlyError, RuntimeError):
     """A lazy matrix was asked after its tensors had been changed in place."""
 
 
-class MemoryRefused(IntentlyError, MemoryError):
+class MemoryRefused(IntentlyError, MemoryError):  # noqa: N818 - it is a refusal
     """A dense matrix would need more memory than the caller allowed."""
 
 

@@ -11,59 +11,45 @@ from torch import Tensor
 from intently.kernels.problem import Problem
 
 
-def weights(
-    problem: Problem, rows: Tensor | None = None, cols: Tensor | None = None
-) -> Tensor:
-    """Weights (…, rows, cols) in the compute dtype; rows that may attend to nothing are zero."""
-    if cols is not None:
-        total = lse(problem, rows)[..., None]
-        z, allow = problem.logits(rows, cols)
-        if allow is not None:
-            z = z.masked_fill(~allow, -math.inf)
-        empty = total == -math.inf
-        return torch.exp(z - total.masked_fill(empty, 0)).masked_fill(empty, 0)
-    z, allow = problem.logits(rows)
+def weights(problem: Problem, rows: Tensor | None = None) -> Tensor:
+    """Weights (…, rows, s) in the compute dtype; rows that may attend to nothing are zero."""
+    z, empty = _masked(problem, rows)
     if z.shape[-1] == 0:
         return z
-    empty = None
-    if allow is not None:
-        z = z.masked_fill(~allow, -math.inf)
-        empty = ~allow.any(-1, keepdim=True)
-        z = z.masked_fill(empty, 0)
-    if problem.sinks is None:
-        w = torch.softmax(z, -1)
-    else:
-        w = torch.softmax(torch.cat([z, _sink(problem, z)], -1), -1)[..., :-1]
+    w = torch.softmax(z, -1)
+    w = w if problem.sinks is None else w[..., :-1]
     return w if empty is None else w.masked_fill(empty, 0)
 
 
 def lse(problem: Problem, rows: Tensor | None = None) -> Tensor:
     """log(Σ exp z + exp sink) of each query (…, rows); −∞ where nothing may be attended."""
+    z, empty = _masked(problem, rows)
+    if z.shape[-1] == 0:
+        return z.new_full(z.shape[:-1], -math.inf)
+    total = torch.logsumexp(z, -1)
+    return total if empty is None else total.masked_fill(empty[..., 0], -math.inf)
+
+
+def _masked(problem: Problem, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """z with −∞ where masked, the sink its last column; and the rows without any finite z.
+
+    Those rows hold 0 instead of −∞, so that no derivative is NaN; the caller takes them out.
+    """
     z, allow = problem.logits(rows)
-    empty = None
     if allow is not None:
         z = z.masked_fill(~allow, -math.inf)
     if problem.sinks is not None:
-        z = torch.cat([z, _sink(problem, z)], -1)
-    elif z.shape[-1] == 0:
-        return z.new_full(z.shape[:-1], -math.inf)
-    elif allow is not None:
-        empty = ~allow.any(-1).expand(z.shape[:-1])
-        z = z.masked_fill(empty[..., None], 0)
-    total = torch.logsumexp(z, -1)
-    return total if empty is None else total.masked_fill(empty, -math.inf)
-
-
-def _sink(problem: Problem, z: Tensor) -> Tensor:
-    assert problem.sinks is not None
-    sinks = problem.sinks.to(z.dtype)
-    if sinks.ndim:
-        sinks = sinks[..., None, None]
-    return sinks.expand(*z.shape[:-1], 1)
+        sinks = problem.sinks.to(z.dtype)
+        sinks = sinks[..., None, None] if sinks.ndim else sinks
+        z = torch.cat([z, sinks.expand(*z.shape[:-1], 1)], -1)
+    elif z.shape[-1] == 0 or (allow is None and problem.bias is None):
+        return z, None
+    empty = z.detach().amax(-1, keepdim=True) == -math.inf
+    return z.masked_fill(empty, 0), empty
 
 
 class Eager:
-    """y = weights @ v with the matrix built: O(t·s) memory, any score, mask, bias and derivative."""
+    """y = weights @ v with the matrix built: O(t·s) memory, any score, mask and derivative."""
 
     name = "eager"
     note = "every derivative, forward mode, torch.func and torch.compile"

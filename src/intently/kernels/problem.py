@@ -95,7 +95,7 @@ class Problem:
     def logits(
         self, rows: Tensor | None = None, cols: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """z (…, rows, cols) before the mask, and the mask (True means attend) or None."""
+        """Logits z (…, rows, cols) before the mask, and the mask (True means attend) or None."""
         dtype = self.compute_dtype
         q = self.q if rows is None else self.q.index_select(-2, rows)
         k = self.without_unseen(self.k)

@@ -43,7 +43,7 @@ class TorchFused:
         if p.bias is not None and p.bias.requires_grad and torch.is_grad_enabled():
             return "bias needs a gradient"
         if p.bias is not None and p.bias.dtype != p.q.dtype:
-            return f"bias has dtype {p.bias.dtype}"
+            return f"bias has dtype {p.bias.dtype}, q has {p.q.dtype}"
         if p.k.shape[:-2] != v.shape[:-2]:
             return "k and v have different leading axes"
         return None if self._fuses(p, v) else "PyTorch has no fused kernel for this call"
@@ -51,71 +51,72 @@ class TorchFused:
     def _fuses(self, p: Problem, v: Tensor) -> bool:
         q, k, v = (_four(x, p, i > 0) for i, x in enumerate((p.q, p.k, v)))
         mask = None
-        if not p.is_causal() and (p.mask is not None or p.bias is not None):
+        if not _knows_mask(p):
             mask = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         choice = torch._fused_sdp_choice(
-            q, k, v, mask, p.dropout, p.is_causal(), scale=float(p.scale),
+            q, k, v, mask, p.dropout, mask is None and p.is_causal(), scale=float(p.scale),
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
-        return choice != 0
+        return choice > 0
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and the mask where it must be written out."""
-        size = problem.q.element_size()
-        rows = math.prod(problem.geometry.shape[:-1])
-        mask = 0
-        if not problem.is_causal() and problem.mask is not None:
-            g = problem.geometry
-            per_head = problem.mask.allow(g, *(torch.arange(1, device=g.device),) * 2).numel()
-            mask = per_head * g.t * g.s * (1 + size)
-        return rows * (v.shape[-1] * size + 4) + mask
+        """Bytes beside the inputs: the result, its lse, and the mask where it is written out."""
+        p = problem
+        rows = math.prod(p.geometry.shape[:-1])
+        written = 0
+        if not _knows_mask(p) and p.mask is not None:
+            parts = [p.mask.allow(p.geometry, *(torch.arange(1, device=p.q.device),) * 2)]
+            parts += [] if p.bias is None else [p.bias[..., :1, :1] if p.bias.ndim > 1 else p.bias[:1]]
+            leads = torch.broadcast_shapes(*(x.shape for x in parts))
+            written = math.prod(leads) * p.geometry.t * p.geometry.s * (1 + p.q.element_size())
+        return rows * (v.shape[-1] * p.q.element_size() + 4) + written
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
         """Y (…, t, e) in the dtype of q."""
         p = problem
         q = _four(p.q, p, False)
         k, v = (_four(p.without_unseen(x), p, True) for x in (p.k, v))
-        causal = p.is_causal()
-        allow = None if causal else p.allow()
+        allow = None if _knows_mask(p) else p.allow()
         mask = allow if p.bias is None else _bias(p, allow)
-        if mask is not None:
-            mask = _four_mask(mask, p)
         y = F.scaled_dot_product_attention(
-            q, k, v, mask, p.dropout, causal, scale=float(p.scale),
+            q, k, v, None if mask is None else _four_mask(mask, p), p.dropout,
+            mask is None and p.is_causal(), scale=float(p.scale),
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
-        if allow is not None and y.device.type != "cpu":
-            y = torch.where(_four_mask(allow, p).any(-1, keepdim=True), y, 0)
+        if mask is not None and y.device.type != "cpu":
+            some = mask if mask.dtype is torch.bool else mask != -math.inf
+            y = torch.where(_four_mask(some, p).any(-1, keepdim=True), y, 0)
         g = p.geometry
-        return y if p.q.ndim == 4 else y.reshape(*g.lead, g.t, v.shape[-1])
+        return y if len(g.lead) == 2 else y.reshape(*g.lead, g.t, v.shape[-1])
+
+
+def _knows_mask(p: Problem) -> bool:
+    """Whether the kernel needs no written mask: there is none, or plain causal without a bias."""
+    return p.bias is None and (p.mask is None or p.is_causal())
 
 
 def _four(x: Tensor, p: Problem, keys: bool) -> Tensor:
     """View (…, h, t, d) as the 4-D tensor PyTorch fuses; leading axes are flattened into b."""
     lead = p.geometry.lead
-    if x.ndim == 4 and x.shape[0] == lead[0] and (keys or x.shape[1] == lead[1]):
-        if not keys or x.shape[1] != 1 or lead[1] == 1 or p.groups > 1:
-            return x if x.stride(-1) == 1 else x.contiguous()
     heads = lead[-1] if lead else 1
     if keys and p.groups > 1:
         heads = x.shape[-3]
-    shape = (*lead[:-1], heads, *x.shape[-2:]) if lead else (1, *x.shape[-2:])
-    x = x.expand(shape)
-    batch = math.prod(lead[:-1])
-    x = x.reshape(batch, heads, *x.shape[-2:])
+    if x.ndim != 4 or tuple(x.shape[:2]) != (*lead[:-1], heads):
+        x = x.expand(*lead[:-1], heads, *x.shape[-2:])
+        x = x.reshape(math.prod(lead[:-1]), heads, *x.shape[-2:])
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _bias(p: Problem, allow: Tensor | None) -> Tensor:
     assert p.bias is not None
-    bias = p.bias.reshape((1,) * max(0, 2 - p.bias.ndim) + tuple(p.bias.shape))
-    return bias if allow is None else torch.where(allow, bias, -math.inf)
+    return p.bias if allow is None else torch.where(allow, p.bias, -math.inf)
 
 
 def _four_mask(mask: Tensor, p: Problem) -> Tensor:
+    """The same view of a mask or bias: (b or 1, h or 1, t, s)."""
     g = p.geometry
-    if mask.ndim < 4:
-        mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
-    if mask.ndim > 4:
-        mask = mask.expand(*g.lead[:-1], *mask.shape[-3:]).reshape(-1, *mask.shape[-3:])
-    return mask.expand(mask.shape[0], mask.shape[1], g.t, g.s)
+    mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
+    mask = mask.expand(*mask.shape[:-2], g.t, g.s)
+    if len(g.lead) > 2 and any(n > 1 for n in mask.shape[:-3]):
+        mask = mask.expand(*g.lead[:-1], *mask.shape[-3:])
+    return mask.flatten(0, -4) if mask.ndim > 4 or len(g.lead) > 2 else mask

@@ -1,0 +1,16 @@
+"""The lazy matrix: weights that nobody has to build, and every statistic written on them once."""
+
+from intently.matrix.joined import Merged, Stacked, stack_rows
+from intently.matrix.lazy import Labels, LazyMatrix
+from intently.matrix.views import Dense, MeanHeads, Transposed
+
+__all__ = [
+    "Dense",
+    "Labels",
+    "LazyMatrix",
+    "MeanHeads",
+    "Merged",
+    "Stacked",
+    "Transposed",
+    "stack_rows",
+]

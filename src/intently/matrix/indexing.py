@@ -1,0 +1,107 @@
+"""Indices of a lazy matrix: leading axes as PyTorch takes them, rows and columns orthogonally."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, RangeError, build, shape_of
+
+Entry: TypeAlias = int | slice | Tensor
+
+
+def split(index: Any, ndim: int) -> tuple[tuple[Entry, ...], Entry | None, Entry | None]:
+    """Split an index into its leading part, rows and columns; None means all of t or s."""
+    entries = list(index) if isinstance(index, tuple) else [index]
+    dots = [n for n, i in enumerate(entries) if i is Ellipsis]
+    if len(dots) > 1:
+        raise build(ArgumentError, "index", "at most one …", f"{len(dots)}")
+    before = [_entry(i) for i in (entries[: dots[0]] if dots else entries)]
+    after = [_entry(i) for i in (entries[dots[0] + 1 :] if dots else [])]
+    missing = ndim - sum(map(_axes, before + after))
+    if missing < 0:
+        raise build(ArgumentError, "index", f"at most {ndim} axes", ndim - missing)
+    found = before + [slice(None)] * missing + after
+    if any(_axes(i) != 1 for i in found[-2:]):
+        raise build(
+            ArgumentError, "index", "rows and columns of one axis each",
+            f"a boolean of {shape_of(next(i for i in found[-2:] if _axes(i) != 1))} over them",
+            fix="index the dense matrix: A.dense()[mask]",
+        )  # fmt: skip
+    *lead, rows, cols = found
+    while lead and _is_all(lead[-1]):
+        lead.pop()
+    return tuple(lead), None if _is_all(rows) else rows, None if _is_all(cols) else cols
+
+
+def positions(index: Entry | None, size: int, name: str, device: torch.device) -> Tensor | None:
+    """Turn an index of an axis (``name``, of ``size``) into positions; None means all of it."""
+    if index is None:
+        return None
+    if isinstance(index, slice):
+        return torch.tensor(range(size)[index], device=device, dtype=torch.long)
+    found = torch.as_tensor(index, device=device)
+    if found.dtype is torch.bool:
+        if found.shape != (size,):
+            raise build(ArgumentError, "index", f"a boolean ({name}={size},)", shape_of(found))
+        return found.nonzero()[:, 0]
+    if found.is_floating_point() or found.ndim > 1:
+        raise build(
+            ArgumentError, "index", f"integers (n,) along {name}",
+            f"{found.dtype}, {shape_of(found)}",
+        )  # fmt: skip
+    if found.numel() and (int(found.min()) < -size or int(found.max()) >= size):
+        raise build(
+            RangeError, "index", f"positions from −{size} to {size - 1} along {name}={size}",
+            f"{int(found.min())} to {int(found.max())}",
+        )  # fmt: skip
+    return (found.long() % max(1, size)).reshape(-1)
+
+
+def take(
+    tile: Callable[[Tensor | None, Tensor | None], Tensor],
+    rows: Entry | None,
+    cols: Entry | None,
+    shape: tuple[int, ...],
+    device: torch.device,
+) -> Tensor:
+    """Return ``tile`` at some rows and columns; an int drops its axis."""
+    block = tile(positions(rows, shape[-2], "t", device), positions(cols, shape[-1], "s", device))
+    block = block[..., 0] if _is_one(cols) else block
+    return block.select(-1 if _is_one(cols) else -2, 0) if _is_one(rows) else block
+
+
+def _entry(i: Any) -> Entry:
+    if isinstance(i, slice):
+        return i
+    if isinstance(i, (list, range, np.ndarray)):
+        i = torch.as_tensor(i, dtype=None if len(i) else torch.long)
+    scalar_bool = isinstance(i, (bool, np.bool_)) or getattr(i, "dtype", None) is torch.bool
+    if not (scalar_bool and getattr(i, "ndim", 0) == 0):
+        if isinstance(i, Tensor):
+            return i
+        try:
+            return operator.index(i)
+        except TypeError:
+            pass
+    raise build(
+        ArgumentError, "index", "ints, slices, lists, tensors and …",
+        "None (a new axis)" if i is None else repr(i),
+    )  # fmt: skip
+
+
+def _axes(i: Entry) -> int:
+    return i.ndim if isinstance(i, Tensor) and i.dtype is torch.bool else 1
+
+
+def _is_all(i: Entry) -> bool:
+    return isinstance(i, slice) and i == slice(None)
+
+
+def _is_one(i: Entry | None) -> bool:
+    return isinstance(i, int) or (isinstance(i, Tensor) and i.ndim == 0)

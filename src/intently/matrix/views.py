@@ -1,0 +1,164 @@
+"""Matrices made of one other thing: a dense tensor, the transpose, the mean of heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.matrix.lazy import Labels, LazyMatrix
+
+
+class Dense(LazyMatrix):
+    """A tensor of weights (…, t, s) that somebody already has, with the same interface.
+
+    >>> Dense(torch.eye(3)).argmax()
+    tensor([0, 1, 2])
+    """
+
+    def __init__(self, weights: Tensor, labels: Labels = (None, None)) -> None:
+        if not isinstance(weights, Tensor) or weights.ndim < 2 or not weights.is_floating_point():
+            got = f"{weights.dtype}, " if isinstance(weights, Tensor) else ""
+            raise build(
+                ArgumentError, "weights", "a floating-point tensor (…, t, s)",
+                got + (shape_of(weights) if got else type(weights).__name__),
+            )  # fmt: skip
+        self.weights = weights
+        if labels != (None, None):
+            self.labels = self.label(*labels).labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weights.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weights.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights.device
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        w = self.weights if rows is None else self.weights.index_select(-2, rows)
+        return w if cols is None else w.index_select(-1, cols)
+
+    def matmul(self, v: Tensor) -> Tensor:
+        """Y (…, t, e) = weights @ v (…, s, e)."""
+        check_product(self, v)
+        return self.weights @ v
+
+    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
+        return Dense(self.weights[index])
+
+    def _to(self, device: torch.device) -> LazyMatrix:
+        return Dense(self.weights.to(device))
+
+
+class Transposed(LazyMatrix):
+    """Aᵀ, of shape (…, s, t): who looks at each key."""
+
+    def __init__(self, matrix: LazyMatrix) -> None:
+        self.matrix = matrix
+        self.labels = (matrix.labels[1], matrix.labels[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *lead, t, s = self.matrix.shape
+        return (*lead, s, t)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    @property
+    def mT(self) -> LazyMatrix:  # noqa: N802
+        """The matrix itself."""
+        return self.matrix.label(self.labels[1], self.labels[0])
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        return self.matrix.tile(cols, rows).mT
+
+    def matmul(self, v: Tensor) -> Tensor:
+        """Aᵀ u (…, s, e) for u (…, t, e), summed over blocks of rows."""
+        check_product(self, v)
+        lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
+        wide = torch.promote_types(self.dtype, torch.float32)
+        out = v.new_zeros((*lead, self.shape[-2], v.shape[-1]), dtype=wide)
+        for rows, block in self.matrix._blocks():
+            out = out + block.mT.to(wide) @ v[..., rows, :].to(wide)
+        return out.to(self.dtype)
+
+    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
+        return Transposed(self.matrix[index])
+
+    def _to(self, device: torch.device) -> LazyMatrix:
+        return Transposed(self.matrix.to(device))
+
+
+class MeanHeads(LazyMatrix):
+    """The mean over the heads (axis −3)."""
+
+    def __init__(self, matrix: LazyMatrix) -> None:
+        if matrix.ndim < 3:
+            raise build(
+                ArgumentError, "mean_heads", "a matrix (…, h, t, s)", f"shape {matrix.shape}",
+                "it has no axis of heads",
+            )  # fmt: skip
+        self.matrix = matrix
+        self.labels = matrix.labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *lead, _, t, s = self.matrix.shape
+        return (*lead, t, s)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    def _row_size(self) -> int:
+        return self.matrix._row_size()
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        return self.matrix.tile(rows, cols).mean(-3)
+
+    def matmul(self, v: Tensor) -> Tensor:
+        """Mean over heads of A @ v, for v (…, s, e) shared by the heads."""
+        check_product(self, v)
+        return (self.matrix @ v.unsqueeze(-3)).mean(-3)
+
+    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
+        return MeanHeads(self.matrix[index])
+
+    def _to(self, device: torch.device) -> LazyMatrix:
+        return MeanHeads(self.matrix.to(device))
+
+
+def check_product(matrix: LazyMatrix, v: Any) -> None:
+    """Raise unless ``matrix @ v`` is defined: a tensor (…, s, e) of the matrix's dtype and device."""
+    if not isinstance(v, Tensor):
+        raise build(
+            KindError, "v", "a tensor (…, s, e)", type(v).__name__,
+            fix="NumPy arrays and lists go to intently.reference",
+        )  # fmt: skip
+    if v.dtype != matrix.dtype or v.device != matrix.device:
+        raise build(
+            KindError, "v", f"dtype and device of the matrix, {matrix.dtype} on {matrix.device}",
+            f"{v.dtype} on {v.device}", fix="convert it with .to(…)",
+        )  # fmt: skip
+    if v.ndim < 2 or v.shape[-2] != matrix.shape[-1]:
+        raise build(
+            ArgumentError, "v", f"shape (…, s={matrix.shape[-1]}, e)", shape_of(v),
+            "v holds one row for each key",
+        )  # fmt: skip
