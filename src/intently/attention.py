@@ -1,10 +1,13 @@
 """`attend`: queries and keys in, a lazy matrix of weights out.
 
-z = softcap(scale · score(q, k)) + bias; z = −∞ where masked; weights = exp z / (Σ exp z + exp sink).
+z = softcap(scale · score(q, k)) + bias; z = −∞ where masked;
+weights = exp z / (Σ exp z + exp sink).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -35,13 +38,14 @@ def attend(
     sinks: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Attention:
-    """Return the attention of queries q (…, h, t, d) to keys k (…, g, s, d) as a lazy (…, h, t, s) matrix.
+    """Return the attention of queries q (…, h, t, d) to keys k (…, g, s, d), lazily: (…, h, t, s).
 
     With four or more axes, h may be a multiple of g (consecutive query heads share a key head).
-    ``score`` is the scaled dot product unless given; ``mask`` a mask or a boolean tensor, True means
-    attend; ``bias`` a tensor added to the scores; ``scale`` multiplies the scores (1/√d unless
-    given); ``softcap`` bounds them as c·tanh(z/c); ``sinks`` (h,) or a scalar are logits that take
-    weight and give nothing; ``dropout`` in [0, 1) acts in ``A @ v`` only.
+    ``score`` is the scaled dot product unless given; ``mask`` a mask or a boolean tensor, True
+    means attend; ``bias`` a tensor added to the scores; ``scale`` multiplies the scores (1/√d
+    unless given; a tensor has shape () or (…, 1, 1)); ``softcap`` bounds them as c·tanh(z/c);
+    ``sinks`` (h,) or () are logits that take weight and give nothing; ``dropout`` in [0, 1) acts
+    in ``A @ v`` only.
 
     Nothing is computed until asked for. Raises `ArgumentError` for shapes that do not fit and
     `KindError` for integers, mixed dtypes and devices.
@@ -51,17 +55,15 @@ def attend(
     >>> import torch
     >>> q = k = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> A = attend(q, k, scale=1.0)
-    >>> A
-    Attention(shape=(2, 2), dtype=torch.float32) — lazy: A @ v, A[..., rows, cols] and A.dense() compute
+    >>> A.shape
+    (2, 2)
     >>> A.dense()
     tensor([[0.9820, 0.0180],
             [0.0180, 0.9820]])
     """
     _check_kind(q, "q")
     _check_kind(k, "k")
-    autocast = False
-    if q.device.type == "cpu" or q.device.type == "cuda":
-        autocast = torch.is_autocast_enabled(q.device.type)
+    autocast = _in_autocast(q.device)
     if autocast:
         to = torch.get_autocast_dtype(q.device.type)
         q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
@@ -71,6 +73,10 @@ def attend(
             f"{k.dtype} on {k.device}", fix="convert one of them with .to(…)",
         )  # fmt: skip
     score = DOT if score is None else score
+    if score is not DOT and not isinstance(score, Score):
+        raise build(
+            KindError, "score", "a score such as intently.scores.Dot()", type(score).__name__
+        )
     if q.shape[-1] != k.shape[-1] and score is DOT:
         raise build(
             ArgumentError, "k", f"shape (…, s, d={q.shape[-1]}) like q", shape_of(k),
@@ -79,7 +85,7 @@ def attend(
     lead = _leading(q, k)
     if not 0 <= dropout < 1:
         raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
-    if softcap is not None and not softcap > 0:
+    if softcap is not None and not (isinstance(softcap, (int, float)) and softcap > 0):
         raise build(ArgumentError, "softcap", "a number > 0, or None", softcap)
     scale = score.default_scale(q.shape[-1]) if scale is None else scale
     rule = None if mask is None else as_mask(mask)
@@ -88,8 +94,13 @@ def attend(
         rule.check(problem.geometry)
     if bias is not None:
         _check_bias(bias, problem)
-    if sinks is not None and tuple(sinks.shape) not in ((), lead[-1:]):
-        raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
+    if sinks is not None:
+        _check_extra(sinks, "sinks", q)
+        if tuple(sinks.shape) not in ((), lead[-1:]):
+            raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
+    if isinstance(scale, Tensor):
+        _check_extra(scale, "scale", q)
+        check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
     return Attention(problem, cast=autocast)
 
 
@@ -106,7 +117,7 @@ def attention(
     sinks: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "*lead_y t e"]:
-    """Return ``attend(q, k, …) @ v``: for each query the mean of v (…, s, e) under its weights, (…, t, e).
+    """Return ``attend(q, k, …) @ v``: v (…, s, e) averaged by each query's weights, (…, t, e).
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
 
@@ -159,20 +170,34 @@ class Attention(LazyMatrix):
         return self.problem.q.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        self._check_fresh()
-        with torch.autocast(self.device.type, enabled=False):
-            block = eager.weights(self.problem, rows, cols)
-        return block.expand(*self.shape[:-2], *block.shape[-2:])
+        if cols is None:
+            return self._stream(lambda r: eager.weights(self.problem, r), rows, None)
+        return self._stream(
+            lambda r: eager.weights(self.problem, r).index_select(-1, cols), rows, BLOCK
+        )
 
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, h, t, e) = A @ v for v (…, g, s, e), by the kernel that `plan` names."""
         self._check_fresh()
         v = self._check_values(v)
         kernel = kernels.choose(self.problem, v)
-        if self._cast:
-            with torch.autocast(self.device.type, enabled=False):
-                return kernel.multiply(self.problem, v)
-        return kernel.multiply(self.problem, v)
+        with _no_autocast(self.device):
+            return kernel.multiply(self.problem, v)
+
+    def _stream(
+        self, part: Callable[[Tensor | None], Tensor], rows: Tensor | None, block: int | None
+    ) -> Tensor:
+        """``part`` (…, rows, n) of all the rows, at most ``block`` weights at a time."""
+        self._check_fresh()
+        n = self.shape[-2] if rows is None else len(rows)
+        with _no_autocast(self.device):
+            if block is None or n * self._row_size() <= block:
+                found = part(rows)
+            else:
+                rows = torch.arange(n, device=self.device) if rows is None else rows
+                step = max(1, block // self._row_size())
+                found = torch.cat([part(r) for r in rows.split(step)], -2)
+        return found.expand(*self.shape[:-2], *found.shape[-2:])
 
     def plan(self, v: Tensor | None = None) -> kernels.Plan:
         """Say which kernel ``A @ v`` runs, why not a faster one, and the memory it takes.
@@ -184,16 +209,15 @@ class Attention(LazyMatrix):
     @property
     def lse(self) -> Tensor:
         """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended."""
-        self._check_fresh()
-        found = eager.lse(self.problem)
-        return found.expand(self.shape[:-1])
+        return self._stream(lambda r: eager.lse(self.problem, r)[..., None], None, BLOCK)[..., 0]
 
     @property
     def scores(self) -> Scores:
         """The logits z; index them, ``A.scores[..., rows, cols]``."""
         return Scores(self)
 
-    def to(self, device: torch.device | str) -> LazyMatrix:
+    def _to(self, device: torch.device) -> LazyMatrix:
+        self._check_fresh()
         p = self.problem
 
         def move(x: Any) -> Any:
@@ -203,14 +227,17 @@ class Attention(LazyMatrix):
             p.q.to(device), p.k.to(device), p.score, p.mask, move(p.bias), move(p.scale),
             p.softcap, move(p.sinks), p.dropout, p.geometry.lead,
         )  # fmt: skip
-        return self._with(moved)
+        return Attention(moved, self._cast)
 
-    def _with(self, problem: Problem) -> Attention:
-        other = Attention(problem, self._cast)
-        other.labels = self.labels
-        return other
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_fresh()
+        return {name: x for name, x in self.__dict__.items() if name != "_versions"}
 
-    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._versions = tuple(_version(x) for x in self.problem.tensors())
+
+    def _lead(self, index: tuple[Any, ...]) -> Attention:
         self._check_fresh()
         p = self.problem
         lead = p.geometry.lead
@@ -227,41 +254,30 @@ class Attention(LazyMatrix):
             q, k, p.score, mask, pick(p.bias), pick(p.scale), p.softcap, sinks, p.dropout,
             tuple(q.shape[:-2]),
         )  # fmt: skip
-        return self._with(part)
+        return Attention(part, self._cast)
 
     def _check_values(self, v: Tensor) -> Tensor:
         p = self.problem
-        if not isinstance(v, Tensor):
-            raise build(
-                KindError, "v", "a tensor (…, s, e)", type(v).__name__,
-                fix="NumPy arrays and lists go to intently.reference",
-            )  # fmt: skip
-        if self._cast and v.dtype is not torch.float64:
+        if self._cast and isinstance(v, Tensor) and v.dtype is not torch.float64:
             v = v.to(p.q.dtype)
-        if v.dtype != p.q.dtype or v.device != p.q.device:
-            raise build(
-                KindError, "v", f"dtype and device of q, {p.q.dtype} on {p.q.device}",
-                f"{v.dtype} on {v.device}", fix="convert it with .to(…)",
-            )  # fmt: skip
-        if v.ndim < 2 or v.shape[-2] != p.geometry.s:
-            raise build(
-                ArgumentError, "v", f"shape (…, s={p.geometry.s}, e)", shape_of(v),
-                "v holds one row for each key",
-            )  # fmt: skip
-        lead = v.shape[:-2]
-        if lead != p.k.shape[:-2]:
-            if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
-                raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
-            if p.groups > 1 and v.ndim >= 3:
+        check_product(self, v)
+        lead, shared = v.shape[:-2], p.k.shape[:-2]
+        if lead == shared:
+            return v
+        if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
+            raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
+        try:
+            if torch.broadcast_shapes(lead, shared) == shared:
+                return v.expand(*shared, *v.shape[-2:])
+            if p.groups > 1 and lead:
                 v = v.expand(*lead[:-1], p.k.shape[-3], *v.shape[-2:])
                 lead = (*lead[:-1], p.geometry.lead[-1])
-            try:
-                torch.broadcast_shapes(lead, p.geometry.lead)
-            except RuntimeError:
-                raise build(
-                    ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}",
-                    shape_of(v),
-                ) from None  # fmt: skip
+            torch.broadcast_shapes(lead, p.geometry.lead)
+        except RuntimeError:
+            raise build(
+                ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}",
+                shape_of(v),
+            ) from None  # fmt: skip
         return v
 
     def _check_fresh(self) -> None:
@@ -283,16 +299,26 @@ class Scores:
     def __getitem__(self, index: Any) -> Tensor:
         """Return z[..., rows, cols], exact, in the dtype it is computed in."""
         m = self.matrix
-        lead, rows, cols = _split(index, m.ndim)
+        lead, rows, cols = split(index, m.ndim)
+        part = m._lead(lead) if lead else m
+        m._check_fresh()
 
         def tile(r: Tensor | None, c: Tensor | None) -> Tensor:
-            m._check_fresh()
-            z, allow = m.problem.logits(r, c)
+            with _no_autocast(m.device):
+                z, allow = part.problem.logits(r, c)
             z = z if allow is None else z.masked_fill(~allow, float("-inf"))
-            z = z.expand(*m.shape[:-2], *z.shape[-2:])
-            return z[lead] if lead else z
+            return z.expand(*part.shape[:-2], *z.shape[-2:])
 
-        return _take(tile, rows, cols, *m.shape[-2:], m.device)
+        return take(tile, rows, cols, m.shape, m.device)
+
+
+def _in_autocast(device: torch.device) -> bool:
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
+def _no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast counts where a matrix is made, not where it is evaluated."""
+    return torch.autocast(device.type, enabled=False) if _in_autocast(device) else nullcontext()
 
 
 def _version(x: Tensor) -> int | None:
@@ -337,4 +363,11 @@ def _check_bias(bias: Tensor, problem: Problem) -> None:
             KindError, "bias", "a floating-point tensor added to the scores", got,
             fix="boolean tensors are masks: mask=",
         )  # fmt: skip
+    _check_extra(bias, "bias", problem.q)
     check_broadcast(bias, problem.geometry, "bias")
+
+
+def _check_extra(x: Any, name: str, q: Tensor) -> None:
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.device != q.device:
+        got = f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
+        raise build(KindError, name, f"a floating-point tensor on the device of q, {q.device}", got)

@@ -57,7 +57,7 @@ class Size:
 
 QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
 USUAL = Size("usual", pairs=180_000, steps=900, sentences=1_000)
-THOROUGH = Size("thorough", pairs=700_000, steps=3_500, sentences=2_000)
+THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
 
 RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which it is replaced by one nobody has heard."""
@@ -79,12 +79,13 @@ def options(size: Size) -> TrainingOptions:
         optimiser="muon",
         batch_tokens=size.batch_tokens,
         label_smoothing=0.0,
-        dropout=0.0,
+        norm="post",
+        dropout=0.1,
         weight_decay=0.0,
         source_tokenizer="word",
         target_tokenizer="word",
         save_every=max(100, size.steps // 5),
-        evaluate_every=size.steps,
+        evaluate_every=max(25, size.steps // 6),
         max_length=48,
     )
 
@@ -143,8 +144,9 @@ def run(
     )
     with display(console) as progress:
         done = fit(
-            text, options(size), out, tokenizers=tokenizers, progress=progress, resume=resume
-        )
+            text, options(size), out,
+            dev=_dev(), tokenizers=tokenizers, progress=progress, resume=resume,
+        )  # fmt: skip
     del text
     if done.history.stopped == "interrupted":
         return None
@@ -167,6 +169,12 @@ def run(
     return result
 
 
+def _dev() -> ParallelText:
+    """Return validation sentences, for the learning curve."""
+    pairs = sample("validation", 200)
+    return ParallelText([pair.source for pair in pairs], [pair.target for pair in pairs])
+
+
 def evaluate(done: Run, size: Size) -> dict[str, Any]:
     """Score a trained translator on every split, choose its alignment head, and look at *it*."""
     translator = done.translator
@@ -175,6 +183,7 @@ def evaluate(done: Run, size: Size) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in translator.model.parameters()),
         "training_seconds": round(done.history.records[-1].seconds, 1),
         "target_tokens": done.history.records[-1].tokens,
+        "learning_curve": done.history.to_dict()["evaluations"],
         "splits": {},
     }
     novel: list[Pair] = []
@@ -227,7 +236,12 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     """Draw the loss, the alignment of each listed sentence, every head for one, and where *it* looks."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
-    history = [record._asdict() for record in done.history.records]
+    history: list[dict[str, Any]] = [record._asdict() for record in done.history.records]
+    history += [
+        {"step": at.step, "seconds": at.seconds, "exact_match": at.scores["exact"] / 100}
+        for at in done.history.evaluations
+    ]
+    history.sort(key=lambda row: row["step"])
     show.training(history, title="Learning to translate", save=folder / "loss.png")
     head = AlignmentHead(*result["alignment"]["head"])
     for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):

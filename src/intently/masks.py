@@ -14,7 +14,7 @@ causal() & ~window(1, 0)
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,11 +80,20 @@ class Mask:
         rows = torch.arange(g.t, device=g.device)
         return self.allow(g, rows, torch.arange(g.s, device=g.device))
 
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes that the tensors of the rule have."""
+        return ()
+
     def draw(self, t: int, s: int | None = None) -> str:
-        """Draw the rule for t queries and s keys: ``█`` attends, ``·`` does not."""
-        lead = tuple(n for x in self.tensors()[:1] for n in x.shape[:1]) if self.per_key else ()
-        grid = self.dense(Geometry(lead, t, t if s is None else s, torch.device("cpu")))
-        grid = grid[(0,) * (grid.ndim - 2)].expand(t, t if s is None else s)
+        """Draw the rule for t queries and s keys: ``█`` attends, ``·`` does not.
+
+        Where the rule differs between batch rows or heads, the first is drawn.
+        """
+        s = t if s is None else s
+        g = Geometry(self.lead(), t, s, torch.device("cpu"))
+        self.check(g)
+        grid = self.dense(g)
+        grid = grid[(0,) * (grid.ndim - 2)].expand(t, s)
         return "\n".join(" ".join("█" if on else "·" for on in row) for row in grid.tolist())
 
     def __and__(self, other: Mask | Tensor) -> Mask:
@@ -101,6 +110,7 @@ class Mask:
 
 
 def _seen_exactly(mask: Mask, g: Geometry) -> Tensor | None:
+    """Ask for every query, some at a time."""
     cols = torch.arange(g.s, device=g.device)
     seen = torch.zeros(g.s, dtype=torch.bool, device=g.device)
     step = max(1, 2**22 // max(1, g.s))
@@ -109,6 +119,12 @@ def _seen_exactly(mask: Mask, g: Geometry) -> Tensor | None:
         some = mask.allow(g, rows, cols)
         seen = seen | some.expand(*some.shape[:-1], g.s).any(-2)
     return None if bool(seen.all()) else seen
+
+
+def _seen_by_any(mask: Mask, g: Geometry) -> Tensor:
+    """Ask for one query, where the rule is the same for all."""
+    first = torch.arange(min(1, g.t), device=g.device)
+    return mask.allow(g, first, torch.arange(g.s, device=g.device)).any(-2)
 
 
 def _positions(g: Geometry, rows: Tensor, offset: int | Tensor | None) -> Tensor:
@@ -122,9 +138,12 @@ class _Positioned(Mask):
     """A rule about query positions, which an offset may move."""
 
     def __init__(self, offset: int | Tensor | None) -> None:
-        if isinstance(offset, Tensor) and (offset.is_floating_point() or offset.dtype is torch.bool):
-            raise build(KindError, "offset", "an int or an integer tensor (b,)", offset.dtype)
+        if isinstance(offset, bool) or not (offset is None or isinstance(offset, int)):
+            offset = _integers(offset, "offset")
         self.offset = offset
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.offset.shape) if isinstance(self.offset, Tensor) else ()
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.offset,) if isinstance(self.offset, Tensor) else ()
@@ -180,6 +199,16 @@ class _Window(_Positioned):
             return False
         return first + g.t - 1 - self.before <= 0 and first + self.after >= g.s - 1
 
+    def seen(self, g: Geometry) -> Tensor | None:
+        first = self._first(g)
+        if first is None or g.t == 0:
+            return _seen_exactly(self, g)
+        least, most = first - self.before, first + g.t - 1 + self.after
+        if least <= 0 and most >= g.s - 1:
+            return None
+        cols = torch.arange(g.s, device=g.device)
+        return (cols >= least) & (cols <= most)
+
     def __repr__(self) -> str:
         parts = [str(self.before), str(self.after), self._offset_repr()]
         return f"window({', '.join(p for p in parts if p)})"
@@ -193,17 +222,28 @@ class _Dilated(_Positioned):
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
         return (cols - _positions(g, rows, self.offset)) % self.step == 0
 
+    def seen(self, g: Geometry) -> Tensor | None:
+        return None if g.t >= self.step else _seen_exactly(self, g)
+
     def __repr__(self) -> str:
         return f"dilated({', '.join(p for p in (str(self.step), self._offset_repr()) if p)})"
 
 
 class _Prefix(Mask):
+    per_key = True
+
     def __init__(self, n: int | Tensor) -> None:
         self.n = n
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
         n = g.align(self.n, "n") if isinstance(self.n, Tensor) else self.n
         return cols[None, :] < n
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        return _seen_by_any(self, g)
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.n.shape) if isinstance(self.n, Tensor) else ()
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.n,) if isinstance(self.n, Tensor) else ()
@@ -229,9 +269,10 @@ class _Padding(Mask):
         g.align(self.lengths, "lengths")
 
     def seen(self, g: Geometry) -> Tensor | None:
-        if g.t == 0:
-            return torch.zeros(g.s, dtype=torch.bool, device=g.device)
-        return self.allow(g, torch.arange(1), torch.arange(g.s, device=g.device))[..., 0, :]
+        return _seen_by_any(self, g)
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.lengths.shape)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.lengths,)
@@ -267,6 +308,9 @@ class _Segments(Mask):
                 )  # fmt: skip
             if steps:
                 g.align(ids[..., 0], name)
+
+    def lead(self) -> tuple[int, ...]:
+        return max(tuple(self.query_ids.shape[:-1]), tuple(self.key_ids.shape[:-1]), key=len)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.query_ids, self.key_ids)
@@ -314,6 +358,9 @@ class _Allowed(Mask):
     def check(self, g: Geometry) -> None:
         check_broadcast(self.tensor, g, "mask")
 
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape[:-2])
+
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.tensor,)
 
@@ -348,6 +395,9 @@ class _Joined(Mask):
             return right if left is None else left
         return left & right
 
+    def lead(self) -> tuple[int, ...]:
+        return max(self.left.lead(), self.right.lead(), key=len)
+
     def tensors(self) -> tuple[Tensor, ...]:
         return self.left.tensors() + self.right.tensors()
 
@@ -370,6 +420,12 @@ class _Not(Mask):
     def check(self, g: Geometry) -> None:
         self.mask.check(g)
 
+    def seen(self, g: Geometry) -> Tensor | None:
+        return _seen_by_any(self, g) if self.per_key else _seen_exactly(self, g)
+
+    def lead(self) -> tuple[int, ...]:
+        return self.mask.lead()
+
     def tensors(self) -> tuple[Tensor, ...]:
         return self.mask.tensors()
 
@@ -380,7 +436,7 @@ class _Not(Mask):
 class _Indexed(Mask):
     """A mask under an index of the leading axes of the matrix it was laid over."""
 
-    def __init__(self, mask: Mask, whole: Geometry, index: tuple[object, ...]) -> None:
+    def __init__(self, mask: Mask, whole: Geometry, index: tuple[Any, ...]) -> None:
         self.mask, self.whole, self.index = mask, whole, index
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
@@ -394,8 +450,8 @@ class _Indexed(Mask):
         return f"{self.mask!r}[{', '.join(map(str, self.index))}]"
 
 
-def indexed(mask: Mask, whole: Geometry, index: tuple[object, ...]) -> Mask:
-    """Return the mask under an index of the leading axes; rules without tensors are the same everywhere."""
+def indexed(mask: Mask, whole: Geometry, index: tuple[Any, ...]) -> Mask:
+    """Return the mask under an index of the leading axes; without tensors it is the same there."""
     return _Indexed(mask, whole, index) if mask.tensors() else mask
 
 
@@ -407,9 +463,12 @@ def _whole(value: int, name: str, least: int) -> int:
     return value
 
 
-def _integers(tensor: Tensor, name: str) -> Tensor:
+def _integers(tensor: Any, name: str) -> Tensor:
     if not isinstance(tensor, Tensor):
-        tensor = torch.as_tensor(tensor)
+        try:
+            tensor = torch.as_tensor(tensor)
+        except (TypeError, ValueError, RuntimeError):
+            raise build(KindError, name, "integers", repr(tensor)) from None
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise build(KindError, name, "integers", f"dtype {tensor.dtype}")
     return tensor
@@ -444,7 +503,7 @@ def window(before: int, after: int, offset: int | Tensor | None = None) -> Mask:
 
 
 def prefix(n: int | Tensor) -> Mask:
-    """Every query sees the first n keys (an int, or one per batch row); join it: ``causal() | prefix(n)``.
+    """Every query sees the first n keys; n is an int, or a tensor (b,) with one per batch row.
 
     ::
 
@@ -505,7 +564,8 @@ def grid(height: int, width: int, radius: int) -> Mask:
                         · █ █ █
                         · · █ █
     """
-    return _Grid(_whole(height, "height", 1), _whole(width, "width", 1), _whole(radius, "radius", 0))
+    sides = _whole(height, "height", 1), _whole(width, "width", 1)
+    return _Grid(*sides, _whole(radius, "radius", 0))
 
 
 def allowed(tensor: Tensor) -> Mask:
@@ -545,6 +605,12 @@ def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
             ArgumentError, name, f"a shape that broadcasts to (b, h, t, s) = {want}",
             shape_of(tensor), "its first axis is b, where broadcasting looks for h",
             "use m[:, None], shape (b, 1, t, s)",
+        )  # fmt: skip
+    if not fits and len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
+        raise build(
+            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}",
+            shape_of(tensor), "it holds one entry per batch row and key, (b, s)",
+            f"use m[:, {'None, ' * (len(want) - 3)}None], or it.padding(lengths)",
         )  # fmt: skip
     if not fits:
         raise build(

@@ -17,9 +17,10 @@ def sinusoidal(
     offset: int = 0,
     device: torch.device | str | None = None,
 ) -> Float[Tensor, "t c"]:
-    """Return the sinusoidal encoding (t, c) of positions offset … offset + t − 1, to be added to embeddings.
+    """Return the sinusoidal encoding (t, c) of positions offset … offset + t − 1.
 
-    Even dimensions 2i hold sin(p / base^(2i/c)), odd ones 2i + 1 the cosine; c must be even.
+    It is added to the embeddings. Even dimensions 2i hold sin(p / base^(2i/c)), odd ones 2i + 1
+    the cosine; c must be even.
 
     Source: Vaswani et al. 2017, section 3.5.
 

@@ -1,4 +1,4 @@
-"""The formula in NumPy and float64, on one screen: the oracle that everything else is tested against.
+"""The formula in NumPy and float64, on one screen: the oracle of all tests.
 
 Integers and lists are welcome. Shapes: q (…, h, t, d), k (…, g, s, d), v (…, g, s, e).
 Source: Vaswani et al. 2017, section 3.2.1, equation 1.

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 
+@runtime_checkable
 class Score(Protocol):
     """What `attend` needs of a score."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ from intently.kernels.problem import Problem
 from intently.kernels.torch_fused import TorchFused
 
 
+@runtime_checkable
 class Kernel(Protocol):
     """One way to compute weights @ v."""
 
@@ -54,7 +55,7 @@ def available() -> tuple[str, ...]:
 
 @contextmanager
 def use(name: str) -> Iterator[None]:
-    """Within the block every ``A @ v`` runs the kernel ``name``, or raises `KernelError` and says why.
+    """Within the block every ``A @ v`` runs the kernel ``name`` or raises `KernelError` with why.
 
     >>> import torch, intently as it
     >>> with use("eager"):

@@ -31,7 +31,7 @@ def lse(problem: Problem, rows: Tensor | None = None) -> Tensor:
 
 
 def _masked(problem: Problem, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """z with −∞ where masked, the sink its last column; and the rows without any finite z.
+    """Logits, −∞ where masked, the sink their last column; and the rows that hold nothing else.
 
     Those rows hold 0 instead of −∞, so that no derivative is NaN; the caller takes them out.
     """

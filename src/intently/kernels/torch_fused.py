@@ -53,7 +53,7 @@ class TorchFused:
         mask = None
         if not _knows_mask(p):
             mask = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        choice = torch._fused_sdp_choice(
+        choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
             q, k, v, mask, p.dropout, mask is None and p.is_causal(), scale=float(p.scale),
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
@@ -65,10 +65,10 @@ class TorchFused:
         rows = math.prod(p.geometry.shape[:-1])
         written = 0
         if not _knows_mask(p) and p.mask is not None:
-            parts = [p.mask.allow(p.geometry, *(torch.arange(1, device=p.q.device),) * 2)]
-            parts += [] if p.bias is None else [p.bias[..., :1, :1] if p.bias.ndim > 1 else p.bias[:1]]
-            leads = torch.broadcast_shapes(*(x.shape for x in parts))
-            written = math.prod(leads) * p.geometry.t * p.geometry.s * (1 + p.q.element_size())
+            first = torch.arange(1, device=p.q.device)
+            lead = p.mask.allow(p.geometry, first, first).shape[:-2]
+            lead = lead if p.bias is None else torch.broadcast_shapes(lead, p.bias.shape[:-2])
+            written = math.prod(lead) * p.geometry.t * p.geometry.s * (1 + p.q.element_size())
         return rows * (v.shape[-1] * p.q.element_size() + 4) + written
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
@@ -119,4 +119,4 @@ def _four_mask(mask: Tensor, p: Problem) -> Tensor:
     mask = mask.expand(*mask.shape[:-2], g.t, g.s)
     if len(g.lead) > 2 and any(n > 1 for n in mask.shape[:-3]):
         mask = mask.expand(*g.lead[:-1], *mask.shape[-3:])
-    return mask.flatten(0, -4) if mask.ndim > 4 or len(g.lead) > 2 else mask
+    return mask.flatten(0, -4)

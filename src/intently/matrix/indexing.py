@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -81,14 +80,10 @@ def _entry(i: Any) -> Entry:
         return i
     if isinstance(i, (list, range, np.ndarray)):
         i = torch.as_tensor(i, dtype=None if len(i) else torch.long)
-    scalar_bool = isinstance(i, (bool, np.bool_)) or getattr(i, "dtype", None) is torch.bool
-    if not (scalar_bool and getattr(i, "ndim", 0) == 0):
-        if isinstance(i, Tensor):
-            return i
-        try:
-            return operator.index(i)
-        except TypeError:
-            pass
+    if isinstance(i, Tensor) and not (i.ndim == 0 and i.dtype is torch.bool):
+        return i
+    if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
+        return int(i)
     raise build(
         ArgumentError, "index", "ints, slices, lists, tensors and …",
         "None (a new axis)" if i is None else repr(i),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy as copies
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -134,13 +134,13 @@ class LazyMatrix:
         """Y (…, t, e) = A @ v for v (…, s, e)."""
         return self.matmul(v)
 
-    def __rmatmul__(self, u: Any) -> NoReturn:
+    def __rmatmul__(self, u: Any) -> Any:
         raise build(
             KindError, "matmul", "the matrix on the left, A @ v", f"{type(u).__name__} on the left",
             fix="write A.mT @ u for the transposed product, or A.dense()",
         )  # fmt: skip
 
-    def _arithmetic(self, other: Any) -> NoReturn:
+    def _arithmetic(self, other: Any) -> Any:
         raise build(
             KindError, "operand", "A @ v, the one product of a lazy matrix",
             f"arithmetic with {type(other).__name__}", fix="hand in A.dense(), or a part of it",
@@ -250,7 +250,8 @@ class LazyMatrix:
         ``keys`` are positions or a boolean (s,).
         """
         given = torch.as_tensor(keys)
-        index = positions(given if given.numel() else given.long(), self.shape[-1], "s", self.device)
+        given = given if given.numel() else given.long()
+        index = positions(given, self.shape[-1], "s", self.device)
         return self._per_row(lambda w, _: w[..., index].sum(-1))
 
     def distance(self) -> Tensor:

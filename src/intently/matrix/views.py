@@ -146,7 +146,7 @@ class MeanHeads(LazyMatrix):
 
 
 def check_product(matrix: LazyMatrix, v: Any) -> None:
-    """Raise unless ``matrix @ v`` is defined: a tensor (…, s, e) of the matrix's dtype and device."""
+    """Raise unless v is a tensor (…, s, e) of the matrix's dtype and device."""
     if not isinstance(v, Tensor):
         raise build(
             KindError, "v", "a tensor (…, s, e)", type(v).__name__,

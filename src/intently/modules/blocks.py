@@ -86,8 +86,8 @@ class EncoderLayer(_Residual):
 class DecoderLayer(_Residual):
     """Masked self-attention, attention to the encoder's states, feed-forward.
 
-    A row of the states may serve m consecutive rows of x, the beams of a sentence: their queries lie
-    side by side on the axis t of the cross-attention, which treats each query on its own,
+    A row of the states may serve m consecutive rows of x, the beams of a sentence: their queries
+    lie side by side on the axis t of the cross-attention, which treats each query on its own,
     q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated.
     """
 

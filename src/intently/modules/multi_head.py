@@ -6,6 +6,7 @@ Source: Vaswani et al. 2017, section 3.2.2.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.attention import Attention, attend
-from intently.errors import ArgumentError, build, shape_of
-from intently.masks import Mask, as_mask
+from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
+from intently.masks import Geometry, Mask, as_mask
 from intently.modules.caches import FixedCache, KeyValueCache
 
 
@@ -46,6 +47,17 @@ class MultiHeadAttention(nn.Module):
     (torch.Size([2, 5, 16]), (2, 4, 5, 5))
     """
 
+    qkv_weight: nn.Parameter
+    qkv_bias: nn.Parameter | None
+    q_weight: nn.Parameter
+    q_bias: nn.Parameter | None
+    k_weight: nn.Parameter
+    k_bias: nn.Parameter | None
+    v_weight: nn.Parameter
+    v_bias: nn.Parameter | None
+    out_weight: nn.Parameter
+    out_bias: nn.Parameter | None
+
     def __init__(
         self,
         width: int,
@@ -54,7 +66,7 @@ class MultiHeadAttention(nn.Module):
         kv_heads: int | None = None,
         context_width: int | None = None,
         head_widths: tuple[int, int] | None = None,
-        projections: Projections = Projections(),  # noqa: B008 - frozen
+        projections: Projections = Projections(),
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -66,6 +78,8 @@ class MultiHeadAttention(nn.Module):
             )  # fmt: skip
         if kv_heads < 1 or heads % kv_heads:
             raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
+        if head_widths is not None and not (len(head_widths) == 2 and min(head_widths) >= 1):
+            raise build(ArgumentError, "head_widths", "two widths (d, e) ≥ 1", head_widths)
         if not 0 <= dropout < 1:
             raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
         self.width, self.heads, self.kv_heads = width, heads, kv_heads
@@ -93,7 +107,7 @@ class MultiHeadAttention(nn.Module):
         return hasattr(self, "qkv_weight")
 
     def reset_parameters(self) -> None:
-        """Draw new weights: Xavier uniform for each map on its own, biases zero (Glorot & Bengio 2010)."""
+        """Draw new weights, Xavier uniform (Glorot & Bengio 2010) for each map; biases are 0."""
         for weight in (*self._input_weights(), self.out_weight):
             nn.init.xavier_uniform_(weight)
         for name, p in self.named_parameters():
@@ -109,6 +123,7 @@ class MultiHeadAttention(nn.Module):
         if not self.projections.bias:
             return (None, None, None)
         if self.fused:
+            assert self.qkv_bias is not None
             return self.qkv_bias.split(self._split)
         return (self.q_bias, self.k_bias, self.v_bias)
 
@@ -120,10 +135,11 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | FixedCache | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return y (b, t, c): what the tokens x take from ``context`` (b, s, …), or from each other.
+        """Return y (b, t, c): what the tokens x take from ``context`` (b, s, k), or each other.
 
         With a `KeyValueCache`, x continues the steps the cache holds; with a `FixedCache` the keys
-        and values of the context are computed on the first call only.
+        and values of the context are computed on the first call only. A call that raises leaves
+        the cache as it was.
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
         y = (matrix @ v).transpose(1, 2).flatten(2)
@@ -137,7 +153,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | FixedCache | None = None,
     ) -> Attention:
-        """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies by v."""
+        """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies."""
         return self._matrix_and_values(x, context, mask, cache)[0]
 
     def _matrix_and_values(
@@ -148,6 +164,9 @@ class MultiHeadAttention(nn.Module):
         cache: KeyValueCache | FixedCache | None,
     ) -> tuple[Attention, Tensor]:
         self._check(x, context)
+        rule = None if mask is None else as_mask(mask)
+        if rule is not None:
+            rule.check(self._geometry(x, context, cache))
         if isinstance(cache, FixedCache):
             q = self._heads(self._project(0, x), self.heads)
             if cache.kv is None:
@@ -170,7 +189,6 @@ class MultiHeadAttention(nn.Module):
             q = self._heads(self._project(0, x), self.heads)
             k, v = self._keys_and_values(context)
         dropout = self.dropout if self.training else 0.0
-        rule = None if mask is None else as_mask(mask)
         return attend(q, k, mask=rule, dropout=dropout), v
 
     def _project(self, which: int, x: Tensor) -> Tensor:
@@ -207,7 +225,26 @@ class MultiHeadAttention(nn.Module):
         """Split (b, t, h·d) into heads: (b, h, t, d)."""
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
+    def _geometry(
+        self, x: Tensor, context: Tensor | None, cache: KeyValueCache | FixedCache | None
+    ) -> Geometry:
+        """The matrix (b, h, t, s) of a call, known before anything is computed or cached."""
+        b, t, _ = x.shape
+        s = t if context is None else context.shape[1]
+        if isinstance(cache, KeyValueCache):
+            s += cache.length
+        elif cache is not None and cache.kv is not None:
+            s = cache.kv[0].shape[-2]
+        return Geometry((b, self.heads), t, s, x.device)
+
     def _check(self, x: Tensor, context: Tensor | None) -> None:
+        for name, steps in (("x", x), ("context", context)):
+            if steps is not None and not (isinstance(steps, Tensor) and steps.is_floating_point()):
+                got = f"dtype {steps.dtype}" if isinstance(steps, Tensor) else type(steps).__name__
+                raise build(
+                    KindError, name, "a floating-point tensor (b, steps, width)", got,
+                    fix="embed token ids first; NumPy arrays go through torch.as_tensor",
+                )  # fmt: skip
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise build(
                 ArgumentError, "x", f"shape (b, t, c={self.width})", shape_of(x),
@@ -228,16 +265,45 @@ class MultiHeadAttention(nn.Module):
                 shape_of(context),
             )  # fmt: skip
 
-    def _load_from_state_dict(self, state: dict, prefix: str, *args: object) -> None:
-        """Accept checkpoints of the other storage: fused for separate, separate for fused."""
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Accept checkpoints of the other storage; load all of this layer's tensors or none."""
         for kind in ("weight", "bias"):
             joint = f"{prefix}qkv_{kind}"
-            parts = [f"{prefix}{letter}_{kind}" for letter in "qkv"]
-            if self.fused and all(part in state for part in parts):
-                state[joint] = torch.cat([state.pop(part) for part in parts])
-            elif not self.fused and joint in state and len(state[joint]) == sum(self._split):
-                state.update(zip(parts, state.pop(joint).split(self._split)))
-        super()._load_from_state_dict(state, prefix, *args)
+            names = [f"{prefix}{letter}_{kind}" for letter in "qkv"]
+            if self.fused and all(name in state_dict for name in names):
+                parts = [state_dict.pop(name) for name in names]
+                if len({x.shape[1:] for x in parts}) == 1:
+                    state_dict[joint] = torch.cat(parts)
+                else:
+                    state_dict[joint] = parts[1]
+            elif not self.fused and joint in state_dict:
+                whole = state_dict.pop(joint)
+                fits = len(whole) == sum(self._split)
+                state_dict.update(zip(names, whole.split(self._split) if fits else [whole] * 3))
+        own = {prefix + name: p for name, p in self.named_parameters(recurse=False)}
+        wrong = {n for n, p in own.items() if n in state_dict and state_dict[n].shape != p.shape}
+        absent = [name for name in own if name not in state_dict]
+        for name in sorted(wrong):
+            error = build(
+                CheckpointError, name, shape_of(own[name]), shape_of(state_dict[name]),
+                "the checkpoint is of a layer with other widths or heads",
+            )  # fmt: skip
+            error_msgs.append(str(error))
+        if wrong or (strict and absent):
+            missing_keys.extend(absent)
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, kv_heads={self.kv_heads}, d={self.d}"

@@ -1,0 +1,37 @@
+"""What all tests share: executed annotations, two threads, the shared data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import config, install_import_hook
+
+CHECKED = ["masks", "positions", "scores", "matrix", "attention", "kernels", "modules", "models"]
+install_import_hook([f"intently.{name}" for name in CHECKED], "beartype.beartype")
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def as_users_call() -> Iterator[None]:
+    """Annotations are not executed, so that a call reaches the library's own messages."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real corpora beside the checkout, where there is one."""
+    folder = Path(__file__).resolve().parents[2] / "shared"
+    if not (folder / "data").is_dir():
+        pytest.skip(f"no {folder / 'data'}: the real corpora are not on this machine")
+    return folder

@@ -1,0 +1,132 @@
+"""The plain formula in PyTorch, in any dtype, with gradients; and masks written out by hand.
+
+Nothing here uses Intently's own arithmetic, so that both can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import intently as it
+
+EPS = {
+    dtype: torch.finfo(dtype).eps
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+}
+
+
+def plain_weights(
+    q: Tensor,
+    k: Tensor,
+    allow: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Weights as the papers write them, every step in the dtype of q."""
+    z = q @ heads_of(k, q).mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if softcap is not None:
+        z = softcap * torch.tanh(z / softcap)
+    if bias is not None:
+        z = z + bias
+    if allow is not None:
+        z = z.masked_fill(~allow, -math.inf)
+    if sinks is not None:
+        z = torch.cat([z, sinks[..., None, None].expand(*z.shape[:-1], 1)], -1)
+    empty = (z == -math.inf).all(-1, keepdim=True)
+    w = torch.softmax(z.masked_fill(empty, 0), -1).masked_fill(empty, 0)
+    return w if sinks is None else w[..., :-1]
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, allow: Tensor | None = None, **options: Any) -> Tensor:
+    """Y = weights @ v, every step in the dtype of q."""
+    return plain_weights(q, k, allow, **options) @ heads_of(v, q)
+
+
+def heads_of(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values repeated to the heads of q."""
+    if q.ndim < 4 or x.ndim < 3 or x.shape[-3] in (1, q.shape[-3]):
+        return x
+    return x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
+
+
+Rule = Callable[[int, int, int, int], bool]
+"""Whether batch row b, head h, query i may attend key j."""
+
+
+def written_out(rule: Rule, b: int, h: int, t: int, s: int) -> Tensor:
+    """A rule asked for every entry of a matrix (b, h, t, s)."""
+    every = np.ndindex(b, h, t, s)
+    return torch.tensor([rule(*at) for at in every]).reshape(b, h, t, s)
+
+
+def families(b: int, h: int, t: int, s: int) -> dict[str, tuple[it.Mask | None, Rule]]:
+    """Masks for a matrix (b=2, h, t, s), each with the same rule in plain Python."""
+    rng = np.random.default_rng(t * 1000 + s)
+    lengths = [s - 2, max(0, s - 4)]
+    offsets = [s - t, 1]
+    q_ids, k_ids = rng.integers(0, 3, (b, t)), rng.integers(0, 3, (b, s))
+    free = rng.random((b, h, t, s)) < 0.6
+    free[:, :, 0] = False
+    shared = rng.random((t, s)) < 0.6
+    end = s - t
+    found: dict[str, tuple[it.Mask | None, Rule]] = {
+        "none": (None, lambda b, h, i, j: True),
+        "causal": (it.causal(), lambda b, h, i, j: j <= end + i),
+        "causal, offset": (it.causal(1), lambda b, h, i, j: j <= 1 + i),
+        "causal, first rows empty": (it.causal(-2), lambda b, h, i, j: j <= i - 2),
+        "causal, offset of each row": (
+            it.causal(torch.tensor(offsets)),
+            lambda b, h, i, j: j <= offsets[b] + i,
+        ),
+        "padding": (it.padding(torch.tensor(lengths)), lambda b, h, i, j: j < lengths[b]),
+        "padding, one row empty": (
+            it.padding(torch.tensor([0, s])),
+            lambda b, h, i, j: b == 1,
+        ),
+        "window": (it.window(2, 1), lambda b, h, i, j: -2 <= j - (end + i) <= 1),
+        "window, offset": (it.window(1, 0, 2), lambda b, h, i, j: -1 <= j - (2 + i) <= 0),
+        "prefix": (it.causal() | it.prefix(2), lambda b, h, i, j: j <= end + i or j < 2),
+        "prefix of each row": (
+            it.prefix(torch.tensor([1, 3])),
+            lambda b, h, i, j: j < (1, 3)[b],
+        ),
+        "segments": (
+            it.segments(torch.tensor(q_ids), torch.tensor(k_ids)),
+            lambda b, h, i, j: bool(q_ids[b, i] == k_ids[b, j]),
+        ),
+        "dilated": (it.dilated(2), lambda b, h, i, j: (j - end - i) % 2 == 0),
+        "allowed": (it.allowed(torch.tensor(free)), lambda b, h, i, j: bool(free[b, h, i, j])),
+        "allowed, 2-D": (it.allowed(torch.tensor(shared)), lambda b, h, i, j: bool(shared[i, j])),
+        "causal & padding": (
+            it.causal() & it.padding(torch.tensor(lengths)),
+            lambda b, h, i, j: j <= end + i and j < lengths[b],
+        ),
+        "~window": (~it.window(1, 1), lambda b, h, i, j: not -1 <= j - (end + i) <= 1),
+        "a tensor | ~causal": (
+            it.allowed(torch.tensor(shared)) | ~it.causal(),
+            lambda b, h, i, j: bool(shared[i, j]) or j > end + i,
+        ),
+    }
+    if t == s and t % 2 == 0:
+        found["grid"] = (
+            it.grid(2, t // 2, 1),
+            lambda b, h, i, j: (
+                abs(i // (t // 2) - j // (t // 2)) <= 1 and abs(i % (t // 2) - j % (t // 2)) <= 1
+            ),
+        )
+    return found
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    """A tensor drawn in float64 and rounded, so that every dtype sees nearly the same numbers."""
+    draw = np.random.default_rng([seed, *shape]).normal(size=shape)
+    return torch.tensor(draw).to(dtype)

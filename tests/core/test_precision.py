@@ -1,0 +1,193 @@
+"""Contract 7: every kernel, dtype, mask and gradient against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import intently as it
+from intently import reference
+
+from .formula import EPS, families, plain, random, written_out
+
+SIZES = {"t < s, grouped": (2, 4, 2, 5, 7, 8), "t = s": (2, 2, 2, 6, 6, 4)}
+CASES = [(size, family) for size, (b, h, _, t, s, _) in SIZES.items() for family in families(b, h, t, s)]
+KERNELS = it.kernels.available()
+
+
+def bound(dtype: torch.dtype, plain_error: float, largest: float, factor: int) -> float:
+    if dtype is torch.float64:
+        return 1e-12 * max(largest, 1e-300)
+    return factor * plain_error + 8 * EPS[dtype] * largest
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).abs().max()) if found.numel() else 0.0
+
+
+def run_or_skip(kernel: str, A: it.Attention, v: Tensor) -> Tensor:
+    with it.kernels.use(kernel):
+        try:
+            return A @ v
+        except it.errors.KernelError as reason:
+            pytest.skip(str(reason))
+
+
+def compare(kernel: str, inputs: list[Tensor], allow: Tensor | None, A: it.Attention) -> None:
+    q, k, v, *rest = inputs
+    dtype = q.dtype
+    y = run_or_skip(kernel, A, v)
+    assert y.dtype is dtype
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    same = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    expected = plain(*exact, allow)
+    mask = None if allow is None else allow.numpy()
+    oracle = torch.tensor(reference.attention(*(x.detach().numpy() for x in exact), mask=mask))
+    torch.testing.assert_close(expected.detach(), oracle, atol=1e-13, rtol=1e-12)
+    rough = plain(*same, allow)
+    largest = float(oracle.abs().max())
+    assert error(y, oracle) <= bound(dtype, error(rough, oracle), largest, 2)
+    up = random(*y.shape, dtype=dtype, seed=9)
+    found = torch.autograd.grad(y, (q, k, v), up)
+    truth = torch.autograd.grad(expected, exact, up.double())
+    roughly = torch.autograd.grad(rough, same, up)
+    for name, x, ref, r in zip("qkv", found, truth, roughly):
+        limit = bound(dtype, error(r, ref), max(float(ref.abs().max()), 1e-3), 3)
+        assert error(x, ref) <= limit, f"gradient of {name}: {error(x, ref)} > {limit}"
+        assert x.dtype is dtype
+
+
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("size", "family"), CASES)
+def test_forward_and_gradients(size: str, family: str, kernel: str, dtype: torch.dtype) -> None:
+    b, h, g, t, s, d = SIZES[size]
+    mask, rule = families(b, h, t, s)[family]
+    q = random(b, h, t, d, dtype=dtype, seed=1).requires_grad_()
+    k, v = (random(b, g, s, d, dtype=dtype, seed=i).requires_grad_() for i in (2, 3))
+    allow = written_out(rule, b, h, t, s)
+    compare(kernel, [q, k, v], allow, it.attend(q, k, mask=mask))
+
+
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", ["none", "causal", "padding", "window"])
+def test_matrices_larger_than_the_blocks_of_a_kernel(
+    family: str, kernel: str, dtype: torch.dtype
+) -> None:
+    b, h, t, s, d = 2, 1, 130, 530, 16
+    if family == "causal":
+        t = s
+    mask, _ = families(b, h, t, s)[family]
+    q = random(b, h, t, d, dtype=dtype, seed=1).requires_grad_()
+    k, v = (random(b, h, s, d, dtype=dtype, seed=i).requires_grad_() for i in (2, 3))
+    i, j = torch.arange(t)[:, None] + s - t, torch.arange(s)
+    allow = {
+        "none": torch.ones(b, h, t, s, dtype=torch.bool),
+        "causal": (j <= i).expand(b, h, t, s),
+        "padding": (j < torch.tensor([s - 2, s - 4])[:, None, None, None]).expand(b, h, t, s),
+        "window": ((j >= i - 2) & (j <= i + 1)).expand(b, h, t, s),
+    }[family]
+    compare(kernel, [q, k, v], allow, it.attend(q, k, mask=mask))
+
+
+EXTRAS: dict[str, dict[str, Any]] = {
+    "bias": {"bias": random(2, 4, 5, 7)},
+    "bias (t, s)": {"bias": random(5, 7)},
+    "bias of keys": {"bias": random(7)},
+    "bias that masks": {"bias": random(5, 7).masked_fill(random(5, 7, seed=4) > 0.5, -torch.inf)},
+    "scale": {"scale": 0.3},
+    "scale 1": {"scale": 1.0},
+    "softcap": {"softcap": 1.5},
+    "sinks": {"sinks": random(4)},
+    "one sink": {"sinks": torch.tensor(0.7, dtype=torch.float64)},
+    "all": {"bias": random(5, 7), "softcap": 2.0, "sinks": random(4), "scale": 0.7},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_bias_scale_softcap_and_sinks(
+    extra: str, kernel: str, dtype: torch.dtype, masked: bool
+) -> None:
+    b, h, g, t, s, d = 2, 4, 2, 5, 7, 8
+    q = random(b, h, t, d, dtype=dtype, seed=1)
+    k, v = (random(b, g, s, d, dtype=dtype, seed=i) for i in (2, 3))
+    options = {
+        name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in EXTRAS[extra].items()
+    }
+    mask, rule = families(b, h, t, s)["allowed"] if masked else (None, lambda *at: True)
+    allow = written_out(rule, b, h, t, s)
+    y = run_or_skip(kernel, it.attend(q, k, mask=mask, **options), v)
+    plainly = dict(options)
+    if isinstance(options.get("sinks"), Tensor):
+        plainly["sinks"] = options["sinks"].expand(h)
+    exact = {n: x.double() if isinstance(x, Tensor) else x for n, x in plainly.items()}
+    oracle = torch.tensor(
+        reference.attention(
+            q.double().numpy(), k.double().numpy(), v.double().numpy(), mask=allow.numpy(),
+            **{n: x.numpy() if isinstance(x, Tensor) else x for n, x in exact.items()},
+        )
+    )  # fmt: skip
+    torch.testing.assert_close(
+        plain(q.double(), k.double(), v.double(), allow, **exact), oracle, atol=1e-13, rtol=1e-12
+    )
+    rough = error(plain(q, k, v, allow, **plainly), oracle)
+    assert error(y, oracle) <= bound(dtype, rough, float(oracle.abs().max()), 2)
+
+
+def small(*shape: int) -> Tensor:
+    return random(*shape, seed=7).requires_grad_()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", ["none", "causal", "padding", "allowed", "causal & padding"])
+def test_gradcheck(family: str, kernel: str) -> None:
+    mask, _ = families(2, 2, 4, 4)[family]
+    q, k, v = small(2, 2, 4, 2), small(2, 1, 4, 2), small(2, 1, 4, 2)
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with it.kernels.use(kernel):
+            return it.attention(q, k, v, mask=mask)
+
+    assert torch.autograd.gradcheck(f, (q, k, v))
+    if kernel == "eager":
+        assert torch.autograd.gradgradcheck(f, (q, k, v))
+
+
+@pytest.mark.parametrize("what", ["product", "dense", "lse"])
+def test_gradcheck_of_everything_a_matrix_is_made_of(what: str) -> None:
+    q, k, v, bias, sinks = small(2, 2, 3, 2), small(2, 1, 3, 2), small(2, 1, 3, 3), small(3, 3), small(2)
+    mask, _ = families(2, 2, 3, 3)["allowed"]
+
+    def f(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
+        A = it.attend(q, k, mask=mask, bias=bias, sinks=sinks, softcap=2.0)
+        return A @ v if what == "product" else A.dense() if what == "dense" else A.lse
+
+    assert torch.autograd.gradcheck(f, (q, k, v, bias, sinks))
+    assert torch.autograd.gradgradcheck(f, (q, k, v, bias, sinks))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+@pytest.mark.parametrize("family", ["none", "causal", "padding"])
+def test_huge_logits_stay_finite(family: str, dtype: torch.dtype, kernel: str) -> None:
+    mask, rule = families(2, 2, 6, 6)[family]
+    q = (random(2, 2, 6, 4, seed=1).sign() * 100).to(dtype).requires_grad_()
+    k = (random(2, 2, 6, 4, seed=2).sign() * 50).to(dtype).requires_grad_()
+    v = random(2, 2, 6, 4, dtype=dtype, seed=3).requires_grad_()
+    A = it.attend(q, k, mask=mask)
+    assert float(A.scores[...].detach().nan_to_num(neginf=0).abs().max()) >= 1e4 * 0.99
+    y = run_or_skip(kernel, A, v)
+    grads = torch.autograd.grad(y.sum(), (q, k, v))
+    assert all(bool(x.isfinite().all()) for x in (y, *grads, A.dense(), A.entropy()))
+    weights = reference.weights(
+        q.detach().double().numpy(), k.detach().double().numpy(),
+        mask=written_out(rule, 2, 2, 6, 6).numpy(),
+    )  # fmt: skip
+    assert error(A.dense().detach(), torch.tensor(weights)) <= 8 * EPS[dtype]
