@@ -10,7 +10,8 @@ import torch
 from jaxtyping import config, install_import_hook
 
 CHECKED = ["masks", "positions", "scores", "matrix", "attention", "kernels", "modules", "models"]
-install_import_hook([f"intently.{name}" for name in CHECKED], "beartype.beartype")
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
 
 torch.set_num_threads(2)
 

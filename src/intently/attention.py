@@ -7,7 +7,6 @@ weights = exp z / (Σ exp z + exp sink).
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from intently.kernels.problem import Problem
 from intently.masks import Mask, as_mask, check_broadcast, indexed
 from intently.matrix import LazyMatrix
 from intently.matrix.indexing import split, take
-from intently.matrix.lazy import BLOCK
+from intently.matrix.lazy import BLOCK, in_autocast, no_autocast
 from intently.matrix.views import check_product
 from intently.scores import DOT, Score
 
@@ -63,7 +62,7 @@ def attend(
     """
     _check_kind(q, "q")
     _check_kind(k, "k")
-    autocast = _in_autocast(q.device)
+    autocast = in_autocast(q.device)
     if autocast:
         to = torch.get_autocast_dtype(q.device.type)
         q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
@@ -181,7 +180,7 @@ class Attention(LazyMatrix):
         self._check_fresh()
         v = self._check_values(v)
         kernel = kernels.choose(self.problem, v)
-        with _no_autocast(self.device):
+        with no_autocast(self.device):
             return kernel.multiply(self.problem, v)
 
     def _stream(
@@ -190,7 +189,7 @@ class Attention(LazyMatrix):
         """``part`` (…, rows, n) of all the rows, at most ``block`` weights at a time."""
         self._check_fresh()
         n = self.shape[-2] if rows is None else len(rows)
-        with _no_autocast(self.device):
+        with no_autocast(self.device):
             if block is None or n * self._row_size() <= block:
                 found = part(rows)
             else:
@@ -304,21 +303,12 @@ class Scores:
         m._check_fresh()
 
         def tile(r: Tensor | None, c: Tensor | None) -> Tensor:
-            with _no_autocast(m.device):
+            with no_autocast(m.device):
                 z, allow = part.problem.logits(r, c)
             z = z if allow is None else z.masked_fill(~allow, float("-inf"))
             return z.expand(*part.shape[:-2], *z.shape[-2:])
 
         return take(tile, rows, cols, m.shape, m.device)
-
-
-def _in_autocast(device: torch.device) -> bool:
-    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
-
-
-def _no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast counts where a matrix is made, not where it is evaluated."""
-    return torch.autocast(device.type, enabled=False) if _in_autocast(device) else nullcontext()
 
 
 def _version(x: Tensor) -> int | None:

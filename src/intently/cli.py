@@ -1,23 +1,35 @@
 """The command line: ``intently demo``, ``train``, ``translate``, ``evaluate``.
 
 Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
-run was interrupted); anything else is a bug and shows its traceback.
+run was interrupted); so is what the system refuses, such as a full disk. Anything else is a bug and
+shows its traceback.
 """
 
 from __future__ import annotations
 
+import gzip
 import inspect
+import io
+import os
+import re
 import sys
 import types
 import typing
 import warnings
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
-from intently.errors import DataError, IntentlyError, build
+from intently.errors import ArgumentError, DataError, IntentlyError, build
+
+MESSAGE = 100_000
+"""Characters of a message's line that are shown."""
+
+A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
+"""What names a file rather than says something."""
 
 app = typer.Typer(
     help="Attention you can compute, see and trust.",
@@ -29,26 +41,40 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line."""
-    from intently.translator import TranslationWarning
+    from intently.show.labels import lines
 
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
-    ) -> None:
-        if issubclass(category, TranslationWarning):
-            print(f"intently: {message}", file=sys.stderr)
-        else:
-            print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
-
-    warnings.showwarning = show
-    warnings.simplefilter("always", TranslationWarning)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _show_warning
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except IntentlyError as error:
-        print(f"intently: {error}", file=sys.stderr)
+        print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
         raise SystemExit(2) from None
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # what is left to print goes nowhere, silently
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        name = f"{error.filename}: " if error.filename else ""
+        print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+) -> None:
+    from intently.show.labels import lines
+
+    if issubclass(category, UserWarning):
+        print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
 
 
 @app.command()
@@ -58,13 +84,14 @@ def demo(
     ),
     quick: Annotated[bool, typer.Option("--quick", help="40 seconds, lower quality")] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="20 minutes, as embedded")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with an interrupted demo")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with an interrupted demo")
+    ] = False,
 ) -> None:
     """Watch an attention model learn to translate, translate, and show what it attended to."""
     from rich.console import Console
 
     from intently import demo as steps
-    from intently.errors import ArgumentError
 
     if quick and thorough:
         raise build(ArgumentError, "--quick, --thorough", "one of them", "both")
@@ -73,7 +100,10 @@ def demo(
     result = steps.run(size, out, console, resume=resume)
     again = f"intently demo --out {out}" + (f" --{size.name}" if size.name != "usual" else "")
     if result is None:
-        console.print(f"interrupted; {out}/model is usable as it is. Go on with:\n  {again} --resume")
+        console.print(
+            f"interrupted; {out}/model is usable as it is. Go on with:\n  {again} --resume",
+            markup=False,
+        )
         raise typer.Exit(1)
     steps.table(result, console)
     console.print(
@@ -82,6 +112,7 @@ def demo(
         f'  intently translate {out} "Mary gave Paul an apple." --pictures pictures\n'
         f"  intently train SOURCE.txt TARGET.txt --out my-run",
         highlight=False,
+        markup=False,
     )
 
 
@@ -97,96 +128,114 @@ def translate(
     ],
     beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once; 1 is greedy")] = 5,
     n_best: Annotated[int, typer.Option(min=1, help="translations printed of each line")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="α of Wu et al. 2016, equation 14")] = 0.6,
+    length_penalty: Annotated[
+        float, typer.Option(min=-10, max=10, help="α of Wu et al. 2016, equation 14")
+    ] = 0.6,
     show: Annotated[bool, typer.Option("--show", help="print the alignment as blocks")] = False,
     pictures: Annotated[
-        Optional[Path], typer.Option(help="a folder for a picture of each alignment")  # noqa: UP045
+        Path | None, typer.Option(help="a folder for a picture of each alignment")
     ] = None,
 ) -> None:
     """Translate a text, the lines of a file, or standard input (-)."""
     from intently import show as figures
     from intently.decoding import SearchOptions
-    from intently.translator import CHUNK, Translator
+    from intently.translator import CHUNK, TranslationWarning, Translator
 
     model, text = _model_and_text(model_and_text)
     options = SearchOptions(beam=max(beam, n_best), n_best=n_best, length_penalty=length_penalty)
     translator = Translator.load(model)
-    number = 0
-    for lines in _chunks(_lines(text), CHUNK):
-        for made in translator.translate(lines, options):
-            number += 1
-            for rank, one in enumerate((made, *made.alternatives)):
-                print(one.text if n_best == 1 else f"{number}\t{one.score:.4f}\t{one.text}")
-                if show and one.text:
-                    print(figures.blocks(one.alignment))
-                if pictures and one.text:
-                    name = f"alignment-{number:04d}" + (f"-{rank + 1}" if rank else "")
-                    figures.alignment(one.alignment, save=pictures / f"{name}.png")
+    if pictures:
+        pictures.mkdir(parents=True, exist_ok=True)
+    typed = text == "-" and sys.stdin.isatty()
+    if typed:
+        print("intently: type a sentence a line; Ctrl-D ends", file=sys.stderr)
+    warnings.simplefilter("always", TranslationWarning)
+    found = translator.stream(_lines(text), options, chunk=1 if typed else CHUNK)
+    for number, made in enumerate(found, 1):
+        for rank, one in enumerate((made, *made.alternatives)):
+            shown = _one_line(one.text, raw=not (show or sys.stdout.isatty()))
+            print(shown if n_best == 1 else f"{number}\t{one.score:.4f}\t{shown}", flush=typed)
+            if show and one.text:
+                print(figures.blocks(one.alignment))
+            if pictures and one.text:
+                name = f"alignment-{number:04d}" + (f"-{rank + 1}" if rank else "")
+                figures.alignment(one.alignment, save=pictures / f"{name}.png")
+
+
+def _one_line(text: str, raw: bool) -> str:
+    """Return a translation as one line; what goes to a terminal has no control characters."""
+    from intently.show.labels import visible
+
+    if raw:
+        return text.replace("\r", " ").replace("\n", " ")
+    return visible(text, MESSAGE) if text else ""
 
 
 def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
-    from intently.errors import ArgumentError
-
     if len(given) > 2:
         raise build(
-            ArgumentError, "TEXT", "one text in quotes", f"{len(given)} words",
+            ArgumentError, "TEXT", "one text in quotes", f"{len(given)} arguments",
             fix='write intently translate "The road was too wide."',
         )  # fmt: skip
     if len(given) == 2:
         return Path(given[0]), given[1]
-    only = Path(given[0])
-    looks_like_a_path = "/" in given[0] and not any(map(str.isspace, given[0]))
-    if only.is_dir() or (looks_like_a_path and not only.exists()):
-        return only, "-"
-    return None, given[0]
+    return (Path(given[0]), "-") if _is_folder(given[0]) else (None, given[0])
+
+
+def _is_folder(name: str) -> bool:
+    return _exists(name) and Path(name).is_dir()
+
+
+def _exists(name: str) -> bool:
+    try:
+        return name != "" and Path(name).exists()
+    except OSError:  # a text too long for a file's name
+        return False
 
 
 def _lines(text: str) -> Iterable[str]:
+    """Yield the lines of standard input, of a file, or of the text itself."""
     if text == "-":
         yield from _decoded(sys.stdin.buffer, "standard input")
         return
-    path = Path(text)
-    try:
-        is_file = path.is_file()
-    except OSError:
-        is_file = False
-    if not is_file:
-        yield from text.split("\n")
+    expected = "a text, a file of sentences, or -"
+    if _is_folder(text):
+        raise build(DataError, text, expected, "a folder")
+    if not _exists(text):
+        if A_FILE.fullmatch(text):
+            fix = f"to translate the name itself: echo {text} | intently translate -"
+            raise build(DataError, text, expected, "no such file or folder", fix=fix)
+        yield from (line.removesuffix("\r") for line in text.split("\n"))
         return
-    with path.open("rb") as file:
-        yield from _decoded(file, str(path))
+    with open(text, "rb") as file:
+        packed = file.peek(2).startswith(b"\x1f\x8b")
+        yield from _decoded(gzip.GzipFile(fileobj=file) if packed else file, text)
 
 
 def _decoded(file: Iterable[bytes], name: str) -> Iterable[str]:
-    for number, line in enumerate(file, 1):
-        try:
-            yield line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise build(
-                DataError, f"{name}:{number}", "UTF-8", f"byte {error.object[error.start]:#04x} "
-                f"at byte {error.start + 1} of the line",
-                fix="convert the file, for example with iconv -t UTF-8",
-            ) from None  # fmt: skip
-
-
-def _chunks(lines: Iterable[str], size: int) -> Iterable[list[str]]:
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            text = line.decode("utf-8")
+            yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise build(
+            DataError, f"{name}:{number}", "UTF-8",
+            f"byte {error.object[error.start]:#04x} at byte {error.start + 1} of the line",
+            fix="convert the file, for example with iconv -t UTF-8",
+        ) from None  # fmt: skip
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        got = f"gzip data that is cut or damaged after line {number:,} ({error})"
+        raise build(DataError, name, "lines of text", got) from None
 
 
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="the folder of a model or a run")],
     source: Annotated[
-        Optional[Path], typer.Argument(help="source sentences, or a TSV; none: the built-in language")  # noqa: UP045
+        Path | None, typer.Argument(help="source sentences, or a TSV; none: the built-in language")
     ] = None,
-    target: Annotated[Optional[Path], typer.Argument(help="their references")] = None,  # noqa: UP045
+    target: Annotated[Path | None, typer.Argument(help="their references")] = None,
     beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 5,
     sentences: Annotated[int, typer.Option(min=1, help="of each built-in split")] = 1000,
 ) -> None:
@@ -242,23 +291,23 @@ def _train(
     base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
     options = base.with_flags(**{name: value for name, value in flags.items() if value is not None})
     text = read_parallel(source, target)
-    console = Console(soft_wrap=not sys.stdout.isatty())
-    console.print(text.report, highlight=False)
-    if dev is None:
-        text, held_out = text.split_off(min(1000, max(1, len(text) // 20)))
-        console.print(f"no --dev: the last {len(held_out):,} pairs are held out", highlight=False)
-    else:
+    console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
+    console.print(text.report)
+    if dev is not None:
         held_out = read_parallel(*dev)
-        console.print(held_out.report, highlight=False)
+        console.print(held_out.report)
+    elif len(text) > 1:
+        text, held_out = text.split_off(min(1000, max(1, len(text) // 20)))
+        console.print(f"no --dev: the last {len(held_out):,} pairs are held out")
+    else:
+        fix = "give --dev, or more pairs"
+        raise build(DataError, str(source), "a pair to hold out, beside one to learn", "1", fix=fix)
     with display(console) as progress:
         run = fit(text, options, out, dev=held_out, progress=progress, resume=resume)
-    console.print(
-        f"{run.pairs:,} pairs; {run.too_long:,} with more than {options.text.max_length} tokens "
-        f"on a side were skipped",
-        highlight=False,
-    )
     if run.history.stopped == "interrupted":
-        console.print(f"interrupted; {out}/model is the best so far. Go on with the same command and --resume")
+        console.print(
+            f"interrupted; {out}/model is the best so far. Go on with the same command and --resume"
+        )
         raise typer.Exit(1)
     console.print(f"the translator is in {out}/model. Now try:\n  intently translate {out} TEXT")
 
@@ -273,17 +322,17 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
         )
 
     own = [
-        parameter("source", Annotated[Path, typer.Argument(help="source sentences, or a TSV")], ...),
         parameter(
-            "target", Annotated[Optional[Path], typer.Argument(help="target sentences")], None  # noqa: UP045
+            "source", Annotated[Path, typer.Argument(help="source sentences, or a TSV")], ...
         ),
+        parameter("target", Annotated[Path | None, typer.Argument(help="target sentences")], None),
         parameter("out", Annotated[Path, typer.Option(help="the folder of the run")], ...),
         parameter(
             "dev",
-            Annotated[Optional[tuple[Path, Path]], typer.Option(help="dev SOURCE TARGET")],  # noqa: UP045
+            Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")],
             None,
         ),
-        parameter("config", Annotated[Optional[Path], typer.Option(help="options as TOML")], None),  # noqa: UP045
+        parameter("config", Annotated[Path | None, typer.Option(help="options as TOML")], None),
         parameter(
             "resume", Annotated[bool, typer.Option("--resume", help="go on with the run")], False
         ),
@@ -292,7 +341,7 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
         parameter(
             name,
             Annotated[
-                Optional[_plain(flag.type)],  # noqa: UP045
+                _plain(flag.type) | None,
                 typer.Option(
                     help=f"{flag.help} [{flag.default}]", show_default=False,
                     rich_help_panel=flag.group.capitalize(),

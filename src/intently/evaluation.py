@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from intently.matrix import Dense, LazyMatrix, Merged
 from intently.modules import MultiHeadAttention
 from intently.text import EOS, PAD, SOS, words
 from intently.training.metrics import Score, bleu, chrf, exact_match
-from intently.translator import AlignmentHead, Translation, Translator
+from intently.translator import AlignmentHead, Translator
 
 GREEDY = SearchOptions(beam=1)
 BATCH = 64
@@ -52,32 +52,40 @@ def evaluate(
     sources: Sequence[str],
     references: Sequence[str],
     options: SearchOptions = GREEDY,
-) -> tuple[Evaluation, list[Translation]]:
-    """Translate ``sources`` and score the outputs against one reference each."""
-    found = translator.translate(sources, options)
-    texts = [translation.text for translation in found]
+) -> tuple[Evaluation, list[str]]:
+    """Translate ``sources``, score the outputs against one reference each, and return both.
+
+    Raises `ArgumentError` where the two differ in number or are empty.
+    """
+    if len(sources) != len(references) or not references:
+        expected = f"one for each of {len(references)} references, and at least one"
+        raise build(ArgumentError, "sources", expected, f"{len(sources)} sentences")
+    texts = [translation.text for translation in translator.stream(sources, options)]
     scores = Evaluation(
         len(texts), exact_match(texts, references), bleu(texts, references), chrf(texts, references)
     )
-    return scores, found
+    return scores, texts
 
 
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     """Score greedy translations of built-in pairs, their pronouns too."""
-    scores, found = evaluate(
+    scores, texts = evaluate(
         translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
     )
-    marked = [(pair, made) for pair, made in zip(pairs, found) if pair.pronoun]
-    if not marked:
+    right = [
+        pronoun(text) == pair.pronoun.expected for pair, text in zip(pairs, texts) if pair.pronoun
+    ]
+    if not right:
         return scores
-    right = sum(_pronoun(made.text) == pair.pronoun.expected for pair, made in marked if pair.pronoun)
-    return Evaluation(
-        scores.sentences, scores.exact, scores.bleu, scores.chrf, right / len(marked), len(marked)
-    )
+    return replace(scores, pronouns=sum(right) / len(right), because=len(right))
 
 
-def _pronoun(text: str) -> str | None:
-    """Return the last il, elle, ils or elles of a sentence, the one of the because-clause."""
+def pronoun(text: str) -> str | None:
+    """Return the last il, elle, ils or elles of a sentence, the one of the because-clause.
+
+    >>> pronoun("Il n'a pas bu le lait parce qu'elle était fatiguée.")
+    'elle'
+    """
     found = [word for word in words(text.lower()) if word in ("il", "elle", "ils", "elles")]
     return found[-1] if found else None
 
@@ -95,15 +103,19 @@ def forced(
     """
     for start in range(0, len(pairs), BATCH):
         batch = pairs[start : start + BATCH]
-        s_ids = [[*ids, EOS] for ids in translator.source_tokenizer.encode_batch(s for s, _ in batch)]
-        t_ids = [[SOS, *ids] for ids in translator.target_tokenizer.encode_batch(t for _, t in batch)]
-        lengths = torch.tensor([len(ids) for ids in s_ids])
-        attentions = translator.model.attentions(_padded(s_ids), _padded(t_ids), lengths)
+        read, written = translator.source_tokenizer, translator.target_tokenizer
+        s_ids = [[*ids, EOS] for ids in read.encode_batch(s for s, _ in batch)]
+        t_ids = [[SOS, *ids] for ids in written.encode_batch(t for _, t in batch)]
+        device = next(translator.model.parameters()).device
+        lengths = torch.tensor([len(ids) for ids in s_ids], device=device)
+        attentions = translator.model.attentions(
+            _padded(s_ids).to(device), _padded(t_ids).to(device), lengths
+        )
         weights = {name: matrix.dense() for name, matrix in attentions.items()}
         for i, (source, target) in enumerate(batch):
             s, t = len(s_ids[i]), len(t_ids[i])
-            columns = translator.source_tokenizer.group_ids(s_ids[i])
-            rows = translator.target_tokenizer.group_ids(t_ids[i][1:])
+            columns = read.word_groups(source, s_ids[i])
+            rows = written.word_groups(target, t_ids[i][1:])
             s_words, t_words = words(source), words(target)
             yield {
                 name: Merged(Dense(w[i, :, :s, :s]), columns, columns).label(s_words, s_words)
@@ -119,22 +131,33 @@ def _padded(sentences: list[list[int]]) -> torch.Tensor:
     return torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in sentences])
 
 
-def links(weights: torch.Tensor, target: Sequence[str]) -> set[tuple[int, int]]:
+def links(
+    weights: torch.Tensor, source: Sequence[str], target: Sequence[str]
+) -> set[tuple[int, int]]:
     """Return the links (source, target) of weights (words, words): each row's heaviest column.
 
-    A final full stop says nothing and is left out, as row and as column.
+    The final full stop of either side is left out: its row has no link, and a row that looks at it
+    most has none either.
+
+    >>> weights = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8]])
+    >>> sorted(links(weights, ["He", "sleeps", "."], ["Il", "dort", "."]))
+    [(0, 0), (1, 1)]
     """
-    last = len(target) - 1 if target and target[-1] in FINAL else len(target)
-    return {(int(j), i) for i, j in enumerate(weights.argmax(-1).tolist()) if i < last}
+    rows, columns = (
+        len(words) - 1 if words and words[-1] in FINAL else len(words) for words in (target, source)
+    )
+    heaviest = weights.argmax(-1).tolist()
+    return {(j, i) for i, j in enumerate(heaviest) if i < rows and j < columns}
 
 
-def alignment_errors(
-    translator: Translator, pairs: Sequence[Pair]
-) -> dict[AlignmentHead, float]:
+def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
     """Return the alignment error rate of every cross-attention head, forced to write the reference.
 
-    Gold links of the final full stop are left out too. Source: Och & Ney 2003, section 4.
+    Rows are produced words; that of the final full stop and its gold links are left out. Raises
+    `ArgumentError` where there are no pairs. Source: Och & Ney 2003, section 5.1.
     """
+    if not pairs:
+        raise build(ArgumentError, "pairs", "at least one pair with its gold alignment", "none")
     predicted: dict[AlignmentHead, list[set[tuple[int, int]]]] = defaultdict(list)
     gold = [_without_stop(pair) for pair in pairs]
     sides = [(pair.source, pair.target) for pair in pairs]
@@ -142,7 +165,7 @@ def alignment_errors(
         for name, matrix in matrices.items():
             if name.endswith("cross"):
                 for head, weights in enumerate(matrix.dense()):
-                    found = links(weights, pair.target_words)
+                    found = links(weights, pair.source_words, pair.target_words)
                     predicted[AlignmentHead(name, head)].append(found)
     return {head: alignment_error_rate(found, gold) for head, found in predicted.items()}
 
@@ -156,7 +179,9 @@ def _without_stop(pair: Pair) -> Alignment:
     return Alignment(sure, possible)
 
 
-def best_alignment_head(translator: Translator, pairs: Sequence[Pair]) -> tuple[AlignmentHead, float]:
+def best_alignment_head(
+    translator: Translator, pairs: Sequence[Pair]
+) -> tuple[AlignmentHead, float]:
     """Return the head with the lowest alignment error on ``pairs``, and that error."""
     errors = alignment_errors(translator, pairs)
     head = min(errors, key=lambda h: errors[h])
@@ -186,21 +211,33 @@ def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[Alignmen
 
 @contextmanager
 def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
-    """Within the block the head's values do not reach the output: its columns of the output map are 0."""
+    """Within the block the head reaches nothing: its columns of the output map are 0.
+
+    The weights are afterwards what they were, to the bit. Raises `ArgumentError` where the model
+    has no such head.
+    """
     module = attention_module(model, head.layer)
-    with torch.no_grad():
-        columns = slice(head.head * module.e, (head.head + 1) * module.e)
-        kept = module.out_weight[:, columns].clone()
-        module.out_weight[:, columns] = 0
-        try:
-            yield
-        finally:
-            module.out_weight[:, columns] = kept
+    if not 0 <= head.head < module.heads:
+        raise build(ArgumentError, "head", f"a head from 0 to {module.heads - 1}", head.head)
+    columns = module.out_weight.detach()[:, head.head * module.e : (head.head + 1) * module.e]
+    kept = columns.clone()
+    columns.zero_()
+    try:
+        yield
+    finally:
+        columns.copy_(kept)
 
 
 def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
-    """Return the module that a name such as "decoder.1.cross" stands for."""
-    side, number, kind = layer.split(".")
-    found = model.get_submodule(f"{side}.{number}.{kind}_attention")
-    assert isinstance(found, MultiHeadAttention)
+    """Return the module that a name such as "decoder.1.cross" stands for.
+
+    Raises `ArgumentError` where the model has no such layer.
+    """
+    try:
+        side, number, kind = layer.split(".")
+        found = model.get_submodule(f"{side}.{number}.{kind}_attention")
+        assert isinstance(found, MultiHeadAttention)
+    except (ValueError, AttributeError, AssertionError):
+        expected = 'a name such as "encoder.0.self" or "decoder.1.cross"'
+        raise build(ArgumentError, "layer", expected, repr(layer)) from None
     return found

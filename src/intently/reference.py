@@ -33,7 +33,7 @@ def weights(
     """
     q, k = _array(q), _array(k)
     k = _per_query_head(k, q)
-    z = q @ np.swapaxes(k, -1, -2) * (1 / np.sqrt(q.shape[-1]) if scale is None else scale)
+    z = q @ np.swapaxes(k, -1, -2) * (1 / np.sqrt(max(1, q.shape[-1])) if scale is None else scale)
     if softcap is not None:
         z = softcap * np.tanh(z / softcap)
     if bias is not None:
@@ -64,5 +64,5 @@ def _array(x: ArrayLike) -> Array:
 
 
 def _per_query_head(k: Array, q: Array) -> Array:
-    grouped = q.ndim >= 4 and k.ndim >= 3 and k.shape[-3] not in (1, q.shape[-3])
-    return np.repeat(k, q.shape[-3] // k.shape[-3], -3) if grouped else k
+    h, g = q.shape[-3] if q.ndim >= 4 else 1, k.shape[-3] if k.ndim >= 3 else 1
+    return np.repeat(k, h // g, -3) if 1 < g < h else k

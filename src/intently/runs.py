@@ -6,27 +6,28 @@ A run's folder holds ``source.json`` and ``target.json`` (tokenizers), ``checkpo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from intently.corpora.files import ParallelText
-from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError, build
 from intently.models.transformer import Transformer
 from intently.text import Tokenizer
 from intently.training import (
     Checkpoints,
+    DevSet,
     History,
     Pairs,
     TrainingOptions,
     load_weights,
     train,
 )
+from intently.training.checkpoint import replace_file
 from intently.training.events import Listener
-from intently.training.metrics import bleu
 from intently.translator import Translator
 
 DEV_SENTENCES = 500
@@ -60,74 +61,75 @@ def fit(
     taken. ``tokenizers`` (source, target) are trained on the text unless given. ``resume`` goes on
     with the run in ``out``, from its latest checkpoint or the one named.
 
-    Raises what `intently.training.train` raises.
+    Warns, before training begins, of pairs that are skipped because they are longer than
+    ``options.text.max_length``. Raises what `intently.training.train` raises; a run already in
+    ``out`` stays as it is.
     """
     folder = Path(out)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    begun = checkpoints.names()
+    if begun and not resume:
+        raise build(
+            ArgumentError, "out", "a folder without a run", f"{folder} with {begun[-1]}",
+            fix="go on with it (--resume, in Python resume=True), or choose another folder",
+        )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    source, target = _tokenizers(text, options, folder, tokenizers, bool(resume))
+    paths = folder / "source.json", folder / "target.json"
+    if begun:
+        source, target = map(Tokenizer.load, paths)
+    else:
+        source, target = tokenizers or _tokenizers(text, options)
+        for path, tokenizer in zip(paths, (source, target)):
+            replace_file(path, tokenizer.backend.to_str().encode())
     pairs = Pairs(
         source.encode_batch(text.sources),
         target.encode_batch(text.targets),
         options.text.max_length,
     )
+    if pairs.too_long:
+        warnings.warn(
+            f"{pairs.too_long:,} of {len(text):,} pairs have more than {options.text.max_length} "
+            "tokens on a side and are skipped",
+            stacklevel=2,
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
         model = Transformer(options.model.transformer(source.size, target.size))
     translator = Translator(model, source, target, max_length=options.text.max_length)
-    validate = None if dev is None else _Validation(translator, dev)
+    validate = None if dev is None else _dev_set(dev, translator)
     history = train(
         model, pairs, options, folder, validate=validate, progress=progress, resume=resume
     )
     if history.best is not None:
-        best = Checkpoints(folder / "checkpoints").load(history.best.name)
-        load_weights(model, best.model)
+        load_weights(model, checkpoints.load(history.best.name).model)
     translator.save(folder / "model")
     return Run(translator, history, len(pairs), pairs.too_long, folder)
 
 
-def _tokenizers(
-    text: ParallelText,
-    options: TrainingOptions,
-    folder: Path,
-    given: tuple[Tokenizer, Tokenizer] | None,
-    resume: bool,
-) -> tuple[Tokenizer, Tokenizer]:
-    paths = folder / "source.json", folder / "target.json"
-    if resume and all(path.is_file() for path in paths):
-        source, target = map(Tokenizer.load, paths)
-        return source, target
-    if given is None:
-        o = options.text
-        joint = options.model.share == "all"
-        if joint and o.source_tokenizer != o.target_tokenizer:
+def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:
+    """Return tokenizers trained on the text: the same one twice where all embeddings are shared."""
+    o, share = options.text, options.model.share
+    sides: tuple[Sequence[str], Sequence[str]] = text.sources, text.targets
+    if share == "all":
+        kinds, sizes = (o.source_tokenizer, o.target_tokenizer), (o.source_size, o.target_size)
+        if kinds[0] != kinds[1] or sizes[0] != sizes[1]:
             raise build(
-                ArgumentError, "share", '"output" where the tokenizers differ in kind',
-                f'"all" with {o.source_tokenizer} and {o.target_tokenizer}',
+                ArgumentError, "share", '"output" where the tokenizers differ in kind or size',
+                f'"all" with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}',
             )  # fmt: skip
-        sides: tuple[Sequence[str], Sequence[str]] = text.sources, text.targets
-        if joint:
-            sides = ([*text.sources, *text.targets],) * 2
-        source = Tokenizer.train(sides[0], o.source_tokenizer, o.source_size, o.min_frequency)
-        target = source if joint else Tokenizer.train(
-            sides[1], o.target_tokenizer, o.target_size, o.min_frequency
-        )
-    else:
-        source, target = given
-    source.save(paths[0])
-    target.save(paths[1])
-    return source, target
+        joint = Tokenizer.train([*sides[0], *sides[1]], kinds[0], sizes[0], o.min_frequency)
+        return joint, joint
+    return (
+        Tokenizer.train(sides[0], o.source_tokenizer, o.source_size, o.min_frequency),
+        Tokenizer.train(sides[1], o.target_tokenizer, o.target_size, o.min_frequency),
+    )
 
 
-class _Validation:
-    """Dev BLEU of greedy translations, and the share of exact matches."""
-
-    def __init__(self, translator: Translator, dev: ParallelText) -> None:
-        self.translator = translator
-        self.sources = translator.source_tokenizer.encode_batch(dev.sources[:DEV_SENTENCES])
-        self.references = dev.targets[:DEV_SENTENCES]
-
-    def __call__(self, model: Transformer) -> Mapping[str, float]:
-        found = search(model, self.sources, SearchOptions(beam=1), keep_attention=False)
-        texts = [self.translator.target_tokenizer.decode(best.ids) for best, *_ in found]
-        same = sum(map(str.__eq__, texts, self.references)) / len(texts)
-        return {"bleu": bleu(texts, self.references).value, "exact": 100 * same}
+def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:
+    """Return the first sentences of ``dev`` as `train` translates them, over-long ones cut."""
+    ids = translator.source_tokenizer.encode_batch(dev.sources[:DEV_SENTENCES])
+    return DevSet(
+        [sentence[: translator.max_length] for sentence in ids],
+        dev.targets[:DEV_SENTENCES],
+        translator.target_tokenizer.decode,
+    )

@@ -7,12 +7,15 @@ Nothing in it is ever unpickled.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,21 +24,25 @@ from torch import Tensor
 
 import intently
 from intently.decoding import Hypothesis, SearchOptions, search
-from intently.errors import ArgumentError, CheckpointError, DataError, build
-from intently.matrix import LazyMatrix, Merged
+from intently.errors import ArgumentError, CheckpointError, DataError, KindError, build
+from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.transformer import Transformer, TransformerOptions
-from intently.text import UNK, Tokenizer, words
+from intently.show.labels import visible
+from intently.text import UNK, Tokenizer, word_spans, words
+from intently.text.checks import not_text
 from intently.training.checkpoint import load_weights, replace_file, weights
 
 FORMAT = 1
 """Version of the folder's format; a folder with a higher one is refused."""
+
+ABOUT, WEIGHTS = "translator.json", "model.safetensors"
 
 CHUNK = 256
 """Sentences translated together; their queries and keys live as long as their translations."""
 
 
 class TranslationWarning(UserWarning):
-    """A line that could not be translated as it stood: cut, or with words the model does not know."""
+    """A line that was not translated as it stood: cut, or with words the model does not know."""
 
 
 class AlignmentHead(NamedTuple):
@@ -45,13 +52,21 @@ class AlignmentHead(NamedTuple):
     head: int
 
 
+class Side(NamedTuple):
+    """One side of a translation: token ids, words, and the positions of each word's tokens."""
+
+    ids: Sequence[int] = ()
+    words: list[str] | tuple[str, ...] = ()
+    groups: Sequence[Sequence[int]] = ()
+
+
 @dataclass(frozen=True)
 class Translation:
     """One translation, and all that was looked at while it was written.
 
-    ``score`` is the log-probability in nats under the length penalty. ``attention`` has a lazy
-    matrix (h, rows, columns) for every layer, labelled with tokens: rows of a decoder by the token
-    they produce.
+    ``score`` is the log-probability in nats under the length penalty, ``alternatives`` are the
+    other translations of an n-best search, and ``notes`` what was warned about: a line cut, words
+    the model does not know.
     """
 
     source: str
@@ -59,21 +74,27 @@ class Translation:
     score: float
     hypothesis: Hypothesis
     translator: Translator
+    sides: tuple[Side, Side] = (Side(), Side())
+    notes: tuple[str, ...] = ()
     alternatives: tuple[Translation, ...] = ()
-    _source_ids: tuple[int, ...] = ()
 
     @cached_property
     def attention(self) -> dict[str, LazyMatrix]:
-        """The attention of every layer by name, (h, rows, columns), labelled with tokens."""
-        source = [*self.translator.source_tokenizer.tokens(self._source_ids), "</s>"]
-        produced = [*self.translator.target_tokenizer.tokens(self.hypothesis.ids)]
+        """The attention of every layer by name: lazy matrices (h, rows, columns) over tokens.
+
+        Rows of a decoder are labelled with the token they produce, the last one ``</s>``. An empty
+        line has none.
+        """
+        if not self.sides[0].ids:
+            return {}
+        source = [*self.translator.source_tokenizer.tokens(self.sides[0].ids), "</s>"]
+        produced = self.translator.target_tokenizer.tokens(self.hypothesis.ids)
         if self.hypothesis.ended:
             produced.append("</s>")
-        inputs = ["<s>", *produced][: len(produced)]
+        inputs = ["<s>", *produced[:-1]]
         found = {}
         for name, matrix in self.hypothesis.attention.items():
-            side = name.startswith("encoder")
-            rows = source if side else produced
+            rows = source if name.startswith("encoder") else produced
             columns = inputs if name.startswith("decoder") and name.endswith("self") else source
             found[name] = matrix.label(rows, columns)
         return found
@@ -85,25 +106,17 @@ class Translation:
         Weights are summed over the tokens of a word that is looked at and averaged over the tokens
         of the word that looks. The first column of a decoder's own matrix is the start token.
         """
-        t = self.translator
-        source = self.source
-        s_groups = t.source_tokenizer.group_ids(self._source_ids)
-        s_words = words(t.source_tokenizer.decode(self._source_ids))
-        y_groups = t.target_tokenizer.group_ids(self.hypothesis.ids)
-        y_words = words(t.target_tokenizer.decode(self.hypothesis.ids))
-        s_words = words(source) if len(words(source)) == len(s_words) else s_words
-        y_shown = words(self.text) if len(words(self.text)) == len(y_words) else y_words
-        before = [[0], *[[i + 1 for i in group] for group in y_groups]]
+        (_, s_words, s_groups), (_, y_words, y_groups) = self.sides
         found: dict[str, LazyMatrix] = {}
-        for name, matrix in self.hypothesis.attention.items():
+        for name, matrix in self.attention.items():
             if name.startswith("encoder"):
                 merged = Merged(matrix, s_groups, s_groups).label(s_words, s_words)
             elif name.endswith("self"):
-                last = matrix.shape[-1]
-                fits = [[i for i in group if i < last] for group in before]
-                merged = Merged(matrix, y_groups, fits).label(y_shown, ["<s>", *y_shown])
+                last = matrix.shape[-1]  # an output that was cut never read its last token
+                before = [[0], *([i + 1 for i in group if i + 1 < last] for group in y_groups)]
+                merged = Merged(matrix, y_groups, before).label(y_words, ["<s>", *y_words])
             else:
-                merged = Merged(matrix, y_groups, s_groups).label(y_shown, s_words)
+                merged = Merged(matrix, y_groups, s_groups).label(y_words, s_words)
             found[name] = merged
         return found
 
@@ -114,6 +127,8 @@ class Translation:
         Where no head was measured, the mean of the heads of the last cross-attention but one
         (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2).
         """
+        if not self.words:
+            return Dense(torch.zeros(0, 0))
         return self.translator.align(self.words)
 
 
@@ -134,6 +149,8 @@ class Translator:
         alignment_head: AlignmentHead | None = None,
         max_length: int = 128,
     ) -> None:
+        if max_length < 1:
+            raise build(ArgumentError, "max_length", "an int ≥ 1", max_length)
         self.model = model.eval()
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.alignment_head = alignment_head
@@ -149,50 +166,69 @@ class Translator:
         folder is missing, foreign, damaged or of a newer format, and names what was looked for.
         """
         path = _embedded() if folder is None else _find(Path(folder))
-        about = _about(path / "translator.json")
+        about = _about(path / ABOUT)
         try:
             options = TransformerOptions(**about["model"])
-            head = about["alignment_head"]
-            max_length = int(about["max_length"])
             model = Transformer(options)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(path / "translator.json", f"it does not describe a model ({error})") from None
-        load_weights(model, _tensors(path / "model.safetensors"))
-        tokenizers = []
-        for side, size in (("source", options.source_vocabulary), ("target", options.target_vocabulary)):
-            try:
-                tokenizer = Tokenizer.load(path / f"{side}.json")
-            except DataError as error:
-                raise CheckpointError(str(error)) from None
+            head = _head(about["alignment_head"], options)
+            tokenizers = [Tokenizer.load(path / f"{side}.json") for side in ("source", "target")]
+            translator = cls(
+                model, *tokenizers, alignment_head=head, max_length=about["max_length"]
+            )
+        except DataError as error:
+            raise CheckpointError(str(error)) from None
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            what = f"no description of a model ({type(error).__name__}: {error})"
+            raise _damaged(path / ABOUT, what) from None
+        sizes = options.source_vocabulary, options.target_vocabulary
+        for side, tokenizer, size in zip(("source", "target"), tokenizers, sizes):
             if tokenizer.size != size:
-                raise _damaged(path / f"{side}.json", f"{tokenizer.size} entries, the model has {size}")
-            tokenizers.append(tokenizer)
-        return cls(
-            model, *tokenizers,
-            alignment_head=None if head is None else AlignmentHead(*head), max_length=max_length,
-        )  # fmt: skip
+                got = f"{tokenizer.size} entries where the model has {size}"
+                raise _damaged(path / f"{side}.json", got)
+        load_weights(model, _tensors(path / WEIGHTS, about.get("sha256")))
+        return translator
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
-        """Write the translator into ``folder``; ``half`` keeps float16 weights, half the size."""
+        """Write the translator into ``folder``; ``half`` keeps float16 weights, half the size.
+
+        All is written under other names first, so that a full disk costs nothing. A kill leaves the
+        old translator, the new one, or a folder that `load` refuses: never a mixture.
+        """
         from safetensors.torch import save
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        tensors = weights(self.model)
-        if half:
-            tensors = {name: x.half() for name, x in tensors.items()}
-        replace_file(path / "model.safetensors", save({k: x.contiguous() for k, x in tensors.items()}))
-        for side, tokenizer in (("source", self.source_tokenizer), ("target", self.target_tokenizer)):
-            tokenizer.save(path / f"{side}.json")
+        tensors = {
+            name: (x.half() if half else x).cpu().contiguous()
+            for name, x in weights(self.model).items()
+        }
+        contents = {
+            WEIGHTS: save(tensors),
+            "source.json": self.source_tokenizer.backend.to_str().encode(),
+            "target.json": self.target_tokenizer.backend.to_str().encode(),
+        }
         about = {
             "format": FORMAT,
             "kind": "intently translator",
             "model": dataclasses.asdict(self.model.options),
             "max_length": self.max_length,
             "alignment_head": self.alignment_head,
+            "sha256": hashlib.sha256(contents[WEIGHTS]).hexdigest(),
             "versions": {"intently": intently.__version__, "torch": torch.__version__},
         }
-        replace_file(path / "translator.json", json.dumps(about, indent=1).encode())
+        contents[ABOUT] = json.dumps(about, indent=1).encode()
+        drafts = {path / name: path / f".new-{name}" for name in contents}
+        try:
+            for draft, content in zip(drafts.values(), contents.values()):
+                replace_file(draft, content)
+        except BaseException:
+            for draft in drafts.values():
+                draft.unlink(missing_ok=True)
+                draft.with_name(f".writing-{draft.name}").unlink(missing_ok=True)
+            raise
+        (path / ABOUT).unlink(missing_ok=True)  # until it is there again, `load` refuses the folder
+        for final, draft in drafts.items():
+            os.replace(draft, final)
         return path
 
     # --- translating ---------------------------------------------------------------------------
@@ -203,86 +239,134 @@ class Translator:
         """Translate sentences; results come in the order given, empty ones stay empty.
 
         Lines with more than ``max_length`` tokens are cut, and unknown words are copied where the
-        model writes an unknown token; each is told by a `TranslationWarning` that names the line.
+        model writes an unknown token; each is told by a `TranslationWarning` that names the line,
+        and stands in ``notes``. Raises `KindError` for what is not a list of strings,
+        `ArgumentError` for a string that is no Unicode text.
+
+        Every translation keeps the queries and keys of its search; `stream` serves what is long.
         """
-        if isinstance(sentences, str):
-            raise build(
-                ArgumentError, "sentences", "a list of strings", "one string",
-                fix="write translate([text])",
-            )  # fmt: skip
-        done: list[Translation] = []
-        for start in range(0, len(sentences), CHUNK):
-            done += self._chunk(sentences[start : start + CHUNK], start, options)
-        return done
+        return list(self._stream(sentences, options, CHUNK, stacklevel=3))
 
-    def _chunk(
-        self, sentences: Sequence[str], first: int, options: SearchOptions | None
-    ) -> list[Translation]:
-        ids = [self._source_ids(line, first + i + 1) for i, line in enumerate(sentences)]
-        full = [i for i, line in enumerate(sentences) if line.strip()]
-        found = iter(search(self.model, [ids[i] for i in full], options or SearchOptions()))
-        nothing = Hypothesis([], 0.0, 0.0)
-        out = []
-        for i, line in enumerate(sentences):
-            if not line.strip():
-                out.append(Translation(line, "", 0.0, nothing, self))
-                continue
-            best, *rest = [self._translation(line, ids[i], h) for h in next(found)]
-            out.append(dataclasses.replace(best, alternatives=tuple(rest)))
-        return out
+    def stream(
+        self,
+        sentences: Iterable[str],
+        options: SearchOptions | None = None,
+        *,
+        chunk: int = CHUNK,
+    ) -> Iterator[Translation]:
+        """Translate sentences as they come, ``chunk`` at a time; yields what `translate` returns.
 
-    def _source_ids(self, line: str, number: int) -> list[int]:
-        text = " ".join(line.split()) if self.source_tokenizer.kind == "word" else line.strip()
-        ids = self.source_tokenizer.encode(text)
+        Memory is bounded by one chunk where translations are not kept.
+        """
+        return self._stream(sentences, options, chunk, stacklevel=2)
+
+    def _stream(
+        self, sentences: Iterable[str], options: SearchOptions | None, chunk: int, stacklevel: int
+    ) -> Iterator[Translation]:
+        if isinstance(sentences, str | bytes):
+            fix = "write translate([text])"
+            raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
+        if self.target_tokenizer.kind == "subword":  # bytes say everything
+            options = options or SearchOptions()
+            options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
+        lines, done = iter(sentences), 0
+        while batch := list(islice(lines, chunk)):
+            read = [self._read(line, done + i) for i, line in enumerate(batch)]
+            for i, (_, notes) in enumerate(read, done + 1):
+                for note in notes:
+                    warnings.warn(f"line {i}: {note}", TranslationWarning, stacklevel=stacklevel)
+            full = [side.ids for side, _ in read if side.ids]
+            found = iter(search(self.model, full, options))
+            for line, (side, notes) in zip(batch, read):
+                if side.ids:
+                    best, *rest = (self._translation(line, side, notes, h) for h in next(found))
+                    yield dataclasses.replace(best, alternatives=tuple(rest))
+                else:
+                    yield Translation(line, "", 0.0, Hypothesis([], 0.0, 0.0), self)
+            done += len(batch)
+            del read, full, found, batch  # else they live while the next chunk is searched
+
+    def _read(self, line: str, index: int) -> tuple[Side, tuple[str, ...]]:
+        """Return the tokens and words of a line, cut where it is too long, and what to warn of."""
+        try:
+            line.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise not_text(f"sentences[{index}]", line) from None
+        tokenizer, text, notes = self.source_tokenizer, line.strip(), []
+        ids = tokenizer.encode(text)
         if len(ids) > self.max_length:
-            _warn(f"line {number}: {len(ids)} tokens, cut after {self.max_length}")
-            ids = ids[: self.max_length]
-        unknown = self.source_tokenizer.unknown(text)
+            notes.append(f"{len(ids):,} tokens, cut after {self.max_length}")
+            text = _cut(tokenizer, text, self.max_length)
+            ids = tokenizer.encode(text)[: self.max_length]
+        groups = tokenizer.word_groups(text, tokenizer.encode(text))
+        unknown = tokenizer.unknown(text)
         if unknown:
-            _warn(f"line {number}: not in the model's vocabulary: {', '.join(unknown[:8])}")
-        return ids
+            told = [visible(word) for word in unknown[:8]] + ["…"] * (len(unknown) > 8)
+            notes.append(f"not in the model's vocabulary: {', '.join(told)}")
+        groups = [[i for i in group if i < len(ids)] for group in groups]
+        s_words = [word for word, group in zip(words(text), groups) if group]
+        return Side(ids, s_words, [group for group in groups if group]), tuple(notes)
 
-    def _translation(self, source: str, ids: list[int], hypothesis: Hypothesis) -> Translation:
-        text = self._text(source, ids, hypothesis)
+    def _translation(
+        self, line: str, source: Side, notes: tuple[str, ...], hypothesis: Hypothesis
+    ) -> Translation:
+        tokenizer, y = self.target_tokenizer, hypothesis.ids
+        if UNK in y:
+            text, groups = self._copied(line, source, hypothesis)
+        else:
+            text, groups = tokenizer.decode(y), tokenizer.group_ids(y)
+        produced = Side(y, words(text), groups)
         return Translation(
-            source, text, hypothesis.score, hypothesis, self, _source_ids=tuple(ids)
+            line, text, hypothesis.score, hypothesis, self, (source, produced), notes
         )
 
-    def _text(self, source: str, ids: list[int], hypothesis: Hypothesis) -> str:
-        """Decode; an unknown token becomes the source word it looked at (Luong et al. 2015)."""
-        made, y = self.target_tokenizer, hypothesis.ids
-        if UNK not in y:
-            return made.decode(y)
-        s_words = words(source)
-        groups = self.source_tokenizer.group_ids(ids)
-        cross = {k: Merged(m, [[i] for i in range(len(y))], groups)
-                 for k, m in hypothesis.attention.items() if k.endswith("cross")}  # fmt: skip
-        looked = self.align(cross).argmax().tolist()
-        text, start = "", 0
-        for i in [n for n, token in enumerate(y) if token == UNK] + [len(y)]:
-            text += made.decode(y[start:i]) if not text else _joined(made, y[start:i])
-            if i < len(y) and looked[i] < len(s_words):
-                text += (" " if text and not text.endswith(("'", "’")) else "") + s_words[looked[i]]
-            start = i + 1
-        return text
+    def _copied(
+        self, line: str, source: Side, hypothesis: Hypothesis
+    ) -> tuple[str, list[list[int]]]:
+        """Return the text in which each unknown token is the source word it looked at, and groups.
 
-    def align(self, by_layer: dict[str, LazyMatrix]) -> LazyMatrix:
-        """Return the matrix that stands for the alignment: of the measured head, or a mean of heads."""
+        A space stands before it where one does in the source, or after a letter. Source: Luong et
+        al. 2015, "Addressing the Rare Word Problem in Neural Machine Translation", section 3.3.
+        """
+        y = hypothesis.ids
+        cross = {
+            name: Merged(matrix, [[i] for i in range(len(y))], source.groups)
+            for name, matrix in hypothesis.attention.items()
+            if name.endswith("cross")
+        }
+        looked = self.align(cross).argmax().tolist()
+        starts = [start for start, _ in word_spans(line)]
+        text, spans = "", []
+        for token, word in zip(y, looked):
+            if token == UNK:
+                apart = line[starts[word] - 1 : starts[word]].isspace() or text[-1:].isalnum()
+                apart = apart and text != "" and not text.endswith(("'", "’"))
+                piece = " " * apart + source.words[word]
+            else:
+                piece = self.target_tokenizer.tokens([token])[0].replace("▁", " ")
+            spans.append((len(text), len(text) + len(piece)))
+            text += piece if text else piece.removeprefix(" ")
+            spans[-1] = (spans[-1][0], len(text))
+        groups = [
+            [i for i, (first, last) in enumerate(spans) if first < end and last > start]
+            for start, end in word_spans(text)
+        ]
+        return text, groups
+
+    def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
+        """Return the matrix that stands for the alignment: the measured head's, or heads' mean."""
         if self.alignment_head is not None:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
         cross = [name for name in by_layer if name.endswith("cross")]
         return by_layer[cross[-2] if len(cross) > 1 else cross[-1]].mean_heads()
 
 
-def _joined(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Decode the rest of a sentence, with the space its first token asks for."""
-    text = tokenizer.decode(ids)
-    spaced = bool(ids) and tokenizer.tokens(ids[:1])[0].startswith("▁") and not text.startswith(" ")
-    return " " + text if spaced else text
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, TranslationWarning, stacklevel=5)
+def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
+    """Return the start of a text that has about so many tokens, cut between two characters."""
+    offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
+    while tokens and offsets[tokens][0] < offsets[tokens - 1][1]:  # bytes of one character
+        tokens -= 1
+    return text[: offsets[tokens - 1][1]] if tokens else ""
 
 
 def _embedded() -> Path:
@@ -291,45 +375,72 @@ def _embedded() -> Path:
 
 def _find(folder: Path) -> Path:
     for path in (folder, folder / "model"):
-        if (path / "translator.json").is_file():
+        if (path / ABOUT).is_file():
             return path
-    what = "no such folder" if not folder.exists() else (
-        "a file" if folder.is_file() else "a folder without translator.json"
-    )
+    cause = None
+    if not folder.exists():
+        got = "no such folder"
+    elif not folder.is_dir():
+        got = "a file"
+    else:
+        names = sorted(path.name for path in folder.iterdir())
+        got = f"a folder with {', '.join(names[:4])}{', …' * (len(names) > 4)}"
+        got = got if names else "an empty folder"
+        if "checkpoints" in names:
+            cause = "its run has not ended; the command that began it ends it with --resume"
+        elif "config.json" in names:
+            cause = "it seems to hold a model of another library"
     raise build(
-        CheckpointError, str(folder), "a folder with translator.json, or a run with model/translator.json",
-        what, fix="give the folder that `intently train --out` or `intently demo --out` wrote",
+        CheckpointError, str(folder), f"a folder with {ABOUT}, or a run with model/{ABOUT}", got,
+        cause, "give the folder that `intently train --out` or `intently demo --out` wrote",
     )  # fmt: skip
 
 
 def _about(path: Path) -> dict[str, Any]:
     try:
         about = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
     if not isinstance(about, dict) or about.get("kind") != "intently translator":
         raise build(
-            CheckpointError, str(path), 'JSON of kind "intently translator"', "another kind of file",
-            "the folder was made by another program",
+            CheckpointError, str(path), 'JSON of kind "intently translator"',
+            "another kind of file", "it was made by another program",
         )  # fmt: skip
-    if about.get("format") != FORMAT:
+    version = about.get("format")
+    if type(version) is not int or version < 1:
+        raise _damaged(path, f"format {version!r}")
+    if version > FORMAT:
         raise build(
-            CheckpointError, str(path), f"format {FORMAT}", f"format {about.get('format')}",
-            "the folder was written by a newer version of Intently", "upgrade intently",
+            CheckpointError, str(path), f"format {FORMAT}", f"format {version}",
+            "it was written by a newer version of Intently", "upgrade intently",
         )  # fmt: skip
     return about
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _head(value: Any, options: TransformerOptions) -> AlignmentHead | None:
+    """Return the alignment head that a file names; raises ValueError where there is none such."""
+    if value is None:
+        return None
+    layer, head = value
+    layers = [f"decoder.{i}.cross" for i in range(options.decoder_layers)]
+    if layer not in layers or type(head) is not int or not 0 <= head < options.heads:
+        raise ValueError(f"no alignment head {layer}, {head}")
+    return AlignmentHead(layer, head)
+
+
+def _tensors(path: Path, digest: str | None) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        tensors = load(path.read_bytes())
-    except (OSError, SafetensorError, ValueError) as error:
+        content = path.read_bytes()
+        tensors = load(content)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise _damaged(path, str(error)) from None
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        raise _damaged(path, f"another checksum than {ABOUT} holds")
     return {name: x.float() if x.dtype is torch.float16 else x for name, x in tensors.items()}
 
 
 def _damaged(path: Path, what: str) -> CheckpointError:
-    return build(CheckpointError, str(path), "a translator that `save` wrote", what, "it is damaged")
+    return build(CheckpointError, str(path), "a file as `save` wrote it", what, "it is damaged")

@@ -32,7 +32,7 @@ def plain_weights(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Weights as the papers write them, every step in the dtype of q."""
-    z = q @ heads_of(k, q).mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    z = q @ heads_of(k, q).mT * (1 / math.sqrt(max(1, q.shape[-1])) if scale is None else scale)
     if softcap is not None:
         z = softcap * torch.tanh(z / softcap)
     if bias is not None:
@@ -53,7 +53,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, allow: Tensor | None = None, **option
 
 def heads_of(x: Tensor, q: Tensor) -> Tensor:
     """Keys or values repeated to the heads of q."""
-    if q.ndim < 4 or x.ndim < 3 or x.shape[-3] in (1, q.shape[-3]):
+    if q.ndim < 4 or x.ndim < 3 or not 1 < x.shape[-3] < q.shape[-3]:
         return x
     return x.repeat_interleave(q.shape[-3] // x.shape[-3], -3)
 

@@ -48,7 +48,7 @@ class Problem:
     @property
     def groups(self) -> int:
         """How many query heads share one key head."""
-        if self.q.ndim < 4 or self.k.ndim < 3 or self.k.shape[-3] == 1:
+        if self.q.ndim < 4 or self.k.ndim < 3 or self.k.shape[-3] < 2:
             return 1
         return max(1, self.q.shape[-3] // self.k.shape[-3])
 

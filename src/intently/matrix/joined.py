@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
-from intently.matrix.lazy import LazyMatrix
+from intently.matrix.lazy import LazyMatrix, no_autocast
 from intently.matrix.views import check_product
 
 
@@ -136,14 +136,17 @@ class Merged(LazyMatrix):
         block = self.matrix.tile(torch.tensor(used, dtype=torch.long, device=self.device))
         at = {position: n for n, position in enumerate(used)}
         over = _means([[at[i] for i in word] for word in picked], len(used), block)
-        return over @ block @ _sums(_pick(self.columns, cols), self.matrix.shape[-1], block).mT
+        join = _sums(_pick(self.columns, cols), self.matrix.shape[-1], block)
+        with no_autocast(self.device):
+            return over @ block @ join.mT
 
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, words, e): each word's value counts for all its columns."""
         check_product(self, v)
         t, s = self.matrix.shape[-2:]
-        y = self.matrix @ (_sums(self.columns, s, v).mT @ v)
-        return _means(self.rows, t, y) @ y
+        with no_autocast(self.device):
+            y = self.matrix @ (_sums(self.columns, s, v).mT @ v)
+            return _means(self.rows, t, y) @ y
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         return Merged(self.matrix[index], self.rows, self.columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy as copies
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -303,6 +304,16 @@ class LazyMatrix:
             f"{type(self).__name__}(shape=({shape}), dtype={self.dtype}) — lazy: "
             "A @ v, A[..., rows, cols] and A.dense() compute"
         )
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast counts where a matrix is made, not where it is evaluated."""
+    return torch.autocast(device.type, enabled=False) if in_autocast(device) else nullcontext()
+
+
+def in_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for a kind of device that has it."""
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 
 
 def _check_count(n: Any, name: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.matrix.lazy import Labels, LazyMatrix
+from intently.matrix.lazy import Labels, LazyMatrix, no_autocast
 
 
 class Dense(LazyMatrix):
@@ -48,7 +48,8 @@ class Dense(LazyMatrix):
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, t, e) = weights @ v (…, s, e)."""
         check_product(self, v)
-        return self.weights @ v
+        with no_autocast(self.device):
+            return self.weights @ v
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         return Dense(self.weights[index])
@@ -91,8 +92,9 @@ class Transposed(LazyMatrix):
         lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
         wide = torch.promote_types(self.dtype, torch.float32)
         out = v.new_zeros((*lead, self.shape[-2], v.shape[-1]), dtype=wide)
-        for rows, block in self.matrix._blocks():
-            out = out + block.mT.to(wide) @ v[..., rows, :].to(wide)
+        with no_autocast(self.device):
+            for rows, block in self.matrix._blocks():
+                out = out + block.mT.to(wide) @ v[..., rows, :].to(wide)
         return out.to(self.dtype)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:

@@ -275,7 +275,7 @@ class MultiHeadAttention(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Accept checkpoints of the other storage; load all of this layer's tensors or none."""
+        """Accept checkpoints of the other storage; where a shape is wrong, load nothing."""
         for kind in ("weight", "bias"):
             joint = f"{prefix}qkv_{kind}"
             names = [f"{prefix}{letter}_{kind}" for letter in "qkv"]
@@ -291,15 +291,13 @@ class MultiHeadAttention(nn.Module):
                 state_dict.update(zip(names, whole.split(self._split) if fits else [whole] * 3))
         own = {prefix + name: p for name, p in self.named_parameters(recurse=False)}
         wrong = {n for n, p in own.items() if n in state_dict and state_dict[n].shape != p.shape}
-        absent = [name for name in own if name not in state_dict]
         for name in sorted(wrong):
             error = build(
                 CheckpointError, name, shape_of(own[name]), shape_of(state_dict[name]),
                 "the checkpoint is of a layer with other widths or heads",
             )  # fmt: skip
             error_msgs.append(str(error))
-        if wrong or (strict and absent):
-            missing_keys.extend(absent)
+        if wrong:
             return
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs

@@ -1,0 +1,175 @@
+"""Contract 9: errors of `attend` name the argument, what was expected, what came, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import intently as it
+from intently import errors
+from intently.errors import ArgumentError, KindError
+
+pytestmark = pytest.mark.usefixtures("as_users_call")
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape)
+
+
+CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (
+        lambda: it.attend(np.ones((2, 3)), x(2, 3)), KindError,  # type: ignore[arg-type]
+        "q: expected a floating-point tensor (…, steps, d); got ndarray. NumPy arrays and lists "
+        "go to intently.reference, or through torch.as_tensor.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), [[1.0]]), KindError,  # type: ignore[arg-type]
+        "k: expected a floating-point tensor (…, steps, d); got list.",
+    ),
+    (
+        lambda: it.attend(x(2, 3).long(), x(2, 3)), KindError,
+        "q: expected a floating-point tensor; got dtype torch.int64. Write x.float(); bare "
+        "integers go to intently.reference.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3).bool()), KindError,
+        "k: expected a floating-point tensor; got dtype torch.bool.",
+    ),
+    (
+        lambda: it.attend(x(3), x(2, 3)), ArgumentError,
+        "q: expected at least two axes (…, steps, d); got shape (3,).",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3).double()), KindError,
+        "k: expected dtype and device of q, torch.float32 on cpu; got torch.float64 on cpu. "
+        "Convert one of them with .to(…).",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 4)), ArgumentError,
+        "k: expected shape (…, s, d=3) like q; got shape (2, 4). Queries and keys of a dot "
+        "product have the same width.",
+    ),
+    (
+        lambda: it.attend(x(2, 3, 5, 4), x(2, 2, 5, 4)), ArgumentError,
+        "k: expected leading axes that broadcast with those of q (2, 3); got shape (2, 2, 5, 4). "
+        "Heads are axis −3; with four or more axes h may be a multiple of g.",
+    ),
+    (
+        lambda: it.attend(x(4, 5, 4), x(2, 5, 4)), ArgumentError,
+        "k: expected leading axes that broadcast with those of q (4,); got shape (2, 5, 4). "
+        "Heads are axis −3; with four or more axes h may be a multiple of g.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), dropout=1.0), ArgumentError,
+        "dropout: expected a probability in [0, 1); got 1.0.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), dropout=float("nan")), ArgumentError,
+        "dropout: expected a probability in [0, 1); got nan.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), softcap=0.0), ArgumentError,
+        "softcap: expected a number > 0, or None; got 0.0.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), score="dot"), KindError,  # type: ignore[arg-type]
+        "score: expected a score such as intently.scores.Dot(); got str.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), bias=torch.ones(2, 2, dtype=torch.bool)), KindError,
+        "bias: expected a floating-point tensor added to the scores; got torch.bool. Boolean "
+        "tensors are masks: mask=.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), bias=1.0), KindError,  # type: ignore[arg-type]
+        "bias: expected a floating-point tensor added to the scores; got float.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(4, 3), bias=x(4, 2)), ArgumentError,
+        "bias: expected a shape that broadcasts to (…, t, s) = (2, 4); got shape (4, 2).",
+    ),
+    (
+        lambda: it.attend(x(2, 3, 4, 4), x(2, 3, 5, 4), bias=x(2, 4, 5)), ArgumentError,
+        "bias: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
+        "(2, 4, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
+        "(b, 1, t, s).",
+    ),
+    (
+        lambda: it.attend(x(2, 3, 4, 4), x(2, 3, 5, 4), sinks=x(2)), ArgumentError,
+        "sinks: expected shape () or (h,) = (3,); got shape (2,).",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), sinks=1.0), KindError,  # type: ignore[arg-type]
+        "sinks: expected a floating-point tensor on the device of q, cpu; got float.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), scale=torch.tensor(1)), KindError,
+        "scale: expected a floating-point tensor on the device of q, cpu; got torch.int64 on cpu.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), scale=x(2, 1)), ArgumentError,
+        "scale: expected a shape that broadcasts to (…, t, s) = (1, 1); got shape (2, 1).",
+    ),
+    (
+        lambda: it.attend(x(2, 4, 5, 3), x(2, 2, 5, 3)) @ x(2, 4, 5, 3), ArgumentError,
+        "v: expected g=2 heads like k; got shape (2, 4, 5, 3).",
+    ),
+    (
+        lambda: it.attend(x(2, 4, 5, 3), x(2, 4, 5, 3)) @ x(3, 4, 5, 3), ArgumentError,
+        "v: expected leading axes that broadcast with (2, 4); got shape (3, 4, 5, 3).",
+    ),
+    (
+        lambda: it.attention(x(2, 3), x(2, 3), x(3, 3)), ArgumentError,
+        "v: expected shape (…, s=2, e); got shape (3, 3). V holds one row for each key.",
+    ),
+    (
+        lambda: it.attention(x(2, 3), x(2, 3), np.ones((2, 3))), KindError,  # type: ignore[arg-type]
+        "v: expected a tensor (…, s, e); got ndarray. NumPy arrays and lists go to "
+        "intently.reference.",
+    ),
+    (
+        lambda: it.attention(x(2, 3), x(2, 3), x(2, 3).half()), KindError,
+        "v: expected dtype and device of the matrix, torch.float32 on cpu; got torch.float16 on "
+        "cpu. Convert it with .to(…).",
+    ),
+    (
+        lambda: it.sinusoidal(4, 3), ArgumentError,
+        "c: expected an even width ≥ 2; got 3. Sines and cosines come in pairs.",
+    ),
+    (lambda: it.sinusoidal(-1, 4), ArgumentError, "t: expected a number of positions ≥ 0; got -1."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
+)
+def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(text), str(caught.value)
+    assert isinstance(caught.value, errors.IntentlyError)
+
+
+def test_each_error_is_also_pythons_own_kind() -> None:
+    pairs = {
+        errors.ArgumentError: ValueError,
+        errors.RangeError: IndexError,
+        errors.KindError: TypeError,
+        errors.StaleError: RuntimeError,
+        errors.MemoryRefused: MemoryError,
+        errors.KernelError: RuntimeError,
+        errors.DataError: ValueError,
+        errors.CheckpointError: RuntimeError,
+    }
+    for ours, pythons in pairs.items():
+        assert issubclass(ours, pythons) and issubclass(ours, errors.IntentlyError)
+
+
+def test_the_builder() -> None:
+    full = errors.build(ArgumentError, "n", "an int", 2.5, "it counts", "round it!")
+    assert str(full) == "n: expected an int; got 2.5. It counts. Round it!"
+    assert str(errors.build(KindError, "n", "an int", None)) == "n: expected an int; got None."
+    assert errors.shape_of(torch.ones(2, 3)) == "shape (2, 3)"

@@ -1,0 +1,131 @@
+"""Contracts 4 and 5: rows without keys are exactly zero; what no query may see never matters."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import intently as it
+
+from .formula import EPS, families, random, written_out
+
+KERNELS = it.kernels.available()
+B, H, T, S, D = 2, 4, 5, 7, 8
+EMPTY = {
+    "allowed": it.allowed(written_out(lambda b, h, i, j: i != 2 or b == 1, B, H, T, S)),
+    "padding": it.padding(torch.tensor([0, 3])),
+    "causal": it.causal(-2),
+    "all": ~it.prefix(S),
+    "a bias of −∞": None,
+}
+
+
+def empty_rows(family: str) -> Tensor:
+    """Rows (b, t) that may attend to nothing."""
+    rows = torch.zeros(B, T, dtype=torch.bool)
+    if family in ("allowed", "a bias of −∞"):
+        rows[0, 2] = True
+    elif family == "padding":
+        rows[0] = True
+    elif family == "causal":
+        rows[:, :2] = True
+    else:
+        rows[:] = True
+    return rows
+
+
+def bias_for(family: str, dtype: torch.dtype) -> Tensor | None:
+    if family != "a bias of −∞":
+        return None
+    bias = torch.zeros(B, 1, T, S, dtype=dtype)
+    bias[0, :, 2] = -math.inf
+    return bias
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dtype", EPS, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", EMPTY)
+def test_a_row_without_keys_is_exactly_zero(
+    family: str, kernel: str, dtype: torch.dtype, groups: int
+) -> None:
+    q = random(B, H, T, D, dtype=dtype, seed=1).requires_grad_()
+    k, v = (random(B, H // groups, S, D, dtype=dtype, seed=i).requires_grad_() for i in (2, 3))
+    A = it.attend(q, k, mask=EMPTY[family], bias=bias_for(family, dtype))
+    with it.kernels.use(kernel):
+        y = A @ v
+    rows = empty_rows(family)
+    y_rows, other = (x.transpose(1, 2)[rows] for x in (y, y * 0 + 1))
+    assert torch.equal(y_rows, torch.zeros_like(y_rows)) and other.numel()
+    for x in torch.autograd.grad(y.sum() + (y**2).sum(), (q, k, v)):
+        assert bool(x.isfinite().all())
+        if x.shape == q.shape and x is not None and x.shape[2] == T:
+            assert not x.transpose(1, 2)[rows].any()
+    assert (A.lse.transpose(1, 2)[rows] == -math.inf).all()
+    assert A.lse.transpose(1, 2)[~rows].isfinite().all()
+    weights, keys = A.top(S + 2)
+    assert not weights.transpose(1, 2)[rows].any()
+    assert (keys.transpose(1, 2)[rows] == -1).all()
+    assert (A.argmax().transpose(1, 2)[rows] == -1).all()
+    assert (A.argmax().transpose(1, 2)[~rows] >= 0).all()
+    assert not A.dense().transpose(1, 2)[rows].any()
+    assert not A.entropy().transpose(1, 2)[rows].any()
+    grads = torch.autograd.grad(A.lse[A.lse.isfinite()].sum() + A.dense().sum(), (q, k))
+    assert all(bool(x.isfinite().all()) for x in grads)
+
+
+POISON = [math.nan, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("poison", POISON)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("family", families(B, H, T, S))
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_what_no_query_may_see_changes_nothing(
+    family: str, kernel: str, poison: float, groups: int
+) -> None:
+    mask, rule = families(B, H, T, S)[family]
+    allow = written_out(rule, B, H, T, S)
+    g = H // groups
+    seen = allow.any(-2).unflatten(1, (g, groups)).any(2)
+    q = random(B, H, T, D, seed=1).requires_grad_()
+    clean = [random(B, g, S, D, seed=i) * seen[..., None] for i in (2, 3)]
+    dirty = [torch.where(seen[..., None], x, poison) for x in clean]
+    results = []
+    for k, v in (clean, dirty):
+        k, v = k.clone().requires_grad_(), v.clone().requires_grad_()
+        A = it.attend(q, k, mask=mask)
+        with it.kernels.use(kernel):
+            y = A @ v
+        grads = torch.autograd.grad((y**2).sum(), (q, k, v))
+        results.append([y, *grads, A.dense(), A.lse, A.entropy(), A.received(), A.top(2)[0]])
+    for before, after in zip(*results):
+        assert torch.equal(before, after)
+    assert not results[1][2][~seen].any() and not results[1][3][~seen].any()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("poison", POISON)
+def test_keys_that_heads_or_rows_share_are_unseen_only_if_none_of_them_sees_them(
+    poison: float, kernel: str
+) -> None:
+    q = random(B, H, T, D, seed=1)
+    k, v = random(S, D, seed=2), random(S, D, seed=3)
+    mask = it.padding(torch.tensor([3, 5]))
+    clean = it.attend(q, k, mask=mask) @ v
+    k[5:], v[5:] = poison, poison
+    with it.kernels.use(kernel):
+        assert torch.equal(it.attend(q, k, mask=mask) @ v, it.attend(q, k, mask=mask) @ v)
+        torch.testing.assert_close(it.attend(q, k, mask=mask) @ v, clean, atol=1e-12, rtol=0)
+
+
+def test_poison_in_scores_that_a_mask_hides_from_some_queries_only() -> None:
+    """Key 3 is seen by query 3 alone: its NaN is that query's, and nobody else's weight."""
+    q, k = random(4, D, seed=1), random(4, D, seed=2)
+    clean = it.attend(q, k, mask=it.causal()).dense()
+    k[3] = math.nan
+    found = it.attend(q, k, mask=it.causal()).dense()
+    assert torch.equal(found[:3], clean[:3]) and found[3].isnan().any()

@@ -1,0 +1,209 @@
+"""Indexing a lazy matrix is indexing its dense weights, rows and columns orthogonally."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import intently as it
+from intently.errors import ArgumentError, RangeError
+
+from .formula import families, random
+
+B, H, T, S = 2, 4, 5, 7
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bias": {"bias": random(B, 1, T, S), "softcap": 3.0, "sinks": random(H)},
+    "bias of keys": {"bias": random(S), "scale": random(H, 1, 1).abs()},
+}
+
+
+def matrix(family: str = "allowed", extra: str = "plain", g: int = 2) -> it.Attention:
+    q, k = random(B, H, T, 3, seed=1), random(B, g, S, 3, seed=2)
+    return it.attend(q, k, mask=families(B, H, T, S)[family][0], **OPTIONS[extra])
+
+
+def orthogonal(dense: Tensor, lead: tuple[Any, ...], rows: Any, cols: Any) -> Tensor:
+    """What NumPy says: leading axes first, then rows, then columns."""
+    found = dense[lead] if lead else dense
+    keep = slice(None)
+    found = found.numpy()[(..., rows, keep)]
+    return torch.tensor(np.array(found[(..., cols)]))
+
+
+def axis(size: int) -> st.SearchStrategy[Any]:
+    ints = st.integers(-size, size - 1)
+    ends = st.none() | st.integers(-size - 2, size + 2)
+    steps = st.none() | st.integers(-3, 3).filter(bool)
+    lists = st.lists(ints, max_size=4)
+    return st.one_of(
+        ints,
+        st.builds(slice, ends, ends, steps),
+        st.just(slice(None)),
+        lists.map(lambda x: np.array(x, dtype=np.int64)),
+        st.lists(st.booleans(), min_size=size, max_size=size).map(np.array),
+    )
+
+
+def for_lazy(index: Any, kind: int) -> Any:
+    """The same index as an array, a list or a tensor; an int also as NumPy's."""
+    if isinstance(index, np.ndarray):
+        return (index, index.tolist(), torch.as_tensor(index))[kind]
+    if isinstance(index, int):
+        return (index, np.int64(index), torch.tensor(index))[kind]
+    return index
+
+
+def leads(index: Any) -> bool:
+    return not (isinstance(index, slice) and (index.step or 1) < 0)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    family=st.sampled_from(sorted(families(B, H, T, S))),
+    extra=st.sampled_from(sorted(OPTIONS)),
+    lead=st.lists(st.tuples(axis(B), axis(H)).map(list), min_size=1, max_size=1).map(
+        lambda x: x[0]
+    ),
+    depth=st.integers(0, 2),
+    rows=axis(T),
+    cols=axis(S),
+    kind=st.integers(0, 2),
+    dots=st.booleans(),
+)
+def test_lazy_is_dense(
+    family: str,
+    extra: str,
+    lead: list[Any],
+    depth: int,
+    rows: Any,
+    cols: Any,
+    kind: int,
+    dots: bool,
+) -> None:
+    A = matrix(family, extra)
+    dense = A.dense()
+    picked = tuple(x for x in lead[:depth] if leads(x))
+    if sum(isinstance(x, np.ndarray) for x in picked) == 2:
+        picked = picked[:1]
+    index = tuple(for_lazy(x, kind) for x in picked)
+    as_torch = tuple(torch.as_tensor(x) if isinstance(x, np.ndarray) else x for x in picked)
+    fill = (...,) if dots else (slice(None),) * (2 - len(picked))
+    found = A[(*index, *fill, for_lazy(rows, kind), for_lazy(cols, kind))]
+    expected = orthogonal(dense, as_torch, rows, cols)
+    if isinstance(rows, slice) and isinstance(cols, slice) and rows == cols == slice(None):
+        assert isinstance(found, it.LazyMatrix)
+        assert found.shape == tuple(expected.shape)
+        found = found.dense()
+    torch.testing.assert_close(found, expected, atol=1e-14, rtol=1e-13)
+    if dots or len(picked) == 2:
+        z = A.scores[(*index, *fill, for_lazy(rows, kind), for_lazy(cols, kind))]
+        whole = orthogonal(A.scores[...], as_torch, rows, cols)
+        torch.testing.assert_close(z, whole, atol=1e-13, rtol=1e-13)
+
+
+@pytest.mark.parametrize("family", families(B, H, T, S))
+@pytest.mark.parametrize("extra", OPTIONS)
+def test_parts_answer_like_the_whole(family: str, extra: str) -> None:
+    A = matrix(family, extra)
+    v = random(B, 2, S, 3, seed=3)
+    y, vh = A @ v, v.repeat_interleave(2, 1)
+    both = torch.tensor([[True, False, False, True], [False, True, False, False]])
+    for index in [
+        (0,),
+        (1, 2),
+        (slice(None), 2),
+        (slice(1), [3, 0]),
+        (both,),
+        (-1, slice(None, None, 2)),
+    ]:
+        lead = index if len(index) > 1 else index[0]
+        part = A[lead]
+        assert isinstance(part, it.Attention)
+        torch.testing.assert_close(part.dense(), A.dense()[lead], atol=1e-14, rtol=1e-13)
+        torch.testing.assert_close(part @ vh[lead], y[lead], atol=1e-13, rtol=1e-12)
+        torch.testing.assert_close(part.lse, A.lse[lead])
+        torch.testing.assert_close(part.scores[...], A.scores[...][lead])
+        torch.testing.assert_close(part.entropy(), A.entropy()[lead])
+        torch.testing.assert_close(part.received(), A.received()[lead])
+        for found, expected in zip(part.top(3), A.top(3)):
+            torch.testing.assert_close(found, expected[lead])
+    twice = A[1][2]
+    assert twice.shape == (T, S)
+    torch.testing.assert_close(twice.dense(), A.dense()[1, 2])
+    torch.testing.assert_close(A[1:][0, 1:][1, 2:3], A.dense()[1, 2, 2:3])
+
+
+def test_parts_of_matrices_with_a_tensor_mask_keep_their_rows_of_it() -> None:
+    lengths = torch.tensor([2, 5])
+    A = it.attend(random(2, 3, 4, 2), random(2, 3, 6, 2), mask=it.padding(lengths) & it.causal())
+    assert A[1, 0].dense()[3].gt(0).tolist() == [True] * 5 + [False]
+    assert A[:, 1].dense()[0, 3].gt(0).sum() == 2
+    assert repr(A[1].mask) == "padding([2, 5]) & causal()[1]"
+    assert A[1][0].dense()[3].gt(0).sum() == 5
+
+
+def test_the_whole_is_itself_and_labels_stay() -> None:
+    A = matrix().label([*"abcde"], [*"tuvwxyz"])
+    assert A[...] is A and A[:] is A
+    assert A[0].labels == A[0, 1].labels == A[..., 1, :, :].labels == A.labels
+
+
+def test_a_boolean_over_two_leading_axes_beside_a_row() -> None:
+    A, m = matrix(), torch.tensor([[True, False, True, False], [False, False, False, True]])
+    torch.testing.assert_close(A[m, 2], A.dense()[m][:, 2])
+    torch.testing.assert_close(A[m, :, 2], A.dense()[m][:, :, 2])
+
+
+REFUSED: list[tuple[Any, type[Exception], str]] = [
+    (None, ArgumentError, "index: expected ints, slices, lists, tensors and …; got None (a new axis)."),
+    ((0, 0, 0, 0, 0), ArgumentError, "index: expected at most 4 axes; got 5."),
+    ((..., 0, ...), ArgumentError, "index: expected at most one …; got 2."),
+    (True, ArgumentError, "index: expected ints, slices, lists, tensors and …; got True."),
+    ("row", ArgumentError, "index: expected ints, slices, lists, tensors and …; got 'row'."),
+    ((..., 1.5, 0), ArgumentError, "index: expected ints, slices, lists, tensors and …; got 1.5."),
+    ((..., 5, 0), RangeError, "index: expected positions from −5 to 4 along t=5; got 5 to 5."),
+    ((..., [0, -8]), RangeError, "index: expected positions from −7 to 6 along s=7; got -8 to 0."),
+    ((..., torch.ones(3, dtype=torch.bool)), ArgumentError, "index: expected a boolean (s=7,); got shape (3,)."),
+    ((..., torch.ones(2, 2, dtype=torch.long)), ArgumentError, "index: expected integers (n,) along s"),
+    ((..., torch.ones(2)), ArgumentError, "index: expected integers (n,) along s; got torch.float32"),
+    (
+        (..., torch.ones(5, 7, dtype=torch.bool)), ArgumentError,
+        "index: expected rows and columns of one axis each; got a boolean of shape (5, 7) over "
+        "them. Index the dense matrix: A.dense()[mask].",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("index", "kind", "text"), REFUSED, ids=lambda x: str(x)[:30])
+def test_refused(index: Any, kind: type[Exception], text: str) -> None:
+    for target in (matrix(), matrix().scores):
+        with pytest.raises(kind) as caught:
+            target[index]
+        assert text in str(caught.value)
+    assert issubclass(RangeError, IndexError)
+
+
+def test_leading_axes_out_of_range_are_pythons_own_error() -> None:
+    with pytest.raises(IndexError):
+        matrix()[2]
+
+
+def test_columns_of_a_large_matrix_are_taken_block_by_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    A = matrix("causal & padding", "bias")
+    dense, lse = A.dense(), A.lse
+    monkeypatch.setattr(sys.modules["intently.attention"], "BLOCK", 60)
+    torch.testing.assert_close(A[..., [3, 0]], dense[..., [3, 0]], atol=1e-14, rtol=1e-13)
+    torch.testing.assert_close(
+        A[..., [4, 1, 1], 2], dense[..., [4, 1, 1], 2], atol=1e-14, rtol=1e-13
+    )
+    torch.testing.assert_close(A.lse, lse)

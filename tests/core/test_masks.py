@@ -1,0 +1,234 @@
+"""Masks are values: they draw themselves, join, know what they leave unseen, and refuse misfits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import intently as it
+from intently.masks import Geometry
+
+from .formula import families, written_out
+
+CPU = torch.device("cpu")
+SIZES = [(2, 2, 5, 7), (2, 2, 7, 5), (2, 3, 6, 6), (2, 1, 1, 6), (2, 2, 4, 4)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("family", families(2, 2, 6, 6))
+def test_each_rule_written_out(family: str, size: tuple[int, int, int, int]) -> None:
+    b, h, t, s = size
+    known = families(b, h, t, s)
+    if known.get(family, (None,))[0] is None:
+        pytest.skip("no mask of this size")
+    mask, rule = known[family]
+    assert mask is not None
+    g = Geometry((b, h), t, s, CPU)
+    mask.check(g)
+    expected = written_out(rule, b, h, t, s)
+    assert torch.equal(mask.dense(g).expand(b, h, t, s), expected)
+    rows, cols = torch.tensor([t - 1, 0]), torch.tensor([s - 1, 0, 0])
+    part = mask.allow(g, rows, cols).expand(b, h, 2, 3)
+    assert torch.equal(part, expected[:, :, rows][..., cols])
+    seen = mask.seen(g)
+    seen = torch.ones(s, dtype=torch.bool) if seen is None else seen
+    assert torch.equal(seen.expand(b, h, s), expected.any(-2)), "seen"
+    assert not mask.allows_all(g) or bool(expected.all())
+
+
+DRAWINGS = [
+    (it.causal(), 3, 5, "███··\n████·\n█████"),
+    (it.causal(), 5, 3, "···\n···\n█··\n██·\n███"),
+    (it.causal(0), 3, 5, "█····\n██···\n███··"),
+    (it.causal(torch.tensor([1, 2])), 2, 3, "██·\n███"),
+    (it.window(1, 0), 4, 4, "█···\n██··\n·██·\n··██"),
+    (it.window(0, 1), 3, 3, "██·\n·██\n··█"),
+    (it.window(1, 1, offset=2), 2, 5, "·███·\n··███"),
+    (it.causal() | it.prefix(2), 4, 4, "██··\n██··\n███·\n████"),
+    (it.padding(torch.tensor([2])), 2, 4, "██··\n██··"),
+    (it.prefix(torch.tensor([1, 2])), 2, 2, "█·\n█·"),
+    (it.segments(torch.tensor([0, 0, 1])), 3, 3, "██·\n██·\n··█"),
+    (it.segments(torch.tensor([[1, 2]]), torch.tensor([[2, 1, 0]])), 2, 3, "·█·\n█··"),
+    (it.dilated(2), 4, 4, "█·█·\n·█·█\n█·█·\n·█·█"),
+    (it.grid(1, 4, 1), 4, 4, "██··\n███·\n·███\n··██"),
+    (it.grid(2, 2, 0), 4, 4, "█···\n·█··\n··█·\n···█"),
+    (it.allowed(torch.eye(2, dtype=torch.bool)), 2, 2, "█·\n·█"),
+    (~it.causal(), 3, 3, "·██\n··█\n···"),
+    (it.causal() & ~it.window(1, 0), 4, 4, "····\n····\n█···\n██··"),
+]
+
+
+@pytest.mark.parametrize(("mask", "t", "s", "drawing"), DRAWINGS, ids=lambda x: repr(x)[:40])
+def test_it_draws_itself(mask: it.Mask, t: int, s: int, drawing: str) -> None:
+    assert mask.draw(t, s).replace(" ", "") == drawing
+    if t == s:
+        assert mask.draw(t) == mask.draw(t, s)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "causal()", "causal(offset=2)", "window(3, 0)", "window(1, 2, offset=4)", "prefix(3)",
+        "dilated(2)", "dilated(2, offset=1)", "grid(2, 3, 1)", "~causal()",
+        "causal() & ~window(1, 0)", "causal() | prefix(2)", "(causal() | prefix(2)) & window(4, 4)",
+        "~(causal() & prefix(2))", "causal() & prefix(1) & prefix(2)",
+    ],
+)  # fmt: skip
+def test_it_is_written_as_it_was_made(written: str) -> None:
+    names = {name: getattr(it, name) for name in it.__all__}
+    assert repr(eval(written, names)) == written  # noqa: S307 - our own strings
+
+
+def test_tensors_stand_in_the_repr() -> None:
+    assert repr(it.padding(torch.tensor([2, 3]))) == "padding([2, 3])"
+    assert repr(it.causal(torch.tensor([2, 3]))) == "causal(offset=[2, 3])"
+    assert repr(it.segments(torch.tensor([0, 1]))) == "segments([0, 1])"
+    assert repr(it.segments(torch.tensor([0]), torch.tensor([1]))) == "segments([0], [1])"
+    assert repr(it.allowed(torch.ones(2, 3, dtype=torch.bool))) == "allowed(2×3 tensor)"
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_lists_are_taken_for_tensors() -> None:
+    assert it.padding([2, 3]).draw(1, 3) == it.padding(torch.tensor([2, 3])).draw(1, 3)  # type: ignore[arg-type]
+    assert it.segments([0, 1]).draw(2) == "█ ·\n· █"  # type: ignore[arg-type]
+
+
+atoms = st.sampled_from([x for x in families(2, 2, 4, 4) if x != "none"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    names=st.tuples(atoms, atoms, atoms),
+    signs=st.tuples(st.booleans(), st.booleans()),
+    negated=st.booleans(),
+)
+def test_masks_join_like_booleans(
+    names: tuple[str, str, str], signs: tuple[bool, bool], negated: bool
+) -> None:
+    known = families(2, 2, 4, 4)
+    g = Geometry((2, 2), 4, 4, CPU)
+    masks = [known[name][0] for name in names]
+    truths = [written_out(known[name][1], 2, 2, 4, 4) for name in names]
+    mask, truth = masks[0], truths[0]
+    for sign, other, its_truth in zip(signs, masks[1:], truths[1:]):
+        assert mask is not None and other is not None
+        mask, truth = (
+            (mask & other, truth & its_truth) if sign else (mask | other, truth | its_truth)
+        )
+    assert mask is not None
+    mask, truth = (~mask, ~truth) if negated else (mask, truth)
+    assert torch.equal(mask.dense(g).expand_as(truth), truth)
+    seen = mask.seen(g)
+    seen = torch.ones(4, dtype=torch.bool) if seen is None else seen
+    assert torch.equal(seen.expand(2, 2, 4), truth.any(-2))
+    assert not mask.allows_all(g) or bool(truth.all())
+    k = torch.randn(2, 2, 4, 3)
+    A = it.attend(k, k, mask=mask)
+    assert torch.equal(A.dense() > 0, truth)
+
+
+def test_a_tensor_joins_a_mask() -> None:
+    m = torch.rand(4, 4) > 0.5
+    assert (it.causal() & m).draw(4) == (it.causal() & it.allowed(m)).draw(4)
+
+
+@pytest.mark.usefixtures("as_users_call")
+class TestErrors:
+    def refused(
+        self, call: object, text: str, kind: type[Exception] = it.errors.ArgumentError
+    ) -> None:
+        with pytest.raises(kind) as caught:
+            call()  # type: ignore[operator]
+        assert text in str(caught.value), str(caught.value)
+
+    def attend(self, mask: object, b: int = 2, h: int = 3, t: int = 4, s: int = 5) -> it.Attention:
+        return it.attend(torch.ones(b, h, t, 2), torch.ones(b, h, s, 2), mask=mask)  # type: ignore[arg-type]
+
+    def test_kinds(self) -> None:
+        kind = it.errors.KindError
+        self.refused(lambda: it.window(1.5, 0), "before: expected an int ≥ 0; got 1.5.", kind)
+        self.refused(lambda: it.window(True, 0), "before: expected an int ≥ 0; got True.", kind)
+        self.refused(lambda: it.causal(1.5), "offset: expected integers; got dtype", kind)
+        self.refused(lambda: it.causal("x"), "offset: expected integers; got 'x'.", kind)
+        self.refused(
+            lambda: it.causal(True), "offset: expected integers; got dtype torch.bool.", kind
+        )
+        self.refused(
+            lambda: it.padding(torch.tensor([1.0])),
+            "lengths: expected integers; got dtype torch.float32.", kind,
+        )  # fmt: skip
+        self.refused(
+            lambda: it.allowed(torch.zeros(2, 2)),
+            "mask: expected a boolean tensor, True where a query may attend; got dtype "
+            "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or hand it in "
+            "as bias=.", kind,
+        )  # fmt: skip
+        self.refused(
+            lambda: self.attend("causal"),
+            "mask: expected a mask such as it.causal(), or a boolean tensor; got str. "
+            "True means attend in every mask.", kind,
+        )  # fmt: skip
+
+    def test_values(self) -> None:
+        self.refused(lambda: it.window(-1, 0), "before: expected an int ≥ 0; got -1.")
+        self.refused(lambda: it.window(0, -1), "after: expected an int ≥ 0; got -1.")
+        self.refused(lambda: it.dilated(0), "step: expected an int ≥ 1; got 0.")
+        self.refused(lambda: it.prefix(-1), "n: expected an int ≥ 0; got -1.")
+        self.refused(lambda: it.grid(0, 2, 1), "height: expected an int ≥ 1; got 0.")
+
+    def test_a_mask_of_the_batch_without_heads_gets_advice(self) -> None:
+        self.refused(
+            lambda: self.attend(torch.ones(2, 4, 5, dtype=torch.bool)),
+            "mask: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
+            "(2, 4, 5). Its first axis is b, where broadcasting looks for h. "
+            "Use m[:, None], shape (b, 1, t, s).",
+        )
+        m = torch.rand(2, 4, 5) > 0.5
+        assert self.attend(m[:, None]).shape == (2, 3, 4, 5)
+        assert self.attend(torch.rand(3, 4, 5) > 0.5).shape == (2, 3, 4, 5)
+
+    def test_padding_as_a_matrix_gets_advice(self) -> None:
+        self.refused(
+            lambda: self.attend(torch.ones(2, 5, dtype=torch.bool)),
+            "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (2, 5). "
+            "It holds one entry per batch row and key, (b, s). "
+            "Use m[:, None, None], or it.padding(lengths).",
+        )
+        m = torch.rand(2, 5) > 0.5
+        assert self.attend(m[:, None, None]).shape == (2, 3, 4, 5)
+
+    def test_other_shapes(self) -> None:
+        self.refused(
+            lambda: self.attend(torch.ones(3, 3, dtype=torch.bool)),
+            "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (3, 3).",
+        )
+        self.refused(
+            lambda: self.attend(it.padding(torch.tensor([1, 2, 3]))),
+            "lengths: expected a shape that matches the leftmost leading axes (2, 3); got shape "
+            "(3,). Lengths, offsets and ids hold one entry per batch row (b,).",
+        )
+        self.refused(
+            lambda: self.attend(it.causal(torch.tensor([1, 2, 3]))),
+            "offset: expected a shape that matches the leftmost leading axes (2, 3)",
+        )
+        self.refused(
+            lambda: self.attend(it.prefix(torch.tensor([1, 2, 3]))),
+            "n: expected a shape that matches the leftmost leading axes (2, 3)",
+        )
+        self.refused(
+            lambda: self.attend(it.segments(torch.zeros(4, dtype=torch.long))),
+            "key_ids: expected shape (…, s=5); got shape (4,). Give one id per step, and key_ids "
+            "of their own where t and s differ.",
+        )
+        self.refused(
+            lambda: self.attend(it.segments(torch.zeros(3, dtype=torch.long))),
+            "query_ids: expected shape (…, t=4); got shape (3,).",
+        )
+        self.refused(
+            lambda: self.attend(it.causal() & it.grid(2, 2, 1)),
+            "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=4, s=5. "
+            "Grid joins the pixels of one image, row after row.",
+        )
+        self.refused(lambda: it.grid(2, 2, 1).draw(3), "got t=3, s=3")

@@ -1,0 +1,239 @@
+"""The other lazy matrices: transpose, mean of heads, dense, stacked rows, words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+
+from .formula import EPS, families, random
+
+B, H, T, S = 2, 4, 5, 7
+
+
+def attention(
+    family: str = "allowed", dtype: torch.dtype = torch.float64, g: int = 2
+) -> it.Attention:
+    q, k = random(B, H, T, 4, dtype=dtype, seed=1), random(B, g, S, 4, dtype=dtype, seed=2)
+    return it.attend(q, k, mask=families(B, H, T, S)[family][0])
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-13, rtol=1e-12)
+
+
+class TestTransposed:
+    @pytest.mark.parametrize("block", [2**22, 30])
+    def test_product(self, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("intently.matrix.lazy.BLOCK", block)
+        A = attention()
+        for u in (random(B, H, T, 3), random(T, 3), random(H, T, 1), random(3, 1, 1, T, 2)):
+            close(A.mT @ u, A.dense().mT @ u)
+        close(A.mT.mT @ random(B, 2, S, 3), A @ random(B, 2, S, 3))
+
+    def test_entries(self) -> None:
+        A = attention()
+        assert A.mT.shape == (B, H, S, T)
+        assert torch.equal(A.mT.dense(), A.dense().mT)
+        close(A.mT[0, 1, 2:4, [0, 3]], A.dense()[0, 1].mT[2:4, [0, 3]])
+        close(A.mT[0].dense(), A.dense()[0].mT)
+
+    def test_labels_change_sides(self) -> None:
+        A = attention().label([*"abcde"], [*"tuvwxyz"])
+        assert A.mT.labels == (A.labels[1], A.labels[0])
+        assert A.mT.label(columns=[*"ABCDE"]).mT.labels == (tuple("ABCDE"), A.labels[1])
+
+    @pytest.mark.parametrize("dtype", EPS, ids=str)
+    def test_many_rows_of_a_half_type_do_not_drown(self, dtype: torch.dtype) -> None:
+        n = 3000
+        A = it.attend(torch.zeros(n, 1, dtype=dtype), torch.zeros(2, 1, dtype=dtype))
+        y = A.mT @ torch.ones(n, 1, dtype=dtype)
+        assert y.dtype is dtype
+        torch.testing.assert_close(y.float(), torch.full((2, 1), n / 2), rtol=0.01, atol=0)
+
+    def test_no_rows(self) -> None:
+        A = it.attend(random(2, 0, 3), random(2, 4, 3))
+        assert torch.equal(A.mT @ random(2, 0, 5), torch.zeros(2, 4, 5, dtype=torch.float64))
+
+
+class TestMeanHeads:
+    def test_it_is_the_mean(self) -> None:
+        A = attention()
+        M = A.mean_heads()
+        w = A.dense().mean(1)
+        assert M.shape == (B, T, S)
+        close(M.dense(), w)
+        close(M[1, 2], w[1, 2])
+        close(M[1].dense(), w[1])
+        close(M @ random(B, S, 3), w @ random(B, S, 3))
+        close(M @ random(S, 3), w @ random(S, 3))
+        close(M.mT @ random(B, T, 3), w.mT @ random(B, T, 3))
+        close(A.mT.mean_heads().dense(), w.mT)
+        close(attention()[0].mean_heads().dense(), w[0])
+
+    def test_a_matrix_without_heads_has_none(self) -> None:
+        with pytest.raises(
+            ArgumentError, match=r"mean_heads: expected a matrix \(…, h, t, s\); got shape \(5, 7\)"
+        ):
+            attention()[0, 0].mean_heads()
+
+
+class TestDense:
+    @pytest.mark.usefixtures("as_users_call")
+    def test_it_answers(self) -> None:
+        w = attention().dense()
+        D = it.Dense(w, (list("abcde"), None))  # type: ignore[arg-type]
+        assert D.labels == (tuple("abcde"), None) and D.shape == w.shape
+        assert torch.equal(D @ random(S, 2), w @ random(S, 2))
+        assert torch.equal(D[0, 1, [1, 0], 3], w[0, 1, [1, 0], 3])
+        assert D[0].labels == D.labels
+        assert it.Dense(D.mT.dense()).mT[..., 1, :].equal(w[..., 1, :])
+
+    @pytest.mark.usefixtures("as_users_call")
+    @pytest.mark.parametrize(
+        ("given", "got"),
+        [
+            (torch.ones(3), "torch.float32, shape (3,)"),
+            (torch.ones(3, 3, dtype=torch.long), "torch.int64, shape (3, 3)"),
+            ([[1.0]], "list"),
+        ],
+    )
+    def test_refused(self, given: object, got: str) -> None:
+        with pytest.raises(ArgumentError) as caught:
+            it.Dense(given)  # type: ignore[arg-type]
+        assert (
+            str(caught.value) == f"weights: expected a floating-point tensor (…, t, s); got {got}."
+        )
+
+
+class TestStacked:
+    def test_rows_of_a_generation(self) -> None:
+        """One query at a time against growing keys is causal attention row by row."""
+        q, k, v = (random(H, 6, 4, seed=i) for i in range(3))
+        steps = [it.attend(q[:, i : i + 1], k[:, : i + 1]) for i in range(6)]
+        whole = it.attend(q, k, mask=it.causal())
+        A = it.stack_rows(steps)
+        assert A.shape == whole.shape == (H, 6, 6)
+        close(A.dense(), whole.dense())
+        close(A @ v, whole @ v)
+        close(A[1].dense(), whole[1].dense())
+        close(A.mT @ v, whole.mT @ v)
+        for rows in ([4, 1], [2, 0, 1], [5, 5, 0], [0], [], [1, 1]):
+            close(A[..., rows, :], whole.dense()[..., rows, :])
+            close(A[..., rows, [5, 0, 2]], whole.dense()[..., rows, :][..., [5, 0, 2]])
+            assert A[..., rows, [1, 2]].dtype is torch.float64
+
+    def test_several_rows_of_one_call_in_any_order(self) -> None:
+        A = it.stack_rows([attention("none"), attention("causal"), attention()])
+        w = torch.cat([m.dense() for m in A.matrices], -2)  # type: ignore[attr-defined]
+        assert A.shape == (B, H, 3 * T, S)
+        for rows in ([2, 0, 1], [14, 3, 7, 3, 8], [9, 8, 7, 6, 5]):
+            close(A[..., rows, :], w[..., rows, :])
+        close(A[0, 1, ::-1], w[0, 1].flip(0))
+
+    def test_refused(self) -> None:
+        with pytest.raises(ArgumentError, match="matrices: expected at least one matrix; got none"):
+            it.stack_rows([])
+        with pytest.raises(ArgumentError, match="matrices: expected the same leading axes in all"):
+            it.stack_rows([attention(), attention()[0]])
+
+
+class TestMerged:
+    ROWS, COLUMNS = [[0, 1], [4], [2]], [[0], [2, 3, 5], [6]]
+
+    def test_columns_add_up_and_rows_are_averaged(self) -> None:
+        A = attention()
+        w = A.dense()
+        M = it.Merged(A, self.ROWS, self.COLUMNS)
+        expected = torch.stack([w[..., c].sum(-1) for c in self.COLUMNS], -1)
+        expected = torch.stack([expected[..., r, :].mean(-2) for r in self.ROWS], -2)
+        assert M.shape == (B, H, 3, 3)
+        close(M.dense(), expected)
+        close(M[1, 2, 0], expected[1, 2, 0])
+        close(M[..., [2, 0], [1]], expected[..., [2, 0], :][..., [1]])
+        close(M[0].dense(), expected[0])
+        close(M @ random(3, 2), expected @ random(3, 2))
+        close(M.mT @ random(3, 2), expected.mT @ random(3, 2))
+        close(M.mean_heads().dense(), expected.mean(1))
+
+    def test_thirds_are_exact_in_float64(self) -> None:
+        ones = it.Dense(torch.ones(3, 1, dtype=torch.float64))
+        assert it.Merged(ones, [[0, 1, 2]], [[0]]).dense().item() == pytest.approx(1, abs=1e-15)
+
+    def test_words_without_tokens_and_no_words_at_all(self) -> None:
+        A = attention()[0, 0]
+        assert it.Merged(A, [[], [1]], [[0], []]).dense()[0].tolist() == [0, 0]
+        assert it.Merged(A, [], [[0]]).dense().shape == (0, 1)
+        assert it.Merged(A, [[0]], []).dense().shape == (1, 0)
+
+    def test_refused(self) -> None:
+        with pytest.raises(
+            ArgumentError, match=r"rows: expected positions from 0 to 4; got \[5\]\. They belong"
+        ):
+            it.Merged(attention(), [[0, 5]], [[0]])
+        with pytest.raises(
+            ArgumentError, match=r"columns: expected positions from 0 to 6; got \[-1\]"
+        ):
+            it.Merged(attention(), [[0]], [[-1]])
+
+
+@pytest.mark.parametrize("name", ["attention", "transposed", "mean", "dense", "stacked", "merged"])
+class TestAll:
+    def make(self, name: str) -> it.LazyMatrix:
+        A = attention(g=4)
+        return {
+            "attention": lambda: A,
+            "transposed": lambda: A.mT,
+            "mean": A.mean_heads,
+            "dense": lambda: it.Dense(A.dense()),
+            "stacked": lambda: it.stack_rows([A, A]),
+            "merged": lambda: it.Merged(A, [[0, 1], [2]], [[0], [1]]),
+        }[name]()
+
+    def test_labels(self, name: str) -> None:
+        A = self.make(name)
+        t, s = A.shape[-2:]
+        rows, columns = [f"q{i}" for i in range(t)], [f"k{i}" for i in range(s)]
+        B = A.label(rows).label(columns=columns)
+        assert B.labels == (tuple(rows), tuple(columns)) and A.labels == (None, None)
+        assert type(B) is type(A) and torch.equal(B.dense(), A.dense())
+        assert B[0].labels == B.labels and B.to("cpu").labels == B.labels
+        assert B[..., 0, :].shape == A.dense()[..., 0, :].shape
+        with pytest.raises(ArgumentError, match=f"rows: expected {t} labels; got {t + 1}"):
+            A.label([*rows, "x"])
+        with pytest.raises(ArgumentError, match=f"columns: expected {s} labels; got 0"):
+            A.label(columns=[])
+
+    def test_moving_to_the_same_device(self, name: str) -> None:
+        A = self.make(name)
+        assert torch.equal(A.to("cpu").dense(), A.dense())
+        assert A.to(torch.device("cpu")).device == A.device == torch.device("cpu")
+
+    def test_repr_says_what_computes(self, name: str) -> None:
+        A = self.make(name)
+        assert repr(A).startswith(
+            f"{type(A).__name__}(shape=({', '.join(map(str, A.shape))}), dtype=torch.float64)"
+        )
+        assert "A @ v" in repr(A) and "A.dense()" in repr(A)
+
+    @pytest.mark.usefixtures("as_users_call")
+    def test_products_are_checked(self, name: str) -> None:
+        A = self.make(name)
+        s = A.shape[-1]
+        with pytest.raises(ArgumentError) as caught:
+            A @ torch.ones(s + 1, 2, dtype=torch.float64)
+        assert str(caught.value) == (
+            f"v: expected shape (…, s={s}, e); got shape ({s + 1}, 2). v holds one row for each key."
+        ).replace(". v", ". V")
+        with pytest.raises(ArgumentError, match=r"v: expected shape \(…, s="):
+            A @ torch.ones(s, dtype=torch.float64)
+        with pytest.raises(
+            KindError, match=r"v: expected .*torch.float64 on cpu; got torch.float32 on cpu"
+        ):
+            A @ torch.ones(s, 2)
+        with pytest.raises(
+            KindError, match="v: expected a tensor .*; got list. NumPy arrays and lists"
+        ):
+            A @ [[1.0]]  # type: ignore[operator]

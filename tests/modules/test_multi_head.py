@@ -1,0 +1,366 @@
+"""Multi-head attention against PyTorch's, against itself in other storage, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+from intently.modules import KeyValueCache, MultiHeadAttention, Projections
+
+C, H = 12, 3
+
+
+def drawn(layer: nn.Module) -> Any:
+    """The layer in float64 with every parameter drawn, biases too."""
+    layer = layer.double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.normal_(std=0.3)
+    return layer
+
+
+def x(b: int = 2, t: int = 5, c: int = C, seed: int = 0) -> Tensor:
+    draw = np.random.default_rng([seed, b, t, c]).normal(size=(b, t, c))
+    return torch.tensor(draw).requires_grad_()
+
+
+def like_torch(layer: MultiHeadAttention, **options: Any) -> nn.MultiheadAttention:
+    """PyTorch's layer with the same weights; every one of ours is used."""
+    theirs = nn.MultiheadAttention(C, layer.heads, batch_first=True, **options).double()
+    state = dict(layer.state_dict())
+    renamed = {
+        "qkv_weight": "in_proj_weight", "qkv_bias": "in_proj_bias", "out_weight": "out_proj.weight",
+        "out_bias": "out_proj.bias", "q_weight": "q_proj_weight", "k_weight": "k_proj_weight",
+        "v_weight": "v_proj_weight",
+    }  # fmt: skip
+    if "q_bias" in state:
+        state["qkv_bias"] = torch.cat([state.pop(f"{letter}_bias") for letter in "qkv"])
+    theirs.load_state_dict({renamed[name]: p for name, p in state.items()})
+    return theirs
+
+
+LENGTHS = torch.tensor([3, 5])
+MASKS: dict[str, tuple[it.Mask | None, dict[str, Any]]] = {
+    "none": (None, {}),
+    "causal": (
+        it.causal(),
+        {"attn_mask": ~torch.ones(5, 5, dtype=torch.bool).tril(), "is_causal": False},
+    ),
+    "padding": (
+        it.padding(LENGTHS),
+        {"key_padding_mask": torch.arange(5) >= LENGTHS[:, None]},
+    ),
+    "both": (
+        it.padding(LENGTHS) & it.causal(),
+        {
+            "key_padding_mask": torch.arange(5) >= LENGTHS[:, None],
+            "attn_mask": ~torch.ones(5, 5, dtype=torch.bool).tril(),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("masked", MASKS)
+def test_self_attention_is_torchs(masked: str, bias: bool) -> None:
+    projections = Projections(bias=bias, out_bias=bias)
+    ours = drawn(MultiHeadAttention(C, H, projections=projections))
+    theirs = like_torch(ours, bias=bias)
+    mask, options = MASKS[masked]
+    a, b = x(), x()
+    y = ours(a, mask=mask)
+    expected, weights = theirs(b, b, b, average_attn_weights=False, **options)
+    torch.testing.assert_close(y, expected, atol=1e-12, rtol=1e-11)
+    torch.testing.assert_close(ours.attend(a, mask=mask).dense(), weights, atol=1e-12, rtol=1e-11)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, atol=1e-11, rtol=1e-10)
+    torch.testing.assert_close(ours.qkv_weight.grad, theirs.in_proj_weight.grad)
+    torch.testing.assert_close(ours.out_weight.grad, theirs.out_proj.weight.grad)
+    if bias:
+        torch.testing.assert_close(ours.qkv_bias.grad, theirs.in_proj_bias.grad)
+
+
+@pytest.mark.parametrize("width", [C, 7])
+def test_cross_attention_is_torchs(width: int) -> None:
+    ours = drawn(MultiHeadAttention(C, H, context_width=width))
+    assert ours.fused == (width == C)
+    options = {} if width == C else {"kdim": width, "vdim": width}
+    theirs = like_torch(ours, **options)
+    q, context = x(t=4), x(t=5, c=width, seed=1)
+    mask, their_mask = MASKS["padding"]
+    y = ours(q, context, mask=mask)
+    expected, weights = theirs(q, context, context, average_attn_weights=False, **their_mask)
+    torch.testing.assert_close(y, expected, atol=1e-12, rtol=1e-11)
+    A = ours.attend(q, context, mask=mask)
+    torch.testing.assert_close(A.dense(), weights, atol=1e-12, rtol=1e-11)
+    up = torch.randn_like(y)
+    for found, truth in zip(
+        torch.autograd.grad(y, (q, context), up), torch.autograd.grad(expected, (q, context), up)
+    ):
+        torch.testing.assert_close(found, truth, atol=1e-11, rtol=1e-10)
+
+
+def test_a_row_without_keys_is_the_output_bias_where_torch_says_nan() -> None:
+    layer = drawn(MultiHeadAttention(C, H))
+    y = layer(x(), mask=it.padding(torch.tensor([0, 5])))
+    assert torch.equal(y[0], layer.out_bias.expand(5, C))
+    expected = layer(x(), mask=it.padding(torch.tensor([5, 5])))[1]
+    torch.testing.assert_close(y[1], expected, atol=1e-13, rtol=1e-12)
+
+
+def test_heads_are_attention_between_projections() -> None:
+    """The same written out: project, split c into (h, d), attend, join, project."""
+    layer = drawn(MultiHeadAttention(C, H))
+    steps = x()
+    q, k, v = (
+        (steps @ w.T + b).reshape(2, 5, H, C // H).transpose(1, 2)
+        for w, b in zip(layer.qkv_weight.split(C), layer.qkv_bias.split(C))
+    )
+    y = it.attention(q, k, v).transpose(1, 2).reshape(2, 5, C) @ layer.out_weight.T + layer.out_bias
+    torch.testing.assert_close(layer(steps), y, atol=1e-13, rtol=1e-12)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no biases": {"bias": False, "out_bias": False},
+    "grouped": {"kv_heads": 1},
+    "widths": {"head_widths": (2, 5)},
+    "grouped, widths": {"kv_heads": 1, "head_widths": (2, 5)},
+}
+
+
+def layer_of(kind: str, fused: bool) -> MultiHeadAttention:
+    options = dict(KINDS[kind])
+    biases = {name: options.pop(name) for name in ("bias", "out_bias") if name in options}
+    return MultiHeadAttention(
+        C, H, projections=Projections(**biases, fused=fused), **options
+    ).double()
+
+
+@pytest.mark.parametrize("masked", MASKS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("to_fused", [True, False])
+def test_fused_and_separate_storage_are_the_same_numbers(
+    kind: str, to_fused: bool, masked: str
+) -> None:
+    one, other = drawn(layer_of(kind, not to_fused)), layer_of(kind, to_fused)
+    state = one.state_dict()
+    before = list(state)
+    assert str(other.load_state_dict(state)) == "<All keys matched successfully>"
+    assert list(state) == before, "the caller's dictionary is left as it was"
+    mask, _ = MASKS[masked]
+    torch.testing.assert_close(other(x(), mask=mask), one(x(), mask=mask), atol=1e-13, rtol=1e-12)
+    context = x(t=5, seed=2)
+    torch.testing.assert_close(other(x(t=3), context), one(x(t=3), context), atol=1e-13, rtol=1e-12)
+    back = layer_of(kind, not to_fused)
+    back.load_state_dict(other.state_dict())
+    assert all(
+        torch.equal(p, q) for p, q in zip(one.state_dict().values(), back.state_dict().values())
+    )
+
+
+def test_storage_inside_a_larger_model() -> None:
+    one = nn.ModuleDict({"a": layer_of("plain", True), "b": layer_of("plain", False)})
+    other = nn.ModuleDict({"a": layer_of("plain", False), "b": layer_of("plain", True)})
+    other.load_state_dict(drawn(one).state_dict())
+    for name in one:
+        torch.testing.assert_close(other[name](x()), one[name](x()), atol=1e-13, rtol=1e-12)
+
+
+def test_grouped_heads_are_repeated_heads() -> None:
+    """Ainslie et al. 2023, "GQA", figure 2: consecutive query heads share a key head."""
+    h, g, d = 6, 2, 2
+    grouped = drawn(MultiHeadAttention(C, h, kv_heads=g, projections=Projections(fused=False)))
+    full = MultiHeadAttention(C, h, projections=Projections(fused=False)).double()
+    state = dict(grouped.state_dict())
+    for name in ("k_weight", "k_bias", "v_weight", "v_bias"):
+        heads = state[name].unflatten(0, (g, d))
+        state[name] = heads.repeat_interleave(h // g, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    for mask, _ in MASKS.values():
+        torch.testing.assert_close(
+            grouped(x(), mask=mask), full(x(), mask=mask), atol=1e-13, rtol=1e-12
+        )
+    assert grouped.attend(x()).k.shape[1] == g and grouped.attend(x()).shape == (2, h, 5, 5)
+
+
+def test_the_matrix_is_the_one_forward_multiplies_by() -> None:
+    layer = drawn(MultiHeadAttention(C, H, head_widths=(4, 2)))
+    A = layer.attend(x(), mask=it.causal())
+    v = (x() @ layer.qkv_weight[-H * 2 :].T + layer.qkv_bias[-H * 2 :]).unflatten(-1, (H, 2))
+    y = (A.dense() @ v.transpose(1, 2)).transpose(1, 2).flatten(2) @ layer.out_weight.T
+    torch.testing.assert_close(
+        y + layer.out_bias, layer(x(), mask=it.causal()), atol=1e-12, rtol=1e-11
+    )
+
+
+def test_dropout_only_while_training() -> None:
+    layer = drawn(MultiHeadAttention(C, H, dropout=0.5))
+    torch.manual_seed(0)
+    assert not torch.equal(layer(x()), layer(x()))
+    assert layer.attend(x()).plan().refused == {"torch_fused": "dropout is not fused on CPU"}
+    layer.eval()
+    assert torch.equal(layer(x()), layer(x())) and layer.attend(x()).plan().refused == {}
+
+
+def test_each_map_is_drawn_for_its_own_size() -> None:
+    for fused in (True, False):
+        layer = MultiHeadAttention(256, 4, projections=Projections(fused=fused))
+        maps = (
+            layer.qkv_weight.split(256)
+            if fused
+            else (layer.q_weight, layer.k_weight, layer.v_weight)
+        )
+        for weight in (*maps, layer.out_weight):
+            limit = (6 / 512) ** 0.5
+            assert 0.98 * limit < float(weight.detach().abs().max()) <= limit
+        assert all(not p.any() for n, p in layer.named_parameters() if n.endswith("bias"))
+
+
+def test_it_is_described() -> None:
+    assert (
+        repr(MultiHeadAttention(C, H, kv_heads=1))
+        == "MultiHeadAttention(width=12, heads=3, kv_heads=1, d=4)"
+    )
+
+
+@pytest.mark.parametrize("empty", ["b", "t", "s"])
+def test_empty_dimensions(empty: str) -> None:
+    layer = drawn(MultiHeadAttention(C, H))
+    b, t, s = (0 if empty == letter else 2 for letter in "bts")
+    assert layer(x(b, t), x(b, s)).shape == (b, t, C)
+    if empty != "s":
+        assert layer(x(b, t)).shape == (b, t, C)
+
+
+class TestFailedLoading:
+    """Where a shape is wrong, nothing of the layer is loaded."""
+
+    def refused(self, layer: MultiHeadAttention, state: dict[str, Any], *texts: str) -> None:
+        before = {name: p.clone() for name, p in layer.state_dict().items()}
+        keys = list(state)
+        with pytest.raises(RuntimeError) as caught:
+            layer.load_state_dict(state)
+        for text in texts:
+            assert text in str(caught.value), str(caught.value)
+        assert all(torch.equal(p, before[name]) for name, p in layer.state_dict().items())
+        assert list(state) == keys
+
+    @pytest.mark.parametrize("fused", [True, False])
+    @pytest.mark.parametrize("of_fused", [True, False])
+    def test_another_width(self, fused: bool, of_fused: bool) -> None:
+        foreign = MultiHeadAttention(24, H, projections=Projections(fused=of_fused)).state_dict()
+        name = "qkv_weight" if fused else "q_weight"
+        self.refused(
+            drawn(layer_of("plain", fused)), foreign,
+            f"{name}: expected shape ({3 * C if fused else C}, {C}); got shape (",
+            "The checkpoint is of a layer with other widths or heads.",
+            "out_weight: expected shape (12, 12); got shape (24, 24).",
+        )  # fmt: skip
+
+    def test_one_wrong_tensor_among_right_ones(self) -> None:
+        layer = drawn(layer_of("plain", True))
+        state = drawn(layer_of("plain", True)).state_dict()
+        state["out_bias"] = torch.zeros(3)
+        self.refused(layer, state, "out_bias: expected shape (12,); got shape (3,).")
+
+    def test_a_missing_tensor(self) -> None:
+        layer = drawn(layer_of("plain", True))
+        state = drawn(layer_of("plain", False)).state_dict()
+        del state["v_weight"]
+        before = layer.qkv_weight.clone()
+        with pytest.raises(RuntimeError) as caught:
+            layer.load_state_dict(state)
+        assert 'Missing key(s) in state_dict: "qkv_weight"' in str(caught.value)
+        assert 'Unexpected key(s) in state_dict: "q_weight", "k_weight"' in str(caught.value)
+        assert torch.equal(layer.qkv_weight, before)
+
+    def test_separate_maps_that_cannot_be_joined(self) -> None:
+        layer = drawn(layer_of("plain", True))
+        foreign = MultiHeadAttention(C, H, context_width=7).double().state_dict()
+        self.refused(layer, foreign, "qkv_weight: expected shape (36, 12); got shape (12, 7).")
+
+    def test_not_strict_loads_what_is_there(self) -> None:
+        layer, state = layer_of("plain", True), drawn(layer_of("plain", True)).state_dict()
+        del state["out_bias"]
+        assert layer.load_state_dict(state, strict=False).missing_keys == ["out_bias"]
+        assert torch.equal(layer.qkv_weight, state["qkv_weight"])
+
+
+CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (
+        lambda: MultiHeadAttention(12, 5), ArgumentError,
+        "heads: expected a divisor of width=12; got 5. Each head gets width/heads. Choose another "
+        "number, or give head_widths=(d, e).",
+    ),
+    (lambda: MultiHeadAttention(12, 0), ArgumentError, "heads: expected a divisor of width=12; got 0."),
+    (
+        lambda: MultiHeadAttention(12, 4, kv_heads=3), ArgumentError,
+        "kv_heads: expected a divisor of heads=4; got 3.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4, dropout=1.0), ArgumentError,
+        "dropout: expected a probability in [0, 1); got 1.0.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4, head_widths=(0, 3)), ArgumentError,
+        "head_widths: expected two widths (d, e) ≥ 1; got (0, 3).",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(torch.ones(5, 12)), ArgumentError,
+        "x: expected shape (b, t, c=12); got shape (5, 12). Add the batch axis with x[None] where "
+        "it is missing.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 8)), ArgumentError,
+        "x: expected shape (b, t, c=12); got shape (1, 5, 8).",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 12).long()), KindError,
+        "x: expected a floating-point tensor (b, steps, width); got dtype torch.int64. Embed token "
+        "ids first; NumPy arrays go through torch.as_tensor.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(np.ones((1, 5, 12))), KindError,
+        "x: expected a floating-point tensor (b, steps, width); got ndarray.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4, context_width=7)(torch.ones(1, 5, 12)), ArgumentError,
+        "context: expected shape (b, s, 7); got None. This layer was made for cross-attention "
+        "(context_width).",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), torch.ones(1, 5, 12)), ArgumentError,
+        "context: expected shape (b=2, s, 12); got shape (1, 5, 12).",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(
+            torch.ones(2, 5, 12), torch.ones(2, 5, 12), cache=KeyValueCache()
+        ), ArgumentError,
+        "cache: expected a FixedCache beside a context; got a KeyValueCache. A context does not "
+        "grow.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), mask=torch.ones(2, 5, 5) > 0),
+        ArgumentError,
+        "mask: expected a shape that broadcasts to (b, h, t, s) = (2, 4, 5, 5); got shape "
+        "(2, 5, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
+        "(b, 1, t, s).",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(("call", "kind", "text"), CASES, ids=[c[2][:40] for c in CASES])
+def test_errors(call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(text), str(caught.value)

@@ -1,0 +1,160 @@
+"""A layer imports only from layers above it, and `import intently` stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "intently"
+
+LAYERS = {
+    "L0": ("errors", "scores", "masks", "positions", "matrix", "attention", "reference", "kernels"),
+    "L1": ("modules",),
+    "L2": ("models",),
+    "L3a": ("text", "corpora", "decoding"),
+    "L3b": ("training", "show"),
+    "L4": ("translator", "evaluation", "runs", "demo", "cli"),
+}
+SEES = {
+    "L0": {"L0"},
+    "L1": {"L0", "L1"},
+    "L2": {"L0", "L1", "L2"},
+    "text": {"L0"},
+    "corpora": {"L0"},
+    "decoding": {"L0", "L1", "L2"},
+    "training": {"L0", "L1", "L2", "L3a"},
+    "show": {"L0"},
+    "L4": {"L0", "L1", "L2", "L3a", "L3b", "L4"},
+}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""(module that imports, part imported): why. Keep it short."""
+
+FOREIGN = (
+    "transformers", "diffusers", "keras", "matplotlib", "sacrebleu", "rich", "typer", "tokenizers",
+)  # fmt: skip
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    parts = ["intently", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(tree: ast.AST, of: str, package: bool) -> Iterator[str]:
+    """Every module that is imported anywhere in the file, functions included, by full name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = of.split(".")[: None if package and node.level == 1 else -node.level + package]
+                base = ".".join([*up, *([base] if base else [])])
+            if base == "intently":
+                yield from (f"intently.{alias.name}" for alias in node.names)
+            else:
+                yield base
+
+
+def part_of(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def layer_of(part: str) -> str:
+    for layer, parts in LAYERS.items():
+        if part in parts:
+            return layer
+    return ""
+
+
+def misplaced(importer: str, imported: str) -> bool:
+    part, other = part_of(importer), part_of(imported)
+    if not part or not other or part == other or other.startswith("__"):
+        return False
+    sees = SEES.get(part, SEES.get(layer_of(part), set()))
+    return layer_of(other) not in sees
+
+
+def test_every_module_has_a_layer() -> None:
+    named = {part for parts in LAYERS.values() for part in parts}
+    found = {part_of(dotted(path)) for path in modules()} - {"", "__main__", "embedded"}
+    assert found <= named, f"give {sorted(found - named)} a layer in DESIGN.md and here"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_imports_point_upward(path: Path) -> None:
+    name = dotted(path)
+    package = path.name == "__init__.py"
+    found = set(imports(ast.parse(path.read_text(encoding="utf-8")), name, package))
+    wrong = [
+        other
+        for other in sorted(found)
+        if other.startswith("intently")
+        and misplaced(name, other)
+        and (name, f"intently.{part_of(other)}") not in EXCEPTIONS
+    ]
+    assert not wrong, f"{name} may not import {wrong}"
+
+
+def test_no_exception_is_left_over() -> None:
+    for importer, imported in EXCEPTIONS:
+        path = SOURCE.joinpath(*importer.split(".")[1:])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        found = imports(ast.parse(file.read_text(encoding="utf-8")), importer, path.is_dir())
+        assert any(other.startswith(imported) for other in found), (importer, imported)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "wrong"),
+    [
+        ("intently.masks", "intently.modules", True),
+        ("intently.masks", "intently.errors", False),
+        ("intently.models.transformer", "intently.modules.blocks", False),
+        ("intently.models.transformer", "intently.decoding", True),
+        ("intently.text.words", "intently.corpora", True),
+        ("intently.decoding.search", "intently.text", True),
+        ("intently.decoding.search", "intently.models", False),
+        ("intently.training.trainer", "intently.decoding", False),
+        ("intently.training.trainer", "intently.show", True),
+        ("intently.show.cells", "intently.corpora", True),
+        ("intently.show.cells", "intently.models", True),
+        ("intently.cli", "intently.show", False),
+        ("intently.show.cells", "intently.translator", True),
+    ],
+)
+def test_the_walk_can_fail(importer: str, imported: str, wrong: bool) -> None:
+    assert misplaced(importer, imported) == wrong
+
+
+def test_the_walk_sees_every_way_to_import() -> None:
+    code = (
+        "import intently.cli\nfrom intently import show\ndef f():\n    from ..text import words\n"
+    )
+    found = set(imports(ast.parse(code), "intently.models.transformer", False))
+    assert found == {"intently.cli", "intently.show", "intently.text"}
+    inside = ast.parse("from . import a\nfrom .b import c\nfrom ..text import d")
+    assert set(imports(inside, "intently.models", True)) == {
+        "intently.models", "intently.models.b", "intently.text",
+    }  # fmt: skip
+
+
+def test_import_intently_is_light() -> None:
+    code = (
+        "import sys, intently\n"
+        f"print([name for name in {FOREIGN} if name in sys.modules])\n"
+        "print([m for m in sys.modules if m.startswith('intently.')\n"
+        f"       and m.split('.')[1] not in {LAYERS['L0']}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": str(SOURCE.parent), "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout.split("\n")[:2] == ["[]", "[]"], done.stdout

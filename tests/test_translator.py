@@ -1,0 +1,398 @@
+"""The translator: copying, cutting, labels, and folders that are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from intently.decoding import SearchOptions
+from intently.errors import ArgumentError, CheckpointError, KindError
+from intently.models.transformer import Transformer, TransformerOptions
+from intently.text import UNK, Tokenizer, words
+from intently.translator import AlignmentHead, TranslationWarning, Translator
+
+BECAUSE = "The animal didn't cross the road because it was too wide."
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator.load()
+
+
+@pytest.fixture
+def folder(translator: Translator, tmp_path: Path) -> Path:
+    return translator.save(tmp_path / "model")
+
+
+def untrained(kind: str, share: str = "output") -> Translator:
+    """A small translator with random weights over a vocabulary of a few sentences."""
+    text = ["the cat sat on the mat", "L'animal dort.", "déjà-vu ☃"]
+    tokenizer = Tokenizer.train(text, kind, 300)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(1)
+        size = tokenizer.size
+        options = TransformerOptions(size, size, width=16, heads=2, inner=16, share=share)  # type: ignore[arg-type]
+        return Translator(Transformer(options), tokenizer, tokenizer, max_length=20)
+
+
+# --- translating ----------------------------------------------------------------------------------
+
+
+def test_the_embedded_translator_reads_the_adjective(translator: Translator) -> None:
+    tired, wide = translator.translate([BECAUSE.replace("wide", "tired"), BECAUSE])
+    assert tired.text == "L'animal n'a pas traversé la route parce qu'il était trop fatigué."
+    assert wide.text == "L'animal n'a pas traversé la route parce qu'elle était trop large."
+
+
+def test_results_come_in_order_and_empty_lines_stay_empty(translator: Translator) -> None:
+    given = ["I drink milk.", "", " \t", BECAUSE, "I drink milk.\r"]
+    found = translator.translate(given)
+    assert [one.source for one in found] == given
+    assert [one.text for one in found][1:3] == ["", ""]
+    assert found[0].text == found[4].text == "Je bois du lait."
+    assert translator.translate([]) == []
+
+
+def test_an_empty_line_has_no_attention(translator: Translator) -> None:
+    (empty,) = translator.translate([""])
+    assert empty.attention == empty.words == {}
+    assert empty.alignment.shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("Mary saw Zxqv.", "Mary a vu Zxqv."),
+        ("The Zxqv drank milk because it was tired.",
+         "Le Zxqv a bu du lait parce qu'il était fatigué."),
+        ("Does Zxqv drink milk?", "Est-ce que Zxqv boit du lait ?"),
+    ],
+)  # fmt: skip
+def test_unknown_words_are_copied(translator: Translator, sentence: str, expected: str) -> None:
+    with pytest.warns(TranslationWarning, match=r"line 1: not in the model's vocabulary: Zxqv"):
+        (made,) = translator.translate([sentence])
+    assert made.text == expected
+    assert made.notes == ("not in the model's vocabulary: Zxqv",)
+    assert made.alignment.labels == (tuple(words(expected)), tuple(words(sentence)))
+    row, column = words(expected).index("Zxqv"), words(sentence).index("Zxqv")
+    assert int(made.alignment.argmax()[row]) == column
+
+
+def test_control_characters_do_not_reach_a_warning(translator: Translator) -> None:
+    with pytest.warns(TranslationWarning) as told:
+        translator.translate(["I \x1b[31m drink\x07 milk."])
+    assert str(told[0].message).isprintable()
+
+
+def test_cut_lines_are_named_by_their_number_over_chunks(translator: Translator) -> None:
+    lines = ["I drink milk."] * 300
+    lines[280] = "I drink milk. " * 20
+    with pytest.warns(TranslationWarning) as told:
+        found = list(translator.stream(iter(lines), SearchOptions(beam=1), chunk=64))
+    assert [str(w.message) for w in told] == ["line 281: 80 tokens, cut after 48"]
+    assert told[0].filename == __file__
+    assert len(found) == 300
+    assert found[280].notes == ("80 tokens, cut after 48",)
+    assert len(found[280].sides[0].words) == 48
+
+
+def test_a_warning_points_to_the_caller(translator: Translator) -> None:
+    with pytest.warns(TranslationWarning) as told:
+        translator.translate(["Zxqv."])
+    assert told[0].filename == __file__
+
+
+def test_a_very_long_line_costs_little(translator: Translator) -> None:
+    with pytest.warns(TranslationWarning, match="200,000 tokens, cut after 48"):
+        translator.translate(["The road " * 100_000], SearchOptions(beam=1))
+
+
+def test_a_stream_reads_one_chunk_ahead_at_most(translator: Translator) -> None:
+    read = []
+
+    def lines() -> Any:
+        for i in range(100):
+            read.append(i)
+            yield "I drink milk."
+
+    stream = translator.stream(lines(), SearchOptions(beam=1), chunk=5)
+    assert read == []
+    next(stream)
+    assert len(read) == 5
+
+
+@pytest.mark.parametrize("given", ["one text", b"bytes"])
+def test_one_string_is_refused(translator: Translator, given: Any) -> None:
+    with pytest.raises(KindError, match=r"sentences: expected a list of strings; got one string"):
+        translator.translate(given)
+
+
+def test_what_is_no_text_is_named(translator: Translator) -> None:
+    with pytest.raises(KindError, match=r"sentences\[1\]: expected a string; got int\."):
+        translator.translate(["I drink milk.", 3])  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match=r"sentences\[0\]: .*lone surrogate U\+D800"):
+        translator.translate(["\ud800"])
+
+
+def test_alternatives(translator: Translator) -> None:
+    (made,) = translator.translate([BECAUSE], SearchOptions(beam=4, n_best=3))
+    scores = [made.score, *(one.score for one in made.alternatives)]
+    assert len(scores) == 3 and scores == sorted(scores, reverse=True)
+    for one in made.alternatives:
+        assert one.alternatives == ()
+        assert one.alignment.labels[0] == tuple(words(one.text))
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def test_labels_are_the_produced_tokens(translator: Translator) -> None:
+    (made,) = translator.translate(["I drink milk."])
+    cross, own = made.attention["decoder.0.cross"], made.attention["decoder.0.self"]
+    assert cross.labels == (
+        ("▁Je", "▁bois", "▁du", "▁lait", ".", "</s>"), ("▁I", "▁drink", "▁milk", ".", "</s>"),
+    )  # fmt: skip
+    assert own.labels[1] == ("<s>", "▁Je", "▁bois", "▁du", "▁lait", ".")
+    assert cross.shape == (4, 6, 5) and own.shape == (4, 6, 6)
+
+
+def test_words_of_a_word_model_are_its_tokens(translator: Translator) -> None:
+    (made,) = translator.translate([BECAUSE])
+    for name, matrix in made.words.items():
+        whole = made.attention[name].dense()
+        t, s = matrix.shape[-2:]
+        assert torch.equal(matrix.dense(), whole[:, :t, :s])
+    layer, head = translator.alignment_head or ("", 0)
+    assert torch.equal(made.alignment.dense(), made.words[layer].dense()[head])
+
+
+@pytest.mark.parametrize("kind", ["subword", "character", "word"])
+def test_words_sum_columns_and_average_rows(kind: str) -> None:
+    translator = untrained(kind)
+    (made,) = translator.translate(["L'animal sat on ☃"], SearchOptions(beam=1, max_length=9))
+    (_, s_words, s_groups), (y, y_words, y_groups) = made.sides
+    assert s_words == ["L'", "animal", "sat", "on", "☃"]
+    assert list(y_words) == words(made.text)
+    assert not made.hypothesis.ended or made.hypothesis.ids == y
+    for name, matrix in made.words.items():
+        if name.endswith("cross"):
+            whole = made.attention[name].dense()
+            for i, row in enumerate(y_groups):
+                for j, column in enumerate(s_groups):
+                    expected = whole[:, row][..., column].sum(-1).mean(-1)
+                    assert torch.allclose(matrix[:, i, j], expected, atol=1e-6)
+        assert matrix.labels[0] is not None and len(matrix.labels[0]) == matrix.shape[-2]
+    assert made.alignment.shape == (len(y_words), 5)
+
+
+def test_subwords_never_say_unknown() -> None:
+    translator = untrained("subword")
+    translator.model.target_embedding.weight.data[UNK] *= 50
+    found = translator.translate(["the cat"] * 3, SearchOptions(beam=3, n_best=3, max_length=12))
+    assert all(UNK not in one.hypothesis.ids for made in found for one in made.alternatives)
+
+
+def test_a_cut_falls_between_characters() -> None:
+    translator = untrained("subword")
+    with pytest.warns(TranslationWarning, match="line 1: .* tokens, cut after 20"):
+        (made,) = translator.translate(["漢" * 30], SearchOptions(beam=1, max_length=3))
+    assert made.sides[0].words == ["漢"] * 6  # three bytes each, and the space before them
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_saving_and_loading_changes_nothing(translator: Translator, folder: Path) -> None:
+    loaded = Translator.load(folder)
+    assert loaded.alignment_head == translator.alignment_head
+    assert loaded.max_length == translator.max_length
+    for name, x in translator.model.state_dict().items():
+        assert torch.equal(x, loaded.model.state_dict()[name])
+    one, other = (t.translate([BECAUSE])[0] for t in (translator, loaded))
+    assert one.text == other.text and one.score == other.score
+    assert sorted(os.listdir(folder)) == [
+        "model.safetensors", "source.json", "target.json", "translator.json",
+    ]  # fmt: skip
+
+
+def test_the_folder_of_a_run_serves_too(folder: Path) -> None:
+    assert Translator.load(folder.parent).translate(["I drink milk."])[0].text == "Je bois du lait."
+
+
+def test_half_is_half_the_size(translator: Translator, tmp_path: Path) -> None:
+    whole, half = (translator.save(tmp_path / str(h), half=h) for h in (False, True))
+    sizes = [(path / "model.safetensors").stat().st_size for path in (whole, half)]
+    assert sizes[1] < 0.55 * sizes[0]
+    loaded = Translator.load(half)
+    assert {p.dtype for p in loaded.model.parameters()} == {torch.float32}
+
+
+def test_shared_embeddings_stay_tied(tmp_path: Path) -> None:
+    translator = untrained("word", share="all")
+    loaded = Translator.load(translator.save(tmp_path))
+    assert loaded.model.source_embedding is loaded.model.target_embedding
+
+
+def test_other_files_of_a_folder_stay(translator: Translator, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    translator.save(tmp_path)
+    translator.save(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert len(os.listdir(tmp_path)) == 5
+
+
+def test_a_full_disk_costs_nothing(
+    translator: Translator, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    fsync, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 5:
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        translator.save(folder, half=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_kill_while_saving_leaves_no_mixture(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    """Of the last steps of `save`, some happen and the rest do not."""
+    other = Translator.load(folder)
+    with torch.no_grad():
+        for p in other.model.parameters():
+            p.zero_()
+    replace, done = os.replace, []
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(source).name.startswith(".new-"):
+            if len(done) == moment:
+                raise SystemExit
+            done.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    if moment < 4:
+        with pytest.raises(SystemExit):
+            other.save(folder)
+        with pytest.raises(CheckpointError, match=r"expected a folder with translator\.json"):
+            Translator.load(folder)
+    monkeypatch.setattr(os, "replace", replace)
+    other.save(folder)
+    assert not any(p.any() for p in Translator.load(folder).model.parameters())
+    assert len(os.listdir(folder)) == 4
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as error:
+        Translator.load(folder)
+    return str(error.value)
+
+
+def test_missing_and_foreign_folders_are_named(tmp_path: Path) -> None:
+    looked = "expected a folder with translator.json, or a run with model/translator.json; got "
+    assert f"{tmp_path / 'no'}: {looked}no such folder. Give the folder" in refused(tmp_path / "no")
+    assert f"{looked}an empty folder." in refused(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    assert f"{looked}a folder with config.json. It seems to hold a model of another library." in (
+        refused(tmp_path)
+    )
+    assert f"{looked}a file." in refused(tmp_path / "config.json")
+    (tmp_path / "checkpoints").mkdir()
+    assert "Its run has not ended; the command that began it ends it with --resume." in (
+        refused(tmp_path)
+    )
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "translator.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"kind": "tokenizer"}, "It was made by another program."),
+        ({"format": 2}, "expected format 1; got format 2. It was written by a newer version"),
+        ({"format": None}, "got format None. It is damaged."),
+        ({"format": True}, "got format True. It is damaged."),
+        ({"model": {"width": 3}}, "It is damaged."),
+        ({"model": 7}, "It is damaged."),
+        ({"alignment_head": ["encoder.0.self", 0]}, "no alignment head encoder.0.self, 0"),
+        ({"alignment_head": ["decoder.1.cross", 4]}, "no alignment head decoder.1.cross, 4"),
+        ({"alignment_head": 5}, "It is damaged."),
+        ({"max_length": 0}, "max_length: expected an int ≥ 1; got 0"),
+        ({"max_length": "48"}, "It is damaged."),
+        ({"sha256": "0"}, "model.safetensors: expected a file as `save` wrote it; got another chec"),
+    ],
+)
+def test_a_changed_description_is_refused(
+    folder: Path, values: dict[str, Any], expected: str
+) -> None:
+    change(folder, **values)
+    message = refused(folder)
+    assert str(folder) in message and expected in message
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_broken_description_is_refused(folder: Path, content: bytes) -> None:
+    (folder / "translator.json").write_bytes(content)
+    message = refused(folder)
+    assert f"{folder / 'translator.json'}: expected" in message
+    assert "It is damaged." in message or "It was made by another program." in message
+
+
+def test_damaged_weights_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    flipped = bytearray(content)
+    flipped[-1000] ^= 1
+    for broken in (b"", content[:-1], content[:100], b"PK\x03\x04" + content, bytes(flipped)):
+        path.write_bytes(broken)
+        message = refused(folder)
+        assert message.startswith(f"{path}: expected a file as `save` wrote it; got ")
+        assert message.endswith("It is damaged.")
+    path.unlink()
+    assert "No such file" in refused(folder)
+
+
+def test_weights_and_tokenizers_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = untrained("word").save(tmp_path / "other")
+    kept = (folder / "source.json").read_bytes()
+    shutil.copy(other / "source.json", folder / "source.json")
+    assert "entries where the model has 477. It is damaged." in refused(folder)
+    (folder / "source.json").write_bytes(kept[:50])
+    assert f"{folder / 'source.json'}: expected a tokenizer saved" in refused(folder)
+    (folder / "source.json").write_bytes(kept)
+    shutil.copy(other / "model.safetensors", folder / "model.safetensors")
+    assert "another checksum than translator.json holds" in refused(folder)
+    change(folder, sha256=None)
+    assert "the weights are of a model with other options" in refused(folder).lower()
+
+
+def test_a_head_that_was_not_measured_is_a_mean(translator: Translator, folder: Path) -> None:
+    loaded = Translator.load(folder)
+    loaded.alignment_head = None
+    (made,) = loaded.translate(["I drink milk."])
+    expected = made.words["decoder.0.cross"].dense().mean(0)
+    assert torch.allclose(made.alignment.dense(), expected)
+    loaded.alignment_head = AlignmentHead("decoder.1.cross", 2)
+    expected = made.words["decoder.1.cross"].dense()[2]
+    assert torch.equal(made.alignment.dense(), expected)
+
+
+def test_a_translator_reads_at_least_one_token(translator: Translator) -> None:
+    with pytest.raises(ArgumentError, match="max_length: expected an int ≥ 1; got 0"):
+        Translator(translator.model, *[translator.source_tokenizer] * 2, max_length=0)
