@@ -1,7 +1,8 @@
-"""What all tests share: executed annotations, two threads, the shared data."""
+"""What all tests share: annotations executed on request, two threads, the shared data."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from jaxtyping import config, install_import_hook
 
 CHECKED = ["masks", "positions", "scores", "matrix", "attention", "kernels", "modules", "models"]
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
+if os.environ.get("INTENTLY_ANNOTATIONS"):
+    # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models
+    install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
 
 torch.set_num_threads(2)
 

@@ -30,10 +30,11 @@ class Outcome(NamedTuple):
 
 Command = Callable[..., Outcome]
 
-TINY = (
-    "--width 16 --heads 2 --inner 16 --encoder-layers 1 --decoder-layers 1 --steps 4 --warmup 2 "
-    "--batch-tokens 300 --threads 1 --source-tokenizer word --target-tokenizer word"
-).split()
+TINY = [
+    *("--width", "16", "--heads", "2", "--inner", "16", "--encoder-layers", "1"),
+    *("--decoder-layers", "1", "--steps", "4", "--warmup", "2", "--batch-tokens", "300"),
+    *("--threads", "1", "--source-tokenizer", "word", "--target-tokenizer", "word"),
+]
 
 
 @pytest.fixture
@@ -51,7 +52,8 @@ def intently(
             warnings.resetwarnings()
             cli.main()
         code = end.value.code
-        return Outcome(int(code or 0), *capfd.readouterr())
+        said = capfd.readouterr()
+        return Outcome(int(code or 0), said.out, said.err)
 
     return run
 
@@ -67,7 +69,8 @@ def refused(outcome: Outcome) -> str:
 
 
 def test_a_text_is_translated(intently: Command) -> None:
-    assert intently("translate", "The road was too wide.") == (0, "La route était trop large.\n", "")
+    outcome = intently("translate", "The road was too wide.")
+    assert outcome == (0, "La route était trop large.\n", "")
 
 
 def test_standard_input_and_files(intently: Command, tmp_path: Path) -> None:
@@ -222,7 +225,9 @@ def test_train_on_a_packed_table_with_a_config(intently: Command) -> None:
     table = "".join(f"{p.source}\t{p.target}\n" for p in pairs).encode()
     Path("pairs.tsv.gz").write_bytes(gzip.compress(table))
     Path("c.toml").write_text("[model]\nwidth = 64\n[schedule]\nsteps = 3\n[run]\nseed = 7\n")
-    outcome = intently("train", "pairs.tsv.gz", "--out", "run[red]", *TINY[2:], "--config", "c.toml")
+    outcome = intently(
+        "train", "pairs.tsv.gz", "--out", "run[red]", *TINY[2:], "--config", "c.toml"
+    )
     assert outcome.status == 0, outcome.err
     assert "the translator is in run[red]/model" in outcome.out
     model = Translator.load("run[red]").model

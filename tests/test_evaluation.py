@@ -113,11 +113,11 @@ def test_sentences_without_references_are_refused(translator: Translator) -> Non
     expected = "sources: expected one for each of 1 references, and at least one; got 2 sentences"
     with pytest.raises(ArgumentError, match=expected):
         evaluate(translator, ["a", "b"], ["a"])
-    with pytest.raises(ArgumentError, match="one for each of 0 references.*got 0 sentences"):
+    with pytest.raises(ArgumentError, match=r"one for each of 0 references.*got 0 sentences"):
         evaluate(translator, [], [])
-    with pytest.raises(ArgumentError, match="pairs: expected at least one pair.*got none"):
+    with pytest.raises(ArgumentError, match=r"pairs: expected at least one pair.*got none"):
         best_alignment_head(translator, [])
-    with pytest.raises(ArgumentError, match="pairs: expected because-sentences.*got none"):
+    with pytest.raises(ArgumentError, match=r"pairs: expected because-sentences.*got none"):
         noun_choices(translator, [])
 
 

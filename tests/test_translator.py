@@ -335,7 +335,7 @@ def change(folder: Path, **values: Any) -> None:
         ({"alignment_head": 5}, "It is damaged."),
         ({"max_length": 0}, "max_length: expected an int ≥ 1; got 0"),
         ({"max_length": "48"}, "It is damaged."),
-        ({"sha256": "0"}, "model.safetensors: expected a file as `save` wrote it; got another chec"),
+        ({"sha256": "0"}, "expected a file as `save` wrote it; got another checksum"),
     ],
 )
 def test_a_changed_description_is_refused(

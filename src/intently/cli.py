@@ -31,6 +31,11 @@ MESSAGE = 100_000
 A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
 """What names a file rather than says something."""
 
+if "OMP_WAIT_POLICY" not in os.environ:
+    # read when PyTorch is loaded: threads that wait soon sleep, or a busy machine would see them
+    # spin against each other and training fall to a tenth (docs/log.md)
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 app = typer.Typer(
     help="Attention you can compute, see and trust.",
     no_args_is_help=True,
@@ -343,7 +348,7 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
             Annotated[
                 _plain(flag.type) | None,
                 typer.Option(
-                    help=f"{flag.help} [{flag.default}]", show_default=False,
+                    help=f"{flag.help} (default {flag.default})", show_default=False,
                     rich_help_panel=flag.group.capitalize(),
                 ),
             ],

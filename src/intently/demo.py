@@ -245,16 +245,19 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     show.training(history, title="Learning to translate", save=folder / "loss.png")
     head = AlignmentHead(*result["alignment"]["head"])
     for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
+        if not made.text:
+            continue
         gold = pair.alignment if made.text == pair.target else None
         show.alignment(
             made.alignment, gold=gold, title=f"{head.layer}, head {head.head}",
             save=folder / f"alignment-{number:02d}.png",
         )  # fmt: skip
     because = [(pair, made) for pair, made in zip(SHOWN, shown) if pair.pronoun]
-    show.heads(
-        because[0][1].words, title=because[0][0].source, highlight=tuple(head),
-        caption="the head that aligns best", save=folder / "heads.png",
-    )  # fmt: skip
+    for pair, made in [row for row in because if row[1].text][:1]:
+        show.heads(
+            made.words, title=pair.source, highlight=tuple(head),
+            caption="the head that aligns best", save=folder / "heads.png",
+        )  # fmt: skip
     layer, number = result["it"]["head"]
     sides = [(pair.source, pair.target) for pair, _ in because]
     for (pair, _), matrices in zip(because, forced(done.translator, sides)):

@@ -1,4 +1,4 @@
-"""Contract 9: errors of `attend` name the argument, what was expected, what came, and what to do."""
+"""Contract 9: errors name the argument, what was expected, what came, and what to do."""
 
 from __future__ import annotations
 

@@ -163,7 +163,10 @@ def test_a_boolean_over_two_leading_axes_beside_a_row() -> None:
 
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
-    (None, ArgumentError, "index: expected ints, slices, lists, tensors and …; got None (a new axis)."),
+    (
+        None, ArgumentError,
+        "index: expected ints, slices, lists, tensors and …; got None (a new axis).",
+    ),
     ((0, 0, 0, 0, 0), ArgumentError, "index: expected at most 4 axes; got 5."),
     ((..., 0, ...), ArgumentError, "index: expected at most one …; got 2."),
     (True, ArgumentError, "index: expected ints, slices, lists, tensors and …; got True."),
@@ -171,9 +174,15 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ((..., 1.5, 0), ArgumentError, "index: expected ints, slices, lists, tensors and …; got 1.5."),
     ((..., 5, 0), RangeError, "index: expected positions from −5 to 4 along t=5; got 5 to 5."),
     ((..., [0, -8]), RangeError, "index: expected positions from −7 to 6 along s=7; got -8 to 0."),
-    ((..., torch.ones(3, dtype=torch.bool)), ArgumentError, "index: expected a boolean (s=7,); got shape (3,)."),
-    ((..., torch.ones(2, 2, dtype=torch.long)), ArgumentError, "index: expected integers (n,) along s"),
-    ((..., torch.ones(2)), ArgumentError, "index: expected integers (n,) along s; got torch.float32"),
+    (
+        (..., torch.ones(3) > 0), ArgumentError,
+        "index: expected a boolean (s=7,); got shape (3,).",
+    ),
+    ((..., torch.ones(2, 2).long()), ArgumentError, "index: expected integers (n,) along s"),
+    (
+        (..., torch.ones(2)), ArgumentError,
+        "index: expected integers (n,) along s; got torch.float32",
+    ),
     (
         (..., torch.ones(5, 7, dtype=torch.bool)), ArgumentError,
         "index: expected rows and columns of one axis each; got a boolean of shape (5, 7) over "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_copies_are_free_of_the_original() -> None:
     x["q"] += 1  # a version above 0
     A = made(x).label([*"abcd"])
     dense = A.dense()
-    others = [copy.deepcopy(A), pickle.loads(pickle.dumps(A))]  # noqa: S301 - our own bytes
+    others = [copy.deepcopy(A), pickle.loads(pickle.dumps(A))]
     x["q"].zero_()
     for other in others:
         assert torch.equal(other.dense(), dense) and other.labels == A.labels
@@ -98,7 +99,7 @@ def test_copies_are_free_of_the_original() -> None:
 )
 def test_views_can_be_copied_and_pickled(view: Callable[[it.LazyMatrix], it.LazyMatrix]) -> None:
     A = view(made(tensors()))
-    for other in (copy.deepcopy(A), pickle.loads(pickle.dumps(A))):  # noqa: S301
+    for other in (copy.deepcopy(A), pickle.loads(pickle.dumps(A))):
         assert torch.equal(other.dense(), A.dense())
 
 
@@ -158,18 +159,34 @@ def test_a_picture_can_be_drawn() -> None:
     assert np.array_equal(np.asarray(image.get_array()), A.dense().numpy())
 
 
-REFUSED: dict[str, tuple[Callable[[it.LazyMatrix], object], str]] = {
-    "softmax": (lambda A: torch.softmax(A, -1), "softmax: expected a tensor; got a lazy attention matrix. Hand in A.dense(), or a part of it such as A[..., :10, :]."),  # type: ignore[arg-type]
-    "stack": (lambda A: torch.stack([A, A]), "stack: expected a tensor"),  # type: ignore[list-item]
-    "cat": (lambda A: torch.cat([torch.ones(1), A]), "cat: expected a tensor"),  # type: ignore[list-item]
-    "matmul": (lambda A: torch.matmul(A, torch.ones(5, 1)), "matmul: expected a tensor; got a lazy attention matrix. Write A @ v, or A.mT @ u for the transposed product."),  # type: ignore[arg-type]
-    "u @ A": (lambda A: torch.ones(3, 4) @ A, "matmul: expected the matrix on the left, A @ v; got Tensor on the left. Write A.mT @ u for the transposed product, or A.dense()."),  # type: ignore[operator]
-    "A + 1": (lambda A: A + 1, "operand: expected A @ v, the one product of a lazy matrix; got arithmetic with int. Hand in A.dense(), or a part of it."),
+REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
+    "softmax": (
+        lambda A: torch.softmax(A, -1),
+        "softmax: expected a tensor; got a lazy attention matrix. Hand in A.dense(), or a part of "
+        "it such as A[..., :10, :].",
+    ),
+    "stack": (lambda A: torch.stack([A, A]), "stack: expected a tensor"),
+    "cat": (lambda A: torch.cat([torch.ones(1), A]), "cat: expected a tensor"),
+    "matmul": (
+        lambda A: torch.matmul(A, torch.ones(5, 1)),
+        "matmul: expected a tensor; got a lazy attention matrix. Write A @ v, or A.mT @ u for the "
+        "transposed product.",
+    ),
+    "u @ A": (
+        lambda A: torch.ones(3, 4) @ A,
+        "matmul: expected the matrix on the left, A @ v; got Tensor on the left. Write A.mT @ u "
+        "for the transposed product, or A.dense().",
+    ),
+    "A + 1": (
+        lambda A: A + 1,
+        "operand: expected A @ v, the one product of a lazy matrix; got arithmetic with int. Hand "
+        "in A.dense(), or a part of it.",
+    ),
     "2 * A": (lambda A: 2 * A, "got arithmetic with int"),
-    "x * A": (lambda A: torch.ones(4, 5) * A, "got arithmetic with Tensor"),  # type: ignore[operator]
+    "x * A": (lambda A: torch.ones(4, 5) * A, "got arithmetic with Tensor"),
     "A / 2": (lambda A: A / 2, "got arithmetic with int"),
     "A - A": (lambda A: A - A, "got arithmetic with Attention"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -192,7 +209,7 @@ def test_iteration_is_off() -> None:
 
 def test_it_is_a_value_to_hash_and_compare_by_identity() -> None:
     A, other = made(tensors()), made(tensors())
-    assert A == A and A != other and len({A, other, A}) == 2
+    assert A == A and other != A and len({A, other, A}) == 2
 
 
 class TestGradientMode:

@@ -78,7 +78,7 @@ def test_it_draws_itself(mask: it.Mask, t: int, s: int, drawing: str) -> None:
 )  # fmt: skip
 def test_it_is_written_as_it_was_made(written: str) -> None:
     names = {name: getattr(it, name) for name in it.__all__}
-    assert repr(eval(written, names)) == written  # noqa: S307 - our own strings
+    assert repr(eval(written, names)) == written
 
 
 def test_tensors_stand_in_the_repr() -> None:

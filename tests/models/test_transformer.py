@@ -1,4 +1,4 @@
-"""The Transformer against PyTorch's layers, its caches, its padding and what it says it attended."""
+"""The Transformer against PyTorch's layers; its caches, padding and what it says it attended."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def torchs(ours: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDeco
     pre = o.norm == "pre"
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(o.width, o.heads, o.inner, **options), o.encoder_layers,
-        norm=nn.LayerNorm(o.width, dtype=torch.float64) if pre else None, enable_nested_tensor=False,
+        norm=nn.LayerNorm(o.width, dtype=torch.float64) if pre else None,
+        enable_nested_tensor=False,
     )  # fmt: skip
     decoder = nn.TransformerDecoder(
         nn.TransformerDecoderLayer(o.width, o.heads, o.inner, **options), o.decoder_layers,

@@ -301,7 +301,10 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "heads: expected a divisor of width=12; got 5. Each head gets width/heads. Choose another "
         "number, or give head_widths=(d, e).",
     ),
-    (lambda: MultiHeadAttention(12, 0), ArgumentError, "heads: expected a divisor of width=12; got 0."),
+    (
+        lambda: MultiHeadAttention(12, 0), ArgumentError,
+        "heads: expected a divisor of width=12; got 0.",
+    ),
     (
         lambda: MultiHeadAttention(12, 4, kv_heads=3), ArgumentError,
         "kv_heads: expected a divisor of heads=4; got 3.",
@@ -338,7 +341,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "(context_width).",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), torch.ones(1, 5, 12)), ArgumentError,
+        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), torch.ones(1, 5, 12)),
+        ArgumentError,
         "context: expected shape (b=2, s, 12); got shape (1, 5, 12).",
     ),
     (
