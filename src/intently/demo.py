@@ -13,7 +13,6 @@ import resource
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,8 @@ from intently.corpora.files import ParallelText
 from intently.decoding import SearchOptions
 from intently.evaluation import (
     Evaluation,
-    best_alignment_head,
     alignment_errors,
+    best_alignment_head,
     evaluate_pairs,
     forced,
     noun_choices,
@@ -56,7 +55,7 @@ class Size:
 
 
 QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
-USUAL = Size("usual", pairs=150_000, steps=700, sentences=1_000)
+USUAL = Size("usual", pairs=150_000, steps=800, sentences=1_000)
 THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
 
 RARE_NAMES = 0.1
@@ -140,7 +139,8 @@ def run(
     console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
     text, tokenizers = corpus(size)
     console.print(
-        f"[bold]2[/] training a Transformer for {size.steps:,} steps on {torch.get_num_threads()} threads"
+        f"[bold]2[/] training a Transformer for {size.steps:,} steps "
+        f"on {torch.get_num_threads()} threads"
     )
     with display(console) as progress:
         done = fit(
@@ -209,7 +209,7 @@ def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
 
 
 def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
-    """Return how often the best encoder head picks the right noun, and what the model is without it.
+    """Return how often the best encoder head picks the right noun, and the score without it.
 
     The head is chosen on validation sentences and measured on ``because``.
     """
@@ -233,7 +233,7 @@ def translate_shown(translator: Translator) -> list[Translation]:
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
-    """Draw the loss, the alignment of each listed sentence, every head for one, and where *it* looks."""
+    """Draw the loss, the alignment of each listed sentence, every head, and where *it* looks."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     history: list[dict[str, Any]] = [record._asdict() for record in done.history.records]
@@ -255,7 +255,7 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     because = [(pair, made) for pair, made in zip(SHOWN, shown) if pair.pronoun]
     for pair, made in [row for row in because if row[1].text][:1]:
         show.heads(
-            made.words, title=pair.source, highlight=tuple(head),
+            made.words, title=pair.source, highlight=(head.layer, head.head),
             caption="the head that aligns best", save=folder / "heads.png",
         )  # fmt: skip
     layer, number = result["it"]["head"]
@@ -274,12 +274,16 @@ def table(result: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
     scores = Table(title="What it learned", title_justify="left")
-    for name in ("sentences", "exact match", "BLEU", "il/elle right"):
-        scores.add_column(name if name != "sentences" else "", justify="left" if name == "sentences" else "right")
+    scores.add_column("")
+    for name in ("exact match", "BLEU", "il/elle right"):
+        scores.add_column(name, justify="right")
     for split, row in result["splits"].items():
         pronouns = "" if row["pronouns"] is None else f"{row['pronouns']:.1%} of {row['because']}"
         scores.add_row(
-            f"{split} ({row['sentences']:,})", f"{row['exact']:.1%}", f"{row['bleu']['value']:.1f}", pronouns
+            f"{split} ({row['sentences']:,})",
+            f"{row['exact']:.1%}",
+            f"{row['bleu']['value']:.1f}",
+            pronouns,
         )
     console.print(scores)
     for made in result["translations"]:
@@ -287,13 +291,15 @@ def table(result: dict[str, Any], console: Console) -> None:
         console.print(f"{mark} {made['source']}  →  {made['output']}", highlight=False)
     it, align = result["it"], result["alignment"]
     console.print(
-        f"\nalignment error {align['error_rate']:.3f} ({align['head'][0]}, head {align['head'][1]}); "
-        f"in {it['head'][0]}, head {it['head'][1]}, the pronoun weighs the right noun above the wrong "
-        f"one in {it['right_noun']:.0%} of {it['sentences']} unseen sentences; with that head switched "
-        f"off il/elle is right in {it['pronouns_right_without_head']:.1%}",
+        f"\nalignment error {align['error_rate']:.3f} "
+        f"({align['head'][0]}, head {align['head'][1]}); "
+        f"in {it['head'][0]}, head {it['head'][1]}, the pronoun weighs the right noun above the "
+        f"wrong one in {it['right_noun']:.0%} of {it['sentences']} unseen sentences; with it "
+        f"switched off il/elle is right in {it['pronouns_right_without_head']:.1%}",
         highlight=False,
     )
     console.print(
-        f"{result['seconds']:.0f} s, {result['peak_memory_mb']:,} MB, {result['parameters']:,} parameters",
+        f"{result['seconds']:.0f} s, {result['peak_memory_mb']:,} MB, "
+        f"{result['parameters']:,} parameters",
         highlight=False,
     )

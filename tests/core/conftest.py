@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("same every time", deadline=None, derandomize=True, database=None)
+settings.load_profile("same every time")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -177,7 +177,7 @@ def test_the_same_written_two_ways(name: str) -> None:
 
 
 def test_a_convolution_is_nine_one_hot_heads() -> None:
-    """Source: Cordonnier et al. 2020, "On the Relationship between Self-Attention and …", theorem 1.
+    """Source: Cordonnier et al. 2020, "On the Relationship between Self-Attention …", theorem 1.
 
     Head (dy, dx) looks at the pixel shifted by (dy, dx) alone; its value map is the kernel there.
     """

@@ -98,7 +98,7 @@ def test_lists_are_taken_for_tensors() -> None:
 atoms = st.sampled_from([x for x in families(2, 2, 4, 4) if x != "none"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     names=st.tuples(atoms, atoms, atoms),
     signs=st.tuples(st.booleans(), st.booleans()),

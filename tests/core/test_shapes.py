@@ -133,7 +133,7 @@ def test_any_stride(how: str, kernel: str, masked: bool) -> None:
 sizes = st.integers(1, 4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     lead=st.lists(sizes, max_size=3),
     drop=st.tuples(*[st.integers(0, 3)] * 3),

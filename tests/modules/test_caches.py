@@ -213,7 +213,8 @@ def renamed(state: dict[str, Tensor], *, encoder: bool) -> dict[str, Tensor]:
     words = {
         "self_attention": "self_attn", "cross_attention": "multihead_attn",
         "feed_forward.up": "linear1", "feed_forward.down": "linear2",
-        "qkv_weight": "in_proj_weight", "qkv_bias": "in_proj_bias", "out_weight": "out_proj.weight", "out_bias": "out_proj.bias",
+        "qkv_weight": "in_proj_weight", "qkv_bias": "in_proj_bias",
+        "out_weight": "out_proj.weight", "out_bias": "out_proj.bias",
     } | {name: f"norm{i + 1}" for i, name in enumerate(norms)}  # fmt: skip
     found = {}
     for name, p in state.items():

@@ -33,6 +33,12 @@ def split(index: Any, ndim: int) -> tuple[tuple[Entry, ...], Entry | None, Entry
             fix="index the dense matrix: A.dense()[mask]",
         )  # fmt: skip
     *lead, rows, cols = found
+    backwards = [i for i in lead if isinstance(i, slice) and (i.step or 1) < 0]
+    if backwards:
+        raise build(
+            ArgumentError, "index", "steps > 0 along leading axes", backwards[0],
+            "PyTorch has no views that run backwards", "give the positions: A[[2, 1, 0]]",
+        )  # fmt: skip
     while lead and _is_all(lead[-1]):
         lead.pop()
     return tuple(lead), None if _is_all(rows) else rows, None if _is_all(cols) else cols

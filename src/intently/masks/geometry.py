@@ -1,0 +1,84 @@
+"""What a mask is laid over, and the checks that its tensors and numbers fit."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+
+
+class Geometry(NamedTuple):
+    """The matrix a mask is laid over: its leading axes, t, s and device."""
+
+    lead: tuple[int, ...]
+    t: int
+    s: int
+    device: torch.device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(…, t, s)."""
+        return (*self.lead, self.t, self.s)
+
+    def align(self, per_row: Tensor, name: str) -> Tensor:
+        """Align a tensor with the leftmost leading axes: (b,) becomes (b, 1, …, 1, 1)."""
+        n = per_row.ndim
+        want = self.lead[:n]
+        if n > len(self.lead) or any(a not in (1, b) for a, b in zip(per_row.shape, want)):
+            raise build(
+                ArgumentError,
+                name,
+                f"a shape that matches the leftmost leading axes {self.lead}",
+                shape_of(per_row),
+                "lengths, offsets and ids hold one entry per batch row (b,)",
+            )
+        return per_row.to(self.device).reshape(*per_row.shape, *(1,) * (len(self.lead) - n + 2))
+
+
+def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
+    """Raise unless ``tensor`` broadcasts to (…, t, s); a 3-D (b, t, s) is refused with advice."""
+    shape = tuple(tensor.shape)
+    want = g.shape
+    fits = len(shape) <= len(want) and all(
+        a in (1, b) for a, b in zip(shape[::-1], want[::-1])
+    )
+    if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
+        raise build(
+            ArgumentError, name, f"a shape that broadcasts to (b, h, t, s) = {want}",
+            shape_of(tensor), "its first axis is b, where broadcasting looks for h",
+            "use m[:, None], shape (b, 1, t, s)",
+        )  # fmt: skip
+    if not fits and len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
+        raise build(
+            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}",
+            shape_of(tensor), "it holds one entry per batch row and key, (b, s)",
+            f"use m[:, {'None, ' * (len(want) - 3)}None], or it.padding(lengths)",
+        )  # fmt: skip
+    if not fits:
+        raise build(
+            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}", shape_of(tensor),
+        )  # fmt: skip
+
+
+def whole_number(value: int, name: str, least: int) -> int:
+    """Return an int that is at least ``least``, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise build(KindError, name, f"an int ≥ {least}", repr(value))
+    if value < least:
+        raise build(ArgumentError, name, f"an int ≥ {least}", value)
+    return value
+
+
+def integers(tensor: Any, name: str) -> Tensor:
+    """Return a tensor of integers; lists are welcome."""
+    if not isinstance(tensor, Tensor):
+        try:
+            tensor = torch.as_tensor(tensor)
+        except (TypeError, ValueError, RuntimeError):
+            raise build(KindError, name, "integers", repr(tensor)) from None
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
+        raise build(KindError, name, "integers", f"dtype {tensor.dtype}")
+    return tensor
