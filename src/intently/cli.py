@@ -31,11 +31,6 @@ MESSAGE = 100_000
 A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
 """What names a file rather than says something."""
 
-if "OMP_WAIT_POLICY" not in os.environ:
-    # read when PyTorch is loaded: threads that wait soon sleep, or a busy machine would see them
-    # spin against each other and training fall to a tenth (docs/log.md)
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-
 app = typer.Typer(
     help="Attention you can compute, see and trust.",
     no_args_is_help=True,
