@@ -1,8 +1,8 @@
-"""The ``intently`` command: settles how threads wait, which is read when PyTorch is loaded, and runs.
+"""The ``intently`` command: it settles how threads wait, before PyTorch is loaded, and runs.
 
 Threads that wait soon sleep. PyTorch's own choice is to spin; on a machine that is busy with other
-work the threads then spin against each other, and training falls to a tenth of its speed. The library
-itself touches no environment variable.
+work the threads then spin against each other, and training falls to a tenth of its speed. The
+library itself touches no environment variable.
 """
 
 from __future__ import annotations

@@ -46,7 +46,10 @@ class TestTransposed:
         assert A.mT.label(columns=[*"ABCDE"]).mT.labels == (tuple("ABCDE"), A.labels[1])
 
     @pytest.mark.parametrize("dtype", EPS, ids=str)
-    def test_many_rows_of_a_half_type_do_not_drown(self, dtype: torch.dtype) -> None:
+    def test_many_rows_of_a_half_type_do_not_drown(
+        self, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("intently.matrix.lazy.BLOCK", 6)  # three rows: a thousand sums
         n = 3000
         A = it.attend(torch.zeros(n, 1, dtype=dtype), torch.zeros(2, 1, dtype=dtype))
         y = A.mT @ torch.ones(n, 1, dtype=dtype)
