@@ -55,7 +55,7 @@ class Size:
 
 
 QUICK = Size("quick", pairs=24_000, steps=150, sentences=200)
-USUAL = Size("usual", pairs=150_000, steps=800, sentences=1_000)
+USUAL = Size("usual", pairs=180_000, steps=850, sentences=1_000)
 THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
 
 RARE_NAMES = 0.1

@@ -58,11 +58,10 @@ def test_a_row_without_keys_is_exactly_zero(
     with it.kernels.use(kernel):
         y = A @ v
     rows = empty_rows(family)
-    y_rows, other = (x.transpose(1, 2)[rows] for x in (y, y * 0 + 1))
-    assert torch.equal(y_rows, torch.zeros_like(y_rows)) and other.numel()
+    assert rows.any() and not y.transpose(1, 2)[rows].any()
     for x in torch.autograd.grad(y.sum() + (y**2).sum(), (q, k, v)):
         assert bool(x.isfinite().all())
-        if x.shape == q.shape and x is not None and x.shape[2] == T:
+        if x.shape[2] == T:
             assert not x.transpose(1, 2)[rows].any()
     assert (A.lse.transpose(1, 2)[rows] == -math.inf).all()
     assert A.lse.transpose(1, 2)[~rows].isfinite().all()
@@ -118,7 +117,6 @@ def test_keys_that_heads_or_rows_share_are_unseen_only_if_none_of_them_sees_them
     clean = it.attend(q, k, mask=mask) @ v
     k[5:], v[5:] = poison, poison
     with it.kernels.use(kernel):
-        assert torch.equal(it.attend(q, k, mask=mask) @ v, it.attend(q, k, mask=mask) @ v)
         torch.testing.assert_close(it.attend(q, k, mask=mask) @ v, clean, atol=1e-12, rtol=0)
 
 

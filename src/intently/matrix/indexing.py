@@ -49,7 +49,8 @@ def positions(index: Entry | None, size: int, name: str, device: torch.device) -
     if index is None:
         return None
     if isinstance(index, slice):
-        return torch.tensor(range(size)[index], device=device, dtype=torch.long)
+        picked = range(size)[index]
+        return torch.arange(len(picked), device=device) * picked.step + picked.start
     found = torch.as_tensor(index, device=device)
     if found.dtype is torch.bool:
         if found.shape != (size,):
