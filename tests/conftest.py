@@ -10,7 +10,10 @@ import pytest
 import torch
 from jaxtyping import config, install_import_hook
 
-CHECKED = ["masks", "positions", "scores", "matrix", "attention", "kernels", "modules", "models"]
+CHECKED = [
+    "masks", "biases", "positions", "scores", "matrix", "attention", "drop_in", "kernels",
+    "modules", "models",
+]  # fmt: skip
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 if os.environ.get("INTENTLY_ANNOTATIONS"):
     # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models

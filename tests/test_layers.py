@@ -13,7 +13,10 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "intently"
 
 LAYERS = {
-    "L0": ("errors", "scores", "masks", "positions", "matrix", "attention", "reference", "kernels"),
+    "L0": (
+        *("errors", "values", "scores", "masks", "biases", "positions", "matrix", "attention"),
+        *("drop_in", "reference", "kernels"),
+    ),
     "L1": ("modules",),
     "L2": ("models",),
     "L3a": ("text", "corpora", "decoding"),

@@ -1,11 +1,13 @@
 """Intently: attention you can compute, see and trust.
 
-The names stand in the order in which one learns them: attend, the masks, positions, kernels.
-Models, training and pictures are imported from their own packages.
+The names stand in the order in which one learns them: attend, the masks, scores, biases,
+positions, kernels. Models, training and pictures are imported from their own packages.
 """
 
-from intently import errors, kernels, reference
+from intently import errors, kernels, positions, reference, scores
 from intently.attention import Attention, attend, attention
+from intently.biases import Bias, alibi, relative_buckets
+from intently.drop_in import scaled_dot_product_attention
 from intently.masks import (
     Mask,
     allowed,
@@ -17,19 +19,22 @@ from intently.masks import (
     segments,
     window,
 )
-from intently.matrix import Dense, LazyMatrix, Merged, stack_rows
-from intently.positions import sinusoidal
+from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
+from intently.positions import Learned, Rotary, sinusoidal
+from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
 __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 - in the order of learning
     "attend",
     "attention",
+    "scaled_dot_product_attention",
     "LazyMatrix",
     "Attention",
     "Dense",
     "Merged",
     "stack_rows",
+    "rollout",
     "Mask",
     "causal",
     "padding",
@@ -39,7 +44,20 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "dilated",
     "grid",
     "allowed",
+    "Score",
+    "Dot",
+    "Additive",
+    "concat",
+    "General",
+    "Cosine",
+    "Bias",
+    "alibi",
+    "relative_buckets",
     "sinusoidal",
+    "Learned",
+    "Rotary",
+    "scores",
+    "positions",
     "reference",
     "kernels",
     "errors",

@@ -6,7 +6,7 @@ weights = exp z / (Σ exp z + exp sink).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,24 +14,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently import kernels
+from intently.biases import Bias, as_bias
 from intently.errors import ArgumentError, KindError, StaleError, build, shape_of
-from intently.kernels import eager
+from intently.kernels import differentiated, eager, streamed
 from intently.kernels.problem import Problem
-from intently.masks import Mask, as_mask, check_broadcast, indexed
-from intently.matrix import LazyMatrix
+from intently.kernels.streamed import Block
+from intently.masks import Mask, as_mask, check_broadcast
+from intently.matrix import LazyMatrix, lazy
 from intently.matrix.indexing import split, take
-from intently.matrix.lazy import BLOCK, in_autocast, no_autocast
+from intently.matrix.lazy import in_autocast, no_autocast
 from intently.matrix.views import check_product
 from intently.scores import DOT, Score
 
 
 def attend(
     q: Float[Tensor, "*lead t d"],
-    k: Float[Tensor, "*lead_k s d"],
+    k: Float[Tensor, "*lead_k s d_k"],
     *,
     score: Score | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Bias | Tensor | None = None,
     scale: float | Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -60,57 +62,18 @@ def attend(
     tensor([[0.9820, 0.0180],
             [0.0180, 0.9820]])
     """
-    _check_kind(q, "q")
-    _check_kind(k, "k")
-    autocast = in_autocast(q.device)
-    if autocast:
-        to = torch.get_autocast_dtype(q.device.type)
-        q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
-    if q.dtype != k.dtype or q.device != k.device:
-        raise build(
-            KindError, "k", f"dtype and device of q, {q.dtype} on {q.device}",
-            f"{k.dtype} on {k.device}", fix="convert one of them with .to(…)",
-        )  # fmt: skip
-    score = DOT if score is None else score
-    if score is not DOT and not isinstance(score, Score):
-        raise build(
-            KindError, "score", "a score such as intently.scores.Dot()", type(score).__name__
-        )
-    if q.shape[-1] != k.shape[-1] and score is DOT:
-        raise build(
-            ArgumentError, "k", f"shape (…, s, d={q.shape[-1]}) like q", shape_of(k),
-            "queries and keys of a dot product have the same width",
-        )  # fmt: skip
-    lead = _leading(q, k)
-    if not 0 <= dropout < 1:
-        raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
-    if softcap is not None and not (isinstance(softcap, (int, float)) and softcap > 0):
-        raise build(ArgumentError, "softcap", "a number > 0, or None", softcap)
-    scale = score.default_scale(q.shape[-1]) if scale is None else scale
-    rule = None if mask is None else as_mask(mask)
-    problem = Problem(q, k, score, rule, bias, scale, softcap, sinks, dropout, lead)
-    if rule is not None:
-        rule.check(problem.geometry)
-    if bias is not None:
-        _check_bias(bias, problem)
-    if sinks is not None:
-        _check_extra(sinks, "sinks", q)
-        if tuple(sinks.shape) not in ((), lead[-1:]):
-            raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
-    if isinstance(scale, Tensor):
-        _check_extra(scale, "scale", q)
-        check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
+    problem, autocast = _problem(q, k, score, mask, bias, scale, softcap, sinks, dropout)
     return Attention(problem, cast=autocast)
 
 
 def attention(
     q: Float[Tensor, "*lead t d"],
-    k: Float[Tensor, "*lead_k s d"],
+    k: Float[Tensor, "*lead_k s d_k"],
     v: Float[Tensor, "*lead_v s e"],
     *,
     score: Score | None = None,
     mask: Mask | Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Bias | Tensor | None = None,
     scale: float | Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -124,13 +87,8 @@ def attention(
     >>> attention(torch.zeros(1, 2), torch.ones(3, 2), torch.tensor([[0.0], [3.0], [6.0]]))
     tensor([[3.]])
     """
-    return (
-        attend(
-            q, k, score=score, mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks,
-            dropout=dropout,
-        )
-        @ v
-    )  # fmt: skip
+    problem, autocast = _problem(q, k, score, mask, bias, scale, softcap, sinks, dropout)
+    return _product(problem, v, autocast)
 
 
 class Attention(LazyMatrix):
@@ -172,16 +130,13 @@ class Attention(LazyMatrix):
         if cols is None:
             return self._stream(lambda r: eager.weights(self.problem, r), rows, None)
         return self._stream(
-            lambda r: eager.weights(self.problem, r).index_select(-1, cols), rows, BLOCK
+            lambda r: eager.weights(self.problem, r).index_select(-1, cols), rows, lazy.BLOCK
         )
 
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, h, t, e) = A @ v for v (…, g, s, e), by the kernel that `plan` names."""
         self._check_fresh()
-        v = self._check_values(v)
-        kernel = kernels.choose(self.problem, v)
-        with no_autocast(self.device):
-            return kernel.multiply(self.problem, v)
+        return _product(self.problem, v, self._cast)
 
     def _stream(
         self, part: Callable[[Tensor | None], Tensor], rows: Tensor | None, block: int | None
@@ -198,17 +153,36 @@ class Attention(LazyMatrix):
                 found = torch.cat([part(r) for r in rows.split(step)], -2)
         return found.expand(*self.shape[:-2], *found.shape[-2:])
 
+    def _blocks(self) -> Iterator[Block]:
+        self._check_fresh()
+        if differentiated(self.problem.tensors()):
+            yield from super()._blocks()
+            return
+        found = streamed.blocks(self.problem, lazy.BLOCK)
+        while True:
+            with no_autocast(self.device):
+                block = next(found, None)
+            if block is None:
+                return
+            yield block
+
+    def _viewers(self) -> Tensor:
+        return self.problem.viewers()
+
     def plan(self, v: Tensor | None = None) -> kernels.Plan:
         """Say which kernel ``A @ v`` runs, why not a faster one, and the memory it takes.
 
         Without v, values as wide as the keys are assumed.
         """
-        return kernels.plan(self.problem, self.problem.k if v is None else self._check_values(v))
+        v = self.problem.k if v is None else _values(self.problem, v, self._cast)
+        return kernels.plan(self.problem.as_dot(), v)
 
     @property
     def lse(self) -> Tensor:
         """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended."""
-        return self._stream(lambda r: eager.lse(self.problem, r)[..., None], None, BLOCK)[..., 0]
+        self._check_fresh()
+        with no_autocast(self.device):
+            return kernels.lse(self.problem)
 
     @property
     def scores(self) -> Scores:
@@ -223,8 +197,9 @@ class Attention(LazyMatrix):
             return x.to(device) if isinstance(x, Tensor) else x
 
         moved = Problem(
-            p.q.to(device), p.k.to(device), p.score, p.mask, move(p.bias), move(p.scale),
-            p.softcap, move(p.sinks), p.dropout, p.geometry.lead,
+            p.q.to(device), p.k.to(device), p.score.replaced(move), p.mask,
+            None if p.bias is None else p.bias.replaced(move), move(p.scale), p.softcap,
+            move(p.sinks), p.dropout, p.geometry.lead,
         )  # fmt: skip
         return Attention(moved, self._cast)
 
@@ -238,46 +213,7 @@ class Attention(LazyMatrix):
 
     def _lead(self, index: tuple[Any, ...]) -> Attention:
         self._check_fresh()
-        p = self.problem
-        lead = p.geometry.lead
-
-        def pick(x: Any) -> Any:
-            if not isinstance(x, Tensor) or x.ndim < 2:
-                return x
-            return x.expand(*lead, *x.shape[-2:])[index]
-
-        q, k = pick(p.q), pick(p.per_query_head(p.k))
-        mask = None if p.mask is None else indexed(p.mask, p.geometry, index)
-        sinks = p.sinks if p.sinks is None or not p.sinks.ndim else p.sinks.expand(lead)[index]
-        part = Problem(
-            q, k, p.score, mask, pick(p.bias), pick(p.scale), p.softcap, sinks, p.dropout,
-            tuple(q.shape[:-2]),
-        )  # fmt: skip
-        return Attention(part, self._cast)
-
-    def _check_values(self, v: Tensor) -> Tensor:
-        p = self.problem
-        if self._cast and isinstance(v, Tensor) and v.dtype is not torch.float64:
-            v = v.to(p.q.dtype)
-        check_product(self, v)
-        lead, shared = v.shape[:-2], p.k.shape[:-2]
-        if lead == shared:
-            return v
-        if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
-            raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
-        try:
-            if torch.broadcast_shapes(lead, shared) == shared:
-                return v.expand(*shared, *v.shape[-2:])
-            if p.groups > 1 and lead:
-                v = v.expand(*lead[:-1], p.k.shape[-3], *v.shape[-2:])
-                lead = (*lead[:-1], p.geometry.lead[-1])
-            torch.broadcast_shapes(lead, p.geometry.lead)
-        except RuntimeError:
-            raise build(
-                ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}",
-                shape_of(v),
-            ) from None  # fmt: skip
-        return v
+        return Attention(self.problem.indexed(index), self._cast)
 
     def _check_fresh(self) -> None:
         for tensor, version in zip(self.problem.tensors(), self._versions):
@@ -304,11 +240,96 @@ class Scores:
 
         def tile(r: Tensor | None, c: Tensor | None) -> Tensor:
             with no_autocast(m.device):
-                z, allow = part.problem.logits(r, c)
-            z = z if allow is None else z.masked_fill(~allow, float("-inf"))
+                z = part.problem.ready().masked(r, c)
             return z.expand(*part.shape[:-2], *z.shape[-2:])
 
         return take(tile, rows, cols, m.shape, m.device)
+
+
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    score: Score | None,
+    mask: Mask | Tensor | None,
+    bias: Bias | Tensor | None,
+    scale: float | Tensor | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    dropout: float,
+) -> tuple[Problem, bool]:
+    """Check what `attend` was given; and say whether autocast was on."""
+    _check_kind(q, "q")
+    _check_kind(k, "k")
+    autocast = in_autocast(q.device)
+    if autocast:
+        to = torch.get_autocast_dtype(q.device.type)
+        q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
+    if q.dtype != k.dtype or q.device != k.device:
+        raise build(
+            KindError, "k", f"dtype and device of q, {q.dtype} on {q.device}",
+            f"{k.dtype} on {k.device}", fix="convert one of them with .to(…)",
+        )  # fmt: skip
+    score = DOT if score is None else score
+    if score is not DOT and not isinstance(score, Score):
+        raise build(
+            KindError, "score", "a score such as intently.scores.Dot()", type(score).__name__
+        )
+    if score is not DOT or q.shape[-1] != k.shape[-1]:
+        score.check(q, k)
+    lead = _leading(q, k)
+    if not 0 <= dropout < 1:
+        raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
+    if softcap is not None and not (isinstance(softcap, (int, float)) and softcap > 0):
+        raise build(ArgumentError, "softcap", "a number > 0, or None", softcap)
+    scale = score.default_scale(q.shape[-1]) if scale is None else scale
+    rule = None if mask is None else as_mask(mask)
+    added = None if bias is None else as_bias(bias)
+    problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
+    if rule is not None:
+        rule.check(problem.geometry)
+    if added is not None:
+        added.check(problem.geometry)
+    if sinks is not None:
+        _check_extra(sinks, "sinks", q)
+        if tuple(sinks.shape) not in ((), lead[-1:]):
+            raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
+    if isinstance(scale, Tensor):
+        _check_extra(scale, "scale", q)
+        check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
+    return problem, autocast
+
+
+def _product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
+    """Y (…, h, t, e) by the kernel that is chosen for it."""
+    v = _values(problem, v, autocast)
+    problem = problem if problem.score is DOT else problem.as_dot()
+    kernel = kernels.choose(problem, v)
+    with no_autocast(problem.q.device):
+        return kernel.multiply(problem, v)
+
+
+def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:
+    """Check the values (…, g, s, e), and share them as the keys are shared where they can be."""
+    if autocast and isinstance(v, Tensor) and v.dtype is not torch.float64:
+        v = v.to(p.q.dtype)
+    check_product(p.geometry.shape, p.q.dtype, p.q.device, v)
+    lead, shared = v.shape[:-2], p.k.shape[:-2]
+    if lead == shared:
+        return v
+    if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
+        raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
+    try:
+        if torch.broadcast_shapes(lead, shared) == shared:
+            return v.expand(*shared, *v.shape[-2:])
+        if p.groups > 1 and lead:
+            v = v.expand(*lead[:-1], p.k.shape[-3], *v.shape[-2:])
+            lead = (*lead[:-1], p.geometry.lead[-1])
+        torch.broadcast_shapes(lead, p.geometry.lead)
+    except RuntimeError:
+        raise build(
+            ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}", shape_of(v)
+        ) from None
+    return v
 
 
 def _version(x: Tensor) -> int | None:
@@ -344,17 +365,6 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
             shape_of(k),
             "heads are axis −3; with four or more axes h may be a multiple of g",
         ) from None  # fmt: skip
-
-
-def _check_bias(bias: Tensor, problem: Problem) -> None:
-    if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        got = str(bias.dtype) if isinstance(bias, Tensor) else type(bias).__name__
-        raise build(
-            KindError, "bias", "a floating-point tensor added to the scores", got,
-            fix="boolean tensors are masks: mask=",
-        )  # fmt: skip
-    _check_extra(bias, "bias", problem.q)
-    check_broadcast(bias, problem.geometry, "bias")
 
 
 def _check_extra(x: Any, name: str, q: Tensor) -> None:

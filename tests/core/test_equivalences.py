@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import intently as it
+from intently.drop_in import scaled_dot_product_attention
+from intently.scores import Additive, Cosine, General, concat
 
 from .formula import random
 
@@ -19,6 +21,10 @@ LENGTHS = torch.tensor([4, 6])
 M = random(B, H, T, T, seed=4) > 0
 PERM = torch.tensor([3, 0, 5, 1, 4, 2])
 BIAS = random(T, T, seed=5)
+HALVES = (slice(2), slice(2, T))
+ZERO = torch.zeros((), dtype=torch.float64)
+W1, W2, ENERGY = random(H, 3, D, seed=6), random(H, 3, D, seed=7), random(H, 3, seed=8)
+SQUARE = random(D, D, seed=9)
 
 
 def at(*args: Tensor, **options: object) -> Tensor:
@@ -50,6 +56,57 @@ def by_rows() -> Tensor:
     return torch.stack([at(q, k, v, mask=it.causal()) for q, k, v in zip(Q, K, V)])
 
 
+def ragged() -> Tensor:
+    """Rows of 5 and 3 steps through one cache: two chunks of prefill, then a step of decoding.
+
+    Row i writes its new keys behind its own ones. What it has not written yet is NaN.
+    """
+    whole = (5, 3)
+    keys, values = (torch.full_like(x, torch.nan) for x in (K, V))
+    answers = torch.zeros_like(Q)
+    seen = torch.tensor([0, 0])
+    for new in ([2, 1], [2, 1], [1, 1]):
+        chunk = torch.zeros(B, H, max(new), D, dtype=Q.dtype)
+        for row, n in enumerate(new):
+            at_once = slice(int(seen[row]), int(seen[row]) + n)
+            chunk[row, :, :n] = Q[row, :, at_once]
+            keys[row, :, at_once], values[row, :, at_once] = K[row, :, at_once], V[row, :, at_once]
+        mask = it.causal(seen) & it.padding(seen + torch.tensor(new))
+        y = at(chunk, keys, values, mask=mask)
+        for row, n in enumerate(new):
+            answers[row, :, int(seen[row]) : int(seen[row]) + n] = y[row, :, :n]
+        seen = seen + torch.tensor(new)
+    assert tuple(seen.tolist()) == whole
+    return answers
+
+
+def each_row_alone() -> Tensor:
+    answers = torch.zeros_like(Q)
+    for row, n in enumerate((5, 3)):
+        answers[row, :, :n] = at(*(x[row, :, :n] for x in (Q, K, V)), mask=it.causal())
+    return answers
+
+
+def within_one_sequence() -> Tensor:
+    """Decoder and encoder steps in one sequence: those of the decoder may look at the others."""
+    decoder = torch.arange(2 * T)[:, None] < T
+    encoder = torch.arange(2 * T) >= T
+    q, k, v = (torch.cat([Q, x], 2) for x in (K, K, V))
+    return at(q, k, v, mask=(decoder & encoder) | ~decoder)[:, :, :T]
+
+
+def in_two_parts() -> Tensor:
+    """Keys in two parts, joined by their lse."""
+    parts = [it.attend(Q, K[:, :, i], bias=BIAS[:, i]) for i in HALVES]
+    shares = torch.stack([part.lse for part in parts]).softmax(0)
+    return sum((w[..., None] * (A @ V[:, :, i]) for w, A, i in zip(shares, parts, HALVES)), ZERO)
+
+
+def additive_by_heads() -> Tensor:
+    heads = [Additive(W1[i], W2[i], ENERGY[i]) for i in range(H)]
+    return torch.stack([at(Q[:, i], K[:, i], V[:, i], score=heads[i]) for i in range(H)], 1)
+
+
 PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
     "attention is attend @ v": (lambda: at(Q, K, V), lambda: it.attend(Q, K) @ V),
     "PyTorch's own": (lambda: at(Q, K, V), lambda: F.scaled_dot_product_attention(Q, K, V)),
@@ -64,6 +121,18 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
     "order of & does not matter": (
         lambda: at(Q, K, V, mask=it.causal() & it.padding(LENGTHS)),
         lambda: at(Q, K, V, mask=it.padding(LENGTHS) & it.causal()),
+    ),
+    "order of | does not matter": (
+        lambda: at(Q, K, V, mask=it.window(0, 1) | it.prefix(2) | M),
+        lambda: at(Q, K, V, mask=it.allowed(M) | (it.prefix(2) | it.window(0, 1))),
+    ),
+    "& before |": (
+        lambda: at(Q, K, V, mask=it.causal() & (it.prefix(4) | it.allowed(M))),
+        lambda: at(Q, K, V, mask=it.causal() & it.prefix(4) | it.causal() & M),
+    ),
+    "a window is a band": (
+        lambda: at(Q, K, V, mask=it.window(1, 2)),
+        lambda: at(Q, K, V, mask=torch.ones(T, T).triu(-1).tril(2) > 0),
     ),
     "De Morgan": (
         lambda: at(Q, K, V, mask=~(it.causal() & M)),
@@ -110,6 +179,25 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
     "padding or slicing": (lambda: at(Q, K, V, mask=it.padding(LENGTHS)), unpadded),
     "all at once or step by step": (lambda: at(Q, K, V, mask=it.causal()), step_by_step),
     "all at once or in chunks": (lambda: at(Q, K, V, mask=it.causal()), in_chunks),
+    "a ragged batch in chunks or each row alone": (ragged, each_row_alone),
+    "cross-attention is a corner of self-attention": (lambda: at(Q, K, V), within_one_sequence),
+    "self-attention is cross-attention to itself": (
+        lambda: it.attend(Q, Q, scale=1) @ Q,
+        lambda: at(Q, Q.clone(), Q.clone(), scale=1),
+    ),
+    "attention without parameters": (
+        lambda: it.attend(Q, Q, scale=1) @ Q,
+        lambda: torch.softmax(Q @ Q.mT, -1) @ Q,
+    ),
+    "the drop-in, causal top-left": (
+        lambda: at(Q[:, :, :3], K, V, mask=it.causal(0)),
+        lambda: scaled_dot_product_attention(Q[:, :, :3], K, V, is_causal=True),
+    ),
+    "keys in one part or two": (lambda: at(Q, K, V, bias=BIAS), in_two_parts),
+    "the same key twice is a bias of ln 2": (
+        lambda: at(Q, *(torch.cat([x, x[:, :, :1]], 2) for x in (K, V))),
+        lambda: at(Q, K, V, bias=torch.tensor([2.0, 1, 1, 1, 1, 1], dtype=Q.dtype).log()),
+    ),
     "heads or a loop": (lambda: at(Q, K, V, mask=it.causal()), by_heads),
     "batch or a loop": (lambda: at(Q, K, V, mask=it.causal()), by_rows),
     "grouped or repeated": (
@@ -120,10 +208,22 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: at(Q, K[:, :, PERM], V[:, :, PERM]),
         lambda: at(Q, K, V),
     ),
+    "keys, values and columns of mask and bias permuted": (
+        lambda: at(Q, K[:, :, PERM], V[:, :, PERM], mask=M[..., PERM], bias=BIAS[:, PERM]),
+        lambda: at(Q, K, V, mask=M, bias=BIAS),
+    ),
     "queries permuted": (lambda: at(Q[:, :, PERM], K, V), lambda: at(Q, K, V)[:, :, PERM]),
     "temperature": (
         lambda: at(Q, K, V, scale=1 / (2 * D**0.5)),
         lambda: at(Q / 2, K, V),
+    ),
+    "a scale of zero under a mask": (
+        lambda: at(Q, K, V, scale=0.0, mask=it.causal()),
+        lambda: V.cumsum(2) / torch.arange(1, T + 1)[:, None],
+    ),
+    "a scale below zero": (
+        lambda: at(Q, K, V, scale=-0.5, mask=it.causal()),
+        lambda: at(-Q, K, V, scale=0.5, mask=it.causal()),
     ),
     "scale is in q": (lambda: at(Q, K, V), lambda: at(Q / D**0.5, K, V, scale=1.0)),
     "scale as a tensor": (
@@ -155,6 +255,30 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: at(Q, K, torch.eye(T, dtype=Q.dtype).expand(B, H, T, T), mask=M),
         lambda: it.attend(Q, K, mask=M).dense(),
     ),
+    "general of the identity is the dot product": (
+        lambda: at(Q, K, V, score=General(torch.eye(D, dtype=Q.dtype))),
+        lambda: at(Q, K, V, scale=1),
+    ),
+    "general is the dot product of projected queries": (
+        lambda: at(Q, K, V, score=General(SQUARE), mask=M),
+        lambda: at(Q @ SQUARE, K, V, scale=1, mask=M),
+    ),
+    "cosine is the dot product of unit vectors": (
+        lambda: at(Q, K, V, score=Cosine(), scale=3.0, mask=M),
+        lambda: at(F.normalize(Q, dim=-1), F.normalize(K, dim=-1), V, scale=3.0, mask=M),
+    ),
+    "additive heads or a loop": (
+        lambda: at(Q, K, V, score=Additive(W1, W2, ENERGY)),
+        additive_by_heads,
+    ),
+    "concat is additive": (
+        lambda: at(Q, K, V, score=concat(torch.cat([W1, W2], -1), ENERGY)),
+        lambda: at(Q, K, V, score=Additive(W1, W2, ENERGY)),
+    ),
+    "additive without an energy is the mean": (
+        lambda: at(Q, K, V, score=Additive(W1, W2, torch.zeros(3, dtype=Q.dtype))),
+        lambda: V.mean(2, keepdim=True).expand_as(V),
+    ),
     "lse": (
         lambda: it.attend(Q, K, bias=BIAS).lse,
         lambda: torch.logsumexp(Q @ K.mT / D**0.5 + BIAS, -1),
@@ -170,30 +294,56 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
 }
 
 
+@pytest.mark.parametrize("kernel", it.kernels.available())
 @pytest.mark.parametrize("name", PAIRS)
-def test_the_same_written_two_ways(name: str) -> None:
-    one, other = (f() for f in PAIRS[name])
-    torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-11)
+def test_the_same_written_two_ways(name: str, kernel: str) -> None:
+    one, other = PAIRS[name]
+    try:
+        with it.kernels.use(kernel):
+            found = one()
+    except it.errors.KernelError:
+        assert kernel != "eager"
+        return
+    torch.testing.assert_close(found, other(), atol=1e-12, rtol=1e-11)
 
 
-def test_a_convolution_is_nine_one_hot_heads() -> None:
-    """Source: Cordonnier et al. 2020, "On the Relationship between Self-Attention …", theorem 1.
+@pytest.mark.parametrize("kernel", it.kernels.available())
+@pytest.mark.parametrize("written", ["masks", "biases", "a bias of −∞"])
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_a_convolution_is_one_hot_heads(k: int, written: str, kernel: str) -> None:
+    """A k × k convolution is k² heads, each looking at one neighbour.
 
     Head (dy, dx) looks at the pixel shifted by (dy, dx) alone; its value map is the kernel there.
+    Source: Cordonnier et al. 2020, "On the Relationship between Self-Attention …", theorem 1.
     """
     height, width, channels = 4, 5, 3
     image = random(1, channels, height, width)
-    kernel = random(2, channels, 3, 3, seed=1)
+    weight = random(2, channels, k, k, seed=1)
     pixels = image[0].flatten(1).mT  # (t, c), row after row
     y, x = torch.arange(height * width) // width, torch.arange(height * width) % width
-    total = torch.zeros(height * width, 2, dtype=torch.float64)
-    for dy in (-1, 0, 1):
-        for dx in (-1, 0, 1):
-            one = (y[None] == y[:, None] + dy) & (x[None] == x[:, None] + dx)
-            head = it.attention(pixels, pixels, pixels @ kernel[:, :, dy + 1, dx + 1].mT, mask=one)
-            total += head  # beyond the border a row may attend to nothing: exactly zero padding
-    expected = F.conv2d(image, kernel, padding=1)[0].flatten(1).mT
-    torch.testing.assert_close(total, expected, atol=1e-12, rtol=0)
+    shifts = [
+        (dy, dx) for dy in range(-(k // 2), k // 2 + 1) for dx in range(-(k // 2), k // 2 + 1)
+    ]
+    one_hot = torch.stack(
+        [(y == y[:, None] + dy) & (x == x[:, None] + dx) for dy, dx in shifts]
+    )  # (k², t, t); beyond the border a row is empty: exactly zero padding
+    values = torch.einsum("tc,ocij->ijto", pixels, weight).flatten(0, 1)
+    q = torch.zeros(k * k, height * width, channels, dtype=torch.float64)
+    options: dict[str, Tensor] = {"mask": one_hot}
+    if written == "a bias of −∞":
+        options = {"bias": torch.zeros(one_hot.shape).double().masked_fill(~one_hot, -torch.inf)}
+    if written == "biases":
+        options = {"bias": 1e4 * one_hot.double()}
+    try:
+        with it.kernels.use(kernel):
+            heads = it.attention(q, q, values, **options)  # type: ignore[arg-type]
+    except it.errors.KernelError:
+        assert kernel != "eager"
+        return
+    if written == "biases":  # a bias alone cannot leave a row empty
+        heads = heads * one_hot.any(-1, keepdim=True)
+    expected = F.conv2d(image, weight, padding=k // 2)[0].flatten(1).mT
+    torch.testing.assert_close(heads.sum(0), expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("base", [10_000.0, 100.0])

@@ -1,7 +1,7 @@
 """The kernels, and the one function that chooses between them.
 
-A kernel is an object with ``name``, ``note``, ``refuses``, ``memory`` and ``multiply``; adding one
-is one file and one entry in ``_KERNELS``, fastest first.
+A kernel is an object with ``name``, ``note``, ``device``, ``refuses``, ``yields``, ``memory`` and
+``multiply``; adding one is one file and one entry in ``_KERNELS``, fastest first.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KernelError, build
+from intently.kernels import eager, tiled
+from intently.kernels.derivatives import differentiated
 from intently.kernels.eager import Eager
+from intently.kernels.flex import Flex
 from intently.kernels.problem import Problem
+from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused
 
 
@@ -26,9 +31,16 @@ class Kernel(Protocol):
 
     name: str
     note: str
+    """Which derivatives and transforms it can, and what they cost."""
+    device: str | None
+    """The kind of device it runs on, None for every kind."""
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why it cannot serve the call, None where it can."""
+        ...
+
+    def yields(self, problem: Problem, v: Tensor) -> str | None:
+        """Why a later kernel does better though this could serve, None where it does not."""
         ...
 
     def memory(self, problem: Problem, v: Tensor) -> int:
@@ -40,17 +52,22 @@ class Kernel(Protocol):
         ...
 
 
-_KERNELS: tuple[Kernel, ...] = (TorchFused(), Eager())
+_KERNELS: tuple[Kernel, ...] = (TorchFused(), Flex(), Tiled(), Eager())
+__all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "plan", "use"]
 _forced: ContextVar[str | None] = ContextVar("intently_kernel", default=None)
 
 
 def available() -> tuple[str, ...]:
-    """Names of the kernels, fastest first.
+    """Names of the kernels that this machine can run, fastest first.
 
-    >>> available()
-    ('torch_fused', 'eager')
+    >>> [name for name in available() if name != "flex"]  # flex needs CUDA
+    ['torch_fused', 'tiled', 'eager']
     """
-    return tuple(kernel.name for kernel in _KERNELS)
+    return tuple(
+        kernel.name
+        for kernel in _KERNELS
+        if kernel.device is None or getattr(torch, kernel.device).is_available()
+    )
 
 
 @contextmanager
@@ -62,8 +79,9 @@ def use(name: str) -> Iterator[None]:
     ...     it.attend(torch.ones(2, 4), torch.ones(2, 4)).plan().kernel
     'eager'
     """
-    if name not in available():
-        raise build(ArgumentError, "name", f"one of {', '.join(available())}", repr(name))
+    names = [kernel.name for kernel in _KERNELS]
+    if name not in names:
+        raise build(ArgumentError, "name", f"one of {', '.join(names)}", repr(name))
     token = _forced.set(name)
     try:
         yield
@@ -90,30 +108,46 @@ class Plan:
 
 
 def choose(problem: Problem, v: Tensor) -> Kernel:
-    """Return the first kernel that serves the call, or the one that `use` asks for."""
+    """Return the first kernel that serves the call well, or the one that `use` asks for."""
     forced = _forced.get()
+    if forced is None:
+        for kernel in _for(problem):
+            if kernel.refuses(problem, v) is None and kernel.yields(problem, v) is None:
+                return kernel
+    kernel = next(kernel for kernel in _KERNELS if kernel.name == forced)
+    reason = kernel.refuses(problem, v)
+    if reason is not None:
+        raise build(
+            KernelError, "kernel", f"a call that {forced} can serve", reason,
+            fix="leave the `with it.kernels.use(…)` block, or change the call",
+        )  # fmt: skip
+    return kernel
+
+
+def _for(problem: Problem) -> Iterator[Kernel]:
+    """The kernels made for the device of the problem."""
     for kernel in _KERNELS:
-        if forced is not None and kernel.name != forced:
-            continue
-        reason = kernel.refuses(problem, v)
-        if reason is None:
-            return kernel
-        if forced is not None:
-            raise build(
-                KernelError, "kernel", f"a call that {forced} can serve", reason,
-                fix="leave the `with it.kernels.use(…)` block, or change the call",
-            )  # fmt: skip
-    raise AssertionError("eager serves every call")
+        if kernel.device in (None, problem.q.device.type):
+            yield kernel
+
+
+def lse(problem: Problem) -> Tensor:
+    """log(Σ exp z + exp sink) of each query (…, t), in O(t) memory where the matrix is large."""
+    kernel, nothing = Tiled(), problem.k[..., :0]
+    if kernel.refuses(problem, nothing) or kernel.yields(problem, nothing):
+        return eager.lse(problem)
+    return tiled.product(problem, nothing)[1]
 
 
 def plan(problem: Problem, v: Tensor) -> Plan:
     """Describe what `choose` picks and why the faster kernels were passed over."""
     kernel = choose(problem, v)
     refused: dict[str, str] = {}
-    for faster in _KERNELS:
+    for faster in _for(problem):
         if faster is kernel:
             break
-        refused[faster.name] = faster.refuses(problem, v) or "another kernel was asked for"
+        reason = faster.refuses(problem, v) or faster.yields(problem, v)
+        refused[faster.name] = reason or "another kernel was asked for"
     return Plan(
         kernel.name, kernel.memory(problem, v), refused, kernel.note, kernel.name == "eager"
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.problem import Problem
 
 
@@ -35,14 +35,12 @@ def _masked(problem: Problem, rows: Tensor | None) -> tuple[Tensor, Tensor | Non
 
     Those rows hold 0 instead of −∞, so that no derivative is NaN; the caller takes them out.
     """
-    z, allow = problem.logits(rows)
-    if allow is not None:
-        z = z.masked_fill(~allow, -math.inf)
+    z = problem.ready().masked(rows)
     if problem.sinks is not None:
         sinks = problem.sinks.to(z.dtype)
         sinks = sinks[..., None, None] if sinks.ndim else sinks
         z = torch.cat([z, sinks.expand(*z.shape[:-1], 1)], -1)
-    elif z.shape[-1] == 0 or (allow is None and problem.bias is None):
+    elif z.shape[-1] == 0 or (problem.mask is None and problem.bias is None):
         return z, None
     empty = z.detach().amax(-1, keepdim=True) == -math.inf
     return z.masked_fill(empty, 0), empty
@@ -53,9 +51,14 @@ class Eager:
 
     name = "eager"
     note = "every derivative, forward mode, torch.func and torch.compile"
+    device: str | None = None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Nothing is refused."""
+        return None
+
+    def yields(self, problem: Problem, v: Tensor) -> str | None:
+        """It is the last that is asked."""
         return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
@@ -64,8 +67,14 @@ class Eager:
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
         """Y (…, t, e) in the dtype of q."""
-        w = weights(problem)
-        if problem.dropout:
-            w = F.dropout(w, problem.dropout, training=True)
-        values = problem.per_query_head(problem.without_unseen(v)).to(w.dtype)
-        return (w @ values).to(problem.q.dtype)
+        dropping = Dropping(*drawn(problem), problem.dropout) if problem.dropout else None
+        return product(problem, v, dropping)
+
+
+def product(problem: Problem, v: Tensor, dropping: Dropping | None) -> Tensor:
+    """Y (…, t, e) = weights @ v, the weights thinned by ``dropping``."""
+    w = weights(problem)
+    if dropping is not None:
+        w = w * dropping.factors(None, None, w.dtype)
+    values = problem.per_query_head(problem.without_unseen(v)).to(w.dtype)
+    return (w @ values).to(problem.q.dtype)

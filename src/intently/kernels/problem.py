@@ -6,12 +6,19 @@ z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z /
 from __future__ import annotations
 
 import math
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from intently.biases import Bias
+from intently.biases import indexed as indexed_bias
 from intently.masks import Geometry, Mask, is_plain_causal
-from intently.scores import Score
+from intently.masks import indexed as indexed_mask
+from intently.scores import DOT, Dot, Score
+
+Span: TypeAlias = slice | Tensor | None
+"""Some rows or columns: a slice of them, their positions, or None for all."""
 
 
 class Problem:
@@ -27,7 +34,7 @@ class Problem:
         k: Tensor,
         score: Score,
         mask: Mask | None,
-        bias: Tensor | None,
+        bias: Bias | None,
         scale: float | Tensor,
         softcap: float | None,
         sinks: Tensor | None,
@@ -83,29 +90,122 @@ class Problem:
                 seen = seen.any(axis, keepdim=True)
         return seen
 
-    def allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+    def ready(self) -> Problem:
+        """Return the problem with keys that hold nothing where no query looks, for many tiles."""
+        k = self.without_unseen(self.k)
+        return self if k is self.k else self.replaced(k=k)
+
+    def as_dot(self) -> Problem:
+        """Return the problem with the dot product of other queries and keys, where it is one."""
+        if type(self.score) is Dot or self.compute_dtype != self.q.dtype:
+            return self
+        made = self.score.operands(self.q, self.ready().k)
+        return self if made is None else self.replaced(q=made[0], k=made[1], score=DOT)
+
+    def replaced(self, **changed: object) -> Problem:
+        """Return the problem with some operands changed and the same geometry."""
+        other = object.__new__(Problem)
+        for name in Problem.__slots__:
+            setattr(other, name, changed.get(name, getattr(self, name)))
+        return other
+
+    def part(self, cut: tuple[slice, ...]) -> Problem:
+        """Return the problem under one slice for each leading axis (of heads, whole groups)."""
+        g = self.geometry
+        sinks, scale = self.sinks, self.scale
+        if sinks is not None and sinks.ndim:
+            sinks = sinks[cut[-1]]
+        if isinstance(scale, Tensor) and scale.ndim > 2:
+            scale = cut_lead(scale, cut)
+        lead = tuple(len(range(n)[c]) for n, c in zip(g.lead, cut))
+        return self.replaced(
+            q=cut_lead(self.q, cut), k=self.part_of_keys(self.k, cut), sinks=sinks, scale=scale,
+            geometry=Geometry(lead, g.t, g.s, g.device), score=self.score.part(cut, g),
+            mask=None if self.mask is None else self.mask.part(cut, g),
+            bias=None if self.bias is None else self.bias.part(cut, g),
+        )  # fmt: skip
+
+    def part_of_keys(self, x: Tensor, cut: tuple[slice, ...]) -> Tensor:
+        """Keys or values (…, g, s, d) under the same slices."""
+        if self.groups == 1:
+            return cut_lead(x, cut)
+        start, stop, _ = cut[-1].indices(self.q.shape[-3])
+        n = self.groups
+        return cut_lead(x, (*cut[:-1], slice(start // n, -(-stop // n))))
+
+    def indexed(self, index: tuple[Any, ...]) -> Problem:
+        """Return the problem under any index of the leading axes, as tensors are indexed."""
+        g = self.geometry
+        if all(isinstance(i, slice) for i in index) and self.groups == 1:
+            return self.part((*index, *[slice(None)] * (len(g.lead) - len(index))))
+
+        def pick(x: Any) -> Any:
+            if not isinstance(x, Tensor) or x.ndim < 2:
+                return x
+            return x.expand(*g.lead, *x.shape[-2:])[index]
+
+        q, sinks = pick(self.q), self.sinks
+        return self.replaced(
+            q=q, k=pick(self.per_query_head(self.k)), scale=pick(self.scale),
+            geometry=g._replace(lead=tuple(q.shape[:-2])),
+            sinks=sinks if sinks is None or not sinks.ndim else sinks.expand(g.lead)[index],
+            score=self.score.part(index, g),
+            mask=None if self.mask is None else indexed_mask(self.mask, g, index),
+            bias=None if self.bias is None else indexed_bias(self.bias, g, index),
+        )  # fmt: skip
+
+    def viewers(self) -> Tensor:
+        """How many queries may see each key, broadcastable to (…, s)."""
+        g = self.geometry
+        keys = torch.arange(g.s, device=g.device)
+        if self.mask is None:
+            return torch.full_like(keys, g.t)
+        counts = torch.zeros_like(keys)
+        for rows in torch.arange(g.t, device=g.device).split(max(1, 2**22 // max(1, g.s))):
+            allow = self.mask.allow(g, rows, keys)
+            counts = counts + allow.expand(*allow.shape[:-2], len(rows), g.s).sum(-2)
+        return counts
+
+    def allow(self, rows: Span = None, cols: Span = None) -> Tensor | None:
         """The mask for some rows and columns (all where None), None where nothing is forbidden."""
         if self.mask is None:
             return None
         g = self.geometry
-        rows = torch.arange(g.t, device=g.device) if rows is None else rows
-        cols = torch.arange(g.s, device=g.device) if cols is None else cols
-        return self.mask.allow(g, rows, cols)
+        return self.mask.allow(g, positions(rows, g.t, g.device), positions(cols, g.s, g.device))
 
-    def logits(
-        self, rows: Tensor | None = None, cols: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Logits z (…, rows, cols) before the mask, and the mask (True means attend) or None."""
+    def logits(self, rows: Span = None, cols: Span = None) -> Tensor:
+        """Logits z (…, rows, cols) before the mask; the problem must be `ready`."""
         dtype = self.compute_dtype
-        q = self.q if rows is None else self.q.index_select(-2, rows)
-        k = self.without_unseen(self.k)
-        k = k if cols is None else k.index_select(-2, cols)
-        z = self.score(q.to(dtype), self.per_query_head(k).to(dtype)) * self.scale
-        if self.softcap is not None:
-            z = self.softcap * torch.tanh(z / self.softcap)
-        if self.bias is not None:
-            z = z + _pick(self.bias, rows, cols).to(dtype)
-        return z, self.allow(rows, cols)
+        z = self.scaled(taken(self.q, rows).to(dtype), taken(self.k, cols).to(dtype))
+        bias = self.bias_tile(rows, cols)
+        return z if bias is None else z + bias
+
+    def masked(self, rows: Span = None, cols: Span = None) -> Tensor:
+        """Logits z (…, rows, cols), −∞ where the mask forbids."""
+        return self.hidden(self.logits(rows, cols), rows, cols)
+
+    def hidden(self, z: Tensor, rows: Span = None, cols: Span = None) -> Tensor:
+        """Fresh logits with −∞ where the mask forbids."""
+        allow = self.allow(rows, cols)
+        if allow is None:
+            return z
+        fill = z.masked_fill if z.requires_grad else z.masked_fill_
+        return fill(~allow, -math.inf)
+
+    def scaled(self, q: Tensor, k: Tensor) -> Tensor:
+        """softcap(scale · score(q, k)) for some of the queries and keys."""
+        k = self.per_query_head(k)
+        plain = type(self.score) is Dot
+        z = (q * self.scale) @ k.mT if plain else self.score(q, k) * self.scale
+        return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
+
+    def bias_tile(self, rows: Span = None, cols: Span = None) -> Tensor | None:
+        """The bias for some rows and columns, (…, rows, cols) or broadcastable to it."""
+        if self.bias is None:
+            return None
+        g = self.geometry
+        at = positions(rows, g.t, g.device), positions(cols, g.s, g.device)
+        return self.bias.tile(g, *at, self.compute_dtype)
 
     def matrix_bytes(self) -> int:
         """Bytes of the whole (…, t, s) matrix in the dtype it is computed in."""
@@ -114,14 +214,31 @@ class Problem:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor the matrix depends on."""
-        found = (self.q, self.k, self.bias, self.sinks, self.scale)
-        own = tuple(x for x in found if isinstance(x, Tensor)) + self.score.tensors()
-        return own if self.mask is None else own + self.mask.tensors()
+        own = [self.q, self.k]
+        own += [x for x in (self.sinks, self.scale) if isinstance(x, Tensor)]
+        for value in (self.score, self.mask, self.bias):
+            if value is not None and value.parts:
+                own += value.tensors()
+        return tuple(own)
 
 
-def _pick(bias: Tensor, rows: Tensor | None, cols: Tensor | None) -> Tensor:
-    if rows is not None and bias.ndim > 1 and bias.shape[-2] > 1:
-        bias = bias.index_select(-2, rows)
-    if cols is not None and bias.ndim > 0 and bias.shape[-1] > 1:
-        bias = bias.index_select(-1, cols)
-    return bias
+def positions(span: Span, size: int, device: torch.device) -> Tensor:
+    """Return the positions of a span of an axis as a tensor."""
+    if isinstance(span, Tensor):
+        return span
+    start, stop, _ = slice(None).indices(size) if span is None else span.indices(size)
+    return torch.arange(start, stop, device=device)
+
+
+def taken(x: Tensor, span: Span) -> Tensor:
+    """Take a span of the steps of x (…, steps, d); slices are views."""
+    if span is None:
+        return x
+    return x.index_select(-2, span) if isinstance(span, Tensor) else x[..., span, :]
+
+
+def cut_lead(x: Tensor, cut: tuple[slice, ...]) -> Tensor:
+    """Cut the leading axes of x (…, n, m), aligned from the right; axes of size 1 are shared."""
+    n = x.ndim - 2
+    slices = [slice(None) if x.shape[i] == 1 else cut[len(cut) - n + i] for i in range(n)]
+    return x[tuple(slices)] if slices else x

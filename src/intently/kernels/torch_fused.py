@@ -8,20 +8,32 @@ another kernel takes them.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intently.errors import KernelError, build
+from intently.kernels import walk
+from intently.kernels.derivatives import forward_mode, transformed
 from intently.kernels.problem import Problem
 from intently.scores import Dot
+
+SMALL = 512 * 512
+"""Queries × keys up to which a mask is written out without a second thought."""
+
+WRITTEN = 2**28
+"""Bytes of a written mask or bias from which on tiles are preferred."""
 
 
 class TorchFused:
     """y = scaled_dot_product_attention(q, k, v): memory grows with t, never with t·s."""
 
     name = "torch_fused"
-    note = "first derivatives; no second derivatives on CPU"
+    note = "first derivatives"
+    device: str | None = None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why PyTorch's fused kernel cannot serve this call; None where it can."""
@@ -40,76 +52,155 @@ class TorchFused:
             return f"e={v.shape[-1]} differs from d={p.q.shape[-1]}"
         if not (p.q.numel() and p.k.numel() and v.numel()):
             return "a dimension is empty"
-        if p.bias is not None and p.bias.requires_grad and torch.is_grad_enabled():
+        learned = p.bias is not None and any(x.requires_grad for x in p.bias.tensors())
+        if learned and torch.is_grad_enabled():
             return "bias needs a gradient"
-        if p.bias is not None and p.bias.dtype != p.q.dtype:
-            return f"bias has dtype {p.bias.dtype}, q has {p.q.dtype}"
+        if p.bias is not None and p.compute_dtype != p.q.dtype:
+            first = torch.arange(1, device=p.q.device)
+            own = p.bias.tile(p.geometry, first, first).dtype
+            if own != p.q.dtype:
+                return f"bias has dtype {own}, q has {p.q.dtype}"
         if p.k.shape[:-2] != v.shape[:-2]:
             return "k and v have different leading axes"
-        return None if self._fuses(p, v) else "PyTorch has no fused kernel for this call"
+        if transformed(but="Grad"):
+            return "torch.func has no rule for it"
+        if forward_mode((p.q, p.k, v)):
+            return "it has no forward-mode derivative"
+        return None if _fuses(p, v) else "PyTorch has no fused kernel for this call"
 
-    def _fuses(self, p: Problem, v: Tensor) -> bool:
-        q, k, v = (_four(x, p, i > 0) for i, x in enumerate((p.q, p.k, v)))
-        mask = None
-        if not _knows_mask(p):
-            mask = q.new_zeros(()).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
-            q, k, v, mask, p.dropout, mask is None and p.is_causal(), scale=float(p.scale),
-            enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
-        return choice > 0
+    def yields(self, problem: Problem, v: Tensor) -> str | None:
+        """A mask or bias that has to be written out, where tiles need less time or memory."""
+        p = problem
+        if _knows_mask(p) or math.prod(p.geometry.shape[-2:]) < SMALL:
+            return None
+        bytes_ = _written_bytes(p)
+        if bytes_ > WRITTEN:
+            return f"mask and bias, written out, take {bytes_ / 2**20:.0f} MiB"
+        found = walk.blocks(p)
+        if found is not None and found.visited < 0.7:
+            return f"the mask leaves {1 - found.visited:.0%} of the blocks empty"
+        return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes beside the inputs: the result, its lse, and the mask where it is written out."""
         p = problem
         rows = math.prod(p.geometry.shape[:-1])
-        written = 0
-        if not _knows_mask(p) and p.mask is not None:
-            first = torch.arange(1, device=p.q.device)
-            lead = p.mask.allow(p.geometry, first, first).shape[:-2]
-            lead = lead if p.bias is None else torch.broadcast_shapes(lead, p.bias.shape[:-2])
-            written = math.prod(lead) * p.geometry.t * p.geometry.s * (1 + p.q.element_size())
-        return rows * (v.shape[-1] * p.q.element_size() + 4) + written
+        return rows * (v.shape[-1] * p.q.element_size() + 4) + _written_bytes(p)
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """Y (…, t, e) in the dtype of q."""
+        """Y (…, h, t, e) in the dtype of q."""
         p = problem
-        q = _four(p.q, p, False)
-        k, v = (_four(p.without_unseen(x), p, True) for x in (p.k, v))
-        allow = None if _knows_mask(p) else p.allow()
-        mask = allow if p.bias is None else _bias(p, allow)
+        if p.mask is None:
+            q, k, v = _four(p, p.q, p.k, v)
+        else:
+            q, k, v = _four(p, p.q, p.without_unseen(p.k), p.without_unseen(v))
+        mask = None if _knows_mask(p) else _four_mask(_written(p), p)
+        causal = mask is None and p.mask is not None
         y = F.scaled_dot_product_attention(
-            q, k, v, None if mask is None else _four_mask(mask, p), p.dropout,
-            mask is None and p.is_causal(), scale=float(p.scale),
+            q, k, v, mask, p.dropout, causal, scale=cast(float, p.scale),
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
         if mask is not None and y.device.type != "cpu":
             some = mask if mask.dtype is torch.bool else mask != -math.inf
-            y = torch.where(_four_mask(some, p).any(-1, keepdim=True), y, 0)
+            y = torch.where(some.any(-1, keepdim=True), y, 0)
+        if y.requires_grad and not (torch.compiler.is_compiling() or transformed()):
+            y.register_hook(_once)
         g = p.geometry
         return y if len(g.lead) == 2 else y.reshape(*g.lead, g.t, v.shape[-1])
 
 
+def _once(grad: Tensor) -> None:
+    """Raise in words where the gradient itself is to be differentiated."""
+    if torch.is_grad_enabled():
+        raise build(
+            KernelError, "create_graph", "first derivatives of torch_fused",
+            "a gradient that is to be differentiated again",
+            "PyTorch's fused kernels have no second derivatives",
+            'compute within `with it.kernels.use("tiled"):`',
+        )  # fmt: skip
+
+
+def _fuses(p: Problem, v: Tensor) -> bool:
+    masked = not _knows_mask(p)
+    if p.q.device.type == "cpu":
+        grouped = p.q.ndim > 2 and p.k.ndim > 2 and p.q.shape[-3] != p.k.shape[-3]
+        flash = torch.backends.cuda.flash_sdp_enabled()
+        return _cpu_fuses(p.q.dtype, p.q.shape[-1], masked, p.mask is not None, grouped, flash)
+    q, k, v = _four(p, p.q, p.k, v)
+    mask = q.new_zeros(()).expand(*q.shape[:3], k.shape[2]) if masked else None
+    causal = mask is None and p.mask is not None
+    return _choice(q, k, v, mask, p.dropout, causal, p.scale, q.shape[1] != k.shape[1])
+
+
+@lru_cache(maxsize=256)
+def _cpu_fuses(
+    dtype: torch.dtype, d: int, masked: bool, causal: bool, grouped: bool, flash: bool
+) -> bool:
+    """Whether PyTorch fuses such calls on CPU, where sizes other than d play no part."""
+    k = torch.zeros(1, 1, 2, d, dtype=dtype)
+    q = k.expand(1, 2, 2, d).contiguous() if grouped else k
+    mask = torch.zeros(1, 1, 2, 2, dtype=dtype) if masked else None
+    return _choice(q, k, k, mask, 0.0, causal and not masked, 1.0, grouped)
+
+
+def _choice(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | Tensor,
+    grouped: bool,
+) -> bool:
+    choice = torch._fused_sdp_choice(  # pyright: ignore[reportPrivateImportUsage]
+        q, k, v, mask, dropout, causal, scale=float(scale), enable_gqa=grouped
+    )
+    return choice > 0
+
+
+def _written_bytes(p: Problem) -> int:
+    """Bytes of a mask or bias that has to be written out for all queries and keys."""
+    if _knows_mask(p):
+        return 0
+    first, size = torch.arange(1, device=p.q.device), p.q.element_size()
+    allow = () if p.mask is None else p.mask.allow(p.geometry, first, first).shape[:-2]
+    bias = () if p.bias is None else p.bias.tile(p.geometry, first, first).shape[:-2]
+    lead = torch.broadcast_shapes(allow, bias)
+    wide = (0 if p.mask is None else 1) + size
+    return math.prod(lead) * p.geometry.t * p.geometry.s * wide
+
+
 def _knows_mask(p: Problem) -> bool:
-    """Whether the kernel needs no written mask: there is none, or plain causal without a bias."""
-    return p.bias is None and (p.mask is None or p.is_causal())
+    """Whether the kernel needs no written mask: there is none, or plain causal without a bias.
+
+    Its own causal mask is multiplied by the scale, so that a scale ≤ 0 needs a written one.
+    """
+    return p.bias is None and (p.mask is None or bool(p.scale > 0 and p.is_causal()))
 
 
-def _four(x: Tensor, p: Problem, keys: bool) -> Tensor:
-    """View (…, h, t, d) as the 4-D tensor PyTorch fuses; leading axes are flattened into b."""
-    lead = p.geometry.lead
-    heads = lead[-1] if lead else 1
-    if keys and p.groups > 1:
-        heads = x.shape[-3]
-    if x.ndim != 4 or tuple(x.shape[:2]) != (*lead[:-1], heads):
-        x = x.expand(*lead[:-1], heads, *x.shape[-2:])
-        x = x.reshape(math.prod(lead[:-1]), heads, *x.shape[-2:])
+def _four(p: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """View (…, h, t, d) as the 4-D tensors PyTorch fuses; leading axes are flattened into b."""
+    shared = k.shape[-3] if p.groups > 1 else p.geometry.lead[-1] if p.geometry.lead else 1
+    heads = p.geometry.lead[-1] if p.geometry.lead else 1
+    return _view(q, p, heads), _view(k, p, shared), _view(v, p, shared)
+
+
+def _view(x: Tensor, p: Problem, heads: int) -> Tensor:
+    lead = p.geometry.lead[:-1]
+    if x.ndim != 4 or x.shape[:2] != (*lead, heads):
+        x = x.expand(*lead, heads, *x.shape[-2:]).reshape(math.prod(lead), heads, *x.shape[-2:])
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _bias(p: Problem, allow: Tensor | None) -> Tensor:
-    assert p.bias is not None
-    return p.bias if allow is None else torch.where(allow, p.bias, -math.inf)
+def _written(p: Problem) -> Tensor:
+    """The mask and the bias, of which there is at least one, written out in one tensor."""
+    allow, bias = p.allow(), p.bias_tile()
+    if bias is None:
+        assert allow is not None
+        return allow
+    bias = bias.to(p.q.dtype)
+    return bias if allow is None else torch.where(allow, bias, -math.inf)
 
 
 def _four_mask(mask: Tensor, p: Problem) -> Tensor:

@@ -10,14 +10,31 @@ query sees the last key (contract 3 of the design), and masks join with ``&``, `
 █ █ █ █ █
 >>> causal() & ~window(1, 0)
 causal() & ~window(1, 0)
+
+Kernels ask which blocks of the matrix are EMPTY (0), FULL (2) or PARTIAL (1), so that they skip or
+simplify them; the answer follows in closed form, whatever the size:
+
+>>> import torch
+>>> causal().blocks(Geometry((), 6, 6, torch.device("cpu")), 2, 2)
+tensor([[1, 0, 0],
+        [2, 1, 0],
+        [2, 2, 1]], dtype=torch.int8)
+
+In a notebook a mask shows itself as a picture.
 """
 
-from intently.masks.by_content import grid, padding, prefix, segments
+from intently.masks.blocks import EMPTY, FULL, PARTIAL
+from intently.masks.by_content import grid, padding, prefix
 from intently.masks.by_position import causal, dilated, is_plain_causal, window
+from intently.masks.by_segment import segments
+from intently.masks.by_tensor import allowed, as_mask, indexed
 from intently.masks.geometry import Geometry, check_broadcast
-from intently.masks.rule import Mask, allowed, as_mask, indexed
+from intently.masks.rule import Mask
 
 __all__ = [
+    "EMPTY",
+    "FULL",
+    "PARTIAL",
     "Geometry",
     "Mask",
     "allowed",

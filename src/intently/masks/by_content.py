@@ -1,114 +1,110 @@
-"""Masks that know what stands where: prefixes, padding, packed documents, images."""
+"""Masks that know what stands where: prefixes, padding, images."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from intently.errors import ArgumentError, build, shape_of
-from intently.masks.geometry import Geometry, integers, whole_number
-from intently.masks.rule import Mask, seen_by_any
+from intently.errors import ArgumentError, build
+from intently.masks.blocks import Edges, edges, states
+from intently.masks.geometry import (
+    Geometry,
+    integers,
+    pick,
+    whole_number,
+    written,
+)
+from intently.masks.queries import Queries, Rows
+from intently.masks.rule import Mask
 
 
-class _Prefix(Mask):
+class _First(Mask):
+    """The first n keys, n an int or one per batch row."""
+
     per_key = True
+    name = "n"
 
     def __init__(self, n: int | Tensor) -> None:
+        super().__init__(n)
         self.n = n
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        n = g.align(self.n, "n") if isinstance(self.n, Tensor) else self.n
-        return cols[None, :] < n
+        return cols[None, :] < self._counts(g)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        n = self.n
+        return j < (pick(g, n, lead[: n.ndim]) if isinstance(n, Tensor) else n)
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        e, n = edges(g, rows, cols), self._counts(g)
+        return states(g, rows, cols, e.left >= n.max(), e.right < n.min())
 
     def seen(self, g: Geometry) -> Tensor | None:
-        return seen_by_any(self, g)
+        if isinstance(self.n, int) and g.t and self.n >= g.s:
+            return None
+        return super().seen(g)
 
-    def lead(self) -> tuple[int, ...]:
-        return tuple(self.n.shape) if isinstance(self.n, Tensor) else ()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.n,) if isinstance(self.n, Tensor) else ()
+    def queries(self, g: Geometry) -> Rows:
+        keys = torch.arange(g.s, device=g.device)
+        last = torch.where(keys < self._counts(g)[..., 0], g.t - 1, -1)
+        return [Queries(torch.zeros_like(last), last)]
 
     def check(self, g: Geometry) -> None:
         if isinstance(self.n, Tensor):
-            g.align(self.n, "n")
+            g.align(self.n, self.name)
+
+    def _counts(self, g: Geometry) -> Tensor:
+        """How many keys are seen, (…, 1, 1)."""
+        if isinstance(self.n, Tensor) and self.n.numel():
+            return g.align(self.n, self.name)
+        return torch.tensor(0 if isinstance(self.n, Tensor) else self.n, device=g.device)[
+            None, None
+        ]
+
+    def _most(self) -> int:
+        return int(self.n.max()) if isinstance(self.n, Tensor) and self.n.numel() else 0
+
+
+class _Prefix(_First):
+    def allows_all(self, g: Geometry) -> bool:
+        return isinstance(self.n, int) and self.n >= g.s
+
+    def extent(self) -> int:
+        n = self._most() if isinstance(self.n, Tensor) else self.n
+        return min(1024, max(16, 2 * n))
 
     def __repr__(self) -> str:
-        return f"prefix({self.n.tolist() if isinstance(self.n, Tensor) else self.n})"
+        return f"prefix({written(self.n)})"
 
 
-class _Padding(Mask):
-    per_key = True
+class _Padding(_First):
+    name = "lengths"
 
-    def __init__(self, lengths: Tensor) -> None:
-        self.lengths = lengths
-
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return cols < g.align(self.lengths, "lengths")
-
-    def check(self, g: Geometry) -> None:
-        g.align(self.lengths, "lengths")
-
-    def seen(self, g: Geometry) -> Tensor | None:
-        return seen_by_any(self, g)
-
-    def lead(self) -> tuple[int, ...]:
-        return tuple(self.lengths.shape)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.lengths,)
+    def size(self) -> tuple[int, int] | None:
+        return None if self._most() < 1 else (self._most(), self._most())
 
     def __repr__(self) -> str:
-        return f"padding({self.lengths.tolist()})"
-
-
-class _Segments(Mask):
-    def __init__(self, query_ids: Tensor, key_ids: Tensor) -> None:
-        self.query_ids, self.key_ids = query_ids, key_ids
-
-    def _side(self, g: Geometry, ids: Tensor, index: Tensor, name: str) -> Tensor:
-        ids = ids.to(g.device)[..., index]
-        flat = g.align(ids[..., 0], name).shape if len(index) else (1,) * (len(g.lead) + 2)
-        return ids.reshape(*flat[:-2], len(index))
-
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        q = self._side(g, self.query_ids, rows, "query_ids")
-        k = self._side(g, self.key_ids, cols, "key_ids")
-        return q[..., :, None] == k[..., None, :]
-
-    def check(self, g: Geometry) -> None:
-        for ids, steps, name in (
-            (self.query_ids, g.t, "query_ids"),
-            (self.key_ids, g.s, "key_ids"),
-        ):
-            if ids.shape[-1] != steps:
-                letter = "t" if name == "query_ids" else "s"
-                raise build(
-                    ArgumentError, name, f"shape (…, {letter}={steps})", shape_of(ids),
-                    fix="give one id per step, and key_ids of their own where t and s differ",
-                )  # fmt: skip
-            if steps:
-                g.align(ids[..., 0], name)
-
-    def lead(self) -> tuple[int, ...]:
-        return max(tuple(self.query_ids.shape[:-1]), tuple(self.key_ids.shape[:-1]), key=len)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.query_ids, self.key_ids)
-
-    def __repr__(self) -> str:
-        if self.query_ids is self.key_ids:
-            return f"segments({self.query_ids.tolist()})"
-        return f"segments({self.query_ids.tolist()}, {self.key_ids.tolist()})"
+        return f"padding({written(self.n)})"
 
 
 class _Grid(Mask):
     def __init__(self, height: int, width: int, radius: int) -> None:
+        super().__init__(height, width, radius)
         self.height, self.width, self.radius = height, width, radius
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        dy = (rows[:, None] // self.width - cols // self.width).abs()
-        dx = (rows[:, None] % self.width - cols % self.width).abs()
+        return self._near(rows[:, None], cols)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self._near(i, j)
+
+    def _near(self, i: Tensor, j: Tensor) -> Tensor:
+        dy = (i // self.width - j // self.width).abs()
+        dx = (i % self.width - j % self.width).abs()
         return (dy <= self.radius) & (dx <= self.radius)
+
+    def allows_all(self, g: Geometry) -> bool:
+        return self.radius >= max(self.height, self.width) - 1
 
     def check(self, g: Geometry) -> None:
         pixels = self.height * self.width
@@ -118,8 +114,33 @@ class _Grid(Mask):
                 f"t={g.t}, s={g.s}", "grid joins the pixels of one image, row after row",
             )  # fmt: skip
 
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        e = edges(g, rows, cols)
+        empty, full = [], []
+        for a, b, c, d in (self._heights(e), self._widths(e)):
+            empty.append((c - b > self.radius) | (a - d > self.radius))
+            full.append((d - a <= self.radius) & (b - c <= self.radius))
+        return states(g, rows, cols, empty[0] | empty[1], full[0] & full[1])
+
+    def _heights(self, e: Edges) -> Edges:
+        """Highest and lowest pixel of each block."""
+        return Edges(*(x // self.width for x in e))
+
+    def _widths(self, e: Edges) -> Edges:
+        """Leftmost and rightmost pixel of each block; a block of two image rows has both ends."""
+        y = self._heights(e)
+        top, bottom = self._ends(e.top, e.bottom, y.top == y.bottom)
+        return Edges(top, bottom, *self._ends(e.left, e.right, y.left == y.right))
+
+    def _ends(self, first: Tensor, last: Tensor, one: Tensor) -> tuple[Tensor, Tensor]:
+        last = torch.where(one, last % self.width, self.width - 1)
+        return torch.where(one, first % self.width, 0), last
+
     def seen(self, g: Geometry) -> Tensor | None:
         return None
+
+    def size(self) -> tuple[int, int] | None:
+        return self.height * self.width, self.height * self.width
 
     def __repr__(self) -> str:
         return f"grid({self.height}, {self.width}, {self.radius})"
@@ -149,19 +170,6 @@ def padding(lengths: Tensor) -> Mask:
     A row of length 0 attends to nothing, so its result is exactly zero (contract 4).
     """
     return _Padding(integers(lengths, "lengths"))
-
-
-def segments(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
-    """Queries see keys of the same segment; ids (…, t) and (…, s), for packed documents.
-
-    ::
-
-        segments(tensor([0, 0, 1]))   █ █ ·
-                                      █ █ ·
-                                      · · █
-    """
-    query_ids = integers(query_ids, "query_ids")
-    return _Segments(query_ids, query_ids if key_ids is None else integers(key_ids, "key_ids"))
 
 
 def grid(height: int, width: int, radius: int) -> Mask:

@@ -5,40 +5,35 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.masks.geometry import Geometry, integers, whole_number
-from intently.masks.rule import Mask, seen_exactly
+from intently.masks.blocks import edges, states
+from intently.masks.geometry import Geometry, integers, pick, whole_number, written
+from intently.masks.queries import Queries, Rows
+from intently.masks.rule import Mask
 
-
-def _positions(g: Geometry, rows: Tensor, offset: int | Tensor | None) -> Tensor:
-    """Positions of the query rows, (…, len(rows), 1)."""
-    if isinstance(offset, Tensor):
-        return g.align(offset, "offset") + rows[:, None]
-    return rows[:, None] + (g.s - g.t if offset is None else offset)
+FAR = 2**48
+"""Further than any key: reaches are cut to it, so that no sum overflows."""
 
 
 class _Positioned(Mask):
     """A rule about query positions, which an offset may move."""
 
-    def __init__(self, offset: int | Tensor | None) -> None:
+    def __init__(self, *reach: int, offset: int | Tensor | None) -> None:
         if isinstance(offset, bool) or not (offset is None or isinstance(offset, int)):
             offset = integers(offset, "offset")
+        super().__init__(*reach, offset)
         self.offset = offset
-
-    def lead(self) -> tuple[int, ...]:
-        return tuple(self.offset.shape) if isinstance(self.offset, Tensor) else ()
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.offset,) if isinstance(self.offset, Tensor) else ()
 
     def check(self, g: Geometry) -> None:
         if isinstance(self.offset, Tensor):
             g.align(self.offset, "offset")
 
-    def _offset_repr(self) -> str:
-        if self.offset is None:
-            return ""
-        value = self.offset.tolist() if isinstance(self.offset, Tensor) else self.offset
-        return f"offset={value}"
+    def extent(self) -> int:
+        return min(1024, max(16, 2 * sum(self.parts[:-1])))
+
+    def _written(self, name: str) -> str:
+        *reach, offset = self.parts
+        found = [str(n) for n in reach] + ([] if offset is None else [f"offset={written(offset)}"])
+        return f"{name}({', '.join(found)})"
 
     def _first(self, g: Geometry) -> int | None:
         """Position of query 0, None where it differs by row."""
@@ -46,34 +41,66 @@ class _Positioned(Mask):
             return None
         return g.s - g.t if self.offset is None else self.offset
 
+    def _starts(self, g: Geometry) -> Tensor:
+        """Positions of query 0, (…, 1, 1)."""
+        if isinstance(self.offset, Tensor) and self.offset.numel():
+            return g.align(self.offset, "offset")
+        return torch.tensor(self._first(g) or 0, device=g.device)[None, None]
+
+    def _positions(self, g: Geometry, rows: Tensor) -> Tensor:
+        """Positions of the query rows, (…, len(rows), 1)."""
+        first = self._first(g)
+        return rows[:, None] + (self._starts(g) if first is None else first)
+
+    def _position(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor) -> Tensor:
+        """Positions of single queries."""
+        if isinstance(self.offset, Tensor):
+            return i + pick(g, self.offset, lead[: self.offset.ndim])
+        return i + (g.s - g.t if self.offset is None else self.offset)
+
 
 class _Causal(_Positioned):
+    def __init__(self, offset: int | Tensor | None) -> None:
+        super().__init__(offset=offset)
+
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return cols <= _positions(g, rows, self.offset)
+        return cols <= self._positions(g, rows)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return j <= self._position(g, lead, i)
 
     def allows_all(self, g: Geometry) -> bool:
         first = self._first(g)
         return first is not None and first >= g.s - 1
 
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        return _band(self._starts(g), FAR, 0, g, rows, cols)
+
     def seen(self, g: Geometry) -> Tensor | None:
         first = self._first(g)
-        if first is None or g.t == 0:
-            return seen_exactly(self, g)
-        last = first + g.t - 1
-        return None if last >= g.s - 1 else torch.arange(g.s, device=g.device) <= last
+        if first is not None and g.t and first + g.t >= g.s:
+            return None
+        return super().seen(g)
+
+    def queries(self, g: Geometry) -> Rows:
+        return _band_queries(self._starts(g), FAR, 0, g)
 
     def __repr__(self) -> str:
-        return f"causal({self._offset_repr()})"
+        return self._written("causal")
 
 
 class _Window(_Positioned):
     def __init__(self, before: int, after: int, offset: int | Tensor | None) -> None:
-        super().__init__(offset)
-        self.before, self.after = before, after
+        super().__init__(before, after, offset=offset)
+        self.before, self.after = min(before, FAR), min(after, FAR)
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        at = _positions(g, rows, self.offset)
+        at = self._positions(g, rows)
         return (cols >= at - self.before) & (cols <= at + self.after)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        distance = j - self._position(g, lead, i)
+        return (distance >= -self.before) & (distance <= self.after)
 
     def allows_all(self, g: Geometry) -> bool:
         first = self._first(g)
@@ -81,34 +108,79 @@ class _Window(_Positioned):
             return False
         return first + g.t - 1 - self.before <= 0 and first + self.after >= g.s - 1
 
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        return _band(self._starts(g), self.before, self.after, g, rows, cols)
+
     def seen(self, g: Geometry) -> Tensor | None:
         first = self._first(g)
-        if first is None or g.t == 0:
-            return seen_exactly(self, g)
-        least, most = first - self.before, first + g.t - 1 + self.after
-        if least <= 0 and most >= g.s - 1:
-            return None
-        cols = torch.arange(g.s, device=g.device)
-        return (cols >= least) & (cols <= most)
+        if first is not None and g.t:
+            least, most = first - self.before, first + g.t - 1 + self.after
+            if least <= 0 and most >= g.s - 1:
+                return None
+        return super().seen(g)
+
+    def queries(self, g: Geometry) -> Rows:
+        return _band_queries(self._starts(g), self.before, self.after, g)
 
     def __repr__(self) -> str:
-        parts = [str(self.before), str(self.after), self._offset_repr()]
-        return f"window({', '.join(p for p in parts if p)})"
+        return self._written("window")
 
 
 class _Dilated(_Positioned):
     def __init__(self, step: int, offset: int | Tensor | None) -> None:
-        super().__init__(offset)
+        super().__init__(step, offset=offset)
         self.step = step
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return (cols - _positions(g, rows, self.offset)) % self.step == 0
+        return (cols - self._positions(g, rows)) % self.step == 0
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return (j - self._position(g, lead, i)) % self.step == 0
+
+    def allows_all(self, g: Geometry) -> bool:
+        return self.step == 1
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        e = edges(g, rows, cols)
+        low, span = e.left - e.bottom, e.right - e.left + e.bottom - e.top
+        starts = torch.unique(self._starts(g) % self.step)
+        twice = torch.cat([starts, starts + self.step])
+        empty = _none_within(twice, low % self.step, low % self.step + span)
+        full = ~empty & ((span == 0) | (self.step == 1)) & (len(starts) == 1)
+        return states(g, rows, cols, empty, full)
 
     def seen(self, g: Geometry) -> Tensor | None:
-        return None if g.t >= self.step else seen_exactly(self, g)
+        return None if g.t >= self.step else super().seen(g)
+
+    def queries(self, g: Geometry) -> Rows:
+        keys = torch.arange(g.s, device=g.device)
+        first = (keys - self._starts(g)[..., 0]) % self.step
+        return [Queries(first, torch.full_like(first, g.t - 1), self.step)]
 
     def __repr__(self) -> str:
-        return f"dilated({', '.join(p for p in (str(self.step), self._offset_repr()) if p)})"
+        return self._written("dilated")
+
+
+def _band(starts: Tensor, before: int, after: int, g: Geometry, rows: int, cols: int) -> Tensor:
+    """States of blocks where −before ≤ key − (start + query) ≤ after, for starts (…)."""
+    e = edges(g, rows, cols)
+    low, high = e.left - e.bottom, e.right - e.top
+    starts = starts.flatten().sort().values
+    empty = _none_within(starts, low - after, high + before)
+    full = (low - starts[-1] >= -before) & (high - starts[0] <= after)
+    return states(g, rows, cols, empty, full)
+
+
+def _none_within(ordered: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Whether no number of a sorted list lies from low to high, both included."""
+    return torch.searchsorted(ordered, low) == torch.searchsorted(ordered, high, right=True)
+
+
+def _band_queries(starts: Tensor, before: int, after: int, g: Geometry) -> Rows:
+    """Queries that see key j where −before ≤ j − (start + query) ≤ after, for starts (…, 1, 1)."""
+    distance = torch.arange(g.s, device=g.device) - starts[..., 0]
+    first = (distance - after).clamp(min=0)
+    return [Queries(first, (distance + before).clamp(max=g.t - 1))]
 
 
 def causal(offset: int | Tensor | None = None) -> Mask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,13 +39,53 @@ class Geometry(NamedTuple):
         return per_row.to(self.device).reshape(*per_row.shape, *(1,) * (len(self.lead) - n + 2))
 
 
+Cut = tuple[slice | int, ...]
+"""One slice (or an int, which drops its axis) for each leading axis of a matrix."""
+
+
+def cut_left(x: Tensor, cut: Cut) -> Tensor:
+    """Cut the axes of x, which stand for the leftmost leading axes; axes of size 1 stay whole."""
+    return x[_cut(x.shape, cut)]
+
+
+def cut_right(x: Tensor, cut: Cut) -> Tensor:
+    """Cut the axes of x (…, t, s) before the last two, which stand for the rightmost leading axes.
+
+    Axes that x lacks are cut from nothing; axes of size 1 stay whole.
+    """
+    lead = max(0, x.ndim - 2)
+    return x[_cut(x.shape[:lead], cut[len(cut) - lead :])]
+
+
+def _cut(shape: Sequence[int], cut: Cut) -> Cut:
+    return tuple(
+        c if size != 1 else slice(None) if isinstance(c, slice) else 0
+        for size, c in zip(shape, cut)
+    )
+
+
+def pick(g: Geometry, x: Tensor, index: Sequence[Tensor]) -> Tensor:
+    """Entries of x at one index tensor per axis; an axis of size 1 serves every index."""
+    x = x.to(g.device)
+    kept = tuple(n for n, size in zip(index, x.shape) if size != 1)
+    for axis in reversed(range(x.ndim)):
+        if x.shape[axis] == 1:
+            x = x.select(axis, 0)
+    return x[kept] if kept else x
+
+
+def written(x: int | Tensor | None) -> str:
+    """Write a number or a tensor as reprs do: small tensors as lists, large ones by their shape."""
+    if not isinstance(x, Tensor):
+        return str(x)
+    return str(x.tolist()) if x.numel() <= 64 else f"{'×'.join(map(str, x.shape))} tensor"
+
+
 def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
     """Raise unless ``tensor`` broadcasts to (…, t, s); a 3-D (b, t, s) is refused with advice."""
     shape = tuple(tensor.shape)
     want = g.shape
-    fits = len(shape) <= len(want) and all(
-        a in (1, b) for a, b in zip(shape[::-1], want[::-1])
-    )
+    fits = len(shape) <= len(want) and all(a in (1, b) for a, b in zip(shape[::-1], want[::-1]))
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
         raise build(
             ArgumentError, name, f"a shape that broadcasts to (b, h, t, s) = {want}",

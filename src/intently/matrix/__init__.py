@@ -2,6 +2,7 @@
 
 from intently.matrix.joined import Merged, Stacked, stack_rows
 from intently.matrix.lazy import Labels, LazyMatrix
+from intently.matrix.rollout import rollout
 from intently.matrix.views import Dense, MeanHeads, Transposed
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
     "Merged",
     "Stacked",
     "Transposed",
+    "rollout",
     "stack_rows",
 ]

@@ -73,7 +73,7 @@ class Stacked(LazyMatrix):
 
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, t, e), each call with the values it had."""
-        check_product(self, v)
+        check_product(self.shape, self.dtype, self.device, v)
         return torch.cat([m @ v[..., : m.shape[-1], :] for m in self.matrices], -2)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
@@ -142,7 +142,7 @@ class Merged(LazyMatrix):
 
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, words, e): each word's value counts for all its columns."""
-        check_product(self, v)
+        check_product(self.shape, self.dtype, self.device, v)
         t, s = self.matrix.shape[-2:]
         with no_autocast(self.device):
             y = self.matrix @ (_sums(self.columns, s, v).mT @ v)

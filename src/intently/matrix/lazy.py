@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, MemoryRefused, build
+from intently.kernels.streamed import Block
 from intently.matrix.indexing import positions, split, take
 
 BLOCK = 2**22
@@ -194,66 +194,99 @@ class LazyMatrix:
 
     # --- statistics, streamed over blocks of rows -----------------------------------------------
 
-    def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        t = self.shape[-2]
+    def _blocks(self) -> Iterator[Block]:
+        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller."""
+        s = self.shape[-1]
         step = max(1, BLOCK // max(1, self._row_size()))
-        for start in range(0, t, step):
-            rows = torch.arange(start, min(t, start + step), device=self.device)
-            yield slice(start, start + len(rows)), self.tile(rows)
+        for start in range(0, self.shape[-2], step):
+            rows = slice(start, min(start + step, self.shape[-2]))
+            index = torch.arange(rows.start, rows.stop, device=self.device)
+            yield Block((), rows, slice(0, s), self.tile(index))
 
-    def _per_row(self, reduce: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        parts = [reduce(block, rows) for rows, block in self._blocks()]
-        return torch.cat(parts, -1) if parts else torch.zeros(self.shape[:-1], device=self.device)
+    def _zeros(self, *last: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Zeros (…, *last) in the dtype that statistics are computed in."""
+        dtype = dtype or torch.promote_types(self.dtype, torch.float32)
+        return torch.zeros((*self.shape[:-2], *last), dtype=dtype, device=self.device)
+
+    def _per_row(self, reduce: Callable[[Block], Tensor]) -> Tensor:
+        found = self._zeros(self.shape[-2])
+        for block in self._blocks():
+            found[(*block.lead, ..., block.rows)] = reduce(block)
+        return found
 
     def top(self, n: int) -> tuple[Tensor, Tensor]:
         """Return the n keys each query weighs most: weights and keys (…, t, n), heaviest first.
 
-        Where a query weighs fewer than n keys, the rest has weight 0 and key −1.
+        Where a query weighs fewer than n keys, the rest has weight 0 and key −1. Of keys with
+        equal weight any may come first.
         """
         _check_count(n, "n")
-        weights, keys = [], []
-        for _, block in self._blocks():
-            w, key = block.topk(min(n, block.shape[-1]), -1)
-            missing = n - w.shape[-1]
-            w, key = F.pad(w, (0, missing)), F.pad(key, (0, missing))
-            weights.append(w)
-            keys.append(key.masked_fill(w == 0, -1))
-        if not weights:
-            empty = torch.zeros((*self.shape[:-1], n), device=self.device)
-            return empty, empty.long()
-        return torch.cat(weights, -2), torch.cat(keys, -2)
+        weights = self._zeros(self.shape[-2], n)
+        keys = torch.full_like(weights, -1, dtype=torch.long)
+        for block in self._blocks():
+            w, key = _largest(block.weights, min(n, block.weights.shape[-1]))
+            at = (*block.lead, ..., block.rows, slice(w.shape[-1]))
+            weights[at] = w
+            keys[at] = (key + block.cols.start).masked_fill(w == 0, -1)
+        return weights, keys
 
     def argmax(self) -> Tensor:
         """Return the key each query weighs most, (…, t); −1 where it may attend to nothing."""
-        return self.top(1)[1][..., 0]
+        keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
+        for block in self._blocks():
+            w, key = block.weights.max(-1)
+            at = (*block.lead, ..., block.rows)
+            keys[at] = (key + block.cols.start).masked_fill(w == 0, -1)
+        return keys
 
     def entropy(self) -> Tensor:
-        """Return −Σ w log w of each query over the keys, (…, t), in nats.
+        """Return −Σ w log w of each query over the keys it may attend, (…, t), in nats.
 
-        A sink's own share is left out of the sum.
+        0 where one key takes all or there is none to attend, log n where n keys share alike. The
+        weights of a sink are left out of the sum, so that w sums to less than 1 there; softcap,
+        bias and mask act through w.
+
+        Source: Shannon 1948, section 6.
         """
 
-        def reduce(w: Tensor, _: slice) -> Tensor:
+        def reduce(block: Block) -> Tensor:
+            w = block.weights
             return -(w * w.clamp_min(torch.finfo(w.dtype).tiny).log()).sum(-1)
 
         return self._per_row(reduce)
 
-    def received(self) -> Tensor:
-        """Return how much each key is looked at: the column sums Σ over queries of w, (…, s)."""
-        total = torch.zeros((*self.shape[:-2], self.shape[-1]), device=self.device)
-        for _, block in self._blocks():
-            total = total + block.sum(-2)
-        return total
+    def received(self, normalize: bool = False) -> Tensor:
+        """Return how much each key is looked at: the column sums Σ over queries of w, (…, s).
+
+        All keys together receive t, less what sinks and queries without keys take. With
+        ``normalize`` each sum is divided by the number of queries that may see the key, which
+        makes keys comparable under a causal mask; keys that none may see have 0.
+        """
+        total = self._zeros(self.shape[-1])
+        for block in self._blocks():
+            total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
+        return total / self._viewers().clamp_min(1) if normalize else total
+
+    def _viewers(self) -> Tensor:
+        """How many queries may see each key, broadcastable to (…, s)."""
+        return torch.full((self.shape[-1],), self.shape[-2], device=self.device)
 
     def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
-        """Return the weight of each query on ``keys`` together, (…, t).
+        """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
 
-        ``keys`` are positions or a boolean (s,).
+        ``keys`` are positions or a boolean (s,). Raises `RangeError` for positions outside.
         """
         given = torch.as_tensor(keys)
         given = given if given.numel() else given.long()
         index = positions(given, self.shape[-1], "s", self.device)
-        return self._per_row(lambda w, _: w[..., index].sum(-1))
+        assert index is not None
+        counts = torch.bincount(index, minlength=self.shape[-1])
+
+        def reduce(block: Block) -> Tensor:
+            with no_autocast(self.device):
+                return block.weights @ counts[block.cols].to(block.weights.dtype)
+
+        return self._per_row(reduce)
 
     def distance(self) -> Tensor:
         """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
@@ -261,11 +294,11 @@ class LazyMatrix:
         Query i stands at position s − t + i (bottom-right).
         """
         t, s = self.shape[-2:]
-        cols = torch.arange(s, device=self.device)
+        every = torch.arange(s, device=self.device)
 
-        def reduce(w: Tensor, rows: slice) -> Tensor:
-            at = torch.arange(rows.start, rows.stop, device=self.device) + s - t
-            return (w * (at[:, None] - cols).abs()).sum(-1)
+        def reduce(block: Block) -> Tensor:
+            at = torch.arange(block.rows.start, block.rows.stop, device=self.device) + s - t
+            return (block.weights * (at[:, None] - every[block.cols]).abs()).sum(-1)
 
         return self._per_row(reduce)
 
@@ -273,7 +306,7 @@ class LazyMatrix:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
 
         Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
-        for more cells than there are entries gives the matrix itself.
+        for more cells than there are entries gives the matrix itself. What is masked counts as 0.
         """
         if how not in ("mean", "max", "sum"):
             raise build(ArgumentError, "how", '"mean", "max" or "sum"', repr(how))
@@ -281,22 +314,21 @@ class LazyMatrix:
         _check_count(cols, "cols")
         t, s = self.shape[-2:]
         rows, cols = min(rows, t), min(cols, s)
-        dtype = torch.promote_types(self.dtype, torch.float32)
+        out = self._zeros(rows, cols)
         if not rows * cols:
-            return torch.zeros((*self.shape[:-2], rows, cols), dtype=dtype, device=self.device)
-        row_cell = torch.arange(t, device=self.device) * rows // t
-        col_cell = torch.arange(s, device=self.device) * cols // s
-        reduce, start = ("amax", -math.inf) if how == "max" else ("sum", 0.0)
-        lead, options = self.shape[:-2], {"dtype": dtype, "device": self.device}
-        out = torch.full((*lead, rows, cols), start, **options)
-        for at, block in self._blocks():
-            wide = torch.full((*block.shape[:-1], cols), start, **options).scatter_reduce(
-                -1, col_cell.expand(block.shape), block.to(dtype), reduce
-            )
-            out = out.scatter_reduce(-2, row_cell[at, None].expand(wide.shape), wide, reduce)
+            return out
+        join, reduce = (torch.maximum, "amax") if how == "max" else (torch.add, "sum")
+        across, down = _Cells(s, cols, self.device), _Cells(t, rows, self.device)
+        if how == "max":
+            out = out - math.inf
+        for block in self._blocks():
+            picture = down.reduced(block.weights, block.rows, reduce)
+            picture = across.reduced(picture.mT, block.cols, reduce).mT
+            at = (*block.lead, ..., down.of(block.rows), across.of(block.cols))
+            out[at] = join(out[at], picture)
         if how == "mean":
-            out = out / (row_cell.bincount()[:, None] * col_cell.bincount())
-        return out
+            return out / (down.sizes[:, None] * across.sizes)
+        return out.masked_fill(out.isneginf(), 0)
 
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
@@ -314,6 +346,47 @@ def no_autocast(device: torch.device) -> AbstractContextManager[object]:
 def in_autocast(device: torch.device) -> bool:
     """Whether autocast is on for a kind of device that has it."""
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+
+
+class _Cells:
+    """An axis of ``n`` steps cut into ``count`` cells, which differ by at most one step."""
+
+    def __init__(self, n: int, count: int, device: torch.device) -> None:
+        self.n, self.count = n, count
+        self.edges = -(-torch.arange(count + 1) * n // count)
+        self.sizes = self.edges.diff().to(device)
+
+    def of(self, span: slice) -> slice:
+        """The cells that hold the steps of ``span``."""
+        return slice(span.start * self.count // self.n, (span.stop - 1) * self.count // self.n + 1)
+
+    def reduced(self, x: Tensor, span: slice, reduce: str) -> Tensor:
+        """Sum or maximum over the steps of each cell, for x (…, steps of span, m)."""
+        cells = self.of(span)
+        edges = self.edges[cells.start : cells.stop + 1].clamp(span.start, span.stop) - span.start
+        parts = x.split(edges.diff().tolist(), -2)
+        if reduce == "amax":
+            return torch.stack([part.amax(-2) for part in parts], -2)
+        return torch.stack([part.sum(-2) for part in parts], -2)
+
+
+def _largest(w: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n largest of the last axis, and where they are.
+
+    The n largest lie in the n groups with the largest maxima, so that long rows are read once.
+    """
+    group, steps = 64, w.shape[-1]
+    count = steps // group
+    if count < 4 * n:
+        return w.topk(n, -1)
+    head = w[..., : count * group].unflatten(-1, (count, group))
+    best = head.amax(-1).topk(n, -1, sorted=False).indices
+    inside = torch.arange(group, device=w.device)
+    where = (best[..., None] * group + inside).flatten(-2)
+    rest = torch.arange(count * group, steps, device=w.device).expand(*w.shape[:-1], -1)
+    where = torch.cat([where, rest], -1)
+    found, at = w.gather(-1, where).topk(n, -1)
+    return found, where.gather(-1, at)
 
 
 def _check_count(n: Any, name: str) -> None:

@@ -47,7 +47,7 @@ class Dense(LazyMatrix):
 
     def matmul(self, v: Tensor) -> Tensor:
         """Y (…, t, e) = weights @ v (…, s, e)."""
-        check_product(self, v)
+        check_product(self.shape, self.dtype, self.device, v)
         with no_autocast(self.device):
             return self.weights @ v
 
@@ -88,13 +88,17 @@ class Transposed(LazyMatrix):
 
     def matmul(self, v: Tensor) -> Tensor:
         """Aᵀ u (…, s, e) for u (…, t, e), summed over blocks of rows."""
-        check_product(self, v)
+        check_product(self.shape, self.dtype, self.device, v)
         lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
         wide = torch.promote_types(self.dtype, torch.float32)
         out = v.new_zeros((*lead, self.shape[-2], v.shape[-1]), dtype=wide)
+        v = v.expand(*lead, *v.shape[-2:])
         with no_autocast(self.device):
-            for rows, block in self.matrix._blocks():
-                out = out + block.mT.to(wide) @ v[..., rows, :].to(wide)
+            for block in self.matrix._blocks():
+                own = zip(block.lead, self.shape)
+                cut = (..., *(slice(None) if n == 1 else c for c, n in own))
+                part = block.weights.mT.to(wide) @ v[(*cut, block.rows, slice(None))].to(wide)
+                out[(*cut, block.cols, slice(None))] += part
         return out.to(self.dtype)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
@@ -137,7 +141,7 @@ class MeanHeads(LazyMatrix):
 
     def matmul(self, v: Tensor) -> Tensor:
         """Mean over heads of A @ v, for v (…, s, e) shared by the heads."""
-        check_product(self, v)
+        check_product(self.shape, self.dtype, self.device, v)
         return (self.matrix @ v.unsqueeze(-3)).mean(-3)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
@@ -147,20 +151,20 @@ class MeanHeads(LazyMatrix):
         return MeanHeads(self.matrix.to(device))
 
 
-def check_product(matrix: LazyMatrix, v: Any) -> None:
-    """Raise unless v is a tensor (…, s, e) of the matrix's dtype and device."""
+def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:
+    """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
     if not isinstance(v, Tensor):
         raise build(
             KindError, "v", "a tensor (…, s, e)", type(v).__name__,
             fix="NumPy arrays and lists go to intently.reference",
         )  # fmt: skip
-    if v.dtype != matrix.dtype or v.device != matrix.device:
+    if v.dtype != dtype or v.device != device:
         raise build(
-            KindError, "v", f"dtype and device of the matrix, {matrix.dtype} on {matrix.device}",
+            KindError, "v", f"dtype and device of the matrix, {dtype} on {device}",
             f"{v.dtype} on {v.device}", fix="convert it with .to(…)",
         )  # fmt: skip
-    if v.ndim < 2 or v.shape[-2] != matrix.shape[-1]:
+    if v.ndim < 2 or v.shape[-2] != shape[-1]:
         raise build(
-            ArgumentError, "v", f"shape (…, s={matrix.shape[-1]}, e)", shape_of(v),
+            ArgumentError, "v", f"shape (…, s={shape[-1]}, e)", shape_of(v),
             "v holds one row for each key",
         )  # fmt: skip

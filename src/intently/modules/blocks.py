@@ -77,9 +77,7 @@ class EncoderLayer(_Residual):
         cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "b s c"]:
         """Return the states (b, s, c) after this layer; ``cache`` may keep what was attended."""
-        x = self._step(
-            x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=cache)
-        )
+        x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=cache))
         return self._step(x, self.feed_norm, self.feed_forward)
 
 

@@ -1,0 +1,16 @@
+"""Biases as values: what is added to the scores, before the mask and the softmax.
+
+A bias is made without knowing t and s; it is asked for tiles of a matrix whose `Geometry` is known
+by then, so that nothing of size t × s is built. By default query i of t stands at position
+s − t + i, as in every mask, and biases add with ``+``:
+
+>>> import torch
+>>> alibi(8) + relative_buckets(torch.zeros(32, 8))
+alibi(8) + relative_buckets(32×8 tensor)
+"""
+
+from intently.biases.by_distance import alibi, relative_buckets
+from intently.biases.picked import indexed
+from intently.biases.rule import Bias, Given, as_bias
+
+__all__ = ["Bias", "Given", "alibi", "as_bias", "indexed", "relative_buckets"]

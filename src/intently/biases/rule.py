@@ -1,0 +1,150 @@
+"""What every bias can do: be asked, checked, cut and added; and the bias that is a tensor."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from intently.errors import KindError, build
+from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, pick
+from intently.values import Value
+
+
+class Bias(Value):
+    """A rule that says what is added to the score of each query and key."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Bias of some rows and columns, broadcastable to (…, len(rows), len(cols)).
+
+        It is differentiable in the tensors of the rule. Without ``dtype`` it comes in the dtype
+        that the rule is known in, float64 for numbers that follow from a formula.
+        """
+        raise NotImplementedError
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        """Bias of query i and key j, where ``lead`` indexes the axes of ``g.lead``."""
+        raise NotImplementedError
+
+    def check(self, g: Geometry) -> None:
+        """Raise `ArgumentError` or `KindError` if it cannot be laid over the matrix ``g``."""
+
+    def part(self, cut: Cut, g: Geometry) -> Bias:
+        """Return the bias of the matrix whose leading axes were cut."""
+        raise NotImplementedError
+
+    def __add__(self, other: Bias | Tensor) -> Bias:
+        """Both are added to the scores."""
+        return _Sum(self, as_bias(other))
+
+    def __radd__(self, other: Tensor) -> Bias:
+        return _Sum(as_bias(other), self)
+
+
+class Given(Bias):
+    """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
+
+    Raises `KindError` unless it is floating point: boolean tensors are masks.
+
+    >>> Given(torch.zeros(4, 1, 6))
+    Given(4×1×6 tensor)
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise build(
+                KindError, "bias", "a floating-point tensor added to the scores", got,
+                fix="boolean tensors are masks: mask=",
+            )  # fmt: skip
+        super().__init__(tensor)
+        self.tensor = tensor
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        x = self.tensor.reshape((1,) * (2 - self.tensor.ndim) + self.tensor.shape)
+        picks = [(-2, rows), (-1, cols)]
+        if len(rows) * x.shape[-1] > len(cols) * x.shape[-2]:
+            picks.reverse()
+        for axis, index in picks:
+            x = _entries(x, axis, index)
+        return x if dtype is None else x.to(dtype)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
+
+    def check(self, g: Geometry) -> None:
+        check_device(self.tensor, g, "bias")
+        check_broadcast(self.tensor, g, "bias")
+
+    def part(self, cut: Cut, g: Geometry) -> Given:
+        return Given(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
+
+    def __repr__(self) -> str:
+        return f"Given({shown(self.tensor)})"
+
+
+class _Sum(Bias):
+    def __init__(self, left: Bias, right: Bias) -> None:
+        super().__init__(left, right)
+        self.left, self.right = left, right
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.left.tile(g, rows, cols, dtype) + self.right.tile(g, rows, cols, dtype)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self.left.at(g, lead, i, j) + self.right.at(g, lead, i, j)
+
+    def check(self, g: Geometry) -> None:
+        self.left.check(g)
+        self.right.check(g)
+
+    def part(self, cut: Cut, g: Geometry) -> _Sum:
+        return _Sum(self.left.part(cut, g), self.right.part(cut, g))
+
+    def __repr__(self) -> str:
+        right = f"({self.right!r})" if isinstance(self.right, _Sum) else repr(self.right)
+        return f"{self.left!r} + {right}"
+
+
+def as_bias(bias: Bias | Tensor) -> Bias:
+    """Return a bias as it is; a floating-point tensor as `Given`."""
+    return bias if isinstance(bias, Bias) else Given(bias)
+
+
+def first_of_run(index: Tensor) -> int | None:
+    """First of the consecutive numbers that an index holds.
+
+    None where they are not, or where asking would stop an accelerator or break a graph.
+    """
+    if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    first = int(index[0])
+    run = torch.arange(first, first + len(index), dtype=index.dtype)
+    return first if torch.equal(index, run) else None
+
+
+def _entries(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    """Entries of an axis, none where it has size 1: a view where they are consecutive."""
+    if x.shape[axis] == 1:
+        return x
+    first = first_of_run(index)
+    return x.index_select(axis, index) if first is None else x.narrow(axis, first, len(index))
+
+
+def check_device(tensor: Tensor, g: Geometry, name: str) -> None:
+    """Raise unless the tensor is where the matrix is."""
+    if tensor.device != g.device:
+        raise build(
+            KindError, name, f"a floating-point tensor on the device of q, {g.device}",
+            f"{tensor.dtype} on {tensor.device}",
+        )  # fmt: skip
+
+
+def shown(tensor: Tensor) -> str:
+    """Write a tensor by its shape."""
+    return f"{'×'.join(map(str, tensor.shape)) or 'scalar'} tensor"

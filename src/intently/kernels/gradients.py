@@ -1,0 +1,210 @@
+"""Gradients of the tiled kernel, tile after tile, in O(t) memory.
+
+With p the weights, D = Σ dy·y − dlse and drop the factors of dropout, each tile gives
+dv += (p∘drop)ᵀ dy and dz = p ∘ ((dy vᵀ)∘drop − D); what dz means for q, k and every parameter of
+score, scale and bias is worked out on the tile alone.
+
+Source: Dao 2023, "FlashAttention-2", algorithm 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from intently.biases import Bias, Given
+from intently.kernels.dropping import Dropping
+from intently.kernels.problem import Problem, cut_lead, positions, taken
+from intently.kernels.walk import Rows, walk
+from intently.scores import Dot
+
+
+def gradients(
+    p: Problem,
+    v: Tensor,
+    dropping: Dropping | None,
+    results: tuple[Tensor, Tensor],
+    given: tuple[Tensor, Tensor],
+) -> list[Tensor]:
+    """Gradients of q, k, v, then of sinks and scale where they are tensors, then of all held.
+
+    ``results`` are y and lse, ``given`` their gradients; every tensor is detached.
+    """
+    (y, lse), (dy, dlse) = results, given
+    dtype = p.compute_dtype
+    offset = (dy.to(dtype) * y).sum(-1) - dlse
+    clean, values = p.ready(), p.without_unseen(v)
+    totals = _Totals(p, v)
+    for cut, blocks in walk(clean):
+        tiles = _Tiles(clean, p.part_of_keys(values, cut), cut, dropping, totals)
+        for block in blocks:
+            rows = (*cut, slice(block.start, block.stop))
+            tiles.visit(block, dy[rows].to(dtype), lse[rows][..., None], offset[rows][..., None])
+    return [x.to(like.dtype) for x, like in zip(totals.found(), _inputs(p, v))]
+
+
+def _inputs(p: Problem, v: Tensor) -> list[Tensor]:
+    """The tensors whose gradients are asked for, in order."""
+    own = [p.q, p.k, v, *(x for x in (p.sinks, p.scale) if isinstance(x, Tensor))]
+    return own + [x for value in (p.score, p.mask, p.bias) if value for x in value.tensors()]
+
+
+class _Totals:
+    """Where the gradients of all tiles are added up, in the compute dtype."""
+
+    def __init__(self, p: Problem, v: Tensor) -> None:
+        def zeros(x: Tensor) -> Tensor:
+            return torch.zeros_like(x, dtype=p.compute_dtype if x.is_floating_point() else None)
+
+        self.q, self.k, self.v = zeros(p.q), zeros(p.k), zeros(v)
+        self.sinks = None if p.sinks is None else zeros(p.sinks)
+        self.scale = zeros(p.scale) if isinstance(p.scale, Tensor) else None
+        self.score = p.score.replaced(zeros)
+        self.bias = None if p.bias is None else p.bias.replaced(zeros)
+        self.mask = [] if p.mask is None else [zeros(x) for x in p.mask.tensors()]
+
+    def found(self) -> list[Tensor]:
+        """In the order of the inputs."""
+        own = [self.q, self.k, self.v, *(x for x in (self.sinks, self.scale) if x is not None)]
+        held = () if self.bias is None else self.bias.tensors()
+        return [*own, *self.score.tensors(), *self.mask, *held]
+
+
+class _Tiles:
+    """The tiles of one piece, and the parts of the totals that they add to."""
+
+    def __init__(
+        self,
+        p: Problem,
+        v: Tensor,
+        cut: tuple[slice, ...],
+        dropping: Dropping | None,
+        totals: _Totals,
+    ) -> None:
+        self.whole, self.cut, self.totals = p, cut, totals
+        self.piece, self.v = p.part(cut), v
+        self.dropping = None if dropping is None else dropping.part(cut)
+        self.dq = cut_lead(totals.q, cut)
+        self.dk, self.dv = p.part_of_keys(totals.k, cut), p.part_of_keys(totals.v, cut)
+        self.score = p.score.replaced(_leaf)
+        self.scale = _leaf(p.scale) if isinstance(p.scale, Tensor) else p.scale
+        self.bias = None if p.bias is None else p.bias.replaced(_leaf)
+
+    def visit(self, block: Rows, dy: Tensor, lse: Tensor, offset: Tensor) -> None:
+        """Add what one block of rows gives; dy (…, rows, e), lse and offset (…, rows, 1)."""
+        p, rows = self.piece, slice(block.start, block.stop)
+        safe = lse.masked_fill(lse.isneginf(), 0)
+        if self.totals.sinks is not None and p.sinks is not None:
+            share = (p.sinks.to(safe.dtype)[..., None, None] - safe).exp() * offset
+            total = self.totals.sinks
+            _add(total[self.cut[-1]] if total.ndim else total, -share.sum((-1, -2)))
+        for run in block.runs:
+            cols = slice(run.start, run.stop)
+            q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
+            z, inputs = self._logits(q, k, rows, cols)
+            weights = z.detach() - safe
+            bias = p.bias_tile(rows, cols)
+            if bias is not None:
+                weights += bias
+            if not run.full:
+                weights = p.hidden(weights, rows, cols)
+            weights.exp_()
+            values = p.per_query_head(taken(self.v, cols).to(dy.dtype))
+            dw = dy @ values.mT
+            stays = weights
+            if self.dropping is not None:
+                factors = self.dropping.factors(rows, cols, dw.dtype)
+                dw, stays = dw.mul_(factors), weights * factors
+            _add(self.dv[..., cols, :], stays.mT @ dy, p.groups)
+            dz = dw.sub_(offset).mul_(weights)
+            if inputs:
+                self._pull(z, inputs, dz, rows, cols)
+            else:
+                _add(self.dq[..., rows, :], (dz @ p.per_query_head(k)).mul_(p.scale))
+                _add(self.dk[..., cols, :], (dz.mT @ q).mul_(p.scale), p.groups)
+            if self.bias is not None and self.totals.bias is not None:
+                self._pull_bias(self.bias, self.totals.bias, dz, rows, cols)
+
+    def _logits(
+        self, q: Tensor, k: Tensor, rows: slice, cols: slice
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The logits of a tile before the bias; and, unless they are plain, what they hang on."""
+        p, scale = self.piece, self.scale
+        if type(p.score) is Dot and p.softcap is None and not isinstance(scale, Tensor):
+            return p.scaled(q, k), []
+        with _differentiable():
+            if isinstance(scale, Tensor) and scale.ndim > 2:
+                scale = cut_lead(scale, self.cut)
+            q, k = _leaf(q), _leaf(k)
+            score = self.score.part(self.cut, self.whole.geometry)
+            return p.replaced(score=score, scale=scale).scaled(q, k), [q, k]
+
+    def _pull(self, z: Tensor, inputs: list[Tensor], dz: Tensor, rows: slice, cols: slice) -> None:
+        """Add the derivatives of the logits z for q, k, score and scale."""
+        totals = self.totals
+        pairs = [(inputs[0], self.dq[..., rows, :]), (inputs[1], self.dk[..., cols, :])]
+        pairs += zip(self.score.tensors(), totals.score.tensors())
+        if isinstance(self.scale, Tensor) and totals.scale is not None:
+            pairs.append((self.scale, totals.scale))
+        _add_derivatives(z, dz, pairs)
+
+    def _pull_bias(self, bias: Bias, total: Bias, dz: Tensor, rows: slice, cols: slice) -> None:
+        """Add the derivatives of the bias: dz itself where it is a tensor."""
+        g, cut = self.whole.geometry, self.cut
+        if isinstance(bias, Given):
+            part = total.part(cut, g).tensors()[0]
+            last = part.shape[-2:]
+            spans = (rows, cols)[2 - len(last) :]
+            at = [slice(None) if n == 1 else span for n, span in zip(last, spans)]
+            _add(part[(..., *at)], dz)
+            return
+        inner = [(a, b) for a, b in zip(bias.parts, total.parts) if isinstance(a, Bias)]
+        for a, b in inner:
+            self._pull_bias(a, b, dz, rows, cols)
+        if inner:
+            return
+        part = self.piece.geometry
+        with _differentiable():
+            at = positions(rows, part.t, part.device), positions(cols, part.s, part.device)
+            tile = bias.part(cut, g).tile(part, *at, dz.dtype)
+        _add_derivatives(tile, dz, list(zip(bias.tensors(), total.tensors())))
+
+
+def _add_derivatives(z: Tensor, dz: Tensor, pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Add to each total the derivative of z, weighed by dz, for its input."""
+    pairs = [(x, total) for x, total in pairs if x.requires_grad]
+    if not pairs or not z.requires_grad:
+        return
+    inputs = [x for x, _ in pairs]
+    with _differentiable():
+        found = torch.autograd.grad(z, inputs, dz.sum_to_size(z.shape), allow_unused=True)
+    for (_, total), x in zip(pairs, found):
+        if x is not None:
+            _add(total, x)
+
+
+def _add(total: Tensor, x: Tensor, groups: int = 1) -> None:
+    """Add x to ``total``, summed over the heads of a group and the axes that ``total`` shares."""
+    if groups > 1:
+        x = x.unflatten(-3, (-1, groups)).sum(-3)
+    total += x if x.shape == total.shape else x.sum_to_size(total.shape)
+
+
+def _leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_() if x.is_floating_point() else x
+
+
+@contextmanager
+def _differentiable() -> Iterator[None]:
+    """Derivatives inside an operator, where PyTorch has switched them off."""
+    keys = torch._C.DispatchKey
+    with (
+        torch._C._SetExcludeDispatchKeyGuard(keys.AutogradFunctionality, False),
+        torch._C._SetExcludeDispatchKeyGuard(keys.AutogradCPU, False),
+        torch._C._SetExcludeDispatchKeyGuard(keys.AutogradCUDA, False),
+        torch.enable_grad(),
+    ):
+        yield

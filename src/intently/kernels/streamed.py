@@ -1,0 +1,62 @@
+"""Weights a few rows at a time, over the columns that these rows may attend, for statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from intently.kernels.problem import Problem
+from intently.kernels.walk import Rows, walk
+
+
+class Block(NamedTuple):
+    """Weights (…, rows, cols) of a part of a matrix; its other columns in these rows are 0."""
+
+    lead: tuple[slice, ...]
+    rows: slice
+    cols: slice
+    weights: Tensor
+
+
+def blocks(problem: Problem, size: int) -> Iterator[Block]:
+    """Yield all weights that are not certainly 0, about ``size`` at a time, in the compute dtype.
+
+    Each block is overwritten by nobody: the caller may change it in place.
+    """
+    p = problem.ready()
+    for cut, found in walk(p, size, max(1, p.geometry.s)):
+        piece = p.part(cut)
+        heads = max(1, math.prod(piece.geometry.lead))
+        for part in found:
+            if not part.runs:
+                continue
+            cols = slice(part.runs[0].start, part.runs[-1].stop)
+            step = max(1, size // (heads * (cols.stop - cols.start)))
+            for start in range(part.start, part.stop, step):
+                rows = slice(start, min(start + step, part.stop))
+                yield Block(cut, rows, cols, _weights(piece, rows, cols, part))
+
+
+def _weights(p: Problem, rows: slice, cols: slice, part: Rows) -> Tensor:
+    z = p.logits(rows, cols)
+    at = cols.start
+    for run in part.runs:
+        z[..., at - cols.start : run.start - cols.start] = -math.inf
+        if not run.full:
+            view = z[..., run.start - cols.start : run.stop - cols.start]
+            p.hidden(view, rows, slice(run.start, run.stop))
+        at = run.stop
+    top = z.amax(-1, keepdim=True)
+    empty = top.isneginf()
+    some = bool(empty.any())
+    if some:
+        z.masked_fill_(empty, 0)
+    w = torch.softmax(z, -1, out=z)
+    if p.sinks is not None:
+        lse = top - w.amax(-1, keepdim=True).log()
+        w *= torch.sigmoid(lse - p.sinks.to(w.dtype)[..., None, None])
+    return w.masked_fill_(empty, 0) if some else w

@@ -1,0 +1,244 @@
+"""Attention in tiles: keys stream past each block of queries under a running maximum.
+
+O(t) memory for every score, mask, bias, sink, softcap and dropout, forward and backward. Blocks
+that the mask leaves empty are never visited. It is one operator of `torch.library`, so that a
+compiled graph holds one node for it.
+
+Source: Milakov & Gimelshein 2018, algorithm 3 (the running maximum); Dao 2023, "FlashAttention-2",
+algorithms 1 and 2 (the tiles and their gradients).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.kernels import eager
+from intently.kernels.derivatives import forward_mode, transformed
+from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.gradients import gradients
+from intently.kernels.problem import Problem, taken
+from intently.kernels.walk import TILE, Rows, walk
+from intently.values import freeze, thaw
+
+
+class Tiled:
+    """y = weights @ v in tiles of about half a million weights; O(t) memory."""
+
+    name = "tiled"
+    note = "first derivatives in O(t) memory; second derivatives build the t × s matrix"
+    device: str | None = None
+
+    def refuses(self, problem: Problem, v: Tensor) -> str | None:
+        """Derivatives that an operator of `torch.library` cannot give."""
+        if transformed():
+            return "torch.func cannot look into an operator with lists of tensors"
+        if forward_mode((*problem.tensors(), v)):
+            return "it has no forward-mode derivative"
+        return None
+
+    def yields(self, problem: Problem, v: Tensor) -> str | None:
+        """A small matrix is faster built at once."""
+        return "the matrix is small" if math.prod(problem.geometry.shape) <= TILE // 4 else None
+
+    def memory(self, problem: Problem, v: Tensor) -> int:
+        """Bytes beside the inputs: the result, its lse, and three tiles at work."""
+        rows = math.prod(problem.geometry.shape[:-1])
+        size = torch.finfo(problem.compute_dtype).bits // 8
+        tiles = 3 * min(problem.matrix_bytes(), TILE * size)
+        return rows * (v.shape[-1] * problem.q.element_size() + size) + tiles
+
+    def multiply(self, problem: Problem, v: Tensor) -> Tensor:
+        """Y (…, h, t, e) in the dtype of q."""
+        own = _axes_of_its_own(v, problem.geometry.lead)
+        if not own:
+            return product(problem, v)[0]
+        last = range(-1 - len(own), -1)
+        wide = v.movedim(own, tuple(last))
+        sizes = wide.shape[-1 - len(own) :]
+        y = product(problem, wide.flatten(-1 - len(own)))[0].unflatten(-1, sizes)
+        return y.movedim(tuple(last), own)
+
+
+def _axes_of_its_own(v: Tensor, lead: tuple[int, ...]) -> tuple[int, ...]:
+    """Leading axes of v that the matrix does not have, or has with size 1, from the right.
+
+    For them the same weights serve many values, as a wider v would be served.
+    """
+    count = v.ndim - 2
+    return tuple(
+        axis - v.ndim
+        for axis in range(count)
+        if axis < count - len(lead) or (lead[axis - count] == 1 and v.shape[axis] > 1)
+    )
+
+
+def product(problem: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return y (…, h, t, e) and the lse (…, h, t) in the compute dtype, both differentiable."""
+    p = problem
+    form, held = freeze(p.score, p.mask, p.bias)
+    scale, number = (p.scale, 1.0) if isinstance(p.scale, Tensor) else (None, float(p.scale))
+    numbers = list(drawn(p)) if p.dropout else []
+    return _tiled(
+        p.q, p.k, v, p.sinks, scale, numbers, held, form, list(p.geometry.lead), number,
+        p.softcap or 0.0, p.dropout,
+    )  # fmt: skip
+
+
+_ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor? scale, Tensor[] numbers, "
+    "Tensor[] held, str form, SymInt[] lead, float number, float softcap, float dropout"
+)
+
+
+@torch.library.custom_op(
+    "intently::tiled", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor)"
+)
+def _tiled(*operands: Any) -> tuple[Tensor, Tensor]:
+    p, v, dropping = _again(*operands)
+    p, v = p.ready(), p.without_unseen(v)
+    y, lse = _results(p, v)
+    for cut, blocks in walk(p):
+        piece, values = p.part(cut), p.part_of_keys(v, cut)
+        keep = dropping and dropping.part(cut)
+        for block in blocks:
+            rows = (*cut, slice(block.start, block.stop))
+            y[rows], lse[rows] = _rows(piece, values, keep, block)
+    return y, lse
+
+
+@_tiled.register_fake
+def _(*operands: Any) -> tuple[Tensor, Tensor]:
+    p, v, _ = _again(*operands)
+    return _results(p, v)
+
+
+def _again(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sinks: Tensor | None,
+    scale: Tensor | None,
+    numbers: list[Tensor],
+    held: list[Tensor],
+    form: str,
+    lead: list[int],
+    number: float,
+    softcap: float,
+    dropout: float,
+) -> tuple[Problem, Tensor, Dropping | None]:
+    """Make the problem again from what the operator was given."""
+    score, mask, bias = thaw(form, held)
+    rate: Any = number if scale is None else scale
+    parts: tuple[Any, ...] = (score, mask, bias, rate, softcap or None, sinks, dropout)
+    dropping = Dropping(numbers[0], numbers[1], dropout) if numbers else None
+    return Problem(q, k, *parts, tuple(lead)), v, dropping
+
+
+def _results(p: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
+    *lead, t, _ = p.geometry.shape
+    return p.q.new_empty((*lead, t, v.shape[-1])), p.q.new_empty((*lead, t), dtype=p.compute_dtype)
+
+
+def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tuple[Tensor, Tensor]:
+    """Y (…, rows, e) and lse (…, rows) of one block of rows.
+
+    Each tile gives the softmax of its own columns, whose largest weight tells the tile's lse; the
+    tiles are then averaged by exp lse.
+    """
+    rows = slice(block.start, block.stop)
+    shape = (*p.geometry.lead, block.stop - block.start)
+    lse = p.q.new_full((*shape, 1), -math.inf, dtype=p.compute_dtype)
+    if p.sinks is not None:
+        lse = p.sinks.to(lse.dtype)[..., None, None].expand(lse.shape)
+    y = lse.new_zeros((*shape, v.shape[-1]))
+    for run in block.runs:
+        cols = slice(run.start, run.stop)
+        z = p.logits(rows, cols) if run.full else p.masked(rows, cols)
+        top = z.amax(-1, keepdim=True)
+        empty = None if run.full and p.bias is None else top.isneginf()
+        if empty is not None:
+            z = z.masked_fill_(empty, 0)
+        w = torch.softmax(z, -1)
+        mine = top - w.amax(-1, keepdim=True).log()
+        if dropping is not None:
+            w *= dropping.factors(rows, cols, w.dtype)
+        part = w @ p.per_query_head(taken(v, cols).to(w.dtype))
+        both = torch.logaddexp(lse, mine)
+        base = both.masked_fill(both.isneginf(), 0)
+        y = y.mul_((lse - base).exp_()).add_(part.mul_((mine - base).exp_()))
+        lse = both
+    return y, lse[..., 0]
+
+
+@torch.library.custom_op(
+    "intently::tiled_backward",
+    mutates_args=(),
+    schema=f"(Tensor dy, Tensor dlse, Tensor y, Tensor lse, bool[] needs, {_ARGUMENTS})"
+    " -> Tensor[]",
+)
+def _tiled_backward(
+    dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
+) -> list[Tensor]:
+    p, v, dropping = _again(*map(_detached, operands))
+    found = gradients(p, v.detach(), dropping, (y, lse), (dy, dlse))
+    return [x for x, wanted in zip(found, needs) if wanted]
+
+
+@_tiled_backward.register_fake
+def _(
+    dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
+) -> list[Tensor]:
+    return [torch.empty_like(x) for x, wanted in zip(_inputs(operands), needs) if wanted]
+
+
+def _inputs(operands: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors that may need a gradient, in the order of `gradients`."""
+    q, k, v, sinks, scale, _, held, *_ = operands
+    return [q, k, v, *(x for x in (sinks, scale) if x is not None), *held]
+
+
+def _detached(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_detached(y) for y in x]
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, sinks, scale, numbers, held, *rest = inputs
+    ctx.save_for_backward(q, k, v, sinks, scale, *output, *numbers, *held)
+    ctx.counts, ctx.rest = (len(numbers), len(held)), rest
+
+
+def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
+    q, k, v, sinks, scale, y, lse, *lists = ctx.saved_tensors
+    numbers, held = lists[: ctx.counts[0]], lists[ctx.counts[0] :]
+    operands = (q, k, v, sinks, scale, numbers, held, *ctx.rest)
+    inputs = _inputs(operands)
+    needs = [x.requires_grad for x in inputs]
+    if torch.is_grad_enabled():
+        found = _twice(operands, [x for x in inputs if x.requires_grad], (dy, dlse))
+    else:
+        found = _tiled_backward(dy, dlse, y, lse, needs, *operands)
+    given = iter(found)
+    each = iter([next(given) if wanted else None for wanted in needs])
+    first = [next(each) for _ in range(3)]
+    optional = [None if x is None else next(each) for x in (sinks, scale)]
+    return (*first, *optional, [None] * len(numbers), list(each), *[None] * len(ctx.rest))
+
+
+def _twice(
+    operands: tuple[Any, ...], inputs: list[Tensor], given: tuple[Tensor, Tensor]
+) -> tuple[Tensor, ...]:
+    """Gradients that can be differentiated once more, by the plain formula."""
+    p, v, dropping = _again(*operands)
+    results = eager.product(p, v, dropping), eager.lse(p)
+    return torch.autograd.grad(
+        results, inputs, given, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+
+
+torch.library.register_autograd("intently::tiled", _derivatives, setup_context=_remember)

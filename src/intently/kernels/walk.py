@@ -1,0 +1,159 @@
+"""How a large matrix is walked: which heads, rows and columns make one tile.
+
+Blocks that the mask leaves empty are never visited; blocks it leaves whole are visited without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from intently.kernels.problem import Problem
+
+TILE = 2**19
+"""Weights in one tile: with its neighbours it stays in the cache of two cores."""
+
+WIDE = 1024
+"""Columns of a tile at most."""
+
+GRAIN = 128
+"""The finest rows and columns at which the mask is asked for its empty and full blocks."""
+
+VISIT = 2**15
+"""What visiting a tile costs beside its arithmetic, in weights."""
+
+EMPTY, FULL = 0, 2
+
+
+class Run(NamedTuple):
+    """Columns start … stop − 1 of a block of rows; ``full`` where the mask allows all of them."""
+
+    start: int
+    stop: int
+    full: bool
+
+
+class Rows(NamedTuple):
+    """Rows start … stop − 1 and the runs of columns that they may attend."""
+
+    start: int
+    stop: int
+    runs: tuple[Run, ...]
+
+
+class Blocks(NamedTuple):
+    """States of the mask, (t / grain, s / grain), as `Mask.blocks` gives them."""
+
+    grain: int
+    states: np.ndarray
+
+    @property
+    def visited(self) -> float:
+        """The share of blocks that are not empty."""
+        return float((self.states != EMPTY).mean()) if self.states.size else 1.0
+
+
+def blocks(problem: Problem) -> Blocks | None:
+    """Ask the mask which blocks are empty and which are full; None without a mask."""
+    if problem.mask is None:
+        return None
+    g = problem.geometry
+    grain = max(GRAIN, 2 ** math.ceil(math.log2(max(g.t, g.s, 1) / 2048)))
+    return Blocks(grain, problem.mask.blocks(g, grain, grain).cpu().numpy())
+
+
+def walk(
+    problem: Problem, tile: int = TILE, wide: int = WIDE
+) -> Iterator[tuple[tuple[slice, ...], list[Rows]]]:
+    """Cut the leading axes into pieces, and say for each which rows and columns to visit.
+
+    A tile has about ``tile`` weights and at most ``wide`` columns.
+    """
+    found = blocks(problem)
+    shared = problem.mask is None or not problem.mask.lead()
+    rows: list[Rows] | None = None
+    for cut in _pieces(problem, found, tile, wide):
+        if rows is None or not shared:
+            rows = _layout(problem.part(cut), found if shared else None, tile, wide)
+        yield cut, rows
+
+
+def _pieces(
+    problem: Problem, found: Blocks | None, tile: int, wide: int
+) -> Iterator[tuple[slice, ...]]:
+    """Cut the leading axes so that a tile of one piece holds about ``tile`` weights."""
+    g = problem.geometry
+    width = min(g.s if found is None else g.s * found.visited, wide)
+    room = max(1, round(tile / max(1, min(g.t, 4 * GRAIN if found is None else GRAIN) * width)))
+    steps: list[int] = []
+    for axis, size in enumerate(reversed(g.lead)):
+        step = -(-size // -(-size // room)) if size else 1
+        if axis == 0 and problem.groups > 1:
+            step = _whole_groups(step, problem.groups)
+        room = room // step if step == size else 1
+        steps.insert(0, step)
+    for start in product(*(range(0, size, step) for size, step in zip(g.lead, steps))):
+        yield tuple(slice(i, min(i + step, n)) for i, step, n in zip(start, steps, g.lead))
+
+
+def _whole_groups(step: int, n: int) -> int:
+    if step >= n:
+        return step - step % n
+    return next(k for k in range(step, 0, -1) if n % k == 0)
+
+
+def _layout(problem: Problem, found: Blocks | None, tile: int, wide: int) -> list[Rows]:
+    """Return the blocks of rows of a piece, each with the columns worth visiting."""
+    g = problem.geometry
+    if not g.s:
+        return [Rows(0, g.t, ())]
+    heads = max(1, math.prod(g.lead))
+    found = found or blocks(problem)
+    if found is None:
+        tall = min(4 * GRAIN, max(GRAIN, tile // (heads * min(g.s, wide))))
+        runs = tuple(Run(c, min(c + wide, g.s), True) for c in range(0, g.s, wide))
+        return [Rows(r, min(r + tall, g.t), runs) for r in range(0, g.t, tall)]
+    best, least = [], math.inf
+    for tall in (1, 2, 4):
+        columns = max(1, tile // (heads * tall * found.grain)) if wide < g.s else g.s
+        rows = _rows(found, tall, min(wide, columns), g.t, g.s)
+        visits = [(r.stop - r.start) * (c.stop - c.start) for r in rows for c in r.runs]
+        cost = heads * sum(visits) + VISIT * len(visits)
+        if cost < least:
+            best, least = rows, cost
+    return best
+
+
+def _rows(found: Blocks, tall: int, columns: int, t: int, s: int) -> list[Rows]:
+    """Join ``tall`` rows of blocks and cut each into runs of at most ``columns`` columns."""
+    grain, states = found
+    if tall > 1:
+        padded = np.pad(states, ((0, -len(states) % tall), (0, 0)), "edge")
+        padded = padded.reshape(-1, tall, states.shape[1])
+        low = padded.min(1)
+        states = np.where(low == padded.max(1), low, 1)
+    wide = max(1, columns // grain)
+    return [
+        Rows(i * tall * grain, min((i + 1) * tall * grain, t), _runs(row, grain, wide, s))
+        for i, row in enumerate(states)
+    ]
+
+
+def _runs(row: np.ndarray, grain: int, wide: int, s: int) -> tuple[Run, ...]:
+    """Neighbouring blocks of one state, joined into runs of at most ``wide`` blocks."""
+    ends = [*np.flatnonzero(row[1:] != row[:-1]) + 1, len(row)]
+    runs: list[Run] = []
+    start = 0
+    for end in map(int, ends):
+        if end > start and row[start] != EMPTY:
+            full = bool(row[start] == FULL)
+            runs += [
+                Run(c * grain, min(min(c + wide, end) * grain, s), full)
+                for c in range(start, end, wide)
+            ]
+        start = end
+    return tuple(runs)

@@ -1,0 +1,62 @@
+"""What kernels ask of a mask: which blocks of the matrix it leaves empty, and which it fills.
+
+The states are numbers in an order: of two rules joined with ``&`` a block has the least of both
+states, with ``|`` the greatest, and ``~`` turns the order round. Where one of them is PARTIAL the
+result may be emptier or fuller than that says; EMPTY and FULL are always certain.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from intently.masks.geometry import Geometry
+
+EMPTY, PARTIAL, FULL = 0, 1, 2
+
+
+class Edges(NamedTuple):
+    """First and last query (R, 1) and key (1, C) of each block, all included."""
+
+    top: Tensor
+    bottom: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def edges(g: Geometry, rows: int, cols: int) -> Edges:
+    """Return the edges of the blocks of rows × cols entries of the matrix ``g``."""
+    top = torch.arange(0, g.t, rows, device=g.device)[:, None]
+    left = torch.arange(0, g.s, cols, device=g.device)[None]
+    bottom = (top + rows - 1).clamp(max=g.t - 1)
+    return Edges(top, bottom, left, (left + cols - 1).clamp(max=g.s - 1))
+
+
+def states(g: Geometry, rows: int, cols: int, empty: Tensor, full: Tensor) -> Tensor:
+    """Return int8 (⌈t/rows⌉, ⌈s/cols⌉) from what is certainly empty and certainly full."""
+    found = full.to(torch.int8) - empty.to(torch.int8) + PARTIAL
+    return found.expand(-(-g.t // rows), -(-g.s // cols))
+
+
+def reduced(allow: Tensor, rows: int, cols: int) -> Tensor:
+    """Return the states of the blocks of a rule written out, (…, t or 1, s or 1)."""
+    t, s = allow.shape[-2:]
+    rows, cols = rows if t > 1 else 1, cols if s > 1 else 1
+    allow = allow.reshape(allow.shape[:-2].numel(), t, s)
+    some, every = allow.any(0), allow.all(0)
+    return _any(some, rows, cols).to(torch.int8) + (~_any(~every, rows, cols)).to(torch.int8)
+
+
+def _any(x: Tensor, rows: int, cols: int) -> Tensor:
+    """Whether each block of x (t, s) holds a True."""
+    t, s = x.shape
+    x = F.pad(x, (0, -s % cols, 0, -t % rows))
+    return x.reshape(-(-t // rows), rows, -(-s // cols), cols).any(3).any(1)
+
+
+def step_within(size: int, memory: int) -> int:
+    """How many rows of ``size`` entries fit in ``memory`` entries; at least one."""
+    return max(1, memory // max(1, size))

@@ -1,0 +1,21 @@
+"""Positions: what tells attention the order of its inputs.
+
+`sinusoidal` and `Learned` are added to the embeddings; `Rotary` turns queries and keys, so that
+their dot product knows how far apart they are, and its scalings stretch it to longer texts.
+"""
+
+from intently.positions.absolute import Learned, sinusoidal
+from intently.positions.rotary import Rotary
+from intently.positions.scaling import DynamicNTK, Linear, Llama3, LongRope, Scaling, YaRN
+
+__all__ = [
+    "DynamicNTK",
+    "Learned",
+    "Linear",
+    "Llama3",
+    "LongRope",
+    "Rotary",
+    "Scaling",
+    "YaRN",
+    "sinusoidal",
+]

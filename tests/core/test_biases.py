@@ -1,0 +1,471 @@
+"""Biases against the formulas of their papers, entry by entry, and against other libraries."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from intently.biases import Bias, Given, alibi, as_bias, indexed, relative_buckets
+from intently.errors import ArgumentError, KindError
+from intently.masks.geometry import Geometry
+from intently.values import freeze, thaw
+
+from .formula import random
+
+CPU = torch.device("cpu")
+SIZES = [(5, 5), (3, 7), (7, 3), (1, 9), (4, 1)]
+
+
+def geometry(*shape: int) -> Geometry:
+    return Geometry(shape[:-2], shape[-2], shape[-1], CPU)
+
+
+def whole(bias: Bias, g: Geometry, dtype: torch.dtype | None = torch.float64) -> Tensor:
+    return bias.tile(g, torch.arange(g.t), torch.arange(g.s), dtype).expand(g.shape)
+
+
+def table(buckets: int, h: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return random(buckets, h, dtype=dtype)
+
+
+def slope(i: int, n: int) -> float:
+    """Slope of head i of n, as the paper's appendix says it for any n."""
+    power = 2 ** math.floor(math.log2(n))
+    if i < power:
+        return 2 ** (-8 * (i + 1) / power)
+    return 2 ** (-8 * (2 * (i - power) + 1) / (2 * power))
+
+
+def by_hand(g: Geometry, entry: Callable[[int, int, int], float], starts: list[int]) -> Tensor:
+    """``entry(head, position of the query, key)`` for every entry of a matrix (b, h, t, s)."""
+    b, h = g.lead
+    return torch.tensor(
+        [
+            [[[entry(n, starts[r] + i, j) for j in range(g.s)] for i in range(g.t)]
+             for n in range(h)] for r in range(b)
+        ],
+        dtype=torch.float64,
+    ).reshape(g.shape)  # fmt: skip
+
+
+def biases(b: int, h: int, t: int, s: int) -> dict[str, Bias]:
+    """One of each kind for a matrix (b=2, h, t, s), float64."""
+    offset = torch.tensor([1, s - t])
+    return {
+        "given": Given(random(b, h, t, s)),
+        "given, 2-D": Given(random(t, s)),
+        "given, per key": Given(random(b, 1, 1, s)),
+        "given, per query": Given(random(h, t, 1)),
+        "given, 1-D": Given(random(s)),
+        "given, scalar": Given(torch.tensor(0.5, dtype=torch.float64)),
+        "alibi": alibi(),
+        "alibi, heads": alibi(h),
+        "alibi, offset": alibi(offset=2),
+        "alibi, offset of each row": alibi(offset=offset),
+        "alibi, slopes": alibi(slopes=random(h).abs()),
+        "alibi, one slope": alibi(slopes=torch.tensor(0.25, dtype=torch.float64)),
+        "buckets": relative_buckets(table(8, h), max_distance=6),
+        "buckets, one for all heads": relative_buckets(table(8, 1)),
+        "buckets, past": relative_buckets(table(5, h), max_distance=4, bidirectional=False),
+        "buckets, offset": relative_buckets(table(8, h), max_distance=6, offset=-1),
+        "buckets, offset of each row": relative_buckets(table(8, h), offset=offset),
+        "sum": alibi(offset=offset) + relative_buckets(table(8, h)) + random(b, 1, t, s),
+    }
+
+
+KINDS = list(biases(2, 3, 4, 6))
+
+
+@pytest.mark.parametrize("h", [1, 2, 3, 6, 8, 12, 20])
+@pytest.mark.parametrize(("t", "s"), SIZES)
+def test_alibi_is_the_papers_formula(h: int, t: int, s: int) -> None:
+    g = geometry(2, h, t, s)
+    want = by_hand(g, lambda n, p, j: -slope(n, h) * abs(j - p), [s - t, s - t])
+    for bias in (alibi(), alibi(h)):
+        torch.testing.assert_close(whole(bias, g), want, rtol=1e-14, atol=0)
+
+
+def test_alibi_with_offsets_and_slopes() -> None:
+    g = geometry(2, 2, 3, 5)
+    slopes = [0.5, 2.0]
+    for offset, starts in ((0, [0, 0]), (torch.tensor([4, 1]), [4, 1])):
+        want = by_hand(g, lambda n, p, j: -slopes[n] * abs(j - p), starts)
+        got = whole(alibi(slopes=slopes, offset=offset), g)
+        assert torch.equal(got, want)
+
+
+def test_alibis_slopes_are_those_of_bloom() -> None:
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    for h in (1, 2, 4, 6, 8, 12, 16, 25):
+        keys = build_alibi_tensor(torch.ones(1, 7), h, torch.float32).reshape(h, 1, 7)
+        ours = whole(alibi(h), geometry(1, h, 1, 7), torch.float32)[0]
+        torch.testing.assert_close(ours, keys - keys[..., -1:], rtol=1e-6, atol=1e-6)
+
+
+def bucket(distance: int, buckets: int, far: int, both: bool) -> int:
+    """The rule of T5 in whole numbers: away ≥ m · (far / m)^(k / (n − m)) without a logarithm."""
+    n = buckets // 2 if both else buckets
+    m = n // 2
+    away = abs(distance) if both else max(0, -distance)
+    steps = range(1, n - m)
+    reached = sum(away ** (n - m) * m**k >= m ** (n - m) * far**k for k in steps)
+    return (away if away < m else m + reached) + (n if both and distance > 0 else 0)
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize(("buckets", "far"), [(4, 5), (8, 6), (8, 16), (32, 128)])
+def test_buckets_are_the_papers(buckets: int, far: int, both: bool) -> None:
+    g = geometry(1, 1, 1, 600)
+    numbers = torch.arange(float(buckets), dtype=torch.float64)[:, None]
+    bias = relative_buckets(numbers, max_distance=far, bidirectional=both, offset=300)
+    want = [bucket(j - 300, buckets, far, both) for j in range(600)]
+    assert whole(bias, g).flatten().tolist() == want
+
+
+def t5(buckets: int, h: int, far: int, both: bool) -> Any:
+    from transformers import T5Config
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = T5Config(
+        d_model=8, d_kv=4, num_heads=h, is_decoder=not both,
+        relative_attention_num_buckets=buckets, relative_attention_max_distance=far,
+    )  # fmt: skip
+    return T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize(("buckets", "far"), [(32, 128), (8, 20), (20, 33)])
+def test_buckets_are_those_of_transformers(buckets: int, far: int, both: bool) -> None:
+    layer = t5(buckets, 3, far, both)
+    weight = layer.relative_attention_bias.weight
+    bias = relative_buckets(weight, max_distance=far, bidirectional=both)
+    for t, s in [(1, 1), (5, 5), (40, 40), (170, 300), (300, 170)]:
+        theirs = layer.compute_bias(t, s)
+        ours = relative_buckets(weight, max_distance=far, bidirectional=both, offset=0)
+        assert torch.equal(whole(ours, geometry(1, 3, t, s), None), theirs)
+    for past in (0, 3, 150):
+        theirs = layer.compute_bias(2, past + 2, past_seen_tokens=past)
+        assert torch.equal(whole(bias, geometry(1, 3, 2, past + 2), None), theirs)
+
+
+def test_the_tables_gradient_is_that_of_transformers() -> None:
+    layer = t5(8, 3, 20, True)
+    weight = layer.relative_attention_bias.weight
+    up = random(1, 3, 6, 50, dtype=torch.float32)
+    (theirs,) = torch.autograd.grad(layer.compute_bias(6, 50, past_seen_tokens=44), weight, up)
+    bias = relative_buckets(weight, max_distance=20)
+    (ours,) = torch.autograd.grad(whole(bias, geometry(1, 3, 6, 50), None), weight, up)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("t", "s"), SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiles_are_pieces_of_the_whole(kind: str, t: int, s: int) -> None:
+    g = geometry(2, 3, t, s)
+    bias = biases(*g.shape)[kind]
+    full = whole(bias, g)
+    every = torch.arange(t), torch.arange(s)
+    for rows in (every[0][1:], every[0][:2], every[0].flip(0), every[0][::2], every[0][:0]):
+        for cols in (every[1][1:3], every[1].flip(0), every[1][::2], every[1][:0]):
+            tile = bias.tile(g, rows, cols, torch.float64)
+            got = tile.expand(2, 3, len(rows), len(cols))
+            assert torch.equal(got, full[:, :, rows][..., cols])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pointwise_is_the_whole(kind: str) -> None:
+    g = geometry(2, 3, 4, 6)
+    bias = biases(*g.shape)[kind]
+    at = torch.meshgrid(*(torch.arange(n) for n in g.shape), indexing="ij")
+    got = bias.at(g, at[:2], at[2], at[3]).double().expand(g.shape)
+    torch.testing.assert_close(got, whole(bias, g), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pointwise_under_vmap(kind: str) -> None:
+    """As FlexAttention asks: 0-dimensional indices, one vmap an axis."""
+    g = geometry(2, 3, 4, 6)
+    bias = biases(*g.shape)[kind]
+
+    def entry(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return bias.at(g, (b, h), i, j) + 0.0 * i
+
+    asked = entry
+    for axis in reversed(range(4)):
+        asked = torch.vmap(asked, in_dims=tuple(0 if n == axis else None for n in range(4)))
+    got = asked(*(torch.arange(n) for n in g.shape)).double()
+    torch.testing.assert_close(got, whole(bias, g), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "cut",
+    [
+        (slice(None), slice(None)), (slice(1, 2), slice(None)), (slice(0, 2), slice(1, 3)),
+        (slice(0, 1), slice(2, 3)), (slice(0, 1), slice(0, 3)), (1, slice(0, 2)), (0, 2),
+        (slice(0, 2), 1),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_part_is_the_piece(kind: str, cut: tuple[slice | int, ...]) -> None:
+    g = geometry(2, 3, 4, 6)
+    bias = biases(*g.shape)[kind]
+    want = whole(bias, g)[cut]
+    part, smaller = bias.part(cut, g), geometry(*want.shape)
+    torch.testing.assert_close(whole(part, smaller), want, rtol=1e-14, atol=0)
+    at = torch.meshgrid(*(torch.arange(n) for n in want.shape), indexing="ij")
+    got = part.at(smaller, at[:-2], at[-2], at[-1]).double().expand(want.shape)
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "index",
+    [
+        (1,), (slice(0, 1),), ([1, 0, 1],), (slice(None), [2, 0]), ([0, 1], [2, 1]), (None, 1),
+        (torch.tensor([[0, 1], [1, 1]]), slice(1, 3)), (torch.tensor([True, False]),),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_under_any_index_of_the_leading_axes(kind: str, index: tuple[Any, ...]) -> None:
+    g = geometry(2, 3, 4, 6)
+    bias = biases(*g.shape)[kind]
+    want = whole(bias, g)[index]
+    smaller = geometry(*want.shape)
+    part = indexed(bias, g, index)
+    torch.testing.assert_close(whole(part, smaller), want, rtol=1e-14, atol=0)
+    at = torch.meshgrid(*(torch.arange(n) for n in want.shape), indexing="ij")
+    got = part.at(smaller, at[:-2], at[-2], at[-1]).double().expand(want.shape)
+    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+    again = thaw(*freeze(part))[0]
+    assert isinstance(again, Bias) and torch.equal(whole(again, smaller), whole(part, smaller))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_made_again_from_its_parts(kind: str) -> None:
+    g = geometry(2, 3, 4, 6)
+    bias = biases(*g.shape)[kind]
+    again = thaw(*freeze(bias))[0]
+    assert isinstance(again, Bias) and repr(again) == repr(bias)
+    assert ast.literal_eval(repr(bias.frozen())) == bias.frozen()
+    assert torch.equal(whole(again, g), whole(bias, g))
+    moved = bias.replaced(lambda x: x + 1)
+    assert all(torch.equal(a, b + 1) for a, b in zip(moved.tensors(), bias.tensors()))
+
+
+def test_matrices_without_heads() -> None:
+    g = geometry(3, 4)
+    apart = (torch.arange(4) - torch.arange(3)[:, None] - 1).abs()
+    assert torch.equal(whole(alibi(), g), -apart * 2.0**-8)
+    assert torch.equal(whole(alibi(slopes=[2.0]), g), -apart * 2.0)
+    numbers = torch.arange(8.0)[:, None]
+    assert whole(relative_buckets(numbers, max_distance=8), g)[0].tolist() == [1, 0, 5, 6]
+    for bias in (alibi(1), relative_buckets(numbers)):
+        bias.check(g)
+        assert bias.tile(g, torch.arange(3), torch.arange(4)).shape == (3, 4)
+
+
+def test_dtypes() -> None:
+    g = geometry(2, 3, 4, 6)
+    half = torch.bfloat16
+    assert whole(alibi(), g, None).dtype is torch.float64
+    assert whole(alibi(slopes=torch.ones(3, dtype=half)), g, None).dtype is torch.float32
+    assert whole(relative_buckets(table(8, 3, half)), g, None).dtype is half
+    for bias in (alibi(), relative_buckets(table(8, 3)), Given(random(4, 6)), alibi() + alibi()):
+        for dtype in (torch.float32, torch.float64):
+            assert whole(bias, g, dtype).dtype is dtype
+
+
+def test_far_positions_are_exact() -> None:
+    """Distances are whole numbers before they become floats: 2^24 + 1 exists."""
+    far = 2**30
+    g = Geometry((1, 1), far, far, CPU)
+    rows, near = torch.tensor([far - 1]), torch.arange(far - 3, far)
+    for cols, want in ((near, [-2, -1, 0]), (near - 99_999, [-100_001, -100_000, -99_999])):
+        got = alibi(slopes=[1.0]).tile(g, rows, cols, torch.float32)
+        assert got.flatten().tolist() == want
+        assert alibi(slopes=[1.0]).at(g, (), rows, cols).tolist() == want
+
+
+@pytest.mark.parametrize("rows", [torch.arange(3), torch.tensor([2, 0, 3])], ids=["run", "picked"])
+def test_gradcheck(rows: Tensor) -> None:
+    g, cols = geometry(2, 3, 4, 6), torch.arange(1, 6)
+
+    def tile(*tensors: Tensor) -> Tensor:
+        numbers, slopes, free = tensors
+        bias = relative_buckets(numbers, max_distance=4) + alibi(slopes=slopes) + free
+        return bias.tile(g, rows, cols)
+
+    held = tuple(x.requires_grad_() for x in (table(6 + 2, 3), random(3), random(2, 1, 4, 6)))
+    assert torch.autograd.gradcheck(tile, held)
+    assert torch.autograd.gradgradcheck(tile, held)
+
+
+def test_tiles_in_a_compiled_graph() -> None:
+    g = geometry(2, 3, 4, 6)
+    bias = alibi() + relative_buckets(table(8, 3)) + random(4, 6)
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def tile(rows: Tensor, cols: Tensor) -> Tensor:
+        return bias.tile(g, rows, cols, torch.float64)
+
+    got = tile(torch.arange(4), torch.arange(6)).expand(g.shape)
+    torch.testing.assert_close(got, whole(bias, g))
+
+
+def test_small_tiles_hold_nothing_of_the_whole() -> None:
+    """A tile of a matrix with 10^12 entries: anything of size t × s could not be built."""
+    g = geometry(1, 8, 10**6, 10**6)
+    rows, cols = torch.arange(500_000, 500_064), torch.arange(999_000, 999_128)
+    shared = Given(torch.zeros(1, 1).expand(10**6, 10**6))
+    for bias in (alibi(), relative_buckets(table(32, 8)), shared):
+        assert bias.tile(g, rows, cols).expand(1, 8, 64, 128).shape == (1, 8, 64, 128)
+    assert shared.tile(g, rows, cols).storage_offset() == 0
+
+
+@pytest.mark.parametrize(
+    ("bias", "text"),
+    [
+        (alibi(), "alibi()"),
+        (alibi(8), "alibi(8)"),
+        (alibi(8, offset=3), "alibi(8, offset=3)"),
+        (alibi(offset=torch.tensor([1, 2])), "alibi(offset=[1, 2])"),
+        (alibi(slopes=[0.5, 0.25]), "alibi(slopes=[0.5, 0.25])"),
+        (alibi(slopes=torch.ones(100)), "alibi(slopes=100 tensor)"),
+        (relative_buckets(torch.ones(32, 8)), "relative_buckets(32×8 tensor)"),
+        (
+            relative_buckets(torch.ones(9, 8), max_distance=64, bidirectional=False, offset=2),
+            "relative_buckets(9×8 tensor, max_distance=64, bidirectional=False, offset=2)",
+        ),
+        (Given(torch.ones(2, 1, 3)), "Given(2×1×3 tensor)"),
+        (Given(torch.tensor(1.0)), "Given(scalar tensor)"),
+        (alibi(8) + torch.ones(2, 3), "alibi(8) + Given(2×3 tensor)"),
+        (torch.ones(2, 3) + alibi(8), "Given(2×3 tensor) + alibi(8)"),
+        (alibi(8) + (alibi(4) + alibi(2)), "alibi(8) + (alibi(4) + alibi(2))"),
+        (alibi(8) + alibi(4) + alibi(2), "alibi(8) + alibi(4) + alibi(2)"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_repr_is_as_it_was_written(bias: Bias, text: str) -> None:
+    assert repr(bias) == text
+
+
+def test_as_bias() -> None:
+    bias = alibi()
+    assert as_bias(bias) is bias
+    held = as_bias(torch.ones(2))
+    assert isinstance(held, Given) and torch.equal(held.tensor, torch.ones(2))
+
+
+WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (
+        lambda: as_bias(torch.ones(2, 2, dtype=torch.bool)), KindError,
+        "bias: expected a floating-point tensor added to the scores; got torch.bool. Boolean "
+        "tensors are masks: mask=.",
+    ),
+    (
+        lambda: as_bias(1.0), KindError,  # type: ignore[arg-type]
+        "bias: expected a floating-point tensor added to the scores; got float.",
+    ),
+    (
+        lambda: alibi() + "far", KindError,  # type: ignore[operator]
+        "bias: expected a floating-point tensor added to the scores; got str.",
+    ),
+    (
+        lambda: Given(torch.ones(4, 2)).check(geometry(2, 4)), ArgumentError,
+        "bias: expected a shape that broadcasts to (…, t, s) = (2, 4); got shape (4, 2).",
+    ),
+    (
+        lambda: Given(torch.ones(2, 4, 5)).check(geometry(2, 3, 4, 5)), ArgumentError,
+        "bias: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
+        "(2, 4, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
+        "(b, 1, t, s).",
+    ),
+    (
+        lambda: Given(torch.ones(2, 3, device="meta")).check(geometry(2, 3)), KindError,
+        "bias: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
+        "meta.",
+    ),
+    (
+        lambda: (alibi() + torch.ones(5)).check(geometry(2, 3)), ArgumentError,
+        "bias: expected a shape that broadcasts to (…, t, s) = (2, 3); got shape (5,).",
+    ),
+    (
+        lambda: alibi(4).check(geometry(2, 3, 5, 5)), ArgumentError,
+        "heads: expected one entry for each head of the matrix, h=3; got 4 heads. Heads are axis "
+        "−3.",
+    ),
+    (
+        lambda: alibi(slopes=[1.0, 2.0]).check(geometry(2, 3, 5, 5)), ArgumentError,
+        "slopes: expected one entry for each head of the matrix, h=3; got shape (2,).",
+    ),
+    (
+        lambda: alibi(slopes=torch.ones(3, device="meta")).check(geometry(2, 3, 5, 5)), KindError,
+        "slopes: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
+        "meta.",
+    ),
+    (
+        lambda: relative_buckets(torch.ones(8, 2)).check(geometry(5, 5)), ArgumentError,
+        "table: expected one entry for each head of the matrix, h=1; got shape (8, 2).",
+    ),
+    (
+        lambda: alibi(offset=torch.tensor([1, 2])).check(geometry(3, 4, 5, 5)), ArgumentError,
+        "offset: expected a shape that matches the leftmost leading axes (3, 4); got shape (2,).",
+    ),
+    (
+        lambda: alibi(offset=1.5), KindError,  # type: ignore[arg-type]
+        "offset: expected integers; got dtype torch.float32.",
+    ),
+    (lambda: alibi(0), ArgumentError, "heads: expected an int ≥ 1; got 0."),
+    (
+        lambda: alibi(2, [0.1, 0.2]), ArgumentError,
+        "slopes: expected either heads or slopes; got heads=2 and slopes. Slopes hold one entry "
+        "for each head.",
+    ),
+    (
+        lambda: alibi(slopes=torch.ones(2, 2)), ArgumentError,
+        "slopes: expected shape (h,) or (); got shape (2, 2).",
+    ),
+    (
+        lambda: alibi(slopes=torch.ones(2).long()), KindError,
+        "slopes: expected a floating-point tensor; got dtype torch.int64.",
+    ),
+    (
+        lambda: alibi(slopes="steep"), KindError,  # type: ignore[arg-type]
+        "slopes: expected a floating-point tensor; got 'steep'.",
+    ),
+    (
+        lambda: relative_buckets(torch.ones(8)), ArgumentError,
+        "table: expected shape (buckets, h); got shape (8,).",
+    ),
+    (
+        lambda: relative_buckets(torch.ones(7, 2)), ArgumentError,
+        "table: expected shape (buckets, h) with an even number ≥ 4 of buckets; got shape (7, 2). "
+        "One half is for keys before the query, the other for those ahead of it.",
+    ),
+    (
+        lambda: relative_buckets(torch.ones(1, 2), bidirectional=False), ArgumentError,
+        "table: expected shape (buckets, h) with at least 2 of buckets; got shape (1, 2).",
+    ),
+    (
+        lambda: relative_buckets(torch.ones(32, 2), max_distance=8), ArgumentError,
+        "max_distance: expected an int ≥ 9; got 8.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"), WORDS, ids=lambda c: c[:40] if isinstance(c, str) else ""
+)
+@pytest.mark.usefixtures("as_users_call")
+def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(text), str(caught.value)

@@ -1,0 +1,408 @@
+"""What masks know without being asked entry by entry: blocks, seen keys, parts, single entries."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import intently as it
+from intently.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
+from intently.masks.queries import MOST
+from intently.masks.rule import Mask, seen_exactly
+from intently.values import freeze, thaw
+
+from .formula import families
+
+CPU = torch.device("cpu")
+SIZES = [(2, 2, 5, 7), (2, 2, 7, 5), (2, 3, 6, 6), (2, 1, 1, 6), (2, 2, 1, 1), (2, 2, 8, 8)]
+BLOCKS = [(1, 1), (2, 3), (3, 2), (4, 4), (16, 16)]
+
+
+def counted(dense: Tensor, rows: int, cols: int) -> Tensor:
+    """States of the blocks of a written-out mask (…, t, s), by looking at every entry."""
+    t, s = dense.shape[-2:]
+    found = torch.full((math.ceil(t / rows), math.ceil(s / cols)), PARTIAL, dtype=torch.int8)
+    for n in range(found.shape[0]):
+        for m in range(found.shape[1]):
+            block = dense[..., n * rows : n * rows + rows, m * cols : m * cols + cols]
+            found[n, m] = EMPTY if not block.any() else FULL if block.all() else PARTIAL
+    return found
+
+
+def certain(mask: Mask, g: Geometry, rows: int, cols: int, exact: bool = False) -> None:
+    """Compare what the mask says about its blocks with what they hold."""
+    found = mask.blocks(g, rows, cols)
+    true = counted(mask.dense(g).expand(g.shape), rows, cols)
+    assert found.dtype is torch.int8
+    assert found.shape == true.shape
+    wrong = (found != true) & (exact | (found != PARTIAL))
+    assert not wrong.any(), f"{mask} in blocks of {rows} × {cols}:\n{found}\nbut\n{true}"
+
+
+def of_size(size: tuple[int, int, int, int], family: str) -> tuple[Mask, Geometry]:
+    b, h, t, s = size
+    mask = families(b, h, t, s).get(family, (None,))[0]
+    if mask is None:
+        pytest.skip("no mask of this size")
+    return mask, Geometry((b, h), t, s, CPU)
+
+
+every_family = pytest.mark.parametrize("family", families(2, 2, 6, 6))
+every_size = pytest.mark.parametrize("size", SIZES, ids=str)
+
+
+@every_size
+@every_family
+def test_every_familys_blocks(family: str, size: tuple[int, int, int, int]) -> None:
+    mask, g = of_size(size, family)
+    for rows, cols in BLOCKS:
+        certain(mask, g, rows, cols)
+        slow = Mask.blocks(mask, g, rows, cols)
+        assert torch.equal(slow, counted(mask.dense(g).expand(g.shape), rows, cols)), "the default"
+    certain(mask.part((1, 0), g), g._replace(lead=()), 1, 1, exact=True)
+
+
+shapes = st.tuples(*[st.integers(1, 12)] * 2)
+sides = st.tuples(*[st.integers(1, 6)] * 2)
+shifts = st.one_of(
+    st.none(), st.integers(-14, 14), st.lists(st.integers(-14, 14), min_size=2, max_size=2)
+)
+
+
+def tensor_if_list(x: int | list[int] | None) -> int | Tensor | None:
+    return torch.tensor(x) if isinstance(x, list) else x
+
+
+@st.composite
+def rules(draw: st.DrawFn, t: int, s: int, exact: bool = False) -> Mask:
+    """Draw a mask for a matrix (2, 2, t, s); ``exact`` those that find exactly their blocks."""
+    kinds = ["causal", "window", "padding", "prefix", "sorted segments"]
+    kind = draw(st.sampled_from(kinds if exact else [*kinds, "segments", "dilated", "allowed"]))
+    seed = np.random.default_rng(draw(st.integers(0, 9999)))
+    if kind == "causal":
+        return it.causal(tensor_if_list(draw(shifts)))
+    if kind == "window":
+        before, after = draw(sides)
+        return it.window(before - 1, after - 1, tensor_if_list(draw(shifts)))
+    if kind == "dilated":
+        return it.dilated(draw(st.integers(1, 20)), tensor_if_list(draw(shifts)))
+    if kind == "padding":
+        return it.padding(torch.tensor(draw(st.tuples(*[st.integers(0, s)] * 2))))
+    if kind == "prefix":
+        n = draw(
+            st.one_of(st.integers(0, s + 1), st.lists(st.integers(0, s), min_size=2, max_size=2))
+        )
+        return it.prefix(torch.tensor(n) if isinstance(n, list) else n)
+    if kind == "allowed":
+        lead = draw(st.sampled_from([(), (2,), (2, 1), (1, 2), (2, 2)]))
+        last = draw(st.sampled_from([(t, s), (1, s), (t, 1)]))
+        return it.allowed(torch.tensor(seed.random((*lead, *last)) < draw(st.floats(0, 1))))
+    lead = draw(st.sampled_from([(), (2,), (2, 2), (1,)]))
+    q, k = (torch.tensor(seed.integers(0, 6, (*lead, n))) for n in (t, s))
+    if kind == "sorted segments":
+        q, k = q.sort(-1).values, k.sort(-1).values
+    return it.segments(q) if t == s and draw(st.booleans()) else it.segments(q, k)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), shape=shapes, block=sides)
+def test_closed_forms_find_exactly_the_blocks(
+    data: st.DataObject, shape: tuple[int, int], block: tuple[int, int]
+) -> None:
+    mask = data.draw(rules(*shape, exact=True))
+    certain(mask, Geometry((2, 2), *shape, CPU), *block, exact=True)
+
+
+@settings(max_examples=300)
+@given(data=st.data(), shape=shapes, block=sides)
+def test_joined_rules(data: st.DataObject, shape: tuple[int, int], block: tuple[int, int]) -> None:
+    """Blocks are certain; seen, the single entries and the parts are exact."""
+    mask = data.draw(rules(*shape))
+    for _ in range(data.draw(st.integers(0, 3))):
+        other = data.draw(rules(*shape))
+        mask = data.draw(st.sampled_from([mask & other, mask | other, ~mask & other]))
+    g = Geometry((2, 2), *shape, CPU)
+    certain(mask, g, *block)
+    dense = mask.dense(g).expand(g.shape)
+    seen = mask.seen(g)
+    seen = torch.ones(g.s, dtype=torch.bool) if seen is None else seen
+    assert torch.equal(seen.expand(2, 2, g.s), dense.any(-2)), "seen"
+    assert not mask.allows_all(g) or bool(dense.all())
+    assert torch.equal(at_every_entry(mask, g), dense), "at"
+    for cut in ((slice(1, 2), slice(None)), (slice(None), slice(0, 1)), (1, slice(0, 2)), (-1, 0)):
+        lead = tuple(dense[cut].shape[:-2])
+        part, h = mask.part(cut, g), g._replace(lead=lead)
+        part.check(h)
+        assert torch.equal(part.dense(h).expand(h.shape), dense[cut]), cut
+        certain(part, h, *block)
+        certain(part, h, 1, 1, exact=not lead)
+
+
+def at_every_entry(mask: Mask, g: Geometry) -> Tensor:
+    every = torch.meshgrid(*[torch.arange(n) for n in g.shape], indexing="ij")
+    return mask.at(g, every[:-2], every[-2], every[-1]).expand(g.shape)
+
+
+@every_size
+@every_family
+def test_single_entries(family: str, size: tuple[int, int, int, int]) -> None:
+    mask, g = of_size(size, family)
+    expected = mask.dense(g).expand(g.shape)
+    assert torch.equal(at_every_entry(mask, g), expected)
+    last = [torch.tensor(n - 1) for n in g.shape]
+    assert bool(mask.at(g, tuple(last[:-2]), *last[-2:])) == bool(expected[-1, -1, -1, -1])
+
+
+@every_size
+@every_family
+def test_parts(family: str, size: tuple[int, int, int, int]) -> None:
+    mask, g = of_size(size, family)
+    dense = mask.dense(g).expand(g.shape)
+    index = torch.tensor([1, 0, 1])
+    for cut in (
+        (slice(1, 2), slice(None)), (slice(None, None, 2), slice(0, 1)), (0,), (-1, 0),
+        (slice(2, 2),), (index,), (slice(None), index % g.lead[1]), (index, index % g.lead[1]),
+        (torch.tensor([True, False]),), (torch.tensor([[1], [0]]),), (index, 0),
+    ):  # fmt: skip
+        part = indexed(mask, g, cut)
+        h = g._replace(lead=tuple(dense[cut].shape[:-2]))
+        part.check(h)
+        assert torch.equal(part.dense(h).expand(h.shape), dense[cut]), cut
+        if 0 in h.lead or not h.lead:
+            continue
+        certain(part, h, 2, 3)
+        assert torch.equal(at_every_entry(part, h), dense[cut])
+        seen = part.seen(h)
+        seen = torch.ones(g.s, dtype=torch.bool) if seen is None else seen
+        assert torch.equal(seen.expand(*h.lead, h.s), dense[cut].any(-2))
+        again = indexed(part, h, (0,))
+        h0 = h._replace(lead=h.lead[1:])
+        assert torch.equal(again.dense(h0).expand(h0.shape), dense[cut][0]), "a part of a part"
+
+
+@every_family
+def test_it_is_made_again_from_its_parts(family: str) -> None:
+    mask, g = of_size((2, 2, 6, 6), family)
+    index = torch.tensor([1, 1, 0])
+    for rule in (mask, indexed(mask, g, (index,))):
+        h = g if rule is mask else g._replace(lead=(3, 2))
+        (again,) = thaw(*freeze(rule))
+        assert isinstance(again, Mask)
+        assert repr(again) == repr(rule)
+        assert torch.equal(again.dense(h), rule.dense(h))
+        copy = rule.replaced(lambda x: x.clone())
+        assert all(x is not y for x, y in zip(copy.tensors(), rule.tensors()))
+        assert torch.equal(copy.dense(h), rule.dense(h))
+
+
+@pytest.mark.parametrize(("t", "s"), [(0, 4), (4, 0), (0, 0)])
+@every_family
+def test_empty_matrices(family: str, t: int, s: int) -> None:
+    mask, _ = families(2, 2, 4, 4)[family]
+    if mask is None or "allowed" in family or family in ("segments", "grid", "a tensor | ~causal"):
+        pytest.skip("no mask of this size")
+    g = Geometry((2, 2), t, s, CPU)
+    assert mask.blocks(g, 2, 2).shape == ((t + 1) // 2, (s + 1) // 2)
+    seen = mask.seen(g)
+    assert (seen is None and (s == 0 or t > 0)) or (seen is not None and not seen.any())
+
+
+def test_empty_tensors() -> None:
+    ids = torch.zeros(2, 0, dtype=torch.long)
+    g = Geometry((2, 2), 0, 3, CPU)
+    mask = it.segments(ids, torch.zeros(2, 3, dtype=torch.long))
+    assert mask.blocks(g, 2, 2).shape == (0, 2)
+    assert not mask.seen(g).any()  # type: ignore[union-attr]
+    none = torch.zeros(0, dtype=torch.long)
+    h = Geometry((0, 2), 3, 3, CPU)
+    for rule in (it.causal(none), it.padding(none), it.prefix(none), it.window(1, 0, none)):
+        rule.check(h)
+        assert rule.blocks(h, 2, 2).shape == (2, 2)
+        assert rule.dense(h).expand(h.shape).shape == h.shape
+        rule.seen(h)
+
+
+class Nearer(Mask):
+    """A rule of one's own: keys nearer to the query than a distance of each batch row."""
+
+    def __init__(self, distance: Tensor) -> None:
+        super().__init__(distance)
+        self.distance = distance
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return (cols - rows[:, None]).abs() < g.align(self.distance, "distance")
+
+
+def test_a_rule_of_ones_own_needs_only_allow() -> None:
+    mask, g = Nearer(torch.tensor([1, 2])), Geometry((2, 3), 6, 6, CPU)
+    dense = mask.dense(g).expand(g.shape)
+    for rows, cols in BLOCKS:
+        assert torch.equal(mask.blocks(g, rows, cols), counted(dense, rows, cols))
+        certain(~mask | it.causal(), g, rows, cols)
+    assert mask.seen(g) is None
+    assert not (mask & it.prefix(4)).seen(g)[..., 4:].any()  # type: ignore[index]
+    part = (mask & it.causal()).part((1, slice(0, 2)), g)
+    expected = (mask & it.causal()).dense(g).expand(g.shape)[1, :2]
+    assert torch.equal(part.dense(g._replace(lead=(2,))).expand(2, 6, 6), expected)
+    assert "<svg" in (mask & it.causal())._repr_html_()
+    with pytest.raises(NotImplementedError):
+        mask.at(g, (torch.tensor(0), torch.tensor(0)), torch.tensor(0), torch.tensor(0))
+
+
+class TestLong:
+    """At t = s = 131,072 closed forms take milliseconds, and no t·s memory."""
+
+    n = 131_072
+    ids = torch.arange(131_072) // 512
+    lengths = torch.tensor([131_072, 100_000])
+
+    @pytest.mark.parametrize(
+        "mask",
+        [
+            it.causal(), it.causal(torch.tensor([3, -5])), it.window(256, 0), it.dilated(4),
+            it.window(9, 9, torch.tensor([0, 50_000])), it.prefix(1000), it.padding(lengths),
+            it.segments(ids), it.segments(ids, ids + 0), it.causal() & it.padding(lengths),
+            it.causal() & it.segments(ids), it.causal() & ~it.window(100, 0),
+            (it.causal() | it.prefix(9)) & it.segments(ids) & it.padding(lengths),
+            it.window(1000, 0) & it.dilated(4), it.grid(256, 512, 3),
+        ],
+        ids=lambda mask: repr(mask)[:40],
+    )  # fmt: skip
+    def test_blocks_and_seen_are_fast(self, mask: it.Mask) -> None:
+        g = Geometry((2, 4), self.n, self.n, CPU)
+        mask.check(g)
+        start = time.perf_counter()
+        found = mask.blocks(g, 512, 1024)
+        mask.seen(g)
+        assert time.perf_counter() - start < 0.5
+        assert found.shape == (256, 128)
+
+    def test_packed_documents_leave_their_blocks_on_the_diagonal(self) -> None:
+        g = Geometry((), self.n, self.n, CPU)
+        found = it.segments(self.ids).blocks(g, 512, 512)
+        assert torch.equal(found, FULL * torch.eye(256, dtype=torch.int8))
+
+
+def test_documents_with_gaps_in_their_numbers() -> None:
+    """Ids 1 and 3 in a block of queries do not meet the id 2 between them."""
+    mask = it.segments(torch.tensor([1, 3]), torch.tensor([1, 1, 2, 2, 3, 3]))
+    found = mask.blocks(Geometry((), 2, 6, CPU), 2, 2)
+    assert found.tolist() == [[PARTIAL, EMPTY, PARTIAL]]
+
+
+def test_reaches_beyond_every_key() -> None:
+    far = it.window(2**62, 2**62, offset=-5)
+    g = Geometry((), 3, 4, CPU)
+    assert bool(far.dense(g).all())
+    assert far.blocks(g, 3, 4).item() == FULL
+    assert far.seen(g) is None
+    assert repr(far) == f"window({2**62}, {2**62}, offset=-5)"
+
+
+def test_seen_of_more_rows_of_queries_than_are_followed() -> None:
+    mask = it.causal()
+    for n in range(2 * MOST):
+        mask = mask & ~it.window(0, 0, offset=-n)
+    g = Geometry((), 6, 6, CPU)
+    expected = mask.dense(g).any(-2)
+    assert torch.equal(mask.seen(g), expected)  # type: ignore[arg-type]
+    assert mask.queries(g) is None
+
+
+def test_seen_asks_a_large_tensor_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intently.masks.rule.step_within", lambda size, memory: 2)
+    mask, g = it.allowed(torch.rand(2, 1, 7, 5) > 0.8), Geometry((2, 3), 7, 5, CPU)
+    expected = mask.dense(g).any(-2)
+    assert torch.equal(seen_exactly(mask, g), expected)  # type: ignore[arg-type]
+    whole = counted(mask.dense(g), 2, 2)
+    assert torch.equal(Mask.blocks(mask, g, 2, 2), whole)
+
+
+class TestPicture:
+    def tree(self, mask: it.Mask) -> ET.Element:
+        html = mask._repr_html_()
+        assert "script" not in html
+        assert "http" not in html.replace("http://www.w3.org/2000/svg", "")
+        return ET.fromstring(html.replace("<br>", "<br/>"))
+
+    def cells(self, mask: it.Mask) -> list[str]:
+        """Draw what the SVG shows, a character a cell."""
+        svg = self.tree(mask).find("{http://www.w3.org/2000/svg}svg")
+        assert svg is not None
+        _, _, width, height = map(int, svg.attrib["viewBox"].split())
+        shown = [["?"] * width for _ in range(height)]
+        tones = {"0.07": "·", "0.4": "▒", "0.85": "█"}
+        for path in svg:
+            assert path.attrib["fill"] == "currentColor"
+            for x, y, w in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v", path.attrib["d"]):
+                for at in range(math.floor(float(x)), math.ceil(float(x) + float(w))):
+                    assert shown[int(float(y))][at] == "?"
+                    shown[int(float(y))][at] = tones[path.attrib["fill-opacity"]]
+        return ["".join(row) for row in shown]
+
+    @pytest.mark.parametrize(
+        ("mask", "t", "s"),
+        [
+            (it.causal(), 16, 16), (it.causal() & ~it.window(3, 0), 16, 16),
+            (it.allowed(torch.eye(5, 9, dtype=torch.bool)), 5, 9),
+            (it.allowed(torch.ones(2, 1, 1, 7, dtype=torch.bool)), 7, 7),
+            (it.allowed(torch.ones((), dtype=torch.bool)), 16, 16),
+            (it.segments(torch.tensor([0, 0, 1])), 3, 3), (it.grid(3, 4, 1), 12, 12),
+            (it.segments(torch.tensor([[1, 2]]), torch.tensor([[2, 1, 0]])), 2, 3),
+            (it.padding(torch.tensor([3, 20])), 20, 20), (it.padding(torch.tensor([0])), 16, 16),
+            (it.prefix(20), 40, 40), (it.window(20, 0), 40, 40), (~it.dilated(3), 16, 16),
+            (it.allowed(torch.rand(60, 70) > 0.5) | it.prefix(2), 60, 70),
+        ],
+        ids=lambda x: repr(x)[:40],
+    )  # fmt: skip
+    def test_it_shows_what_draw_shows(self, mask: it.Mask, t: int, s: int) -> None:
+        assert self.cells(mask) == mask.draw(t, s).replace(" ", "").split("\n")
+        assert f"{t} queries (down) × {s} keys (across)</" in mask._repr_html_()
+
+    def test_picked_heads_show_the_first(self) -> None:
+        mask = it.padding(torch.tensor([2, 3]))
+        g = Geometry((2, 2), 4, 4, CPU)
+        picked = indexed(mask, g, (torch.tensor([1, 0]),))
+        assert repr(picked) == "(padding([2, 3]))[2×2 picked]"
+        assert self.cells(picked) == ["███"] * 3
+
+    def test_large_ones_are_drawn_by_blocks(self) -> None:
+        ids = torch.arange(300) // 100
+        shown = self.cells(it.segments(ids))
+        assert len(shown) == len(shown[0]) == 100
+        assert shown[0] == "█" * 33 + "▒" + "·" * 66
+        assert (
+            "300 queries (down) × 300 keys (across), one cell for 3 × 3<"
+            in it.segments(ids)._repr_html_()
+        )
+
+    def test_the_caption_is_what_was_written(self) -> None:
+        caption = self.tree(it.causal() & ~it.window(1, 0)).find(".//figcaption/code")
+        assert caption is not None
+        assert caption.text == "causal() & ~window(1, 0)"
+        long = it.causal() & it.prefix(1)
+        for n in range(40):
+            long = long & it.prefix(n)
+        text = self.tree(long).findtext(".//figcaption/code")
+        assert text is not None
+        assert len(text) == 160
+        assert text.endswith("…")
+
+    def test_rules_that_fit_no_matrix_are_only_written(self) -> None:
+        mask = it.grid(2, 2, 1) & it.grid(3, 3, 1)
+        assert mask._repr_html_() == "<code>grid(2, 2, 1) &amp; grid(3, 3, 1)</code>"
+
+
+def test_large_tensors_are_written_by_their_shape() -> None:
+    assert repr(it.segments(torch.zeros(2, 4096, dtype=torch.long))) == "segments(2×4096 tensor)"
+    assert repr(it.padding(torch.arange(64))) == f"padding({list(range(64))})"
+    assert repr(it.padding(torch.arange(65))) == "padding(65 tensor)"

@@ -1,0 +1,198 @@
+"""Rotary positions are those of transformers: its rates, its turning, its tiny random models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from intently.positions import DynamicNTK, Linear, Llama3, LongRope, Rotary, Scaling, YaRN
+
+from .formula import plain, random
+
+D = 16
+"""Head width; two heads."""
+
+SHORT = [1.0 + 0.1 * i for i in range(D // 2)]
+LONG = [1.0 + 0.7 * i for i in range(D // 2)]
+
+PAIRS: dict[str, tuple[dict[str, Any], Scaling | None]] = {
+    "default": ({"rope_type": "default"}, None),
+    "linear": ({"rope_type": "linear", "factor": 4.0}, Linear(4.0)),
+    "dynamic": ({"rope_type": "dynamic", "factor": 2.0}, DynamicNTK(2.0, 24)),
+    "yarn": (
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24},
+        YaRN(4.0, 24),
+    ),
+    "yarn, wide": (
+        {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096},
+        YaRN(8.0, 4096),
+    ),
+    "yarn, as in gpt-oss": (
+        {
+            "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        },
+        YaRN(32.0, 4096, truncate=False),
+    ),
+    "yarn, everything given": (
+        {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
+            "beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 0.7,
+        },
+        YaRN(4.0, 1024, beta_fast=16.0, beta_slow=2.0, attention=0.7),
+    ),
+    "longrope": (
+        {
+            "rope_type": "longrope", "factor": 4.0, "short_factor": SHORT, "long_factor": LONG,
+            "original_max_position_embeddings": 24,
+        },
+        LongRope(SHORT, LONG, factor=4.0, original=24),
+    ),
+    "longrope, attention given": (
+        {
+            "rope_type": "longrope", "factor": 4.0, "short_factor": SHORT, "long_factor": LONG,
+            "original_max_position_embeddings": 24, "attention_factor": 1.3,
+        },
+        LongRope(SHORT, LONG, factor=4.0, original=24, attention=1.3),
+    ),
+    "llama3": (
+        {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 1024,
+        },
+        Llama3(8.0, original=1024),
+    ),
+}  # fmt: skip
+
+close: dict[str, Any] = {"rtol": 0.0, "atol": 1e-6}
+
+
+def options(theirs: dict[str, Any], base: float, **more: Any) -> dict[str, Any]:
+    return dict(
+        hidden_size=2 * D, intermediate_size=8, num_attention_heads=2, num_key_value_heads=2,
+        num_hidden_layers=1, vocab_size=8, max_position_embeddings=24,
+        rope_parameters={"rope_theta": base, **theirs}, attn_implementation="eager", **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("base", [10_000.0, 500_000.0])
+@pytest.mark.parametrize("name", [name for name in PAIRS if name != "default"])
+def test_rates(name: str, base: float) -> None:
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    theirs, ours = PAIRS[name]
+    assert ours is not None
+    config = LlamaConfig(**options(theirs, base))
+    for length in (1, 24, 25, 100):
+        want, gain = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config, seq_len=length)
+        rates = ours.rates(base, D, length, torch.float32, torch.device("cpu"))
+        torch.testing.assert_close(rates, want, rtol=1e-6, atol=0)
+        ragged = torch.tensor([length, 1])[:, None, None]
+        rates = ours.rates(base, D, ragged, torch.float32, torch.device("cpu"))
+        torch.testing.assert_close(rates.expand(2, 1, -1)[0, 0], want, rtol=1e-6, atol=0)
+        assert ours.gain() == pytest.approx(gain, rel=1e-12)
+
+
+@pytest.mark.parametrize(("t", "offset"), [(5, 0), (24, 0), (40, 0), (3, 20), (3, 37), (3, 4000)])
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("kind", ["llama", "cohere"])
+def test_turning(kind: str, name: str, t: int, offset: int) -> None:
+    from transformers import CohereConfig, LlamaConfig
+    from transformers.models.cohere import modeling_cohere as cohere
+    from transformers.models.llama import modeling_llama as llama
+
+    theirs, scaling = PAIRS[name]
+    q, k = random(2, 2, t, D, dtype=torch.float32), random(2, 1, t, D, dtype=torch.float32)
+    positions = torch.arange(offset, offset + t)
+    if kind == "llama":
+        config = LlamaConfig(**options(theirs, 10_000.0))
+        cos, sin = llama.LlamaRotaryEmbedding(config)(q, positions[None])
+        want = llama.apply_rotary_pos_emb(q, k, cos, sin)
+    else:
+        config = CohereConfig(**options(theirs, 10_000.0))
+        cos, sin = cohere.CohereRotaryEmbedding(config)(q, positions[None])
+        want = cohere.apply_rotary_pos_emb(q, k, cos, sin)
+    layout = "half" if kind == "llama" else "interleaved"
+    rotary = Rotary(D, scaling=scaling, layout=layout)
+    for x, y in zip((q, k), want):
+        torch.testing.assert_close(rotary(x, offset), y, **close)
+        torch.testing.assert_close(rotary(x, positions=positions), y, **close)
+
+
+def heads(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (-1, D)).transpose(-2, -3)
+
+
+def mixed(rotary: Rotary, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of turned queries and keys, heads side by side."""
+    t = q.shape[-2]
+    causal = torch.ones(t, t, dtype=torch.bool).tril()
+    return plain(rotary(q), rotary(k), v, causal).transpose(-2, -3).flatten(-2)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("kind", ["llama", "cohere", "gpt_neox"])
+@pytest.mark.parametrize("t", [7, 30])
+@torch.no_grad()
+def test_attention_of_a_tiny_model(kind: str, name: str, t: int) -> None:
+    import transformers as hf
+
+    theirs, scaling = PAIRS[name]
+    layer: Any
+    rotated = D
+    if kind == "gpt_neox":
+        rotated = D // 2
+        if "longrope" in name:
+            theirs = {**theirs, "short_factor": SHORT[::2], "long_factor": LONG[::2]}
+            gain = None if "given" not in name else 1.3
+            scaling = LongRope(SHORT[::2], LONG[::2], factor=4.0, original=24, attention=gain)
+        theirs = {**theirs, "partial_rotary_factor": 0.5}
+        model = hf.GPTNeoXModel(hf.GPTNeoXConfig(**options(theirs, 10_000.0)))
+        layer = model.layers[0].attention
+    elif kind == "llama":
+        model = hf.LlamaModel(hf.LlamaConfig(**options(theirs, 10_000.0)))
+        layer = model.layers[0].self_attn
+    else:
+        model = hf.CohereModel(hf.CohereConfig(**options(theirs, 10_000.0)))
+        layer = model.layers[0].self_attn
+    for weight in model.parameters():
+        weight.normal_(0, 0.2)
+    seen: dict[str, Tensor] = {}
+
+    def keep(_: Any, args: Any, given: Any, result: Any) -> None:
+        seen.update(x=given.get("hidden_states", args[0] if args else None), y=result[0])
+
+    layer.register_forward_hook(keep, with_kwargs=True)
+    model.eval()(torch.arange(2 * t).reshape(2, t) % 8)
+    layout = "interleaved" if kind == "cohere" else "half"
+    rotary = Rotary(D, width=rotated, scaling=scaling, layout=layout)
+    if kind == "gpt_neox":
+        qkv = layer.query_key_value(seen["x"]).unflatten(-1, (2, 3, D)).permute(3, 0, 2, 1, 4)
+        got = layer.dense(mixed(rotary, *qkv))
+    else:
+        q, k, v = (heads(p(seen["x"])) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+        got = layer.o_proj(mixed(rotary, q, k, v))
+    scale = seen["y"].abs().max().item()
+    torch.testing.assert_close(got, seen["y"], rtol=0, atol=2e-6 * max(1, scale))
+
+
+@torch.no_grad()
+def test_attention_of_a_tiny_gpt_j() -> None:
+    from transformers import GPTJConfig
+    from transformers.models.gptj.modeling_gptj import GPTJAttention
+
+    config = GPTJConfig(n_embd=2 * D, n_head=2, rotary_dim=D // 4)
+    config._attn_implementation = "eager"
+    layer = GPTJAttention(config, layer_idx=0).eval()
+    x = random(2, 9, 2 * D, dtype=torch.float32)
+    causal = torch.zeros(9, 9).masked_fill(torch.ones(9, 9).triu(1).bool(), -1e30)
+    want = layer(x, attention_mask=causal[None, None], position_ids=torch.arange(9)[None])[0]
+    q, k, v = (heads(p(x)) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+    rotary = Rotary(D, width=D // 4, layout="interleaved")
+    torch.testing.assert_close(layer.out_proj(mixed(rotary, q, k, v)), want, **close)
+    other = Rotary(D, width=D // 4, layout="half")
+    assert not torch.allclose(layer.out_proj(mixed(other, q, k, v)), want, atol=1e-3)
