@@ -90,11 +90,11 @@ class TorchFused:
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
         """Y (…, h, t, e) in the dtype of q."""
         p = problem
-        if p.mask is None:
-            q, k, v = _four(p, p.q, p.k, v)
+        if _knows_mask(p):  # and every key is seen by a query
+            mask, (q, k, v) = None, _four(p, p.q, p.k, v)
         else:
+            mask = _four_mask(_written(p), p)
             q, k, v = _four(p, p.q, p.without_unseen(p.k), p.without_unseen(v))
-        mask = None if _knows_mask(p) else _four_mask(_written(p), p)
         causal = mask is None and p.mask is not None
         y = F.scaled_dot_product_attention(
             q, k, v, mask, p.dropout, causal, scale=cast(float, p.scale),

@@ -294,11 +294,12 @@ class LazyMatrix:
         Query i stands at position s − t + i (bottom-right).
         """
         t, s = self.shape[-2:]
-        every = torch.arange(s, device=self.device)
+        every = torch.arange(max(s, t), device=self.device)
 
         def reduce(block: Block) -> Tensor:
-            at = torch.arange(block.rows.start, block.rows.stop, device=self.device) + s - t
-            return (block.weights * (at[:, None] - every[block.cols]).abs()).sum(-1)
+            w = block.weights
+            at, keys = every[block.rows].to(w.dtype) + (s - t), every[block.cols].to(w.dtype)
+            return (w * (at[:, None] - keys).abs_()).sum(-1)
 
         return self._per_row(reduce)
 
