@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import KindError, build
-from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, pick
+from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
 from intently.values import Value
 
 
@@ -69,7 +69,7 @@ class Given(Bias):
         if len(rows) * x.shape[-1] > len(cols) * x.shape[-2]:
             picks.reverse()
         for axis, index in picks:
-            x = _entries(x, axis, index)
+            x = entries(x, axis, index)
         return x if dtype is None else x.to(dtype)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
@@ -114,26 +114,6 @@ class _Sum(Bias):
 def as_bias(bias: Bias | Tensor) -> Bias:
     """Return a bias as it is; a floating-point tensor as `Given`."""
     return bias if isinstance(bias, Bias) else Given(bias)
-
-
-def first_of_run(index: Tensor) -> int | None:
-    """First of the consecutive numbers that an index holds.
-
-    None where they are not, or where asking would stop an accelerator or break a graph.
-    """
-    if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
-        return None
-    first = int(index[0])
-    run = torch.arange(first, first + len(index), dtype=index.dtype)
-    return first if torch.equal(index, run) else None
-
-
-def _entries(x: Tensor, axis: int, index: Tensor) -> Tensor:
-    """Entries of an axis, none where it has size 1: a view where they are consecutive."""
-    if x.shape[axis] == 1:
-        return x
-    first = first_of_run(index)
-    return x.index_select(axis, index) if first is None else x.narrow(axis, first, len(index))
 
 
 def check_device(tensor: Tensor, g: Geometry, name: str) -> None:

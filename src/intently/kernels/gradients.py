@@ -28,7 +28,7 @@ def gradients(
     dropping: Dropping | None,
     results: tuple[Tensor, Tensor],
     given: tuple[Tensor, Tensor],
-) -> list[Tensor]:
+) -> list[Tensor | None]:
     """Gradients of q, k, v, then of sinks and scale where they are tensors, then of all held.
 
     ``results`` are y and lse, ``given`` their gradients; every tensor is detached.
@@ -43,7 +43,8 @@ def gradients(
         for block in blocks:
             rows = (*cut, slice(block.start, block.stop))
             tiles.visit(block, dy[rows].to(dtype), lse[rows][..., None], offset[rows][..., None])
-    return [x.to(like.dtype) for x, like in zip(totals.found(), _inputs(p, v))]
+    inputs = zip(totals.found(), _inputs(p, v))
+    return [None if x is None else x.to(like.dtype) for x, like in inputs]
 
 
 def _inputs(p: Problem, v: Tensor) -> list[Tensor]:
@@ -64,10 +65,10 @@ class _Totals:
         self.scale = zeros(p.scale) if isinstance(p.scale, Tensor) else None
         self.score = p.score.replaced(zeros)
         self.bias = None if p.bias is None else p.bias.replaced(zeros)
-        self.mask = [] if p.mask is None else [zeros(x) for x in p.mask.tensors()]
+        self.mask = [None] * (0 if p.mask is None else len(p.mask.tensors()))
 
-    def found(self) -> list[Tensor]:
-        """In the order of the inputs."""
+    def found(self) -> list[Tensor | None]:
+        """In the order of the inputs; a mask has no gradients."""
         own = [self.q, self.k, self.v, *(x for x in (self.sinks, self.scale) if x is not None)]
         held = () if self.bias is None else self.bias.tensors()
         return [*own, *self.score.tensors(), *self.mask, *held]
@@ -105,13 +106,13 @@ class _Tiles:
             cols = slice(run.start, run.stop)
             q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
             z, inputs = self._logits(q, k, rows, cols)
-            weights = z.detach() - safe
             bias = p.bias_tile(rows, cols)
-            if bias is not None:
-                weights += bias
+            logits = z.detach() if bias is None else z.detach() + bias
             if not run.full:
-                weights = p.hidden(weights, rows, cols)
-            weights.exp_()
+                fresh = logits.clone() if inputs and bias is None else logits
+                logits = p.lowered(fresh, rows, cols)
+            weights, mine = p.softmax(logits, run.full)
+            weights *= (mine - safe).exp_()
             values = p.per_query_head(taken(self.v, cols).to(dy.dtype))
             dw = dy @ values.mT
             stays = weights

@@ -109,6 +109,14 @@ class Problem:
             setattr(other, name, changed.get(name, getattr(self, name)))
         return other
 
+    def shared_by(self, v: Tensor) -> Problem:
+        """Return the problem with leading axes of size 1 as long as those of v (…, g, s, e)."""
+        g = self.geometry
+        own = tuple(v.shape[:-2])
+        own = (*own[:-1], 1) if self.groups > 1 else own
+        lead = tuple(torch.broadcast_shapes(g.lead, own)) if g.lead else ()
+        return self if lead == g.lead else self.replaced(geometry=g._replace(lead=lead))
+
     def part(self, cut: tuple[slice, ...]) -> Problem:
         """Return the problem under one slice for each leading axis (of heads, whole groups)."""
         g = self.geometry
@@ -192,6 +200,36 @@ class Problem:
         fill = z.masked_fill if z.requires_grad else z.masked_fill_
         return fill(~allow, -math.inf)
 
+    def lowered(self, z: Tensor, rows: Span, cols: Span) -> Tensor:
+        """Fresh logits, in place so low where the mask forbids that their weights are 0.
+
+        Bytes turn into numbers faster than booleans are obeyed. Where something is not finite, −∞
+        is written instead.
+        """
+        allow = self.allow(rows, cols)
+        if allow is None:
+            return z
+        if z.device.type != "cpu" or not bool(z.sum().isfinite()):
+            return z.masked_fill_(~allow, -math.inf)
+        forbidden = allow.view(torch.uint8).to(z.dtype).sub_(1)
+        return z.add_(forbidden, alpha=-lowest(z.dtype))
+
+    def softmax(self, z: Tensor, certain: bool) -> tuple[Tensor, Tensor]:
+        """Softmax over the columns of some `lowered` logits, and its lse (…, rows, 1).
+
+        PyTorch's softmax reads a tile once, and its largest weight tells the lse. Rows that may
+        attend to none of the columns have lse −∞ and any finite weights; it is ``certain`` that
+        there are none where no mask was applied.
+        """
+        top = z.amax(-1, keepdim=True)
+        w = torch.softmax(z, -1)
+        lse = top - w.amax(-1, keepdim=True).log()
+        if certain and self.bias is None:
+            return w, lse
+        if bool(top.isneginf().any()):
+            w = w.masked_fill_(top.isneginf(), 0)
+        return w, lse.masked_fill(top <= lowest(z.dtype) / 2, -math.inf)
+
     def scaled(self, q: Tensor, k: Tensor) -> Tensor:
         """softcap(scale · score(q, k)) for some of the queries and keys."""
         k = self.per_query_head(k)
@@ -220,6 +258,11 @@ class Problem:
             if value is not None and value.parts:
                 own += value.tensors()
         return tuple(own)
+
+
+def lowest(dtype: torch.dtype) -> float:
+    """What is added to hidden logits; those below half of it are hidden."""
+    return torch.finfo(dtype).min / 4
 
 
 def positions(span: Span, size: int, device: torch.device) -> Tensor:

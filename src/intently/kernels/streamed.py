@@ -47,16 +47,11 @@ def _weights(p: Problem, rows: slice, cols: slice, part: Rows) -> Tensor:
     for run in part.runs:
         z[..., at - cols.start : run.start - cols.start] = -math.inf
         if not run.full:
-            view = z[..., run.start - cols.start : run.stop - cols.start]
-            p.hidden(view, rows, slice(run.start, run.stop))
+            p.lowered(z[..., run.start - cols.start : run.stop - cols.start], rows, slice(*run[:2]))
         at = run.stop
-    top = z.amax(-1, keepdim=True)
-    empty = top.isneginf()
-    some = bool(empty.any())
-    if some:
-        z.masked_fill_(empty, 0)
-    w = torch.softmax(z, -1, out=z)
+    w, lse = p.softmax(z, all(run.full for run in part.runs))
+    share = (lse > -math.inf).to(w.dtype)
     if p.sinks is not None:
-        lse = top - w.amax(-1, keepdim=True).log()
-        w *= torch.sigmoid(lse - p.sinks.to(w.dtype)[..., None, None])
-    return w.masked_fill_(empty, 0) if some else w
+        lse = lse.masked_fill(lse.isneginf(), 0)
+        share = share * torch.sigmoid(lse - p.sinks.to(w.dtype)[..., None, None])
+    return w.mul_(share) if bool((share != 1).any()) else w

@@ -53,27 +53,13 @@ class Tiled:
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
         """Y (…, h, t, e) in the dtype of q."""
-        own = _axes_of_its_own(v, problem.geometry.lead)
-        if not own:
-            return product(problem, v)[0]
-        last = range(-1 - len(own), -1)
-        wide = v.movedim(own, tuple(last))
-        sizes = wide.shape[-1 - len(own) :]
-        y = product(problem, wide.flatten(-1 - len(own)))[0].unflatten(-1, sizes)
-        return y.movedim(tuple(last), own)
-
-
-def _axes_of_its_own(v: Tensor, lead: tuple[int, ...]) -> tuple[int, ...]:
-    """Leading axes of v that the matrix does not have, or has with size 1, from the right.
-
-    For them the same weights serve many values, as a wider v would be served.
-    """
-    count = v.ndim - 2
-    return tuple(
-        axis - v.ndim
-        for axis in range(count)
-        if axis < count - len(lead) or (lead[axis - count] == 1 and v.shape[axis] > 1)
-    )
+        own = v.ndim - 2 - len(problem.geometry.lead)
+        if own <= 0:
+            return product(problem.shared_by(v), v)[0]
+        first, last = tuple(range(own)), tuple(range(-1 - own, -1))
+        wide = v.movedim(first, last)  # the same weights serve as they would serve a wider v
+        y = self.multiply(problem, wide.flatten(-1 - own))
+        return y.unflatten(-1, wide.shape[-1 - own :]).movedim(last, first)
 
 
 def product(problem: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,13 +143,8 @@ def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tupl
     y = lse.new_zeros((*shape, v.shape[-1]))
     for run in block.runs:
         cols = slice(run.start, run.stop)
-        z = p.logits(rows, cols) if run.full else p.masked(rows, cols)
-        top = z.amax(-1, keepdim=True)
-        empty = None if run.full and p.bias is None else top.isneginf()
-        if empty is not None:
-            z = z.masked_fill_(empty, 0)
-        w = torch.softmax(z, -1)
-        mine = top - w.amax(-1, keepdim=True).log()
+        z = p.logits(rows, cols)
+        w, mine = p.softmax(z if run.full else p.lowered(z, rows, cols), run.full)
         if dropping is not None:
             w *= dropping.factors(rows, cols, w.dtype)
         part = w @ p.per_query_head(taken(v, cols).to(w.dtype))
@@ -185,7 +166,7 @@ def _tiled_backward(
 ) -> list[Tensor]:
     p, v, dropping = _again(*map(_detached, operands))
     found = gradients(p, v.detach(), dropping, (y, lse), (dy, dlse))
-    return [x for x, wanted in zip(found, needs) if wanted]
+    return [x for x, wanted in zip(found, needs) if wanted and x is not None]
 
 
 @_tiled_backward.register_fake

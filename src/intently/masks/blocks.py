@@ -7,6 +7,7 @@ result may be emptier or fuller than that says; EMPTY and FULL are always certai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -45,16 +46,32 @@ def reduced(allow: Tensor, rows: int, cols: int) -> Tensor:
     """Return the states of the blocks of a rule written out, (…, t or 1, s or 1)."""
     t, s = allow.shape[-2:]
     rows, cols = rows if t > 1 else 1, cols if s > 1 else 1
-    allow = allow.reshape(allow.shape[:-2].numel(), t, s)
-    some, every = allow.any(0), allow.all(0)
-    return _any(some, rows, cols).to(torch.int8) + (~_any(~every, rows, cols)).to(torch.int8)
+    t, s = -(-t // rows), -(-s // cols)
+    if not allow.numel():
+        return torch.full((t, s), EMPTY + FULL, dtype=torch.int8, device=allow.device)
+    allow = allow.reshape(-1, *allow.shape[-2:])
+    some, every = most(allow, 0), least(allow, 0)
+    return _over(some, rows, cols, most, 0) + _over(every, rows, cols, least, 1)
 
 
-def _any(x: Tensor, rows: int, cols: int) -> Tensor:
-    """Whether each block of x (t, s) holds a True."""
+def most(x: Tensor, axis: int) -> Tensor:
+    """``any`` as bytes, which PyTorch reduces many times faster than booleans."""
+    return x.view(torch.uint8).amax(axis)
+
+
+def least(x: Tensor, axis: int) -> Tensor:
+    """``all`` as bytes."""
+    return x.view(torch.uint8).amin(axis)
+
+
+def _over(
+    x: Tensor, rows: int, cols: int, reduce: Callable[[Tensor, int], Tensor], fill: int
+) -> Tensor:
+    """Reduce each block of x (t, s), bytes."""
     t, s = x.shape
-    x = F.pad(x, (0, -s % cols, 0, -t % rows))
-    return x.reshape(-(-t // rows), rows, -(-s // cols), cols).any(3).any(1)
+    x = F.pad(x, (0, -s % cols, 0, -t % rows), value=fill)
+    x = x.unflatten(0, (-1, rows)).unflatten(-1, (-1, cols))
+    return reduce(reduce(x, -1), -2).to(torch.int8)
 
 
 def step_within(size: int, memory: int) -> int:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from intently.errors import KindError, build
-from intently.masks.blocks import reduced
-from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, pick
+from intently.masks.blocks import most, reduced
+from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
 from intently.masks.queries import unless_all
 from intently.masks.rule import Mask
 
@@ -23,8 +23,7 @@ class Allowed(Mask):
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
         x = self._two_axes(g)
-        x = x if x.shape[-2] == 1 else x.index_select(-2, rows)
-        return x if x.shape[-1] == 1 else x.index_select(-1, cols)
+        return entries(entries(x, -2, rows), -1, cols)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
         index = (*lead, i, j)
@@ -41,7 +40,8 @@ class Allowed(Mask):
         x = self._two_axes(g)
         if g.t == 0:
             x = x[..., :0, :]
-        return unless_all(x.any(-2).expand(*x.shape[:-2], g.s))
+        seen = most(x, -2).bool() if x.numel() else x.any(-2)
+        return unless_all(seen.expand(*x.shape[:-2], g.s))
 
     def part(self, cut: Cut, g: Geometry) -> Mask:
         return Allowed(cut_right(self.tensor, cut))

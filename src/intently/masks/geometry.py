@@ -74,6 +74,26 @@ def pick(g: Geometry, x: Tensor, index: Sequence[Tensor]) -> Tensor:
     return x[kept] if kept else x
 
 
+def first_of_run(index: Tensor) -> int | None:
+    """First of the consecutive numbers that an index holds.
+
+    None where they are not, or where asking would stop an accelerator or break a graph.
+    """
+    if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    first = int(index[0])
+    run = torch.arange(first, first + len(index), dtype=index.dtype)
+    return first if torch.equal(index, run) else None
+
+
+def entries(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    """Entries of an axis, none where it has size 1: a view where they are consecutive."""
+    if x.shape[axis] == 1:
+        return x
+    first = first_of_run(index)
+    return x.index_select(axis, index) if first is None else x.narrow(axis, first, len(index))
+
+
 def written(x: int | Tensor | None) -> str:
     """Write a number or a tensor as reprs do: small tensors as lists, large ones by their shape."""
     if not isinstance(x, Tensor):

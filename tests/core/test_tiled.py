@@ -1,0 +1,238 @@
+"""Matrices larger than a tile: the tiled kernel and its gradients against the plain formula."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import intently as it
+from intently.kernels import walk
+from intently.kernels.dropping import Dropping, drawn
+
+from .formula import random
+
+B, H, G, T, S, D, E = 2, 4, 2, 300, 420, 8, 5
+
+
+def leaf(*shape: int, seed: int = 0) -> Tensor:
+    return random(*shape, seed=seed).requires_grad_()
+
+
+Q, K, V = leaf(B, H, T, D), leaf(B, G, S, D, seed=1), leaf(B, G, S, E, seed=2)
+DY = random(B, H, T, E, seed=3)
+SINKS, SCALE = leaf(H, seed=4), leaf(H, 1, 1, seed=5)
+ONE_ROW, WHOLE = leaf(H, 1, S, seed=6), leaf(T, S, seed=7)
+TABLE, SLOPES = leaf(32, H, seed=8), leaf(H, seed=9)
+WEIGHT = leaf(H, D, D, seed=10)
+LAYER = (leaf(H, 3, D, seed=11), leaf(3, D, seed=12), leaf(3, seed=13))
+
+MASKS: dict[str, it.Mask | None] = {
+    "none": None,
+    "causal": it.causal(),
+    "window": it.window(60, 3),
+    "padding, one row empty": it.causal() & it.padding(torch.tensor([250, 0])),
+    "ragged, first rows empty": it.causal(torch.tensor([-5, 100])),
+    "segments": it.segments(torch.arange(T) // 90, torch.arange(S) // 90),
+    "a tensor": it.allowed(random(H, T, S, seed=14) > 0.5),
+    "prefix | ~window": it.prefix(9) | ~it.window(200, 60),
+}
+OPTIONS: dict[str, tuple[dict[str, Any], tuple[Tensor, ...]]] = {
+    "plain": ({}, ()),
+    "softcap": ({"softcap": 3.0}, ()),
+    "sinks": ({"sinks": SINKS}, (SINKS,)),
+    "scale": ({"scale": SCALE, "softcap": 2.0}, (SCALE,)),
+    "bias of keys": ({"bias": ONE_ROW}, (ONE_ROW,)),
+    "biases": (
+        {"bias": it.alibi(slopes=SLOPES) + it.relative_buckets(TABLE) + WHOLE},
+        (SLOPES, TABLE, WHOLE),
+    ),
+    "general": ({"score": it.General(WEIGHT)}, (WEIGHT,)),
+    "additive": ({"score": it.Additive(*LAYER)}, LAYER),
+    "cosine": ({"score": it.Cosine(), "sinks": SINKS}, (SINKS,)),
+    "dropout": ({"dropout": 0.3}, ()),
+}
+
+
+def product(kernel: str, mask: it.Mask | None, options: dict[str, Any]) -> Tensor:
+    torch.manual_seed(3)
+    with it.kernels.use(kernel):
+        return it.attention(Q, K, V, mask=mask, **options)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("masked", MASKS)
+def test_product_and_every_gradient(masked: str, option: str) -> None:
+    options, extra = OPTIONS[option]
+    found, expected = (product(kernel, MASKS[masked], options) for kernel in ("tiled", "eager"))
+    close(found, expected)
+    inputs = (Q, K, V, *extra)
+    grads = (torch.autograd.grad(y, inputs, DY) for y in (found, expected))
+    for ours, theirs in zip(*grads):
+        close(ours, theirs)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    worst, largest = (x.detach().abs().max().item() for x in (found - expected, expected))
+    assert worst <= 4e-12 * max(1, largest)
+
+
+@pytest.mark.parametrize("masked", MASKS)
+def test_the_lse_is_differentiable(masked: str) -> None:
+    A = it.attend(Q, K, mask=MASKS[masked], sinks=SINKS, bias=ONE_ROW)
+    expected = it.kernels.eager.lse(A.problem)
+    close(A.lse.nan_to_num(neginf=0), expected.nan_to_num(neginf=0))
+    seen = expected.detach().isfinite()
+    weights = random(*expected.shape) * seen
+    found, plain = (
+        torch.autograd.grad((x.masked_fill(~seen, 0) * weights).sum(), (Q, K, SINKS, ONE_ROW))
+        for x in (A.lse, expected)
+    )
+    for ours, theirs in zip(found, plain):
+        close(ours, theirs)
+
+
+@pytest.mark.parametrize("option", ["plain", "sinks", "biases", "additive", "dropout"])
+def test_second_derivatives(option: str) -> None:
+    options, extra = OPTIONS[option]
+    inputs = (Q, K, V, *extra)
+
+    def twice(kernel: str) -> tuple[Tensor, ...]:
+        y = product(kernel, MASKS["causal"], options)
+        first = torch.autograd.grad(y, inputs, DY, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
+
+    for ours, theirs in zip(twice("tiled"), twice("eager")):
+        assert (ours - theirs).abs().max() <= 1e-10 * max(1, float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize("size", ["t = 1", "s = 1", "t = 129", "one grain more"])
+def test_edges_of_blocks(size: str) -> None:
+    t, s = {"t = 1": (1, 999), "s = 1": (999, 1), "t = 129": (129, 128)}.get(size, (257, 1153))
+    q, k, v = random(t, D), random(s, D, seed=1), random(s, E, seed=2)
+    for mask in (None, it.causal(), it.window(3, 2), it.causal(0) & it.padding(torch.tensor(s))):
+        A = it.attend(q, k, mask=mask)
+        with it.kernels.use("tiled"):
+            close(A @ v, A.dense() @ v)
+
+
+class TestValuesWithAxesOfTheirOwn:
+    """One matrix serves many values; the weights are computed once."""
+
+    SHAPES = ((3, B, G, S, E), (7, 3, B, G, S, E), (S, E), (G, S, E))
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    def test_more_axes(self, shape: tuple[int, ...]) -> None:
+        v = random(*shape)
+        A = it.attend(Q.detach(), K.detach(), mask=it.causal(), softcap=2.0)
+        with it.kernels.use("tiled"):
+            found = A @ v
+        with it.kernels.use("eager"):
+            close(found, A @ v)
+
+    def test_axes_of_size_one(self) -> None:
+        A = it.attend(random(1, 1, T, D), random(1, 1, S, D), mask=it.causal())
+        v = random(3, 2, S, E)
+        with it.kernels.use("tiled"):
+            close(A @ v, A.dense() @ v)
+
+
+class TestDropping:
+    def test_each_weight_stays_with_its_share_and_no_pattern(self) -> None:
+        x = torch.zeros(2, 3, 500, 4)
+        A = it.attend(x, torch.zeros(2, 3, 600, 4), dropout=0.3)
+        factors = Dropping(*drawn(A.problem), 0.3).factors(None, None, torch.float64)
+        assert sorted(factors.unique().tolist()) == pytest.approx([0, 1 / 0.7])
+        stays = (factors > 0).double()
+        deviation = math.sqrt(0.3 * 0.7)
+        for axes in ((-1,), (-2,), (-1, -2), (0, 1), (0, 1, 2, 3)):
+            mean = stays.mean(axes)
+            n = stays.numel() / mean.numel()
+            assert (mean - 0.7).abs().max() < 5.5 * deviation / math.sqrt(n)
+            assert (mean - 0.7).square().mean() < 1.3 * deviation**2 / n + 1e-5
+        centred = stays - 0.7
+        for other in (centred.roll(1, -1), centred.roll(1, -2), centred.roll(1, 1)):
+            related = (centred * other).mean() / deviation**2
+            assert abs(float(related)) < 5 / math.sqrt(stays.numel())
+
+    def test_tiles_agree_with_the_whole(self) -> None:
+        A = it.attend(Q, K, dropout=0.5)
+        whole = Dropping(*drawn(A.problem), 0.5)
+        cut = (slice(1, 2), slice(2, 4))
+        part = whole.part(cut).factors(slice(7, 90), slice(100, 300), torch.float64)
+        assert torch.equal(part, whole.factors(None, None, torch.float64)[cut][..., 7:90, 100:300])
+
+    @pytest.mark.parametrize("kernel", ["tiled", "eager"])
+    def test_the_mean_over_many_draws_is_the_product(self, kernel: str) -> None:
+        A = it.attend(random(40, 4), random(50, 4), dropout=0.4)
+        v = random(50, 3)
+        with it.kernels.use(kernel):
+            mean = torch.stack([A @ v for _ in range(600)]).mean(0)
+        assert (mean - A.dense() @ v).abs().max() < 0.1
+
+
+class TestWalk:
+    """Which tiles are visited: every entry that the mask allows, once, and nothing far from them."""
+
+    @pytest.mark.parametrize("masked", MASKS)
+    @pytest.mark.parametrize("tile", [2**12, 2**16, 2**19])
+    def test_each_allowed_entry_is_in_one_tile(self, masked: str, tile: int) -> None:
+        problem = it.attend(Q, K, mask=MASKS[masked]).problem
+        visits = torch.zeros(B, H, T, S, dtype=torch.int)
+        certain = torch.zeros(B, H, T, S, dtype=torch.bool)
+        for cut, blocks in walk.walk(problem, tile, 256):
+            for rows in blocks:
+                for run in rows.runs:
+                    at = (*cut, slice(rows.start, rows.stop), slice(run.start, run.stop))
+                    visits[at] += 1
+                    certain[at] = run.full
+        allow = problem.allow()
+        allow = torch.tensor(True) if allow is None else allow
+        allow = allow.expand(B, H, T, S)
+        assert int(visits.max()) == 1 and bool((visits[allow] == 1).all())
+        assert not bool((certain & ~allow).any())
+
+    def test_a_window_visits_little(self) -> None:
+        x = torch.zeros(8, 8192, 4)
+        problem = it.attend(x, x, mask=it.window(255, 0)).problem
+        area = sum(
+            (rows.stop - rows.start) * (run.stop - run.start) * (cut[0].stop - cut[0].start)
+            for cut, blocks in walk.walk(problem)
+            for rows in blocks
+            for run in rows.runs
+        )
+        assert area <= 8 * 8192 * 640
+
+    def test_whole_groups_are_cut(self) -> None:
+        x, keys = torch.zeros(3, 12, 2000, 4), torch.zeros(3, 2, 2000, 4)
+        problem = it.attend(x, keys).problem
+        for cut, _ in walk.walk(problem):
+            heads = cut[-1].stop - cut[-1].start
+            assert heads % 6 == 0 or 6 % heads == 0
+            assert cut[-1].start // 6 == (cut[-1].stop - 1) // 6 or heads % 6 == 0
+
+
+@pytest.mark.parametrize("masked", MASKS)
+def test_padding_never_matters(masked: str) -> None:
+    problem = it.attend(Q, K, mask=MASKS[masked]).problem
+    allow = problem.allow()
+    if allow is None:
+        pytest.skip("every key is seen")
+    unseen = ~allow.expand(B, H, T, S).unflatten(1, (G, H // G)).any(2).any(2)
+    if not unseen.any():
+        pytest.skip("every key is seen")
+    clean = run(K, V, MASKS[masked])
+    for bad in (math.nan, math.inf, 1e300):
+        k, v = (x.detach().masked_fill(unseen[..., None], bad).requires_grad_() for x in (K, V))
+        for ours, theirs in zip(run(k, v, MASKS[masked]), clean):
+            assert torch.equal(ours, theirs)
+
+
+def run(k: Tensor, v: Tensor, mask: it.Mask | None) -> tuple[Tensor, ...]:
+    with it.kernels.use("tiled"):
+        y = it.attention(Q, k, v, mask=mask)
+    return (y, *torch.autograd.grad(y, (Q, k, v), DY))
