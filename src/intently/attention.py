@@ -333,7 +333,7 @@ def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:
 
 
 def _version(x: Tensor) -> int | None:
-    return None if x.is_inference() else x._version
+    return None if torch.compiler.is_compiling() or x.is_inference() else x._version
 
 
 def _check_kind(x: Any, name: str) -> None:

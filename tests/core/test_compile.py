@@ -118,3 +118,22 @@ def test_a_module_of_ours() -> None:
     torch.testing.assert_close(
         compiled(x, mask=it.causal()), layer(x, mask=it.causal()), atol=1e-6, rtol=1e-5
     )
+
+
+def test_the_matrix_itself() -> None:
+    x = random(2, 30, 8)
+
+    def f(x: Tensor) -> Tensor:
+        A = it.attend(x, x, mask=it.causal())
+        return A.matmul(x) + A.lse[..., None]
+
+    torch.testing.assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x), f(x))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"Write A\.matmul\(v\)"):
+        torch.compile(lambda x: it.attend(x, x) @ x, fullgraph=True, backend="eager")(x)
+
+
+def test_a_graph_keeps_the_kernel_it_was_traced_with() -> None:
+    x = random(2, 30, 8)
+    with it.kernels.use("tiled"):
+        found = nodes(lambda x: it.attention(x, x, x), x)
+    assert [name for name in found if "tiled" in name] == ["intently.tiled.default"]

@@ -176,7 +176,7 @@ class TestDropping:
 
 
 class TestWalk:
-    """Which tiles are visited: every entry that the mask allows, once, and nothing far from them."""
+    """Every entry that the mask allows is in one tile, and nothing far from them is."""
 
     @pytest.mark.parametrize("masked", MASKS)
     @pytest.mark.parametrize("tile", [2**12, 2**16, 2**19])

@@ -9,7 +9,16 @@ from torch import Tensor
 
 from intently.biases.rule import Bias, check_device, shown
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.masks.geometry import Cut, Geometry, cut_left, first_of_run, integers, pick, whole_number, written
+from intently.masks.geometry import (
+    Cut,
+    Geometry,
+    cut_left,
+    first_of_run,
+    integers,
+    pick,
+    whole_number,
+    written,
+)
 
 
 class _ByDistance(Bias):

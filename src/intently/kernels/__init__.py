@@ -70,9 +70,19 @@ def available() -> tuple[str, ...]:
     )
 
 
+def _asked_for() -> str | None:
+    return _forced.get()
+
+
+setattr(_asked_for, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compiler's own mark
+"""A compiled graph keeps the kernel that it was traced with; `ContextVar` cannot be traced."""
+
+
 @contextmanager
 def use(name: str) -> Iterator[None]:
     """Within the block every ``A @ v`` runs the kernel ``name`` or raises `KernelError` with why.
+
+    A graph that torch.compile traces within the block keeps that kernel.
 
     >>> import torch, intently as it
     >>> with use("eager"):
@@ -109,7 +119,7 @@ class Plan:
 
 def choose(problem: Problem, v: Tensor) -> Kernel:
     """Return the first kernel that serves the call well, or the one that `use` asks for."""
-    forced = _forced.get()
+    forced = _asked_for()
     if forced is None:
         for kernel in _for(problem):
             if kernel.refuses(problem, v) is None and kernel.yields(problem, v) is None:

@@ -12,6 +12,8 @@ from torch.autograd import forward_ad
 
 def transformed(but: str | None = None) -> bool:
     """Whether a transform of `torch.func` is at work, other than a single one called ``but``."""
+    if torch.compiler.is_compiling():
+        return False
     level = _functorch.maybe_current_level()
     if level is None:
         return False

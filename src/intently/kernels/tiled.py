@@ -164,7 +164,7 @@ def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tupl
 def _tiled_backward(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
-    p, v, dropping = _again(*map(_detached, operands))
+    p, v, dropping = _again(*[_detached(x) for x in operands])
     found = gradients(p, v.detach(), dropping, (y, lse), (dy, dlse))
     return [x for x, wanted in zip(found, needs) if wanted and x is not None]
 

@@ -190,6 +190,8 @@ class LazyMatrix:
         fix = "hand in A.dense(), or a part of it such as A[..., :10, :]"
         if name in ("__matmul__", "matmul", "bmm", "mm", "einsum"):
             fix = "write A @ v, or A.mT @ u for the transposed product"
+            if torch.compiler.is_compiling():  # which hands both operands here in no known order
+                fix = "write A.matmul(v) or it.attention(q, k, v, …) in what torch.compile traces"
         raise build(KindError, name, "a tensor", "a lazy attention matrix", fix=fix)
 
     # --- statistics, streamed over blocks of rows -----------------------------------------------

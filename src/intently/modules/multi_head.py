@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         the cache as it was.
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
-        y = (matrix @ v).transpose(1, 2).flatten(2)
+        y = matrix.matmul(v).transpose(1, 2).flatten(2)
         return F.linear(y, self.out_weight, self.out_bias)
 
     def attend(
