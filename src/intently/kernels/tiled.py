@@ -11,7 +11,7 @@ algorithms 1 and 2 (the tiles and their gradients).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -117,11 +117,10 @@ def _again(
     dropout: float,
 ) -> tuple[Problem, Tensor, Dropping | None]:
     """Make the problem again from what the operator was given."""
-    score, mask, bias = thaw(form, held)
+    score, mask, bias = cast(tuple[Any, Any, Any], thaw(form, held))
     rate: Any = number if scale is None else scale
-    parts: tuple[Any, ...] = (score, mask, bias, rate, softcap or None, sinks, dropout)
-    dropping = Dropping(numbers[0], numbers[1], dropout) if numbers else None
-    return Problem(q, k, *parts, tuple(lead)), v, dropping
+    problem = Problem(q, k, score, mask, bias, rate, softcap or None, sinks, dropout, tuple(lead))
+    return problem, v, Dropping(numbers[0], numbers[1], dropout) if numbers else None
 
 
 def _results(p: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
