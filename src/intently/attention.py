@@ -302,10 +302,9 @@ def _problem(
 def _product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
     """Y (…, h, t, e) by the kernel that is chosen for it."""
     v = _values(problem, v, autocast)
-    problem = problem if problem.score is DOT else problem.as_dot()
-    kernel = kernels.choose(problem, v)
     with no_autocast(problem.q.device):
-        return kernel.multiply(problem, v)
+        problem = problem if problem.score is DOT else problem.as_dot()
+        return kernels.choose(problem, v).multiply(problem, v)
 
 
 def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:

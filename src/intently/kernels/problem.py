@@ -61,8 +61,9 @@ class Problem:
 
     def is_causal(self) -> bool:
         """Whether the mask is plain `causal()` on a square matrix."""
-        g = self.geometry
-        return self.mask is not None and g.t == g.s and is_plain_causal(self.mask)
+        if self.mask is None or not is_plain_causal(self.mask):
+            return False
+        return self.geometry.t == self.geometry.s
 
     def per_query_head(self, x: Tensor) -> Tensor:
         """Keys or values (…, g, s, d) repeated to the query heads (…, h, s, d)."""

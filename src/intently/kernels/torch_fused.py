@@ -127,9 +127,8 @@ def _fuses(p: Problem, v: Tensor) -> bool:
         return True
     masked = not _knows_mask(p)
     if p.q.device.type == "cpu":
-        grouped = p.q.ndim > 2 and p.k.ndim > 2 and p.q.shape[-3] != p.k.shape[-3]
         flash = torch.backends.cuda.flash_sdp_enabled()
-        return _cpu_fuses(p.q.dtype, p.q.shape[-1], masked, p.mask is not None, grouped, flash)
+        return _cpu_fuses(p.q.dtype, p.q.shape[-1], masked, p.mask is not None, p.groups > 1, flash)
     q, k, v = _four(p, p.q, p.k, v)
     mask = q.new_zeros(()).expand(*q.shape[:3], k.shape[2]) if masked else None
     causal = mask is None and p.mask is not None
@@ -185,8 +184,11 @@ def _knows_mask(p: Problem) -> bool:
 
 def _four(p: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """View (…, h, t, d) as the 4-D tensors PyTorch fuses; leading axes are flattened into b."""
-    shared = k.shape[-3] if p.groups > 1 else p.geometry.lead[-1] if p.geometry.lead else 1
+    four = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
+    if four and q.stride(3) == k.stride(3) == v.stride(3) == 1:
+        return q, k, v
     heads = p.geometry.lead[-1] if p.geometry.lead else 1
+    shared = k.shape[-3] if p.groups > 1 else heads
     return _view(q, p, heads), _view(k, p, shared), _view(v, p, shared)
 
 
