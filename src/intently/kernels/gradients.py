@@ -107,11 +107,8 @@ class _Tiles:
             q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
             z, inputs = self._logits(q, k, rows, cols)
             bias = p.bias_tile(rows, cols)
-            logits = z.detach() if bias is None else z.detach() + bias
-            if not run.full:
-                fresh = logits.clone() if inputs and bias is None else logits
-                logits = p.lowered(fresh, rows, cols)
-            weights, mine = p.softmax(logits, run.full)
+            fresh = z.detach() + bias if bias is not None else z.detach().clone() if inputs else z
+            weights, mine = p.softmax(fresh if run.full else p.lowered(fresh, rows, cols), run.full)
             weights *= (mine - safe).exp_()
             values = p.per_query_head(taken(self.v, cols).to(dy.dtype))
             dw = dy @ values.mT

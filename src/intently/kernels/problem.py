@@ -216,19 +216,19 @@ class Problem:
         return z.add_(forbidden, alpha=-lowest(z.dtype))
 
     def softmax(self, z: Tensor, certain: bool) -> tuple[Tensor, Tensor]:
-        """Softmax over the columns of some `lowered` logits, and its lse (…, rows, 1).
+        """Softmax over the columns of `lowered` logits, in place, and its lse (…, rows, 1).
 
         PyTorch's softmax reads a tile once, and its largest weight tells the lse. Rows that may
         attend to none of the columns have lse −∞ and any finite weights; it is ``certain`` that
         there are none where no mask was applied.
         """
         top = z.amax(-1, keepdim=True)
-        w = torch.softmax(z, -1)
+        w = torch.softmax(z, -1, out=z)
         lse = top - w.amax(-1, keepdim=True).log()
         if certain and self.bias is None:
             return w, lse
         if bool(top.isneginf().any()):
-            w = w.masked_fill_(top.isneginf(), 0)
+            w.masked_fill_(top.isneginf(), 0)
         return w, lse.masked_fill(top <= lowest(z.dtype) / 2, -math.inf)
 
     def scaled(self, q: Tensor, k: Tensor) -> Tensor:
