@@ -6,6 +6,7 @@ weights = exp z / (Σ exp z + exp sink).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,6 +98,7 @@ class Attention(LazyMatrix):
     def __init__(self, problem: Problem, cast: bool = False) -> None:
         self.problem = problem
         self._cast = cast
+        self._lse: Tensor | None = None
         self._versions = tuple(_version(x) for x in problem.tensors())
 
     @property
@@ -166,23 +168,38 @@ class Attention(LazyMatrix):
                 return
             yield block
 
+    def _columns(self, cols: Tensor) -> Tensor:
+        if differentiated(self.problem.tensors()):
+            return super()._columns(cols)
+        lse = self.lse[..., None]
+        with no_autocast(self.device):
+            z = self.problem.ready().masked(None, cols)
+            return z.sub_(lse.masked_fill_(lse.isneginf(), 0)).exp_()
+
     def _viewers(self) -> Tensor:
-        return self.problem.viewers()
+        return streamed.viewers(self.problem)
 
     def plan(self, v: Tensor | None = None) -> kernels.Plan:
         """Say which kernel ``A @ v`` runs, why not a faster one, and the memory it takes.
 
         Without v, values as wide as the keys are assumed.
         """
+        self._check_fresh()
         v = self.problem.k if v is None else _values(self.problem, v, self._cast)
-        return kernels.plan(self.problem.as_dot(), v)
+        with no_autocast(self.device):
+            return kernels.plan(self.problem.as_dot(), v)
 
     @property
     def lse(self) -> Tensor:
         """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended."""
         self._check_fresh()
-        with no_autocast(self.device):
-            return kernels.lse(self.problem)
+        if self._lse is None or differentiated(self.problem.tensors()):
+            with no_autocast(self.device):
+                found = kernels.lse(self.problem)
+            if differentiated((found,)) or found.is_inference():
+                return found
+            self._lse = found
+        return self._lse.clone()
 
     @property
     def scores(self) -> Scores:
@@ -205,7 +222,8 @@ class Attention(LazyMatrix):
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_fresh()
-        return {name: x for name, x in self.__dict__.items() if name != "_versions"}
+        state = {name: x for name, x in self.__dict__.items() if name != "_versions"}
+        return {**state, "_lse": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -277,11 +295,17 @@ def _problem(
     if score is not DOT or q.shape[-1] != k.shape[-1]:
         score.check(q, k)
     lead = _leading(q, k)
-    if not 0 <= dropout < 1:
+    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
-    if softcap is not None and not (isinstance(softcap, (int, float)) and softcap > 0):
-        raise build(ArgumentError, "softcap", "a number > 0, or None", softcap)
-    scale = score.default_scale(q.shape[-1]) if scale is None else scale
+    if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
+        raise build(ArgumentError, "softcap", "a finite number > 0, or None", repr(softcap))
+    if scale is None:
+        scale = score.default_scale(q.shape[-1])
+    elif not isinstance(scale, (int, float, Tensor)) or not _finite(scale):
+        raise build(
+            ArgumentError, "scale", "a finite number, a tensor () or (…, 1, 1), or None",
+            repr(scale),
+        )  # fmt: skip
     rule = None if mask is None else as_mask(mask)
     added = None if bias is None else as_bias(bias)
     problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
@@ -331,8 +355,15 @@ def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:
     return v
 
 
+def _finite(scale: float | Tensor) -> bool:
+    return isinstance(scale, Tensor) or math.isfinite(scale)
+
+
 def _version(x: Tensor) -> int | None:
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def _check_kind(x: Any, name: str) -> None:
@@ -341,7 +372,7 @@ def _check_kind(x: Any, name: str) -> None:
             KindError, name, "a floating-point tensor (…, steps, d)", type(x).__name__,
             fix="NumPy arrays and lists go to intently.reference, or through torch.as_tensor",
         )  # fmt: skip
-    if not x.is_floating_point():
+    if x.dtype not in _DTYPES:
         raise build(
             KindError, name, "a floating-point tensor", f"dtype {x.dtype}",
             fix="write x.float(); bare integers go to intently.reference",

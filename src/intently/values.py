@@ -22,11 +22,24 @@ class Value:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._kind = f"{cls.__module__}:{cls.__qualname__}"
+        cls._kind = f"{cls.__module__}:{cls.__qualname__}:{len(Value._kinds)}"
         Value._kinds[cls._kind] = cls
+
+    parts: tuple[Any, ...] = ()
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
+
+    def remade(self) -> bool:
+        """Whether the parts make the value again: those of a class outside may forget something."""
+        if type(self).__module__.startswith("intently."):
+            return all(part.remade() for part in self.parts if isinstance(part, Value))
+        try:
+            mine, other = vars(self), vars(type(self)(*self.parts))
+        except TypeError:
+            return False
+        same = mine.keys() == other.keys()
+        return same and all(mine[n] is other[n] or _equal(mine[n], other[n]) for n in mine)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors the value holds, its inner values' included."""
@@ -60,6 +73,12 @@ class Value:
                 for p in self.parts
             ],
         )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(x is y or _equal(x, y) for x, y in zip(a, b))
+    return isinstance(a, (int, float, str, bool, type(None))) and type(a) is type(b) and a == b
 
 
 def freeze(*values: Value | None) -> tuple[str, list[Tensor]]:

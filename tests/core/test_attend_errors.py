@@ -72,7 +72,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3), softcap=0.0), ArgumentError,
-        "softcap: expected a number > 0, or None; got 0.0.",
+        "softcap: expected a finite number > 0, or None; got 0.0.",
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3), score="dot"), KindError,  # type: ignore[arg-type]

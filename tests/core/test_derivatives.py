@@ -132,7 +132,7 @@ def test_the_fused_kernel_serves_a_single_grad() -> None:
 def test_forced_kernels_say_what_torch_func_needs() -> None:
     q = large(2, 5, 4)
     for kernel, reason in (
-        ("tiled", "torch.func cannot look into an operator with lists of tensors"),
+        ("tiled", "torch.func needs operations it knows, as the plain formula has"),
         ("torch_fused", "torch.func has no rule for it"),
     ):
         with it.kernels.use(kernel), pytest.raises(KernelError, match=reason):
@@ -144,3 +144,37 @@ def test_notes_say_which_derivatives_there_are(kernel: str) -> None:
     with it.kernels.use(kernel):
         note = it.attend(random(4, 4), random(4, 4)).plan().note
     assert "derivatives" in note or "derivative" in note
+
+
+@pytest.mark.parametrize("kind", ["one tensor", "derived", "a bias of the input"])
+def test_second_derivatives_of_operands_that_depend_on_one_another(kind: str) -> None:
+    x, w = leaf(2, 5, 4), leaf(4, 4, seed=3)
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        q, k, v = {"derived": (x, x @ w, x * 2)}.get(kind, (x, x, x))
+        bias = x @ x.mT if kind == "a bias of the input" else None
+        with it.kernels.use("tiled"):
+            return it.attention(q, k, v, bias=bias, mask=it.causal()) + w.sum()
+
+    assert gradcheck(f, (x, w)) and gradgradcheck(f, (x, w))
+
+
+@pytest.mark.parametrize("n", [100, 600])
+def test_two_axes(n: int) -> None:
+    x = leaf(n, 4)
+    for mask in (None, it.window(3, 0)):
+        found, expected = [], []
+        for kernel, grads in (("tiled", found), ("eager", expected)):
+            with it.kernels.use(kernel):
+                y = it.attention(x, x, x, mask=mask)
+            grads += torch.autograd.grad(y.square().sum() + it.attend(x, x).lse.sum(), x)
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("mask", [it.window(9, 0), it.padding(torch.tensor([9]))], ids=repr)
+def test_torch_func_with_large_masks(mask: it.Mask) -> None:
+    q = large(1, 1, 512, 4)
+    found = grad(lambda q: it.attention(q, q, q, mask=mask).square().sum())(q)
+    leaf = q.clone().requires_grad_()
+    expected = torch.autograd.grad(it.attention(leaf, leaf, leaf, mask=mask).square().sum(), leaf)
+    torch.testing.assert_close(found, expected[0])

@@ -27,7 +27,7 @@ def test_available_is_fastest_first() -> None:
 class TestPlan:
     def test_fused(self) -> None:
         plan = it.attend(Q, K, mask=it.causal()).plan(V)
-        assert plan.kernel == "torch_fused" and plan.refused == {} and not plan.builds_matrix
+        assert plan.kernel == "torch_fused" and plan.refused == {} and plan.writes is None
         result, lse = Q.numel() * 8, 2 * 4 * 8 * 4
         assert plan.memory == result + lse
         assert str(plan).startswith("torch_fused: 0.0 MiB beside the inputs; ")
@@ -38,6 +38,9 @@ class TestPlan:
         assert it.attend(Q, K, mask=mask).plan(V).memory - plain == 8 * 8 * (1 + 8)
         mask = it.causal() & it.padding(torch.tensor([3, 8]))
         assert it.attend(Q, K, mask=mask).plan(V).memory - plain == 2 * 8 * 8 * (1 + 8)
+        assert str(it.attend(Q, K, mask=mask).plan(V)).splitlines()[1] == (
+            "mask and bias are written out: 0.0 MiB"
+        )
         bias = random(4, 8, 8)
         both = it.attend(Q, K, mask=mask, bias=bias).plan(V).memory
         assert both - plain == 2 * 4 * 8 * 8 * (1 + 8)
@@ -61,7 +64,9 @@ class TestPlan:
         plan = A.plan(v)
         assert plan.kernel == "eager"
         assert plan.refused == {"torch_fused": reason, "tiled": "the matrix is small"}
-        assert plan.builds_matrix and plan.memory == 2 * 2 * 4 * 8 * 8 * 8
+        assert (
+            plan.writes == "builds the whole t × s matrix" and plan.memory == 2 * 2 * 4 * 8 * 8 * 8
+        )
         assert f"not torch_fused: {reason}" in str(plan) and "builds the whole t × s matrix" in str(
             plan
         )
@@ -83,7 +88,7 @@ class TestPlan:
         plan = A.plan()
         assert plan.kernel == "tiled"
         assert plan.refused == {"torch_fused": "softcap is set"}
-        assert not plan.builds_matrix and "second derivatives build the t × s matrix" in plan.note
+        assert plan.writes is None and "second derivatives build the t × s matrix" in plan.note
 
     def test_a_bias_of_another_precision(self) -> None:
         q, k = Q.bfloat16(), K.bfloat16()

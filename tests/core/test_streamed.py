@@ -50,7 +50,7 @@ def test_each_statistic(both: tuple[it.LazyMatrix, Tensor]) -> None:
     A, w = both
     close(A.entropy(), -torch.xlogy(w, w).sum(-1))
     close(A.received(), w.sum(-2))
-    close(A.mass([3, 3, 200, -1]), w[..., [3, 3, 200, -1]].sum(-1))
+    close(A.mass([3, 3, 200, -1]), w[..., [3, 200, -1]].sum(-1))
     apart = (torch.arange(T)[:, None] + S - T - torch.arange(S)).abs()
     close(A.distance(), (w * apart).sum(-1))
     close(A.mT @ Q, w.mT @ Q)
@@ -116,3 +116,31 @@ def test_statistics_follow_gradients() -> None:
     ):
         close(found, expected)
         assert torch.autograd.grad(found.square().sum(), q)[0].abs().sum() > 0
+
+
+def test_statistics_of_the_transpose(both: tuple[it.LazyMatrix, Tensor]) -> None:
+    A, w = both
+    close(A.mT.entropy(), -torch.xlogy(w, w).sum(-2))
+    close(A.mT.received(), w.sum(-1))
+    close(A.mT.top(2)[0], w.mT.sort(-1, descending=True).values[..., :2])
+    close(A.mT.pool(5, 7), A.pool(7, 5).mT)
+
+
+def test_the_lse_is_computed_once_and_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    original = it.kernels.lse
+    monkeypatch.setattr("intently.kernels.lse", lambda p: calls.append(1) or original(p))
+    A = it.attend(Q, K, mask=it.causal())
+    expected = A.lse.clone()
+    A.lse.add_(1)
+    A.mT.entropy()
+    assert torch.equal(A.lse, expected) and calls == [1]
+    q = Q.clone().requires_grad_()
+    B = it.attend(q, K)
+    with torch.no_grad():
+        _ = B.lse
+    assert torch.autograd.grad(B.lse.sum(), q)[0].abs().sum() > 0, "kept without, used with"
+    with torch.inference_mode():
+        A = it.attend(Q, K)
+        _ = A.lse
+    assert (A.lse * torch.ones(1, requires_grad=True)).requires_grad

@@ -236,3 +236,66 @@ def run(k: Tensor, v: Tensor, mask: it.Mask | None) -> tuple[Tensor, ...]:
     with it.kernels.use("tiled"):
         y = it.attention(Q, k, v, mask=mask)
     return (y, *torch.autograd.grad(y, (Q, k, v), DY))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("masked", ["none", "causal", "window"])
+def test_the_lowest_number_as_a_bias_hides_nothing_by_itself(
+    masked: str, dtype: torch.dtype
+) -> None:
+    """A row of finfo.min everywhere averages the values, as the formula says."""
+    mask = {"none": None, "causal": it.causal(), "window": it.window(300, 0)}[masked]
+    q, v = random(600, 4, dtype=dtype), random(600, 4, dtype=dtype, seed=1)
+    bias = torch.zeros(600, 600, dtype=dtype)
+    bias[5], bias[7, :3] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    A = it.attend(q, q, mask=mask, bias=bias)
+    with it.kernels.use("eager"):
+        expected = A @ v
+    with it.kernels.use("tiled"):
+        torch.testing.assert_close(A @ v, expected)
+    torch.testing.assert_close(A.lse, it.kernels.eager.lse(A.problem))
+    torch.testing.assert_close(
+        A.entropy().double(),
+        -torch.xlogy(*[A.dense().double()] * 2).sum(-1),
+        atol=5e-2 if dtype is torch.bfloat16 else 1e-5,
+        rtol=0,
+    )
+
+
+class TestClassesFromOutside:
+    def test_two_of_the_same_name(self) -> None:
+        def make(n: int) -> it.Mask:
+            class First(it.Mask):
+                def allow(self, g: it.masks.Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+                    return (cols < n)[None]
+
+            return First()
+
+        one, three = make(1), make(3)
+        q, v = torch.zeros(4, 2), torch.arange(4.0)[:, None]
+        with it.kernels.use("tiled"):
+            assert it.attention(q, q, v, mask=one).unique().tolist() == [0]
+            assert it.attention(q, q, v, mask=three).unique().tolist() == [1]
+
+    def test_attributes_that_the_parts_do_not_make_again(self) -> None:
+        class Power(it.Score):
+            def __init__(self, p: float = 1.0) -> None:
+                self.p = p
+
+            def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+                return (q @ k.mT) * self.p
+
+        x = random(600, 4)
+        A = it.attend(x, x, score=Power(2.0))
+        reason = "the parts of Power do not make it again"
+        assert A.plan().kernel == "eager" and A.plan().refused["tiled"] == reason
+        torch.testing.assert_close(A @ x, it.attend(x, x, scale=2.0) @ x)
+
+        class Kept(Power):
+            def __init__(self, p: float = 1.0) -> None:
+                super().__init__(p)
+                self.parts = (p,)
+
+        B = it.attend(x, x, score=Kept(2.0))
+        assert B.plan().kernel == "tiled"
+        torch.testing.assert_close(B @ x, A @ x)

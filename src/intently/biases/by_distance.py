@@ -121,7 +121,7 @@ class _Alibi(_ByDistance):
 
     def _of(self, head: Tensor, g: Geometry, dtype: torch.dtype) -> Tensor:
         """Slope of each head: 2^(−8i/n), then every other slope of 2n heads, n a power of two."""
-        n = 1 << (self._count(g).bit_length() - 1)
+        n = 1 << (max(1, self._count(g)).bit_length() - 1)
         number = (head + 1).to(dtype)
         first = torch.exp2(-8 * number / n)
         if n == self._count(g):

@@ -1,7 +1,7 @@
 """The kernels, and the one function that chooses between them.
 
-A kernel is an object with ``name``, ``note``, ``device``, ``refuses``, ``yields``, ``memory`` and
-``multiply``; adding one is one file and one entry in ``_KERNELS``, fastest first.
+A kernel is an object with ``name``, ``note``, ``device``, ``refuses``, ``yields``, ``writes``,
+``memory`` and ``multiply``; adding one is one file and one entry in ``_KERNELS``, fastest first.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class Kernel(Protocol):
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """Why a later kernel does better though this could serve, None where it does not."""
+        ...
+
+    def writes(self, problem: Problem, v: Tensor) -> str | None:
+        """What of size t × s it writes out, None where it writes nothing of the kind."""
         ...
 
     def memory(self, problem: Problem, v: Tensor) -> int:
@@ -101,18 +105,21 @@ def use(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``A @ v`` will run: the kernel, why not a faster one, the bytes beside the inputs."""
+    """What ``A @ v`` will run: the kernel, why not a faster one, the bytes beside the inputs.
+
+    ``writes`` says what of size t × s is written out, None where nothing is.
+    """
 
     kernel: str
     memory: int
     refused: dict[str, str]
     note: str
-    builds_matrix: bool
+    writes: str | None
 
     def __str__(self) -> str:
         lines = [f"{self.kernel}: {self.memory / 2**20:.1f} MiB beside the inputs; {self.note}"]
-        if self.builds_matrix:
-            lines.append("builds the whole t × s matrix")
+        if self.writes:
+            lines.append(self.writes)
         lines += [f"not {name}: {reason}" for name, reason in self.refused.items()]
         return "\n".join(lines)
 
@@ -158,6 +165,5 @@ def plan(problem: Problem, v: Tensor) -> Plan:
             break
         reason = faster.refuses(problem, v) or faster.yields(problem, v)
         refused[faster.name] = reason or "another kernel was asked for"
-    return Plan(
-        kernel.name, kernel.memory(problem, v), refused, kernel.note, kernel.name == "eager"
-    )
+    writes = kernel.writes(problem, v)
+    return Plan(kernel.name, kernel.memory(problem, v), refused, kernel.note, writes)

@@ -61,6 +61,10 @@ class Eager:
         """It is the last that is asked."""
         return None
 
+    def writes(self, problem: Problem, v: Tensor) -> str | None:
+        """The matrix itself."""
+        return "builds the whole t × s matrix"
+
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes at the peak: the scores and the weights."""
         return 2 * problem.matrix_bytes()

@@ -70,6 +70,10 @@ class Flex:
         """No later kernel does better on CUDA."""
         return None
 
+    def writes(self, problem: Problem, v: Tensor) -> str | None:
+        """Nothing of size t × s is written."""
+        return None
+
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes beside the inputs: the result, its lse and the lists of blocks."""
         g = problem.geometry

@@ -108,7 +108,7 @@ class _Tiles:
             z, inputs = self._logits(q, k, rows, cols)
             bias = p.bias_tile(rows, cols)
             fresh = z.detach() + bias if bias is not None else z.detach().clone() if inputs else z
-            weights, mine = p.softmax(fresh if run.full else p.lowered(fresh, rows, cols), run.full)
+            weights, mine = p.tile_softmax(fresh, rows, cols, run.full)
             weights *= (mine - safe).exp_()
             values = p.per_query_head(taken(self.v, cols).to(dy.dtype))
             dw = dy @ values.mT

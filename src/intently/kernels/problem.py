@@ -163,18 +163,6 @@ class Problem:
             bias=None if self.bias is None else indexed_bias(self.bias, g, index),
         )  # fmt: skip
 
-    def viewers(self) -> Tensor:
-        """How many queries may see each key, broadcastable to (…, s)."""
-        g = self.geometry
-        keys = torch.arange(g.s, device=g.device)
-        if self.mask is None:
-            return torch.full_like(keys, g.t)
-        counts = torch.zeros_like(keys)
-        for rows in torch.arange(g.t, device=g.device).split(max(1, 2**22 // max(1, g.s))):
-            allow = self.mask.allow(g, rows, keys)
-            counts = counts + allow.expand(*allow.shape[:-2], len(rows), g.s).sum(-2)
-        return counts
-
     def allow(self, rows: Span = None, cols: Span = None) -> Tensor | None:
         """The mask for some rows and columns (all where None), None where nothing is forbidden."""
         if self.mask is None:
@@ -201,41 +189,63 @@ class Problem:
         fill = z.masked_fill if z.requires_grad else z.masked_fill_
         return fill(~allow, -math.inf)
 
-    def lowered(self, z: Tensor, rows: Span, cols: Span) -> Tensor:
-        """Fresh logits, in place so low where the mask forbids that their weights are 0.
+    @property
+    def open_limit(self) -> float | None:
+        """Where no mask was applied, logits up to this are hidden: only a bias can hide there."""
+        return None if self.bias is None else -math.inf
 
-        Bytes turn into numbers faster than booleans are obeyed. Where something is not finite, −∞
-        is written instead.
+    def hiding(self, z: Tensor) -> float:
+        """What to add to hidden logits; −∞ where they cannot be told from the others then.
+
+        Bytes turn into numbers and are added faster than booleans are obeyed, and a very low number
+        hides as well as −∞ does, as long as all logits are far from it.
         """
+        lowest = torch.finfo(z.dtype).min / 4
+        if z.device.type != "cpu" or not z.numel():
+            return -math.inf
+        low, high = torch.aminmax(z)
+        return lowest if float(low) > lowest / 2 and float(high) < -lowest / 2 else -math.inf
+
+    def hide(self, z: Tensor, rows: Span, cols: Span, low: float) -> None:
+        """Hide in place what the mask forbids, by ``low`` that `hiding` gave for these logits."""
         allow = self.allow(rows, cols)
         if allow is None:
-            return z
-        if z.device.type != "cpu" or not bool(z.sum().isfinite()):
-            return z.masked_fill_(~allow, -math.inf)
-        forbidden = allow.view(torch.uint8).to(z.dtype).sub_(1)
-        return z.add_(forbidden, alpha=-lowest(z.dtype))
+            return
+        if low == -math.inf:
+            z.masked_fill_(~allow, low)
+        else:
+            z.add_(allow.view(torch.uint8).to(z.dtype).sub_(1), alpha=-low)
 
-    def softmax(self, z: Tensor, certain: bool) -> tuple[Tensor, Tensor]:
-        """Softmax over the columns of `lowered` logits, in place, and its lse (…, rows, 1).
+    def tile_softmax(self, z: Tensor, rows: Span, cols: Span, full: bool) -> tuple[Tensor, Tensor]:
+        """`softmax` of a tile of logits, masked unless the mask leaves it ``full``."""
+        if full:
+            return self.softmax(z, self.open_limit)
+        low = self.hiding(z)
+        self.hide(z, rows, cols, low)
+        return self.softmax(z, low / 2)
 
-        PyTorch's softmax reads a tile once, and its largest weight tells the lse. Rows that may
-        attend to none of the columns have lse −∞ and any finite weights; it is ``certain`` that
-        there are none where no mask was applied.
+    def softmax(self, z: Tensor, limit: float | None) -> tuple[Tensor, Tensor]:
+        """Softmax over the columns of some logits, in place, and its lse (…, rows, 1).
+
+        Logits up to ``limit`` are hidden, None where there are none. PyTorch's softmax reads a
+        tile once, and its largest weight tells the lse. Rows in which all is hidden have lse −∞
+        and any finite weights.
         """
         top = z.amax(-1, keepdim=True)
         w = torch.softmax(z, -1, out=z)
         lse = top - w.amax(-1, keepdim=True).log()
-        if certain and self.bias is None:
+        if limit is None:
             return w, lse
-        if bool(top.isneginf().any()):
+        if limit == -math.inf and bool(top.isneginf().any()):
             w.masked_fill_(top.isneginf(), 0)
-        return w, lse.masked_fill(top <= lowest(z.dtype) / 2, -math.inf)
+        return w, lse.masked_fill(top <= limit, -math.inf)
 
     def scaled(self, q: Tensor, k: Tensor) -> Tensor:
         """softcap(scale · score(q, k)) for some of the queries and keys."""
         k = self.per_query_head(k)
         plain = type(self.score) is Dot
-        z = (q * self.scale) @ k.mT if plain else self.score(q, k) * self.scale
+        scale = self.scale.to(q.dtype) if isinstance(self.scale, Tensor) else self.scale
+        z = (q * scale) @ k.mT if plain else self.score(q, k) * scale
         return z if self.softcap is None else self.softcap * torch.tanh(z / self.softcap)
 
     def bias_tile(self, rows: Span = None, cols: Span = None) -> Tensor | None:
@@ -259,11 +269,6 @@ class Problem:
             if value is not None and value.parts:
                 own += value.tensors()
         return tuple(own)
-
-
-def lowest(dtype: torch.dtype) -> float:
-    """What is added to hidden logits; those below half of it are hidden."""
-    return torch.finfo(dtype).min / 4
 
 
 def positions(span: Span, size: int, device: torch.device) -> Tensor:

@@ -43,15 +43,42 @@ def blocks(problem: Problem, size: int) -> Iterator[Block]:
 
 def _weights(p: Problem, rows: slice, cols: slice, part: Rows) -> Tensor:
     z = p.logits(rows, cols)
+    certain = all(run.full for run in part.runs)
+    low = -math.inf if certain else p.hiding(z)
     at = cols.start
     for run in part.runs:
         z[..., at - cols.start : run.start - cols.start] = -math.inf
         if not run.full:
-            p.lowered(z[..., run.start - cols.start : run.stop - cols.start], rows, slice(*run[:2]))
+            view = z[..., run.start - cols.start : run.stop - cols.start]
+            p.hide(view, rows, slice(run.start, run.stop), low)
         at = run.stop
-    w, lse = p.softmax(z, all(run.full for run in part.runs))
+    w, lse = p.softmax(z, p.open_limit if certain else low / 2)
     share = (lse > -math.inf).to(w.dtype)
     if p.sinks is not None:
         lse = lse.masked_fill(lse.isneginf(), 0)
         share = share * torch.sigmoid(lse - p.sinks.to(w.dtype)[..., None, None])
     return w.mul_(share) if bool((share != 1).any()) else w
+
+
+def viewers(problem: Problem) -> Tensor:
+    """How many queries may see each key, broadcastable to (…, s)."""
+    p, g = problem, problem.geometry
+    if p.mask is None:
+        return torch.full((g.s,), g.t, device=g.device)
+    lead = g.lead if p.mask.lead() else ()
+    counts = torch.zeros(*lead, g.s, dtype=torch.long, device=g.device)
+    for cut, found in walk(p):
+        piece = p.part(cut)
+        for part in found:
+            for run in part.runs:
+                rows, cols = slice(part.start, part.stop), slice(run.start, run.stop)
+                allow = None if run.full else piece.allow(rows, cols)
+                if allow is None:
+                    counts[..., cols][cut if lead else ()] += part.stop - part.start
+                elif lead:
+                    counts[..., cols][cut] += allow.sum(-2)
+                else:
+                    counts[cols] += allow.sum(-2).reshape(-1)
+        if not lead:
+            break
+    return counts

@@ -29,13 +29,19 @@ class Tiled:
     """y = weights @ v in tiles of about half a million weights; O(t) memory."""
 
     name = "tiled"
-    note = "first derivatives in O(t) memory; second derivatives build the t × s matrix"
+    note = (
+        "first derivatives in O(t) memory, second derivatives build the t × s matrix; torch.compile"
+    )
     device: str | None = None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Derivatives that an operator of `torch.library` cannot give."""
         if transformed():
-            return "torch.func cannot look into an operator with lists of tensors"
+            return "torch.func needs operations it knows, as the plain formula has"
+        values = (problem.score, problem.mask, problem.bias)
+        foreign = [x for x in values if x is not None and not x.remade()]
+        if foreign:
+            return f"the parts of {type(foreign[0]).__name__} do not make it again"
         if forward_mode((*problem.tensors(), v)):
             return "it has no forward-mode derivative"
         return None
@@ -43,6 +49,10 @@ class Tiled:
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """A small matrix is faster built at once."""
         return "the matrix is small" if math.prod(problem.geometry.shape) <= TILE // 4 else None
+
+    def writes(self, problem: Problem, v: Tensor) -> str | None:
+        """Nothing of size t × s is written."""
+        return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes beside the inputs: the result, its lse, and three tiles at work."""
@@ -142,8 +152,7 @@ def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tupl
     y = lse.new_zeros((*shape, v.shape[-1]))
     for run in block.runs:
         cols = slice(run.start, run.stop)
-        z = p.logits(rows, cols)
-        w, mine = p.softmax(z if run.full else p.lowered(z, rows, cols), run.full)
+        w, mine = p.tile_softmax(p.logits(rows, cols), rows, cols, run.full)
         if dropping is not None:
             w *= dropping.factors(rows, cols, w.dtype)
         part = w @ p.per_query_head(taken(v, cols).to(w.dtype))
@@ -200,25 +209,33 @@ def _derivatives(ctx: Any, dy: Tensor, dlse: Tensor) -> tuple[Any, ...]:
     inputs = _inputs(operands)
     needs = [x.requires_grad for x in inputs]
     if torch.is_grad_enabled():
-        found = _twice(operands, [x for x in inputs if x.requires_grad], (dy, dlse))
+        found = _twice(operands, (dy, dlse))
     else:
         found = _tiled_backward(dy, dlse, y, lse, needs, *operands)
     given = iter(found)
     each = iter([next(given) if wanted else None for wanted in needs])
     first = [next(each) for _ in range(3)]
     optional = [None if x is None else next(each) for x in (sinks, scale)]
-    return (*first, *optional, [None] * len(numbers), list(each), *[None] * len(ctx.rest))
+    rest = [[] if x == [] else None for x in ctx.rest]
+    return (*first, *optional, [None] * len(numbers), list(each), *rest)
 
 
-def _twice(
-    operands: tuple[Any, ...], inputs: list[Tensor], given: tuple[Tensor, Tensor]
-) -> tuple[Tensor, ...]:
+def _twice(operands: tuple[Any, ...], given: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
     """Gradients that can be differentiated once more, by the plain formula."""
-    p, v, dropping = _again(*operands)
+    fresh: list[Tensor] = []
+
+    def alias(x: Any) -> Any:
+        if isinstance(x, list):
+            return [alias(y) for y in x]
+        if not isinstance(x, Tensor) or not x.requires_grad:
+            return x
+        fresh.append(x.view_as(x))  # operands may depend on one another, or be the same
+        return fresh[-1]
+
+    p, v, dropping = _again(*[alias(x) for x in operands])
     results = eager.product(p, v, dropping), eager.lse(p)
-    return torch.autograd.grad(
-        results, inputs, given, create_graph=True, allow_unused=True, materialize_grads=True
-    )
+    options: dict[str, Any] = {"create_graph": True, "materialize_grads": True}
+    return torch.autograd.grad(results, fresh, given, allow_unused=True, **options)
 
 
 torch.library.register_autograd("intently::tiled", _derivatives, setup_context=_remember)

@@ -1,8 +1,8 @@
 """PyTorch's scaled_dot_product_attention, used only where it really runs a fused kernel.
 
 PyTorch falls back to the t·s formula without a word (dropout on CPU, e ≠ d, 3-D inputs, a mask that
-needs a gradient, a last stride other than 1). Here those calls are refused with the reason, so that
-another kernel takes them.
+needs a gradient, a last stride other than 1). Here inputs are given the form that it fuses where
+that costs O(t); other such calls are refused with the reason, so that another kernel takes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TorchFused:
     """y = scaled_dot_product_attention(q, k, v): memory grows with t, never with t·s."""
 
     name = "torch_fused"
-    note = "first derivatives"
+    note = "first derivatives; a single torch.func.grad; torch.compile"
     device: str | None = None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
@@ -71,7 +71,7 @@ class TorchFused:
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """A mask or bias that has to be written out, where tiles need less time or memory."""
         p = problem
-        if _knows_mask(p) or math.prod(p.geometry.shape[-2:]) < SMALL:
+        if _knows_mask(p) or math.prod(p.geometry.shape[-2:]) < SMALL or transformed():
             return None
         if torch.compiler.is_compiling():
             return "a graph is being compiled, and tiles look at the mask when it runs"
@@ -88,6 +88,11 @@ class TorchFused:
         p = problem
         rows = math.prod(p.geometry.shape[:-1])
         return rows * (v.shape[-1] * p.q.element_size() + 4) + _written_bytes(p)
+
+    def writes(self, problem: Problem, v: Tensor) -> str | None:
+        """What of size t × s it has written out."""
+        size = _written_bytes(problem)
+        return f"mask and bias are written out: {size / 2**20:.1f} MiB" if size else None
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:
         """Y (…, h, t, e) in the dtype of q."""

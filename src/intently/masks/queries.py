@@ -84,6 +84,7 @@ def any_of(rows: list[Queries]) -> Tensor:
 
 def unless_all(seen: Tensor) -> Tensor | None:
     """Return None where every key is seen; on an accelerator and in a graph it is not asked."""
-    if seen.device.type != "cpu" or torch.compiler.is_compiling():
+    batched = torch._C._functorch.is_batchedtensor(seen)  # pyright: ignore
+    if seen.device.type != "cpu" or torch.compiler.is_compiling() or batched:
         return seen
     return None if bool(seen.all()) else seen

@@ -34,6 +34,7 @@ class LazyMatrix:
 
     labels: Labels = (None, None)
     __iter__ = None
+    __array_ufunc__ = None
     __hash__ = object.__hash__
 
     # --- what a subclass gives ------------------------------------------------------------------
@@ -201,10 +202,14 @@ class LazyMatrix:
         """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller."""
         s = self.shape[-1]
         step = max(1, BLOCK // max(1, self._row_size()))
-        for start in range(0, self.shape[-2], step):
+        for start in range(0, self.shape[-2] if s else 0, step):
             rows = slice(start, min(start + step, self.shape[-2]))
             index = torch.arange(rows.start, rows.stop, device=self.device)
             yield Block((), rows, slice(0, s), self.tile(index))
+
+    def _columns(self, cols: Tensor) -> Tensor:
+        """Weights (…, t, len(cols)), for those who walk over all columns."""
+        return self.tile(None, cols)
 
     def _zeros(self, *last: int, dtype: torch.dtype | None = None) -> Tensor:
         """Zeros (…, *last) in the dtype that statistics are computed in."""
@@ -279,17 +284,18 @@ class LazyMatrix:
     def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
         """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
 
-        ``keys`` are positions or a boolean (s,). Raises `RangeError` for positions outside.
+        ``keys`` are positions, each counted once, or a boolean (s,). Raises `RangeError` for
+        positions outside.
         """
         given = torch.as_tensor(keys)
         given = given if given.numel() else given.long()
         index = positions(given, self.shape[-1], "s", self.device)
         assert index is not None
-        counts = torch.bincount(index, minlength=self.shape[-1])
+        counted = torch.bincount(index, minlength=self.shape[-1]) > 0
 
         def reduce(block: Block) -> Tensor:
             with no_autocast(self.device):
-                return block.weights @ counts[block.cols].to(block.weights.dtype)
+                return block.weights @ counted[block.cols].to(block.weights.dtype)
 
         return self._per_row(reduce)
 
@@ -331,7 +337,7 @@ class LazyMatrix:
             picture = down.reduced(block.weights, block.rows, reduce)
             picture = across.reduced(picture.mT, block.cols, reduce).mT
             at = (*block.lead, ..., down.of(block.rows), across.of(block.cols))
-            out[at] = join(out[at], picture)
+            out[at] = join(out[at].clone(), picture)
         if how == "mean":
             return out / (down.sizes[:, None] * across.sizes)
         return out.masked_fill(out.isneginf(), 0)

@@ -12,6 +12,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, MemoryRefused, build
 from intently.matrix.indexing import Entry, positions
 from intently.matrix.lazy import LazyMatrix
+from intently.matrix.views import Transposed
 
 
 def rollout(
@@ -62,8 +63,7 @@ def rollout(
     columns[at, torch.arange(len(at), device=last.device)] = 1
     columns = columns.expand(*last.shape[:-2], *columns.shape)
     for layer in reversed(layers):
-        drawn = layer.mT @ columns.to(layer.dtype)
-        columns = residual * columns + (1 - residual) * drawn.to(dtype)
+        columns = residual * columns + (1 - residual) * Transposed(layer).summed(columns)
     return columns[..., 0] if one else columns.mT
 
 

@@ -84,22 +84,28 @@ class Transposed(LazyMatrix):
         return self.matrix.label(self.labels[1], self.labels[0])
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        if cols is None and rows is not None:
+            return self.matrix._columns(rows).mT
         return self.matrix.tile(cols, rows).mT
 
     def matmul(self, v: Tensor) -> Tensor:
         """Aᵀ u (…, s, e) for u (…, t, e), summed over blocks of rows."""
         check_product(self.shape, self.dtype, self.device, v)
+        return self.summed(v).to(self.dtype)
+
+    def summed(self, v: Tensor) -> Tensor:
+        """Aᵀ u in the dtype that is summed in, float32 for the half types, for u in any dtype."""
         lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
         wide = torch.promote_types(self.dtype, torch.float32)
         out = v.new_zeros((*lead, self.shape[-2], v.shape[-1]), dtype=wide)
-        v = v.expand(*lead, *v.shape[-2:])
+        v = v.to(wide).expand(*lead, *v.shape[-2:])
         with no_autocast(self.device):
             for block in self.matrix._blocks():
                 own = zip(block.lead, self.shape)
                 cut = (..., *(slice(None) if n == 1 else c for c, n in own))
-                part = block.weights.mT.to(wide) @ v[(*cut, block.rows, slice(None))].to(wide)
+                part = block.weights.mT.to(wide) @ v[(*cut, block.rows, slice(None))]
                 out[(*cut, block.cols, slice(None))] += part
-        return out.to(self.dtype)
+        return out
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         return Transposed(self.matrix[index])
