@@ -1,4 +1,4 @@
-"""The command line: ``intently demo``, ``train``, ``translate``, ``evaluate``.
+"""The command line: ``intently demo``, ``train``, ``translate``, ``evaluate``, ``train-lm``.
 
 Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
 run was interrupted); so is what the system refuses, such as a full disk. Anything else is a bug and
@@ -24,6 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from intently.errors import ArgumentError, DataError, IntentlyError, build
+from intently.language_cli import train_lm
 
 MESSAGE = 100_000
 """Characters of a message's line that are shown."""
@@ -373,6 +374,7 @@ def _register_train() -> None:
 
 
 _register_train()
+app.command(name="train-lm")(train_lm)
 
 if __name__ == "__main__":
     main()

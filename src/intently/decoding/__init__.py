@@ -2,6 +2,7 @@
 
 from intently.decoding.hypothesis import Hypothesis
 from intently.decoding.options import SearchOptions
+from intently.decoding.sampling import distribution, sample
 from intently.decoding.search import search
 
-__all__ = ["Hypothesis", "SearchOptions", "search"]
+__all__ = ["Hypothesis", "SearchOptions", "distribution", "sample", "search"]

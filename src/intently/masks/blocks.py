@@ -50,6 +50,11 @@ def reduced(allow: Tensor, rows: int, cols: int) -> Tensor:
     if not allow.numel():
         return torch.full((t, s), EMPTY + FULL, dtype=torch.int8, device=allow.device)
     allow = allow.reshape(-1, *allow.shape[-2:])
+    bands = allow.split(rows * step_within(rows * allow.shape[-1], 2**21), 1)
+    return torch.cat([_band(band, rows, cols) for band in bands])
+
+
+def _band(allow: Tensor, rows: int, cols: int) -> Tensor:
     some, every = most(allow, 0), least(allow, 0)
     return _over(some, rows, cols, most, 0) + _over(every, rows, cols, least, 1)
 

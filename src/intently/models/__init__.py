@@ -1,5 +1,7 @@
 """Models: attention at work."""
 
+from intently.models.language import LanguageCache, LanguageModel, LanguageOptions
+from intently.models.layers import mlp
 from intently.models.transformer import (
     DecoderCache,
     EncoderCache,
@@ -7,5 +9,18 @@ from intently.models.transformer import (
     Transformer,
     TransformerOptions,
 )
+from intently.models.vision import VisionOptions, VisionTransformer
 
-__all__ = ["DecoderCache", "EncoderCache", "Memory", "Transformer", "TransformerOptions"]
+__all__ = [
+    "DecoderCache",
+    "EncoderCache",
+    "LanguageCache",
+    "LanguageModel",
+    "LanguageOptions",
+    "Memory",
+    "Transformer",
+    "TransformerOptions",
+    "VisionOptions",
+    "VisionTransformer",
+    "mlp",
+]

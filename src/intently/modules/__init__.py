@@ -1,14 +1,40 @@
 """Modules: attention with parameters, built on `intently.attend`."""
 
-from intently.modules.blocks import DecoderLayer, EncoderLayer, FeedForward
-from intently.modules.caches import KeyValueCache
-from intently.modules.multi_head import MultiHeadAttention, Projections
+from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
+from intently.modules.blocks import DecoderLayer, EncoderLayer
+from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.convolution import ConvolutionAsAttention, convolution_as_attention
+from intently.modules.feed_forward import FeedForward, GatedFeedForward
+from intently.modules.head import AttentionHead
+from intently.modules.image import ChannelNorm, ImageAttention, SpatialTransformer, group_norm
+from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
+from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
 
 __all__ = [
+    "AdditiveAttention",
+    "AdditiveScore",
+    "Attention",
+    "AttentionHead",
+    "ChannelNorm",
+    "ConvolutionAsAttention",
     "DecoderLayer",
     "EncoderLayer",
     "FeedForward",
+    "FixedCache",
+    "GatedFeedForward",
+    "GeneralScore",
+    "ImageAttention",
     "KeyValueCache",
+    "LuongAttention",
     "MultiHeadAttention",
     "Projections",
+    "RelativeBias",
+    "Remembered",
+    "Sinks",
+    "SpatialTransformer",
+    "WindowCache",
+    "convolution_as_attention",
+    "group_norm",
 ]

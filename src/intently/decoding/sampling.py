@@ -1,0 +1,171 @@
+"""Sampling: a language model goes on with a text, one token drawn at a time.
+
+Prompts of different lengths share a batch. They are read padded, once; the caches are cropped to
+each prompt's length, and from there on every row goes its own way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import index
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from intently.decoding.options import _check_int
+from intently.decoding.search import _evaluating, _padded
+from intently.errors import ArgumentError, KindError, build
+
+
+class Model(Protocol):
+    """What can be sampled from, such as `intently.models.LanguageModel`."""
+
+    @property
+    def max_length(self) -> int | None: ...
+
+    def new_cache(self) -> Any: ...
+
+    def hidden(self, ids: Tensor, cache: Any) -> Tensor: ...
+
+    @property
+    def output_weight(self) -> Tensor: ...
+
+
+@torch.no_grad()
+def sample(
+    model: Model,
+    prompts: Sequence[Sequence[int]],
+    *,
+    steps: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    stop: int | None = None,
+    generator: torch.Generator | None = None,
+) -> list[list[int]]:
+    """Return for each prompt the ``steps`` tokens that follow it, drawn from `distribution`.
+
+    ``prompts`` are token ids, at least one each, of any lengths. With ``stop`` a row ends before
+    that token. ``temperature`` 0 takes the likeliest token always. The model is put into evaluation
+    mode, and back; keys and values are cached, so each token costs one step. ``generator`` stands
+    on the device of the model.
+
+    Raises `ArgumentError` for prompts without tokens, numbers out of range, and texts longer than
+    the model's positions; `KindError` for what are no ids.
+
+    >>> from intently.models.language import LanguageModel, LanguageOptions
+    >>> model = LanguageModel(LanguageOptions(vocabulary=20))
+    >>> found = sample(model, [[5, 6, 7], [8]], steps=4, top_k=1)
+    >>> [len(ids) for ids in found]
+    [4, 4]
+    """
+    _check_int(steps, "steps", 0)
+    _check(temperature, top_k, top_p)
+    rows = [_ids(prompt, i) for i, prompt in enumerate(prompts)]
+    longest = max(map(len, rows), default=0)
+    if model.max_length is not None and longest + steps - 1 > model.max_length:
+        raise build(
+            ArgumentError, "steps", f"prompt and steps within {model.max_length} positions",
+            f"{longest} + {steps}", "the model has learned no more", "ask for fewer steps",
+        )  # fmt: skip
+    if not rows or not steps:
+        return [[] for _ in rows]
+    module: Any = model
+    with _evaluating(module):
+        drawn = _draw(model, rows, steps, (temperature, top_k, top_p), stop, generator)
+    found = torch.stack(drawn, 1).tolist()
+    return [ids[: ids.index(stop)] if stop in ids else ids for ids in found]
+
+
+def _draw(
+    model: Model,
+    rows: list[list[int]],
+    steps: int,
+    how: tuple[float, int | None, float | None],
+    stop: int | None,
+    generator: torch.Generator | None,
+) -> list[Tensor]:
+    """Draw the tokens (b,) of each step."""
+    device, lengths = model.output_weight.device, [len(row) for row in rows]
+    cache = model.new_cache()
+    hidden = model.hidden(_padded(rows, lengths).to(device), cache)
+    ends = torch.tensor(lengths, device=device)
+    last = hidden[torch.arange(len(rows), device=device), ends - 1]
+    if min(lengths) < max(lengths):
+        cache.crop(ends)
+    drawn: list[Tensor] = []
+    ended = torch.zeros(len(rows), dtype=torch.bool, device=device)
+    while True:
+        chances = distribution(last @ model.output_weight.mT, *how)
+        drawn.append(torch.multinomial(chances, 1, generator=generator)[:, 0])
+        if stop is not None:
+            ended |= drawn[-1] == stop
+        if len(drawn) == steps or (stop is not None and bool(ended.all())):
+            return drawn
+        last = model.hidden(drawn[-1][:, None], cache)[:, 0]
+
+
+def distribution(
+    logits: Float[Tensor, "*b v"],
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Float[Tensor, "*b v"]:
+    """Return the probabilities (…, V) that tokens are drawn with.
+
+    softmax(logits / ``temperature``), of which the ``top_k`` likeliest tokens are kept, then the
+    fewest of these whose mass is at least ``top_p``; of equal ones those with the lower ids. What
+    is kept is scaled to sum to 1. Half types are computed in float32.
+
+    Source: top-k of Fan et al. 2018, "Hierarchical Neural Story Generation", section 5.4; top-p of
+    Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
+
+    >>> logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    >>> distribution(logits, top_p=0.7)
+    tensor([0.6250, 0.3750, 0.0000, 0.0000])
+    >>> distribution(logits, temperature=0)
+    tensor([1., 0., 0., 0.])
+    """
+    _check(temperature, top_k, top_p)
+    if temperature == 0:
+        temperature, top_k = 1.0, 1
+    z = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    z = (z - z.amax(-1, keepdim=True)) / temperature  # small temperatures overflow without
+    ordered = z.sort(dim=-1, descending=True, stable=True)
+    chances = torch.softmax(ordered.values, -1)
+    if top_k is not None and top_k < chances.shape[-1]:
+        chances[..., top_k:] = 0
+        chances = chances / chances.sum(-1, keepdim=True)
+    if top_p is not None:
+        before = chances.cumsum(-1) - chances
+        chances = chances * (before < top_p)
+        chances = chances / chances.sum(-1, keepdim=True)
+    return torch.empty_like(chances).scatter_(-1, ordered.indices, chances)
+
+
+def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise build(ArgumentError, "temperature", "a finite number ≥ 0", temperature)
+    if top_k is not None:
+        _check_int(top_k, "top_k", 1)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise build(ArgumentError, "top_p", "a mass in (0, 1]", top_p)
+
+
+def _ids(prompt: Sequence[int], i: int) -> list[int]:
+    try:
+        ids = [index(token) for token in prompt]
+    except TypeError:
+        raise build(
+            KindError, f"prompts[{i}]", "a list of token ids", repr(prompt)[:60],
+            "sample takes one list of ids for each prompt", "encode text with a tokenizer",
+        ) from None  # fmt: skip
+    if not ids:
+        raise build(
+            ArgumentError, f"prompts[{i}]", "at least one token id", "none",
+            "the model says what follows a token", "begin with SOS, id 1",
+        )  # fmt: skip
+    return ids

@@ -1,0 +1,146 @@
+"""Diffusers' own modules on `intently.attention`: an attention processor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from intently.attention import attention
+from intently.errors import ArgumentError, build
+
+if TYPE_CHECKING:
+    from diffusers.models.attention_processor import Attention as TheirAttention
+
+PLAIN = (
+    "AttnProcessor", "AttnProcessor2_0", "SlicedAttnProcessor", "XFormersAttnProcessor",
+    "IntentlyAttnProcessor",
+)  # fmt: skip
+"""Processors that compute attention of the module's own projections and nothing else."""
+
+WITHOUT_QK_NORM = ("AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor")
+"""Those of them that pass over a module's ``norm_q`` and ``norm_k``."""
+
+
+class IntentlyAttnProcessor:
+    """What diffusers' `Attention` calls to compute itself, on `intently.attention`.
+
+    It computes what `AttnProcessor2_0` does, and minds the module's scale and shared key heads,
+    which that one passes over (put ``instead_of`` it by `register`, it passes over the scale too).
+    Masks keep diffusers' meaning: numbers are added to the scores, and True attends. No mask is
+    repeated for each head or query.
+
+    >>> import torch
+    >>> from diffusers.models.attention_processor import Attention
+    >>> layer = Attention(8, heads=2, dim_head=4, processor=IntentlyAttnProcessor())
+    >>> layer(torch.zeros(1, 5, 8)).shape
+    torch.Size([1, 5, 8])
+    """
+
+    def __init__(self, instead_of: object = None) -> None:
+        self.instead_of = instead_of
+        """The processor that `unregister` puts back."""
+
+    def __call__(
+        self,
+        attn: TheirAttention,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
+    ) -> Tensor:
+        """Return the output of ``attn`` for x (b, t, c) or (b, c, height, width)."""
+        x = residual = hidden_states
+        if attn.spatial_norm is not None:
+            x = attn.spatial_norm(x, temb)
+        if residual.ndim == 4:
+            x = x.flatten(2).mT
+        if attn.group_norm is not None:
+            x = attn.group_norm(x.mT).mT
+        context = x if encoder_hidden_states is None else encoder_hidden_states
+        if encoder_hidden_states is not None and attn.norm_cross is not None:
+            context = attn.norm_encoder_hidden_states(context)
+        assert attn.to_k is not None and attn.to_v is not None
+        q = attn.to_q(x)
+        d = q.shape[-1] // attn.heads
+        q, k, v = (
+            y.unflatten(-1, (-1, d)).transpose(1, 2)
+            for y in (q, attn.to_k(context), attn.to_v(context))
+        )
+        q = q if attn.norm_q is None else attn.norm_q(q)
+        k = k if attn.norm_k is None else attn.norm_k(k)
+        mask, bias = _mask_or_bias(attention_mask, q)
+        y = attention(q, k, v, mask=mask, bias=bias, scale=scale_of(attn))
+        y = y.transpose(1, 2).flatten(2)
+        if attn.to_out is not None:
+            for part in attn.to_out:
+                y = part(y)
+        y = y.mT.reshape(residual.shape) if residual.ndim == 4 else y
+        y = y + residual if attn.residual_connection else y
+        return y / attn.rescale_output_factor
+
+
+def scale_of(attn: TheirAttention) -> float | None:
+    """Return the factor of the scores that the module's processor applies; None for 1/√d."""
+    own: Any = attn.processor
+    if isinstance(own, IntentlyAttnProcessor) and own.instead_of is not None:
+        own = own.instead_of
+    return None if type(own).__name__ == "AttnProcessor2_0" else float(attn.scale)
+
+
+def _mask_or_bias(theirs: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Give a mask (b, s), (b, t, s) or (b·h, t, s) the axes (b, h, t, s), those of size 1 kept."""
+    if theirs is None:
+        return None, None
+    b, h = q.shape[:2]
+    if theirs.ndim == 2:
+        theirs = theirs[:, None]
+    if theirs.ndim == 3:
+        each = len(theirs) == b * h
+        theirs = theirs.unflatten(0, (b, h)) if each else theirs[:, None]
+    return (theirs, None) if not theirs.is_floating_point() else (None, theirs.to(q.dtype))
+
+
+def register(model: nn.Module) -> list[str]:
+    """Make every plain `Attention` in a diffusers model run on Intently; return their names.
+
+    Modules whose processors compute something else (joint attention, rotary positions, adapters)
+    are left as they are. `unregister` undoes it. Raises `ArgumentError` where there is none to
+    change.
+
+    >>> from diffusers.models.attention_processor import Attention
+    >>> model = nn.ModuleDict({"attn": Attention(8, heads=2, dim_head=4)})
+    >>> register(model), unregister(model)
+    (['attn'], ['attn'])
+    """
+    from diffusers.models.attention_processor import Attention as TheirAttention
+
+    changed = []
+    for name, module in model.named_modules():
+        if not isinstance(module, TheirAttention):
+            continue
+        own: Any = module.processor
+        name_of = type(own).__name__
+        if name_of not in PLAIN or (module.norm_q is not None and name_of in WITHOUT_QK_NORM):
+            continue
+        if not isinstance(own, IntentlyAttnProcessor):
+            processor: Any = IntentlyAttnProcessor(instead_of=own)
+            module.set_processor(processor)
+        changed.append(name)
+    if not changed:
+        raise build(
+            ArgumentError, "model", "diffusers modules with plain Attention in them",
+            type(model).__name__, f"known processors are {', '.join(PLAIN)}",
+        )  # fmt: skip
+    return changed
+
+
+def unregister(model: nn.Module) -> list[str]:
+    """Give every module that `register` changed its own processor back; return their names."""
+    changed = []
+    for name, module in model.named_modules():
+        own: Any = getattr(module, "processor", None)
+        if isinstance(own, IntentlyAttnProcessor) and own.instead_of is not None:
+            module.set_processor(own.instead_of)  # pyright: ignore[reportCallIssue]
+            changed.append(name)
+    return changed

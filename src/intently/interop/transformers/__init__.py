@@ -1,0 +1,21 @@
+"""transformers: its models as ours, `load`; and our attention inside its models, `register`.
+
+Where transformers differs from us in use:
+
+* a mask function must be registered beside an attention function: without it no mask is made, and
+  padding is dropped without a word; `register` does both;
+* in its eager models a query that may attend to nothing (a padded one on the left) takes the mean
+  of all values, here exactly zero; no other query sees the difference;
+* ``position_ids`` follow the padding in ``generate`` only; a model called with a mask and without
+  positions counts padded steps too, and so do ours; hand both the same ``positions``;
+* about a fifth of its models (BLOOM, DeBERTa, Falcon, GPT-J, MPT, XLNet, …) compute attention by
+  themselves: ``set_attn_implementation`` then logs a warning and changes nothing;
+* ``config.output_attentions = True`` is allowed for "eager" only; ``output_attentions=True`` in the
+  call works with ours.
+"""
+
+from intently.interop.transformers.backend import register
+from intently.interop.transformers.loading import load
+from intently.interop.transformers.models import TextModel, TextToText, VisionModel
+
+__all__ = ["TextModel", "TextToText", "VisionModel", "load", "register"]

@@ -1,0 +1,92 @@
+"""Llama, Mistral, Qwen2, Qwen3: rotary positions, shared key/value heads, gates, RMS norms.
+
+Source: Touvron et al. 2023, "LLaMA", section 2.2; Ainslie et al. 2023 for shared heads. The
+layout of rotary pairs is "half". Qwen2 has biases in q, k and v only; Qwen3 norms q and k in each
+head; layers with ``sliding_attention`` see a window.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from intently.interop.transformers.models import Embeddings, TextModel
+from intently.interop.transformers.parts import (
+    Tensors,
+    activation,
+    attention,
+    linear,
+    rms_norm,
+    rotary,
+)
+from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.weights import Weights
+from intently.masks import Mask, causal, window
+from intently.modules import Attention, MultiHeadAttention, Projections
+
+PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
+
+
+def make(config: Any, headed: bool) -> TextModel:
+    """Return the model of a config of these families, without its weights."""
+    c, h = config.hidden_size, config.num_attention_heads
+    d = getattr(config, "head_dim", None) or c // h
+    make_norm = rms_norm(c, config.rms_norm_eps)
+    bias = getattr(config, "attention_bias", False)
+    qwen2 = config.model_type == "qwen2"
+
+    def layer(i: int) -> Layer:
+        normed = config.model_type == "qwen3"
+        how = Attention(
+            mask=_mask(config, i),
+            positions=rotary(config, d),
+            qk_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps) if normed else None,
+        )
+        block = MultiHeadAttention(
+            c, h, kv_heads=config.num_key_value_heads, head_widths=(d, d), attention=how,
+            projections=Projections(bias=qwen2 or bias, out_bias=bias and not qwen2),
+            dropout=config.attention_dropout,
+        )  # fmt: skip
+        feed = FeedForward(
+            c, config.intermediate_size, activation(config.hidden_act), gated=True,
+            bias=getattr(config, "mlp_bias", False),
+        )  # fmt: skip
+        return Layer(block, feed, make_norm)
+
+    return TextModel(
+        Embeddings(config.vocab_size, c),
+        Stack([layer(i) for i in range(config.num_hidden_layers)], make_norm()),
+        nn.Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
+    )
+
+
+def _mask(config: Any, i: int) -> Mask:
+    """What layer i sees: everything before, or a window of it."""
+    kinds = getattr(config, "layer_types", None)
+    width = getattr(config, "sliding_window", None)
+    slides = width is not None if kinds is None else kinds[i] == "sliding_attention"
+    return window(width - 1, 0) if slides and width is not None else causal()
+
+
+def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+    """Return the tensors of the model by our names."""
+    base = "model." if headed else ""
+    found: Tensors = {
+        "embed.tokens.weight": weights.take(f"{base}embed_tokens.weight"),
+        "stack.norm.weight": weights.take(f"{base}norm.weight"),
+    }
+    if headed:
+        found["head.weight"] = weights.take("lm_head.weight")
+    for i in range(config.num_hidden_layers):
+        theirs, ours = f"{base}layers.{i}", f"stack.layers.{i}"
+        found |= attention(weights, f"{theirs}.self_attn", f"{ours}.attention", PROJECTIONS)
+        for side in "qk" if config.model_type == "qwen3" else "":
+            norm = weights.take(f"{theirs}.self_attn.{side}_norm.weight")
+            found[f"{ours}.attention.{side}_norm.weight"] = norm
+        found |= linear(weights, f"{theirs}.input_layernorm", f"{ours}.attention_norm")
+        found |= linear(weights, f"{theirs}.post_attention_layernorm", f"{ours}.feed_norm")
+        for name in ("up", "gate", "down"):
+            found |= linear(weights, f"{theirs}.mlp.{name}_proj", f"{ours}.feed_forward.{name}")
+    return found

@@ -1,0 +1,143 @@
+"""`load`: a transformers model, live or from a local folder, as a model on our attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from intently.errors import CheckpointError, DataError, KindError, build
+from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
+from intently.interop.transformers.models import TextModel, TextToText, VisionModel
+from intently.interop.transformers.parts import Tensors
+from intently.interop.weights import Weights, fill, listed, refuse
+
+Model = TextModel | VisionModel | TextToText
+Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
+
+
+def load(source: str | Path | nn.Module) -> Model:
+    """Return a model of ours with the weights of a transformers model.
+
+    ``source`` is a live model, or a local folder with ``config.json`` and safetensors; nothing is
+    downloaded. Read are GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
+    with the head of a language model (ViT: of a classifier). The result gives what theirs gives,
+    logits where there is a head and states elsewhere; ``attentions`` of the same arguments gives
+    every layer's lazy matrix. Weights are copied with dtype and device, tied ones stay tied;
+    dropout and train or eval mode are kept.
+
+    Masks say True where attention is allowed. A query that may attend to nothing, a padded one on
+    the left, takes zero; theirs takes the mean of all values, and no other query sees it.
+
+    Raises `KindError` for other families, `CheckpointError` naming tensors that are missing or
+    left over, `ArgumentError` for options without a counterpart, `DataError` for a folder that is
+    none.
+
+    >>> import torch, transformers
+    >>> config = transformers.GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=10)
+    >>> model = load(transformers.GPT2LMHeadModel(config).eval())
+    >>> model(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 10])
+    >>> model.attentions(torch.tensor([[1, 2, 3]]))["layers.0.self"].shape
+    (1, 2, 3, 3)
+    """
+    model = source if isinstance(source, nn.Module) else _from_folder(Path(source))
+    make, read = _parts(model)
+    weights = Weights.of(model)
+    tensors = read(weights)
+    weights.finish()
+    ours = fill(make, tensors)
+    _tie(ours, model)
+    return ours.train(model.training)
+
+
+def _parts(model: nn.Module) -> Parts:
+    """How the model of ours is made and how its tensors are read, by the class of theirs."""
+    name = type(model).__name__
+    config: Any = getattr(model, "config", None)
+    head = {
+        "GPT2Model": (gpt2, False), "GPT2LMHeadModel": (gpt2, True),
+        "LlamaModel": (llama, False), "LlamaForCausalLM": (llama, True),
+        "MistralModel": (llama, False), "MistralForCausalLM": (llama, True),
+        "Qwen2Model": (llama, False), "Qwen2ForCausalLM": (llama, True),
+        "Qwen3Model": (llama, False), "Qwen3ForCausalLM": (llama, True),
+        "T5Model": (t5, False), "T5ForConditionalGeneration": (t5, True),
+        "MarianModel": (marian, False), "MarianMTModel": (marian, True),
+    }  # fmt: skip
+    if name in head:
+        family, headed = head[name]
+        if not getattr(config, "is_causal", True):
+            refuse("config", "is_causal", "True", False, "decoders are read as causal ones")
+        return partial(family.make, config, headed), lambda w: family.read(config, w, headed)
+    pooled = any(part == "pooler" for path, _ in model.named_modules() for part in path.split("."))
+    if name in ("BertModel", "BertForMaskedLM"):
+        headed = name == "BertForMaskedLM"
+        make = partial(bert.make, config, headed, pooled)
+        return make, lambda w: bert.read(config, w, headed, pooled)
+    if name in ("ViTModel", "ViTForImageClassification"):
+        headed = name == "ViTForImageClassification"
+        labels = config.num_labels if headed else None
+        make = partial(vit.make, config, labels, pooled)
+        return make, lambda w: vit.read(config, w, headed, pooled)
+    known = [*head, "BertModel", "BertForMaskedLM", "ViTModel", "ViTForImageClassification"]
+    family = getattr(config, "model_type", None)
+    raise build(
+        KindError, "source", f"one of {', '.join(known)}",
+        name if family is None else f"{name}, of the family {family!r}",
+        "other families have no counterpart here",
+        'to run them on our attention: register(), then model.set_attn_implementation("intently")',
+    )  # fmt: skip
+
+
+def _from_folder(folder: Path) -> nn.Module:
+    """The model of a local folder, as the class that its config names; all tensors must fit."""
+    import transformers
+
+    if not (folder / "config.json").is_file():
+        raise build(
+            DataError, "source", "a folder with config.json and safetensors", str(folder),
+            "nothing is downloaded", "save one with model.save_pretrained(folder)",
+        )  # fmt: skip
+    config: Any = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    name = next(iter(config.architectures or ()), None)
+    kind: Any = getattr(transformers, name, None) if name else None
+    if kind is None:
+        raise build(
+            DataError, str(folder / "config.json"), "the name of a class in architectures", name
+        )
+    model, found = kind.from_pretrained(
+        folder, local_files_only=True, use_safetensors=True, output_loading_info=True
+    )
+    wrong = [
+        f"{listed(map(str, found[key]))} {what}"
+        for key, what in (
+            ("missing_keys", "missing"), ("unexpected_keys", "left over"),
+            ("mismatched_keys", "of another shape"),
+        )
+        if found.get(key)
+    ]  # fmt: skip
+    if wrong:
+        raise build(
+            CheckpointError, str(folder), f"the tensors of {name}", ", ".join(wrong),
+            "the folder holds another model than its config says",
+        )  # fmt: skip
+    return model
+
+
+def _tie(ours: Model, theirs: Any) -> None:
+    """Let tables and heads be one tensor where theirs are."""
+    inputs, outputs = theirs.get_input_embeddings(), theirs.get_output_embeddings()
+    tied = outputs is not None and outputs.weight is inputs.weight
+    if isinstance(ours, TextToText):
+        if theirs.get_encoder().embed_tokens.weight is theirs.get_decoder().embed_tokens.weight:
+            ours.target.tokens.weight = ours.source.tokens.weight
+        decoder = theirs.get_decoder().embed_tokens
+        if outputs is not None and outputs.weight is decoder.weight:
+            assert isinstance(ours.head, nn.Linear)
+            ours.head.weight = ours.target.tokens.weight
+    elif isinstance(ours, TextModel) and tied:
+        last = ours.head[-1] if isinstance(ours.head, nn.Sequential) else ours.head
+        last.weight = ours.embed.tokens.weight

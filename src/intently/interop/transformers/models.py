@@ -1,0 +1,284 @@
+"""Whole models out of stacks: text to states or logits, pictures to states, text to text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from intently.attention import Attention
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.interop.transformers.stack import Keep, Stack
+from intently.masks import Mask
+from intently.models.transformer import DecoderCache
+
+
+class Embeddings(nn.Module):
+    """Tokens (b, t) to vectors (b, t, c): token, position and segment tables, summed.
+
+    ``places`` is the number of learned positions (none unless given), ``types`` that of segments;
+    ``scale`` multiplies the token vectors.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        width: int,
+        *,
+        places: int | None = None,
+        types: int | None = None,
+        norm: nn.Module | None = None,
+        scale: float = 1.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(tokens, width)
+        self.places = None if places is None else nn.Embedding(places, width)
+        self.types = None if types is None else nn.Embedding(types, width)
+        self.norm, self.scale, self.dropout = norm or nn.Identity(), scale, dropout
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        start: int = 0,
+        positions: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Return x (b, t, c); steps stand at ``start`` and on, or at ``positions`` (t,), (b, t)."""
+        _check_ids(ids)
+        x = self.tokens(ids) * self.scale
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(ids) if types is None else types)
+        elif types is not None:
+            raise build(ArgumentError, "types", "None", shape_of(types), "it tells none apart")
+        if self.places is not None:
+            end, most = start + ids.shape[1], self.places.num_embeddings
+            if positions is None and end > most:
+                raise build(
+                    ArgumentError, "ids", f"at most {most} steps, cached ones included", end,
+                    "the model learned no later positions",
+                )  # fmt: skip
+            at = torch.arange(start, end, device=ids.device) if positions is None else positions
+            x = x + self.places(at)
+        elif positions is not None:
+            raise build(
+                ArgumentError, "positions", "None", shape_of(positions),
+                "the model sees distances alone", "a shift of all positions changes nothing",
+            )  # fmt: skip
+        return F.dropout(self.norm(x), self.dropout, self.training)
+
+
+class TextModel(nn.Module):
+    """Tokens to states, and to logits where there is a head: GPT-2, Llama, Qwen, BERT.
+
+    What `intently.interop.transformers.load` returns for them. Masks are ours: True means attend;
+    padding is ``it.padding(lengths)`` on the right and ``seen[:, None, None, :]`` anywhere.
+    """
+
+    def __init__(
+        self, embed: Embeddings, stack: Stack, head: nn.Module, pooler: nn.Linear | None = None
+    ) -> None:
+        super().__init__()
+        self.embed, self.stack, self.head, self.pooler = embed, stack, head, pooler
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | None = None,
+        types: Tensor | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Float[Tensor, "b t n"]:
+        """Return logits (b, t, vocabulary), or states (b, t, c) where there is no head.
+
+        With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
+        another shape and for more steps than the model has positions.
+        """
+        given = {"mask": mask, "positions": positions, "types": types, "cache": cache}
+        return self.head(self.states(ids, **given))
+
+    def states(
+        self,
+        ids: Int[Tensor, "b t"],
+        *,
+        mask: Mask | Tensor | None = None,
+        positions: Tensor | None = None,
+        types: Tensor | None = None,
+        cache: DecoderCache | None = None,
+        keep: Keep | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Return the states (b, t, c) after the last layer and its norm."""
+        start = _length(cache)
+        x = self.embed(ids, start=start, positions=positions, types=types)
+        return self.stack(x, mask=mask, cache=cache, keep=keep)
+
+    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b c"]:
+        """Return tanh(pooler(first state)), BERT's summary; refused where there is no pooler."""
+        if self.pooler is None:
+            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
+        return torch.tanh(self.pooler(states[:, 0]))
+
+    def attentions(self, ids: Int[Tensor, "b t"], **given: Any) -> dict[str, Attention]:
+        """Return every layer's lazy matrix (b, h, t, t), by name: ``layers.0.self`` and on.
+
+        Takes what `states` takes but a cache.
+        """
+        return _gathered(lambda keep: self.states(ids, keep=keep, **given))
+
+    def new_cache(self) -> DecoderCache:
+        """Return an empty cache."""
+        return DecoderCache(len(self.stack.layers))
+
+
+class VisionModel(nn.Module):
+    """Pictures (b, channels, height, width) to states: patches after a class token (ViT).
+
+    Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.1.
+    """
+
+    def __init__(
+        self, channels: int, size: tuple[int, int], patch: tuple[int, int], width: int,
+        stack: Stack, *, head: nn.Module, pooler: nn.Module | None = None, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, patch, patch)
+        n = (size[0] // patch[0]) * (size[1] // patch[1])
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.zeros(1, n + 1, width))
+        self.stack, self.head, self.pooler = stack, head, pooler
+        self.size, self.dropout = size, dropout
+
+    def forward(self, pixels: Float[Tensor, "b channels height width"]) -> Tensor:
+        """Return the logits (b, n) of the class token, or the states (b, t, c) without a head."""
+        states = self.states(pixels)
+        return states if isinstance(self.head, nn.Identity) else self.head(states[:, 0])
+
+    def states(
+        self, pixels: Float[Tensor, "b channels height width"], *, keep: Keep | None = None
+    ) -> Float[Tensor, "b t c"]:
+        """Return the states (b, t, c): the class token, then the patches, row after row."""
+        want = (self.patches.in_channels, *self.size)
+        if pixels.ndim != 4 or tuple(pixels.shape[1:]) != want:
+            raise build(
+                ArgumentError, "pixels", f"shape (b, {', '.join(map(str, want))})",
+                shape_of(pixels), "the model learned one position for each of its patches",
+            )  # fmt: skip
+        x = self.patches(pixels).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
+        return self.stack(F.dropout(x, self.dropout, self.training), keep=keep)
+
+    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
+        """Return the pooler of the class token; refused where there is no pooler."""
+        if self.pooler is None:
+            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
+        return self.pooler(states[:, 0])
+
+    def attentions(self, pixels: Tensor) -> dict[str, Attention]:
+        """Return every layer's lazy matrix (b, h, t, t), by name: ``layers.0.self`` and on."""
+        return _gathered(lambda keep: self.states(pixels, keep=keep))
+
+
+class TextToText(nn.Module):
+    """Source tokens and target tokens to states or logits: T5, Marian."""
+
+    def __init__(
+        self, source: Embeddings, target: Embeddings, encoder: Stack, decoder: Stack,
+        head: nn.Module, scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.source, self.target = source, target
+        self.encoder, self.decoder = encoder, decoder
+        self.head, self.scale = head, scale
+
+    def forward(
+        self,
+        ids: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        *,
+        mask: Mask | Tensor | None = None,
+        target_mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "b t n"]:
+        """Return logits (b, t, vocabulary), or states (b, t, c) where there is no head.
+
+        ``target`` starts with the start token; ``mask`` is the padding of the source,
+        ``target_mask`` joins with the causal mask of the target.
+        """
+        states = self.encode(ids, mask=mask)
+        return self.decode(target, states, mask=target_mask, states_mask=mask)
+
+    def encode(
+        self, ids: Int[Tensor, "b s"], *, mask: Mask | Tensor | None = None,
+        keep: Keep | None = None,
+    ) -> Float[Tensor, "b s c"]:  # fmt: skip
+        """Return the encoder's states (b, s, c)."""
+        return self.encoder(self.source(ids), mask=mask, keep=keep)
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        states: Float[Tensor, "b s c"],
+        *,
+        mask: Mask | Tensor | None = None,
+        states_mask: Mask | Tensor | None = None,
+        cache: DecoderCache | None = None,
+        keep: Keep | None = None,
+    ) -> Float[Tensor, "b t n"]:
+        """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
+        x = self.target(target, start=_length(cache))
+        y = self.decoder(
+            x, states, mask=mask, context_mask=states_mask, cache=cache, keep=keep
+        )  # fmt: skip
+        return self.head(y if self.scale == 1 else y * self.scale)
+
+    def attentions(
+        self,
+        ids: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        *,
+        mask: Mask | Tensor | None = None,
+        target_mask: Mask | Tensor | None = None,
+    ) -> dict[str, Attention]:
+        """Return every lazy matrix by name: ``encoder.layers.0.self``, ``decoder.layers.0.cross``.
+
+        Those of the encoder have shape (b, h, s, s), the decoder's own (b, h, t, t), and cross
+        attention (b, h, t, s).
+        """
+        found: dict[str, Attention] = {}
+
+        def under(side: str) -> Keep:
+            return lambda name, matrix: found.update({f"{side}.{name}": matrix})
+
+        states = self.encode(ids, mask=mask, keep=under("encoder"))
+        self.decode(
+            target, states, mask=target_mask, states_mask=mask, keep=under("decoder")
+        )  # fmt: skip
+        return found
+
+    def new_cache(self) -> DecoderCache:
+        """Return an empty cache of the decoder."""
+        return DecoderCache(len(self.decoder.layers))
+
+
+def _gathered(run: Any) -> dict[str, Attention]:
+    found: dict[str, Attention] = {}
+    run(lambda name, matrix: found.update({name: matrix}))
+    return found
+
+
+def _length(cache: DecoderCache | None) -> int:
+    return 0 if cache is None else cache.length
+
+
+def _check_ids(ids: Any) -> None:
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dtype is torch.bool:
+        got = f"dtype {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise build(KindError, "ids", "a tensor (b, t) of whole numbers", got)
+    if ids.ndim != 2:
+        raise build(
+            ArgumentError, "ids", "shape (b, t)", shape_of(ids), fix="one text is ids[None]"
+        )

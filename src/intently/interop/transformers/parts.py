@@ -1,0 +1,110 @@
+"""What the families have in common: activations, norms, rotary positions, names of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.interop.weights import Weights, refuse
+from intently.positions import Rotary
+from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": F.tanh,
+}
+
+Tensors = dict[str, Tensor | None]
+"""Tensors of our block by our names; None stands for one it must not have."""
+
+
+class Activation(nn.Module):
+    """One of the activations as a module, for heads."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activation of x, entry by entry."""
+        return self.function(x)
+
+
+def activation(name: Any) -> Callable[[Tensor], Tensor]:
+    """Return the activation of a config; raise `ArgumentError` for one we do not have."""
+    if name not in ACTIVATIONS:
+        refuse("config", "hidden_act", f"one of {', '.join(ACTIVATIONS)}", repr(name),
+               "other activations have no counterpart")  # fmt: skip
+    return ACTIVATIONS[name]
+
+
+def norm(width: int, eps: float) -> Callable[[], nn.Module]:
+    """Return a maker of layer norms."""
+    return partial(nn.LayerNorm, width, eps=eps)
+
+
+def rms_norm(width: int, eps: float) -> Callable[[], nn.Module]:
+    """Return a maker of root-mean-square norms (Zhang & Sennrich 2019)."""
+    return partial(nn.RMSNorm, width, eps=eps)
+
+
+def rotary(config: Any, d: int) -> Rotary:
+    """Return the rotary positions of a config; raise `ArgumentError` for scalings without one."""
+    given = dict(config.rope_parameters)
+    kind, base = given.pop("rope_type", "default"), given.pop("rope_theta")
+    width = int(d * given.pop("partial_rotary_factor", 1.0))
+    scaling: Scaling | None = None
+    if kind == "linear":
+        scaling = Linear(given.pop("factor"))
+    elif kind == "dynamic":
+        scaling = DynamicNTK(given.pop("factor"), config.max_position_embeddings)
+    elif kind == "yarn":
+        scaling = YaRN(
+            given.pop("factor"),
+            given.pop("original_max_position_embeddings", None) or config.max_position_embeddings,
+            beta_fast=given.pop("beta_fast", None) or 32.0,
+            beta_slow=given.pop("beta_slow", None) or 1.0,
+            attention=given.pop("attention_factor", None),
+            truncate=given.pop("truncate", True),
+        )
+    elif kind == "llama3":
+        scaling = Llama3(
+            given.pop("factor"),
+            low=given.pop("low_freq_factor"),
+            high=given.pop("high_freq_factor"),
+            original=given.pop("original_max_position_embeddings"),
+        )
+    elif kind != "default":
+        refuse("config", "rope_parameters", "default, linear, dynamic, yarn or llama3", repr(kind),
+               "other scalings of rotary positions are not read")  # fmt: skip
+    left = [name for name, value in given.items() if value is not None]
+    if left and kind != "default":
+        refuse("config", "rope_parameters", f"options of {kind!r} that are known", left,
+               "the angles would differ")  # fmt: skip
+    return Rotary(d, base=base, scaling=scaling, width=None if width == d else width)
+
+
+def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
+    """Take weight and bias of a linear map or a norm, under our name."""
+    return {
+        f"{ours}.weight": weights.take(f"{theirs}.weight"),
+        f"{ours}.bias": weights.optional(f"{theirs}.bias"),
+    }
+
+
+def attention(weights: Weights, prefix: str, ours: str, names: Mapping[str, str]) -> Tensors:
+    """Take the linear maps of an attention layer; ``names`` says what q, k, v and out are there."""
+    found: Tensors = {}
+    for letter, name in names.items():
+        found[f"{ours}.{letter}_weight"] = weights.take(f"{prefix}.{name}.weight")
+        found[f"{ours}.{letter}_bias"] = weights.optional(f"{prefix}.{name}.bias")
+    return found

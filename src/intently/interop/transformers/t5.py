@@ -1,0 +1,120 @@
+"""T5: relative position buckets shared by all layers, unscaled scores, RMS norms, no biases.
+
+Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1. The first
+layer of each side holds the table of buckets, which all its layers read; cross-attention has none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from intently.biases import Bias, relative_buckets
+from intently.interop.transformers.models import Embeddings, TextToText
+from intently.interop.transformers.parts import (
+    Tensors,
+    activation,
+    attention,
+    rms_norm,
+)
+from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.weights import Weights
+from intently.masks import causal
+from intently.modules import Attention, MultiHeadAttention, Projections
+
+PROJECTIONS = {"q": "q", "k": "k", "v": "v", "out": "o"}
+
+
+class Buckets(nn.Module):
+    """The table (buckets, h) of relative positions, as a bias when called."""
+
+    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(buckets, heads)
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+
+    def forward(self) -> Bias:
+        """Return the bias of the table as it stands."""
+        return relative_buckets(
+            self.table.weight, max_distance=self.max_distance, bidirectional=self.bidirectional
+        )
+
+
+def make(config: Any, headed: bool) -> TextToText:
+    """Return the model of a ``T5Config``, without its weights."""
+    c, h, d, p = config.d_model, config.num_heads, config.d_kv, config.dropout_rate
+    make_norm = rms_norm(c, config.layer_norm_epsilon)
+
+    def block(how: Attention) -> MultiHeadAttention:
+        return MultiHeadAttention(
+            c, h, head_widths=(d, d), attention=how, projections=Projections(False, False),
+            dropout=p,
+        )  # fmt: skip
+
+    def side(layers: int, decodes: bool) -> Stack:
+        shared = Buckets(
+            config.relative_attention_num_buckets, h,
+            config.relative_attention_max_distance, not decodes,
+        )  # fmt: skip
+        own = Attention(scale=1.0, bias=shared, mask=causal() if decodes else None)
+        found = [
+            Layer(
+                block(own),
+                FeedForward(
+                    c, config.d_ff, activation(config.dense_act_fn), gated=config.is_gated_act,
+                    bias=False, dropout=p,
+                ),
+                make_norm,
+                cross=block(Attention(scale=1.0)) if decodes else None,
+                dropout=p,
+            )
+            for _ in range(layers)
+        ]  # fmt: skip
+        return Stack(found, make_norm(), dropout=p)
+
+    return TextToText(
+        Embeddings(config.vocab_size, c, dropout=p),
+        Embeddings(config.vocab_size, c, dropout=p),
+        side(config.num_layers, False),
+        side(config.num_decoder_layers, True),
+        nn.Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
+        scale=c**-0.5 if headed and config.scale_decoder_outputs else 1.0,
+    )
+
+
+def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+    """Return the tensors of the model by our names."""
+    found: Tensors = {
+        "source.tokens.weight": weights.take("encoder.embed_tokens.weight"),
+        "target.tokens.weight": weights.take("decoder.embed_tokens.weight"),
+    }
+    weights.take("shared.weight")
+    if headed:
+        found["head.weight"] = weights.take("lm_head.weight")
+    for side, layers in (("encoder", config.num_layers), ("decoder", config.num_decoder_layers)):
+        found[f"{side}.norm.weight"] = weights.take(f"{side}.final_layer_norm.weight")
+        there = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        table = weights.take(there)
+        for i in range(layers):
+            theirs, ours = f"{side}.block.{i}.layer", f"{side}.layers.{i}"
+            found[f"{ours}.attention.bias.table.weight"] = table
+            found |= _attention(weights, f"{theirs}.0", "SelfAttention", f"{ours}.attention")
+            last = 1
+            if side == "decoder":
+                found |= _attention(weights, f"{theirs}.1", "EncDecAttention", f"{ours}.cross")
+                last = 2
+            found[f"{ours}.feed_norm.weight"] = weights.take(f"{theirs}.{last}.layer_norm.weight")
+            maps = {"up": "wi", "down": "wo"}
+            if config.is_gated_act:
+                maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
+            for name, there in maps.items():
+                there = f"{theirs}.{last}.DenseReluDense.{there}.weight"
+                found[f"{ours}.feed_forward.{name}.weight"] = weights.take(there)
+    return found
+
+
+def _attention(weights: Weights, theirs: str, name: str, ours: str) -> Tensors:
+    found = attention(weights, f"{theirs}.{name}", ours, PROJECTIONS)
+    found[f"{ours}_norm.weight"] = weights.take(f"{theirs}.layer_norm.weight")
+    return found

@@ -1,0 +1,143 @@
+"""Tensors of another library's module: each is taken once, and none may be left over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError, CheckpointError, KindError, build
+from intently.modules import MultiHeadAttention
+
+M = TypeVar("M", bound=nn.Module)
+
+SHOWN = 6
+"""Names that a message lists before it counts the rest."""
+
+
+class Weights:
+    """Named tensors of ``source``, to be taken by name until nothing is left.
+
+    >>> weights = Weights({"w": torch.ones(2), "lora": torch.ones(1)}, "Layer")
+    >>> weights.take("w")
+    tensor([1., 1.])
+    >>> weights.finish()
+    Traceback (most recent call last):
+    ...
+    intently.errors.CheckpointError: Layer: expected every parameter to have a place; got 'lora' \
+left over. Our block would compute something else without them.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], source: str) -> None:
+        self.source = source
+        self._left = dict(tensors)
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Weights:
+        """Return the parameters and buffers of a PyTorch module, buffers it does not save aside."""
+        return cls(module.state_dict(), type(module).__name__)
+
+    def take(self, name: str) -> Tensor:
+        """Return a copy of the tensor; raise `CheckpointError` where there is none."""
+        if name not in self._left:
+            raise build(
+                CheckpointError, self.source, f"a tensor {name!r}", f"none of {listed(self._left)}",
+                "it is of another form or version of this layer",
+            )  # fmt: skip
+        return self._left.pop(name).detach().clone()
+
+    def optional(self, name: str) -> Tensor | None:
+        """Return a copy of the tensor, None where there is none."""
+        return self.take(name) if name in self._left else None
+
+    def within(self, name: str) -> Weights:
+        """Take every tensor of a part, as the weights of that part."""
+        prefix = f"{name}."
+        found = {key: self._left.pop(key) for key in list(self._left) if key.startswith(prefix)}
+        part = {key.removeprefix(prefix): x for key, x in found.items()}
+        return Weights(part, f"{self.source}.{name}")
+
+    def finish(self) -> None:
+        """Raise `CheckpointError` naming what was not taken."""
+        if self._left:
+            raise build(
+                CheckpointError, self.source, "every parameter to have a place",
+                f"{listed(self._left)} left over",
+                "our block would compute something else without them",
+            )  # fmt: skip
+
+
+def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
+    """Return the module that ``make`` makes with these parameters and buffers, and no others.
+
+    It is made without drawing random numbers, and the tensors become its own: their dtypes and
+    devices are kept. An entry that is None stands for a tensor the module must not have. Raises
+    `CheckpointError` where the tensors are not those of the module, by name or by shape.
+
+    >>> fill(lambda: nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": None})
+    Traceback (most recent call last):
+    ...
+    intently.errors.CheckpointError: Linear: expected its own tensors; got 'bias' missing.
+    """
+    with torch.device("meta"):
+        module = make()
+    given = {name: x for name, x in tensors.items() if x is not None}
+    try:
+        found = module.load_state_dict(given, strict=False, assign=True)
+    except RuntimeError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        reason = str(error).split("\n\t", 1)[-1]
+        raise build(CheckpointError, type(module).__name__, "its own shapes", reason) from None
+    wrong = [(found.missing_keys, "missing"), (found.unexpected_keys, "left over")]
+    got = [f"{listed(names)} {what}" for names, what in wrong if names]
+    if got:
+        raise build(CheckpointError, type(module).__name__, "its own tensors", ", ".join(got))
+    return module
+
+
+def listed(names: Iterable[str]) -> str:
+    """Write names as messages do, the first few of them."""
+    every = sorted(names)
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return (", ".join(map(repr, every[:SHOWN])) or "no tensors") + more
+
+
+def refuse(source: str, option: str, expected: str, got: object, cause: str) -> NoReturn:
+    """Raise because an option of the other side has no counterpart in our block."""
+    raise build(ArgumentError, f"{source}.{option}", expected, got, cause)
+
+
+def check_kind(module: object, *kinds: type, verb: str) -> None:
+    """Raise `KindError` unless ``verb`` knows the module's class and what it computes.
+
+    A subclass is welcome as long as it computes what its parent does.
+    """
+    parent = next((kind for kind in kinds if isinstance(module, kind)), None)
+    names = " or ".join(kind.__name__ for kind in kinds)
+    if parent is None:
+        raise build(KindError, verb, f"a module of type {names}", type(module).__name__)
+    for name in ("forward", "call"):
+        if getattr(type(module), name, None) is not getattr(parent, name, None):
+            raise build(
+                KindError, verb, f"a module of type {names}",
+                f"{type(module).__name__}, which has a {name} of its own",
+                "what it computes is not known",
+            )  # fmt: skip
+
+
+def separate(
+    ours: MultiHeadAttention, weights: Weights, prefix: str = ""
+) -> dict[str, Tensor | None]:
+    """Take the q, k and v projections of our block, however it stores them: "q_weight", …"""
+    found: dict[str, Tensor | None] = {}
+    sizes = (ours.heads * ours.d, ours.kv_heads * ours.d, ours.kv_heads * ours.e)
+    for kind in ("weight", "bias"):
+        joint = weights.optional(f"{prefix}qkv_{kind}")
+        parts = [None] * 3 if joint is None else [x.clone() for x in joint.split(sizes)]
+        for letter, part in zip("qkv", parts):
+            name = f"{letter}_{kind}"
+            found[name] = weights.optional(prefix + name) if part is None else part
+    return found

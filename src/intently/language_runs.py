@@ -1,0 +1,330 @@
+"""From any text to a language model: tokenizer, windows, training, and the folder of the run.
+
+A run's folder holds ``tokenizer.json``, ``checkpoints/``, ``options.json`` and, at the end or when
+interrupted, ``model/``: the `TextModel` itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from intently.corpora.files import TextFile
+from intently.decoding.sampling import sample
+from intently.errors import ArgumentError, CheckpointError, DataError, IntentlyError, build
+from intently.masks import Mask, window
+from intently.models.language import LanguageModel, LanguageOptions
+from intently.models.layers import mlp
+from intently.modules.options import Attention
+from intently.text import SOS, Tokenizer
+from intently.training import (
+    Checkpoints,
+    History,
+    Pairs,
+    TrainingOptions,
+    load_weights,
+    train,
+    weights,
+)
+from intently.training.batches import Sentences
+from intently.training.checkpoint import replace_file
+from intently.training.events import Listener
+
+FORMAT = 1
+ABOUT, WEIGHTS, TOKENIZER = "language.json", "model.safetensors", "tokenizer.json"
+
+HELD_OUT = 0.1
+"""Share of the text, its end, that is not learned from."""
+
+EVALUATED = 2**15
+"""Held-out tokens whose loss is measured at each evaluation while training."""
+
+LARGE = 10_000_000
+"""Characters from which on a text is cut into subwords unless one says otherwise."""
+
+DEFAULTS = TrainingOptions().with_flags(
+    source_tokenizer="character", target_tokenizer="character", max_length=128, steps=2000,
+    warmup=100, cooldown=0.2, label_smoothing=0.0, batch_tokens=1536, best_by="loss",
+    evaluate_every=250, save_every=250,
+)  # fmt: skip
+"""Where a language model's options differ from a translator's.
+
+It is a decoder alone: ``decoder_layers`` are its layers, ``target_tokenizer`` and ``target_size``
+its tokens, ``max_length`` the window, how many tokens it reads at once.
+"""
+
+
+class Windows(Pairs):
+    """Windows of a text, half overlapping: targets for which no source is read.
+
+    >>> windows = Windows(list(range(4, 14)), window=4)
+    >>> len(windows), windows.batch(np.array([1])).target_in.tolist()
+    (3, [[6, 7, 8, 9]])
+    """
+
+    def __init__(self, ids: Sequence[int], window: int) -> None:
+        self.empty = self.too_long = 0
+        cut = _cut(torch.tensor(ids, dtype=torch.int32), window, max(1, window // 2))
+        n, steps = cut.shape
+        self.sources = Sentences.of([[]] * n)
+        self.targets = Sentences(cut.flatten().numpy(), np.arange(n + 1) * steps)
+
+
+class Unprompted(nn.Module):
+    """A language model as `train` knows a translator: it reads nothing, and writes."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.language = model
+
+    def encode(self, source: Tensor, lengths: Tensor | None) -> None:
+        """Return nothing, which is what there is to read."""
+
+    def hidden(self, target: Int[Tensor, "b t"], memory: None) -> Float[Tensor, "b t c"]:
+        """Return the states (b, t, c) of the language model."""
+        return self.language.hidden(target)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output projection (V, c)."""
+        return self.language.output_weight
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """A trained language model with its tokenizer; ``options`` are those it was trained with.
+
+    Its layers see the last ``options.text.max_length`` tokens, the window it was trained on, so
+    that it can write on beyond it.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    options: TrainingOptions
+
+    def write(self, beginning: str, steps: int, **how: Any) -> str:
+        """Return ``beginning`` and ``steps`` tokens more; ``how`` as `intently.decoding.sample`."""
+        ids = self.tokenizer.encode(beginning) or [SOS]
+        [new] = sample(self.model, [ids], steps=steps, **how)
+        return beginning + self.tokenizer.decode([*ids, *new])[len(self.tokenizer.decode(ids)) :]
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the model into ``folder``, each file in one piece."""
+        from safetensors.torch import save
+
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        about = {"format": FORMAT, "options": self.options.to_dict()}
+        replace_file(path / WEIGHTS, save(weights(self.model)))
+        replace_file(path / TOKENIZER, self.tokenizer.backend.to_str().encode())
+        replace_file(path / ABOUT, json.dumps(about, indent=1).encode())
+        return path
+
+    @classmethod
+    def load(cls, folder: Path | str) -> TextModel:
+        """Read a model from its folder, or from a run's folder that holds one in ``model``.
+
+        Raises `CheckpointError` where it is missing, damaged, or of a newer format.
+        """
+        from safetensors.torch import load
+
+        path = Path(folder)
+        path = path if (path / ABOUT).is_file() else path / "model"
+        try:
+            about = json.loads((path / ABOUT).read_bytes())
+            if about["format"] > FORMAT:
+                raise build(
+                    CheckpointError, str(path / ABOUT), f"format {FORMAT} or older",
+                    about["format"], fix="update Intently",
+                )  # fmt: skip
+            options = TrainingOptions.from_dict(about["options"], str(path / ABOUT))
+            tokenizer = Tokenizer.load(path / TOKENIZER)
+            model = new_model(options, tokenizer.size, _sliding(options)).eval()
+            load_weights(model, load((path / WEIGHTS).read_bytes()))
+        except CheckpointError:
+            raise
+        except FileNotFoundError as error:
+            expected = "the folder of a language model, or of its run"
+            got = f"no file {error.filename}"
+            raise build(CheckpointError, str(folder), expected, got) from None
+        except (IntentlyError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            got = f"{type(error).__name__}: {error}"
+            raise build(CheckpointError, str(path), "a language model", got, "damaged") from None
+        return cls(model, tokenizer, options)
+
+
+@dataclass(frozen=True)
+class LanguageRun:
+    """What `fit` made: the model, the history of its training, and the loss at each position.
+
+    ``losses`` (window,) is the mean held-out cross-entropy in nats of a token that 1, 2, … tokens
+    stand before, and ``held_out`` the text it was measured on.
+    """
+
+    text_model: TextModel
+    history: History
+    losses: Tensor
+    held_out: str
+    folder: Path
+
+
+def fit(
+    text: str,
+    options: TrainingOptions,
+    out: Path | str,
+    *,
+    progress: Listener | None = None,
+    resume: bool | str = False,
+) -> LanguageRun:
+    """Train a language model on ``text`` and write it to ``out``/model.
+
+    The last tenth of the text is held out, and its loss chooses the best checkpoint. The tokenizer
+    knows the whole text. ``resume`` goes on with the run in ``out``, from its latest checkpoint or
+    the one named.
+
+    Raises `DataError` where the text is too short for the window, and what
+    `intently.training.train` raises; a run already in ``out`` stays as it is.
+    """
+    folder = Path(out)
+    checkpoints = Checkpoints(folder / "checkpoints")
+    begun = checkpoints.names()
+    if begun and not resume:
+        raise build(
+            ArgumentError, "out", "a folder without a run", f"{folder} with {begun[-1]}",
+            fix="go on with it (--resume, in Python resume=True), or choose another folder",
+        )  # fmt: skip
+    t = options.text
+    if begun:
+        tokenizer = Tokenizer.load(folder / TOKENIZER)
+    else:
+        lines = text.splitlines(keepends=True)
+        tokenizer = Tokenizer.train(lines, t.target_tokenizer, t.target_size, t.min_frequency)
+    ids = tokenizer.encode(text)
+    split = len(ids) - int(len(ids) * HELD_OUT)
+    learned, held = ids[:split], torch.tensor(ids[split:])
+    if len(held) <= t.max_length:
+        raise build(
+            DataError, "text", f"more than {round((t.max_length + 1) / HELD_OUT):,} tokens",
+            f"{len(ids):,}", f"a tenth is held out, and must fill a window of {t.max_length}",
+            "give a longer text or a smaller window",
+        )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(options.run.seed)
+        model = new_model(options, tokenizer.size)
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / TOKENIZER, tokenizer.backend.to_str().encode())
+
+    def validate(_: Any) -> dict[str, float]:
+        return {"loss": losses_by_position(model, held[:EVALUATED], t.max_length).mean().item()}
+
+    net: Any = Unprompted(model)
+    history = train(
+        net, Windows(learned, t.max_length), options, folder,
+        validate=validate, progress=progress, resume=resume,
+    )  # fmt: skip
+    if history.best is not None:
+        load_weights(net, checkpoints.load(history.best.name).model)
+    final = new_model(options, tokenizer.size, _sliding(options)).eval()
+    load_weights(final, weights(model))
+    text_model = TextModel(final, tokenizer, options)
+    text_model.save(folder / "model")
+    losses = losses_by_position(final, held, t.max_length)
+    return LanguageRun(text_model, history, losses, tokenizer.decode(held.tolist()), folder)
+
+
+def new_model(options: TrainingOptions, vocabulary: int, mask: Mask | None = None) -> LanguageModel:
+    """Return an untrained language model of these options; ``mask`` beside the causal one."""
+    m = options.model
+    return LanguageModel(
+        LanguageOptions(
+            vocabulary, m.width, m.heads, m.decoder_layers, feed_forward=mlp(m.inner),
+            dropout=m.dropout, attention=Attention(mask=mask),
+        )
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def losses_by_position(
+    model: LanguageModel, ids: Int[Tensor, " n"], window: int
+) -> Float[Tensor, " window"]:
+    """Return the mean cross-entropy (window,) in nats of tokens that 1 … window tokens precede.
+
+    The text ``ids`` is read in windows side by side, so that position i has seen i + 1 tokens: the
+    curve says what a longer context is worth. The model is used in the mode it is in.
+
+    >>> model = LanguageModel(LanguageOptions(vocabulary=8, width=16))
+    >>> _ = torch.nn.init.zeros_(model.embedding.weight)
+    >>> losses_by_position(model, torch.arange(8), window=2)  # log 8
+    tensor([2.0794, 2.0794])
+    """
+    windows = _cut(ids, window, window).long()
+    device = next(model.parameters()).device
+    total = torch.zeros(window, dtype=torch.float64)
+    for batch in windows.split(max(1, 8192 // window)):
+        batch = batch.to(device)
+        logits = model(batch[:, :-1]).mT
+        total += F.cross_entropy(logits, batch[:, 1:], reduction="none").double().sum(0).cpu()
+    return (total / len(windows)).float()
+
+
+def by_context(losses: Float[Tensor, " window"]) -> list[tuple[int, int, float]]:
+    """Return (first, last, mean loss) for 1, 2, 3–4, 5–8, 9–16, … tokens of context.
+
+    >>> by_context(torch.tensor([3.0, 2.0, 1.5, 0.5, 0.25]))
+    [(1, 1, 3.0), (2, 2, 2.0), (3, 4, 1.0), (5, 5, 0.25)]
+    """
+    found, last = [], 0
+    while last < len(losses):
+        first, last = last + 1, min(max(1, 2 * last), len(losses))
+        found.append((first, last, float(losses[first - 1 : last].mean())))
+    return found
+
+
+def read_text(path: Path | str) -> str:
+    """Return the text of a UTF-8 file, which may be gzip; line ends become LF.
+
+    Raises `DataError` that says what is wrong with the file.
+    """
+    file = TextFile(Path(path))
+    lines = [line.rstrip("\r\n") for _, line in file.lines() if line is not None]
+    if file.problems:
+        raise build(DataError, str(path), "a text in UTF-8", "; ".join(file.problems))
+    return "\n".join(lines) + "\n"
+
+
+def language_options(text: str, **flags: Any) -> TrainingOptions:
+    """Return `DEFAULTS` with flags replaced: characters, or subwords where the text is large.
+
+    The feed-forward is four times as wide as the model unless ``inner`` says otherwise.
+
+    >>> language_options("a text", width=64).model.inner
+    256
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    kind = "subword" if len(text) > LARGE else "character"
+    inner = 4 * given["width"] if isinstance(given.get("width"), int) else None
+    return DEFAULTS.with_flags(**{"target_tokenizer": kind, "inner": inner, **given})
+
+
+def _sliding(options: TrainingOptions) -> Mask:
+    return window(options.text.max_length - 1, 0)
+
+
+def _cut(ids: Tensor, window: int, step: int) -> Tensor:
+    """Windows (n, window + 1) of a text, one every ``step`` tokens."""
+    if len(ids) <= window:
+        raise build(
+            DataError, "text", f"more tokens than the window of {window}", len(ids),
+            fix="give a longer text or a smaller window",
+        )  # fmt: skip
+    return ids.unfold(0, window + 1, step)

@@ -1,0 +1,193 @@
+"""The language model: a decoder alone, which says how likely each next token is.
+
+Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Touvron
+et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", section 2.2, with rotary
+positions, RMS norms and gated feed-forwards handed in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError, build
+from intently.masks import as_mask, causal
+from intently.matrix import LazyMatrix
+from intently.models.layers import FOURFOLD, Factory
+from intently.models.transformer import _check_ids
+from intently.modules.blocks import EncoderLayer
+from intently.modules.caches import KeyValueCache
+from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
+from intently.positions import Learned, Rotary
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """The shape of a `LanguageModel`; the vocabulary counts the special tokens too.
+
+    ``positions`` is `Rotary` (or another function that makes one from the head width d), a number n
+    for a learned table of n positions, or None (with ``Attention(bias=it.alibi(heads))``, say).
+    ``norm`` and ``feed_forward`` make these parts from the width c. ``attention`` is what every
+    layer attends by, beside the causal mask: ``Attention(mask=it.window(127, 0))`` sees the last
+    128 tokens. ``tied`` uses the embedding as output projection. Raises `ArgumentError` where
+    positions are given twice.
+
+    >>> from functools import partial
+    >>> import intently as it
+    >>> llama = LanguageOptions(
+    ...     100, kv_heads=2, positions=partial(it.Rotary, base=500_000.0), norm=nn.RMSNorm,
+    ...     projections=Projections(bias=False, out_bias=False), tied=False,
+    ... )
+    """
+
+    vocabulary: int
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+    kv_heads: int | None = None
+    head_width: int | None = None
+    positions: Callable[[int], Rotary] | int | None = Rotary
+    norm: Factory = nn.LayerNorm
+    feed_forward: Factory = FOURFOLD
+    projections: Projections = Projections()
+    attention: Attention = Attention()
+    dropout: float = 0.0
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if callable(self.positions) and self.attention.positions is not None:
+            raise build(
+                ArgumentError, "positions", "None beside attention=Attention(positions=…)",
+                self.positions, "queries and keys would be turned twice",
+            )  # fmt: skip
+
+
+class LanguageCache:
+    """The key/value caches of every layer of a `LanguageModel`."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = tuple(KeyValueCache() for _ in range(layers))
+
+    @property
+    def offset(self) -> int | Tensor:
+        """Where the next token stands: a number, or (b,) where rows differ."""
+        return self.layers[0].offset if self.layers else 0
+
+    def crop(self, length: int | Tensor) -> None:
+        """Forget the tokens after the first ``length``, a number or one for each row (b,)."""
+        for layer in self.layers:
+            layer.crop(length)
+
+    def reorder(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` (n,) of the batch, in that order."""
+        for layer in self.layers:
+            layer.reorder(index)
+
+
+class LanguageModel(nn.Module):
+    """Token ids (b, t) in, logits (b, t, V) of the token after each of them out.
+
+    >>> model = LanguageModel(LanguageOptions(vocabulary=20))
+    >>> ids = torch.tensor([[5, 6, 7]])
+    >>> model(ids).shape, model.attentions(ids)["decoder.1.self"].shape
+    (torch.Size([1, 3, 20]), (1, 4, 3, 3))
+    >>> cache = model.new_cache()
+    >>> first, step = model(ids[:, :2], cache=cache), model(ids[:, 2:], cache=cache)
+    >>> bool(torch.allclose(step, model(ids)[:, 2:], atol=1e-5))
+    True
+    """
+
+    def __init__(self, options: LanguageOptions) -> None:
+        super().__init__()
+        o = self.options = options
+        self.embedding = nn.Embedding(o.vocabulary, o.width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.positions = None
+        if isinstance(o.positions, int):
+            self.positions = nn.Parameter(torch.empty(o.positions, o.width))
+            nn.init.normal_(self.positions, std=0.01)
+        self.decoder = nn.ModuleList(
+            EncoderLayer(
+                o.width,
+                MultiHeadAttention(
+                    o.width, o.heads, kv_heads=o.kv_heads,
+                    head_widths=None if o.head_width is None else (o.head_width, o.head_width),
+                    attention=_attends(o), projections=o.projections,
+                ),
+                o.feed_forward(o.width), norms=o.norm, dropout=o.dropout,
+            )
+            for _ in range(o.layers)
+        )  # fmt: skip
+        self.norm = o.norm(o.width)
+        self.output = None if o.tied else nn.Linear(o.width, o.vocabulary, bias=False)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output projection (V, c); tied to the embedding unless the options say otherwise."""
+        return self.embedding.weight if self.output is None else self.output.weight
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens that have a position; None where there is no limit."""
+        return None if self.positions is None else len(self.positions)
+
+    def forward(
+        self, ids: Int[Tensor, "b t"], cache: LanguageCache | None = None
+    ) -> Float[Tensor, "b t v"]:
+        """Return the logits (b, t, V) of the token after each of ``ids`` (b, t).
+
+        With a cache, ``ids`` holds only the new tokens.
+        """
+        return F.linear(self.hidden(ids, cache), self.output_weight)
+
+    def hidden(
+        self, ids: Int[Tensor, "b t"], cache: LanguageCache | None = None
+    ) -> Float[Tensor, "b t c"]:
+        """Return the states (b, t, c) before the output projection."""
+        x = self._embed(ids, 0 if cache is None else cache.offset)
+        for i, layer in enumerate(self.decoder):
+            x = layer(x, cache=None if cache is None else cache.layers[i])
+        return self.norm(x)
+
+    def new_cache(self) -> LanguageCache:
+        """Return an empty cache for `forward`, one token or many at a time."""
+        return LanguageCache(self.options.layers)
+
+    @torch.no_grad()
+    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, LazyMatrix]:
+        """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
+
+        Row i is the step that reads ``ids[:, i]`` and says what follows.
+        """
+        found: dict[str, LazyMatrix] = {}
+        x = self._embed(ids, 0)
+        for i, layer in enumerate(self.decoder):
+            assert isinstance(layer, EncoderLayer)
+            found[f"decoder.{i}.self"] = layer.self_attention.attend(layer.self_norm(x))
+            x = layer(x)
+        return found
+
+    def _embed(self, ids: Tensor, offset: int | Tensor) -> Tensor:
+        _check_ids(ids, "ids", self.options.vocabulary)
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + Learned(self.positions)(ids.shape[1], offset)
+        return F.dropout(x, self.options.dropout, self.training)
+
+
+def _attends(o: LanguageOptions) -> Attention:
+    """What every layer attends by: causal, and turned by rotary positions where there are any."""
+    given = o.attention
+    mask = causal() if given.mask is None else causal() & as_mask(given.mask)
+    turning = given.positions
+    if callable(o.positions):
+        turning = o.positions(o.width // o.heads if o.head_width is None else o.head_width)
+    return dataclasses.replace(given, mask=mask, positions=turning)

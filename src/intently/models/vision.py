@@ -1,0 +1,142 @@
+"""The Vision Transformer: an image as a sequence of patches, read by attention.
+
+Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words: Transformers for Image Recognition
+at Scale", section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.matrix import LazyMatrix
+from intently.models.layers import FOURFOLD, Factory
+from intently.modules.blocks import EncoderLayer
+from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
+
+
+@dataclass(frozen=True)
+class VisionOptions:
+    """The shape of a `VisionTransformer`.
+
+    ``image`` is (height, width) in pixels and ``patch`` the side of the squares it is cut into;
+    ``classes`` 0 leaves out the head. ``norm`` and ``feed_forward`` make these parts from the
+    width c. Raises `ArgumentError` where the patches do not fill the image.
+
+    >>> VisionOptions(image=(32, 48), patch=8, classes=10).patches
+    24
+    """
+
+    image: tuple[int, int]
+    patch: int
+    classes: int
+    channels: int = 3
+    width: int = 128
+    heads: int = 4
+    layers: int = 4
+    norm: Factory = nn.LayerNorm
+    feed_forward: Factory = FOURFOLD
+    projections: Projections = Projections()
+    attention: Attention = Attention()
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.patch < 1 or any(side < 1 or side % self.patch for side in self.image):
+            raise build(
+                ArgumentError, "patch", f"a divisor of the sides of the image {self.image}",
+                self.patch, "patches fill the image", "resize the image, or take another patch",
+            )  # fmt: skip
+
+    @property
+    def patches(self) -> int:
+        """How many patches an image has."""
+        height, width = self.image
+        return (height // self.patch) * (width // self.patch)
+
+
+class VisionTransformer(nn.Module):
+    """Images (b, c, height, width) in, logits (b, classes) out.
+
+    Each patch is projected to the width c, a class token is put before them, learned positions are
+    added, and after the layers the class token alone is read.
+
+    >>> model = VisionTransformer(VisionOptions(image=(32, 32), patch=8, classes=10))
+    >>> images = torch.randn(2, 3, 32, 32)
+    >>> model(images).shape, model.hidden(images).shape
+    (torch.Size([2, 10]), torch.Size([2, 17, 128]))
+    >>> model.attentions(images)["encoder.0.self"][0, 0, 0, 1:].shape  # class token → patches
+    torch.Size([16])
+    """
+
+    def __init__(self, options: VisionOptions) -> None:
+        super().__init__()
+        o = self.options = options
+        self.patches = nn.Conv2d(o.channels, o.width, o.patch, stride=o.patch)
+        self.class_token = nn.Parameter(torch.zeros(o.width))
+        self.positions = nn.Parameter(torch.zeros(o.patches + 1, o.width))
+        for p in (self.class_token, self.positions):
+            nn.init.trunc_normal_(p, std=0.02)
+        self.encoder = nn.ModuleList(
+            EncoderLayer(
+                o.width,
+                MultiHeadAttention(
+                    o.width, o.heads, attention=o.attention, projections=o.projections
+                ),
+                o.feed_forward(o.width), norms=o.norm, dropout=o.dropout,
+            )
+            for _ in range(o.layers)
+        )  # fmt: skip
+        self.norm = o.norm(o.width)
+        self.head = nn.Linear(o.width, o.classes) if o.classes else None
+
+    def forward(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b classes"]:
+        """Return the logits (b, classes); without a head the class token's states (b, c)."""
+        states = self.hidden(images)[:, 0]
+        return states if self.head is None else self.head(states)
+
+    def hidden(self, images: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t k"]:
+        """Return the states (b, 1 + patches, c): the class token, then patches row after row."""
+        x = self._embed(images)
+        for layer in self.encoder:
+            x = layer(x)
+        return self.norm(x)
+
+    @torch.no_grad()
+    def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, LazyMatrix]:
+        """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches): "encoder.0.self", …
+
+        Row and column 0 belong to the class token, the others to the patches, row after row.
+        """
+        found: dict[str, LazyMatrix] = {}
+        x = self._embed(images)
+        for i, layer in enumerate(self.encoder):
+            assert isinstance(layer, EncoderLayer)
+            found[f"encoder.{i}.self"] = layer.self_attention.attend(layer.self_norm(x))
+            x = layer(x)
+        return found
+
+    def _embed(self, images: Tensor) -> Tensor:
+        o = self.options
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            is_tensor = isinstance(images, Tensor)
+            got = f"dtype {images.dtype}" if is_tensor else type(images).__name__
+            raise build(
+                KindError, "images", "floating-point images (b, c, height, width)", got,
+                fix="scale bytes first: images.float() / 255",
+            )  # fmt: skip
+        if images.ndim != 4 or tuple(images.shape[1:]) != (o.channels, *o.image):
+            height, width = o.image
+            raise build(
+                ArgumentError, "images", f"shape (b, c={o.channels}, {height}, {width})",
+                shape_of(images), "the positions are learned for one size of image",
+            )  # fmt: skip
+        x = self.patches(images).flatten(2).mT
+        x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1) + self.positions
+        return F.dropout(x, o.dropout, self.training)

@@ -1,0 +1,222 @@
+"""Attention of recurrent decoders: one query a step, keys projected once for the sequence.
+
+``memory = att.remember(states, lengths)`` is computed when the encoder has read its sequence;
+``att(query, memory)`` is what a step of the decoder takes from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from intently.attention import Attention as Matrix
+from intently.attention import attend
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks import Mask, padding
+from intently.modules.projected import check_dtype
+from intently.scores import Score, _energies
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Projected keys (b, s, a) and the states (b, s, k) they came from; the padding of the rows."""
+
+    keys: Tensor
+    states: Tensor
+    lengths: Tensor | None = None
+
+    @property
+    def mask(self) -> Mask | None:
+        """The padding of the states, None where there is none."""
+        return None if self.lengths is None else padding(self.lengths)
+
+    def expand(self, index: Int[Tensor, " n"]) -> Remembered:
+        """Return rows ``index`` of the memory, for beams."""
+        lengths = None if self.lengths is None else self.lengths[index]
+        return Remembered(self.keys[index], self.states[index], lengths)
+
+
+class Energies(Score):
+    """vᵀ tanh(q + k) of queries and keys that are projected already, both a wide; v (a,)."""
+
+    axes = (1,)
+
+    def __init__(self, energy: Tensor) -> None:
+        super().__init__(energy)
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        energy = self.parts[0].to(q.dtype).expand(len(q), -1)
+        return _energies(q, k, energy)
+
+
+class _Recurrent(nn.Module):
+    """Remembers states, and attends them."""
+
+    def __init__(self, width: int, context_width: int, dropout: float) -> None:
+        super().__init__()
+        for name, size in (("width", width), ("context_width", context_width)):
+            if size < 1:
+                raise build(ArgumentError, name, "a width ≥ 1", size)
+        if not 0 <= dropout < 1:
+            raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
+        self.width, self.context_width, self.dropout = width, context_width, dropout
+
+    def _keys(self, states: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _query(self, query: Tensor) -> tuple[Tensor, Score | None]:
+        """The projected queries (b, t, a), and the score that matches them with the keys."""
+        raise NotImplementedError
+
+    def remember(
+        self, states: Float[Tensor, "b s k"], lengths: Int[Tensor, " b"] | None = None
+    ) -> Remembered:
+        """Project the encoder's states (b, s, k) once; ``lengths`` (b,) where rows are padded."""
+        self._check(states, "states", "s", self.context_width)
+        if lengths is not None and tuple(lengths.shape) != (len(states),):
+            raise build(ArgumentError, "lengths", f"shape (b={len(states)},)", shape_of(lengths))
+        return Remembered(self._keys(states), states, lengths)
+
+    def forward(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Float[Tensor, "b t k"]:
+        """Return the context (b, t, k) that the decoder's states ``query`` (b, t, c) take."""
+        return self.attend(query, memory).matmul(memory.states)
+
+    def attend(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Matrix:
+        """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies."""
+        if not isinstance(memory, Remembered):
+            raise build(
+                KindError, "memory", "what remember(states) returned", type(memory).__name__,
+                "keys are projected once for the sequence",
+            )  # fmt: skip
+        self._check(query, "query", "t", self.width)
+        if len(query) != len(memory.keys):
+            raise build(
+                ArgumentError, "query", f"shape (b={len(memory.keys)}, t, c={self.width})",
+                shape_of(query), "the memory belongs to another batch",
+                "pick its rows: memory.expand(index)",
+            )  # fmt: skip
+        q, score = self._query(query)
+        dropout = self.dropout if self.training else 0.0
+        return attend(q, memory.keys, score=score, scale=1.0, mask=memory.mask, dropout=dropout)
+
+    def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
+        if not (isinstance(x, Tensor) and x.is_floating_point()):
+            got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise build(KindError, name, f"a floating-point tensor (b, {steps}, width)", got)
+        weight = next(self.parameters(), None)
+        if weight is not None:
+            check_dtype(x, name, weight)
+        if x.ndim != 3 or x.shape[-1] != width:
+            letter = "c" if name == "query" else "k"
+            raise build(
+                ArgumentError, name, f"shape (b, {steps}, {letter}={width})", shape_of(x),
+                fix="a single step needs its axis: query[:, None]"
+                if name == "query" and x.ndim == 2 else None,
+            )  # fmt: skip
+
+
+class AdditiveAttention(_Recurrent):
+    """vᵀ tanh(W q + U k + b) between a decoder's states (b, t, c) and an encoder's (b, s, k).
+
+    ``hidden`` is the width a of its layer; ``bias`` (a,) is b. ``dropout`` acts on the weights
+    while training. Raises `ArgumentError` for widths < 1.
+
+    Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and
+    Translate", section 3.1 and appendix A.1.2.
+
+    >>> att = AdditiveAttention(16, 24, 32)
+    >>> memory = att.remember(torch.zeros(2, 7, 24), torch.tensor([7, 4]))
+    >>> att(torch.zeros(2, 1, 16), memory).shape, att.attend(torch.zeros(2, 1, 16), memory).shape
+    (torch.Size([2, 1, 24]), (2, 1, 7))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        context_width: int,
+        hidden: int,
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width, context_width, dropout)
+        if hidden < 1:
+            raise build(ArgumentError, "hidden", "a width ≥ 1", hidden)
+        self.query = nn.Linear(width, hidden, bias=False)
+        self.key = nn.Linear(context_width, hidden, bias=bias)
+        self.energy = nn.Parameter(torch.empty(hidden))
+        _draw(self.query, self.key, self.energy)
+
+    def _keys(self, states: Tensor) -> Tensor:
+        return self.key(states)
+
+    def _query(self, query: Tensor) -> tuple[Tensor, Score | None]:
+        return self.query(query), Energies(self.energy)
+
+
+class LuongAttention(_Recurrent):
+    """The scores of Luong between a decoder's states (b, t, c) and an encoder's (b, s, k).
+
+    ``score`` is "dot", q·k, for c = k; "general", qᵀ W k; or "concat", vᵀ tanh(W [q; k]) with a
+    layer of ``hidden`` units (c unless given). Raises `ArgumentError` for another score, and for
+    "dot" between different widths.
+
+    Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
+    Translation", section 3.1, equation 8.
+
+    >>> att = LuongAttention(16, 24, "general")
+    >>> att(torch.zeros(2, 1, 16), att.remember(torch.zeros(2, 7, 24))).shape
+    torch.Size([2, 1, 24])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        context_width: int,
+        score: Literal["dot", "general", "concat"] = "dot",
+        *,
+        hidden: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width, context_width, dropout)
+        if score not in ("dot", "general", "concat"):
+            raise build(ArgumentError, "score", '"dot", "general" or "concat"', repr(score))
+        if score == "dot" and width != context_width:
+            raise build(
+                ArgumentError, "context_width", f"width={width} for the score \"dot\"",
+                context_width, fix='"general" and "concat" join different widths',
+            )  # fmt: skip
+        if hidden is not None and (score != "concat" or hidden < 1):
+            raise build(ArgumentError, "hidden", 'units ≥ 1, for the score "concat"', hidden)
+        self.score = score
+        if score == "general":
+            self.key = nn.Linear(context_width, width, bias=False)
+            _draw(self.key)
+        elif score == "concat":
+            units = width if hidden is None else hidden
+            self.query = nn.Linear(width, units, bias=False)
+            self.key = nn.Linear(context_width, units, bias=False)
+            self.energy = nn.Parameter(torch.empty(units))
+            _draw(self.query, self.key, self.energy)
+
+    def _keys(self, states: Tensor) -> Tensor:
+        return states if self.score == "dot" else self.key(states)
+
+    def _query(self, query: Tensor) -> tuple[Tensor, Score | None]:
+        if self.score != "concat":
+            return query, None
+        return self.query(query), Energies(self.energy)
+
+
+def _draw(*parts: nn.Linear | nn.Parameter) -> None:
+    for part in parts:
+        if isinstance(part, nn.Parameter):
+            nn.init.uniform_(part, -(len(part) ** -0.5), len(part) ** -0.5)
+        else:
+            nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

@@ -1,0 +1,79 @@
+"""One attention head: three linear maps and the attention between them."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+from intently.attention import Attention as Matrix
+from intently.errors import ArgumentError, build
+from intently.masks import Mask
+from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.options import Attention
+from intently.modules.projected import Projected, Projections
+
+
+class AttentionHead(Projected):
+    """Self- or cross-attention with one head: y = attend(W_q x, W_k c) @ W_v c, no output map.
+
+    ``width`` is c of the queries, ``head_width`` d of the projected queries and keys,
+    ``value_width`` e of the output (d unless given), ``context_width`` that of what is attended
+    (``width`` unless given). Raises `ArgumentError` for widths < 1.
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+
+    >>> import torch
+    >>> head = AttentionHead(16, 4)
+    >>> x = torch.zeros(2, 5, 16)
+    >>> head(x).shape, head.attend(x).shape
+    (torch.Size([2, 5, 4]), (2, 5, 5))
+    """
+
+    def __init__(
+        self,
+        width: int,
+        head_width: int,
+        *,
+        context_width: int | None = None,
+        value_width: int | None = None,
+        bias: bool = False,
+        attention: Attention = Attention(),
+        dropout: float = 0.0,
+    ) -> None:
+        widths = (head_width, head_width if value_width is None else value_width)
+        for name, size in zip(("head_width", "value_width"), widths):
+            if size < 1:
+                raise build(ArgumentError, name, "a width ≥ 1", size)
+        super().__init__(
+            width, context_width, (1, 1), widths, attention, Projections(bias=bias), dropout
+        )
+        self.reset_parameters()
+
+    def forward(
+        self,
+        x: Float[Tensor, "b t c"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: KeyValueCache | WindowCache | FixedCache | None = None,
+    ) -> Float[Tensor, "b t e"]:
+        """Return y (b, t, e): what the tokens x take from ``context`` (b, s, k), or each other.
+
+        Masks and caches are those of `MultiHeadAttention.forward`.
+        """
+        matrix, v = self._matrix_and_values(x, context, mask, cache)
+        return matrix.matmul(v).squeeze(1)
+
+    def attend(
+        self,
+        x: Float[Tensor, "b t c"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: KeyValueCache | WindowCache | FixedCache | None = None,
+    ) -> Matrix:
+        """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies."""
+        return self._matrix_and_values(x, context, mask, cache)[0]._lead((slice(None), 0))
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, d={self.d}, e={self.e}"

@@ -1,0 +1,278 @@
+"""Attention over the pixels of an image, as diffusion models use it.
+
+An image (b, c, height, width) is a sequence of height · width pixels, row after row, each a vector
+of c channels. Every pixel asks, and every pixel (or every token of a text) answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks import Mask
+from intently.matrix import LazyMatrix
+from intently.modules.blocks import DecoderLayer, EncoderLayer
+from intently.modules.feed_forward import GatedFeedForward
+from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
+
+Norm = Callable[[int], nn.Module]
+"""Makes a norm for images of so many channels: `group_norm`, `nn.BatchNorm2d`, `ChannelNorm`."""
+
+
+def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
+    """Return a factory of group norms, a value for ``norm=``.
+
+    Without a number, 32 groups, or as many up to 32 as divide the channels evenly. The factory
+    raises `ArgumentError` where ``groups`` does not divide the channels.
+
+    Source: Wu & He 2018, "Group Normalization".
+
+    >>> group_norm()(48).num_groups
+    16
+    """
+
+    def make(channels: int) -> nn.GroupNorm:
+        """Return a group norm for so many channels."""
+        if groups is not None and (groups < 1 or channels % groups):
+            raise build(
+                ArgumentError, "groups", f"a divisor of channels={channels}", groups,
+                fix="leave it out, and one is found",
+            )  # fmt: skip
+        return nn.GroupNorm(math.gcd(32, channels) if groups is None else groups, channels, eps)
+
+    return make
+
+
+UP_TO_32_GROUPS, LATENT_NORM = group_norm(), group_norm(eps=1e-6)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """Layer norm of each pixel over its channels: (b, c, height, width) → the same.
+
+    Source: Ba et al. 2016, "Layer Normalization".
+
+    >>> import torch
+    >>> ChannelNorm(2)(torch.tensor([3.0, 1.0]).view(1, 2, 1, 1)).flatten().tolist()[0] > 0.99
+    True
+    """
+
+    def forward(
+        self, input: Float[Tensor, "b c height width"]
+    ) -> Float[Tensor, "b c height width"]:
+        """Return each pixel with mean 0 and variance 1 over its channels, scaled and shifted."""
+        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+
+
+class ImageAttention(nn.Module):
+    """Multi-head attention over pixels: norm, attention, residual; (b, c, height, width) → same.
+
+    ``norm`` makes what stands before (`group_norm` of up to 32 groups unless given,
+    `nn.BatchNorm2d`, `ChannelNorm`; None for none), ``residual`` adds the image to the outcome.
+    Heads are ``head_width`` wide (c/h unless given). With ``context_width`` the pixels attend a
+    sequence (b, s, context_width) in place of each other. ``attention`` is what the block attends
+    by; ``it.grid(height, width, radius)`` as its mask lets pixels see their neighbours alone.
+
+    Source: Wang et al. 2018, "Non-local Neural Networks", section 3.3; Ho et al. 2020, "Denoising
+    Diffusion Probabilistic Models", appendix B.
+
+    >>> import torch, intently as it
+    >>> block, image = ImageAttention(32, 4), torch.randn(1, 32, 16, 16)
+    >>> block(image).shape, block.attend(image).shape
+    (torch.Size([1, 32, 16, 16]), (1, 4, 256, 256))
+    >>> near = block.attend(image, mask=it.grid(16, 16, radius=1))
+    >>> int((near[0, 0, 17] > 0).sum())
+    9
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        context_width: int | None = None,
+        norm: Norm | None = UP_TO_32_GROUPS,
+        residual: bool = True,
+        attention: Attention = Attention(),
+        projections: Projections = Projections(),
+    ) -> None:
+        super().__init__()
+        self.channels, self.residual = channels, residual
+        self.norm = nn.Identity() if norm is None else norm(channels)
+        self.attention = MultiHeadAttention(
+            channels, heads, context_width=context_width, attention=attention,
+            head_widths=None if head_width is None else (head_width, head_width),
+            projections=projections,
+        )  # fmt: skip
+
+    def forward(
+        self,
+        x: Float[Tensor, "b c height width"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "b c height width"]:
+        """Return the image after its pixels attended each other, or ``context`` (b, s, k)."""
+        y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
+        return x + y if self.residual else y
+
+    def attend(
+        self,
+        x: Float[Tensor, "b c height width"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+    ) -> LazyMatrix:
+        """Return the lazy matrix (b, h, pixels, pixels or s) of `forward` of the same arguments."""
+        return self.attention.attend(self._pixels(x), context, mask=mask)
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        check_image(x, self.channels)
+        return as_pixels(self.norm(x))
+
+
+class SpatialTransformer(nn.Module):
+    """The attention block of latent-diffusion U-Nets: (b, c, height, width) → the same.
+
+    Group norm, projection in to width h·d, ``depth`` × [self-attention, cross-attention to
+    ``context_width`` wide tokens, gated feed-forward], projection out, residual. Without
+    ``context_width`` there is no cross-attention. ``attention`` is what the pixels attend each
+    other by (``it.grid``, say).
+
+    Source: Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
+    section 3.3 and appendix E.2.1; GEGLU after Shazeer 2020, "GLU Variants Improve Transformer".
+
+    >>> import torch
+    >>> block = SpatialTransformer(32, heads=2, head_width=16, context_width=8)
+    >>> image, words = torch.randn(1, 32, 8, 8), torch.randn(1, 5, 8)
+    >>> block(image, words).shape
+    torch.Size([1, 32, 8, 8])
+    >>> block.attentions(image, words)["layers.0.cross"].shape
+    (1, 2, 64, 5)
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        head_width: int,
+        *,
+        depth: int = 1,
+        context_width: int | None = None,
+        norm: Norm = LATENT_NORM,
+        attention: Attention = Attention(),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.channels, self.context_width = channels, context_width
+        width = heads * head_width
+        self.norm = norm(channels)
+        self.project_in = nn.Linear(channels, width)
+        self.layers = nn.ModuleList(
+            _layer(width, heads, context_width, attention, dropout) for _ in range(depth)
+        )
+        self.project_out = nn.Linear(width, channels)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b c height width"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        context_mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "b c height width"]:
+        """Return the image after its pixels attended each other and ``context`` (b, s, k)."""
+        pixels = self._begin(x, context)
+        for layer in self.layers:
+            pixels = self._step(layer, pixels, context, context_mask)
+        return x + as_image(self.project_out(pixels), x)
+
+    def attentions(
+        self,
+        x: Float[Tensor, "b c height width"],
+        context: Float[Tensor, "b s k"] | None = None,
+        *,
+        context_mask: Mask | Tensor | None = None,
+    ) -> dict[str, LazyMatrix]:
+        """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
+
+        Rows are pixels, row after row of the image.
+        """
+        found: dict[str, LazyMatrix] = {}
+        pixels = self._begin(x, context)
+        for i, layer in enumerate(self.layers):
+            assert isinstance(layer, EncoderLayer | DecoderLayer)
+            own = layer.self_norm(pixels)
+            found[f"layers.{i}.self"] = layer.self_attention.attend(own)
+            if isinstance(layer, DecoderLayer):
+                read = layer.cross_norm(pixels + layer.self_attention(own))
+                found[f"layers.{i}.cross"] = layer.cross_attention.attend(
+                    read, context, mask=context_mask
+                )
+            pixels = self._step(layer, pixels, context, context_mask)
+        return found
+
+    def _step(
+        self, layer: nn.Module, pixels: Tensor, context: Tensor | None, mask: Mask | Tensor | None
+    ) -> Tensor:
+        return layer(pixels) if context is None else layer(pixels, context, states_mask=mask)
+
+    def _begin(self, x: Tensor, context: Tensor | None) -> Tensor:
+        check_image(x, self.channels)
+        if (context is None) != (self.context_width is None):
+            wide = self.context_width
+            raise build(
+                ArgumentError, "context", "None" if wide is None else f"shape (b, s, {wide})",
+                "None" if context is None else shape_of(context),
+                f"this block was made with context_width={wide}",
+            )  # fmt: skip
+        return self.project_in(as_pixels(self.norm(x)))
+
+
+def _layer(
+    width: int, heads: int, context_width: int | None, attention: Attention, dropout: float
+) -> EncoderLayer | DecoderLayer:
+    """A layer without biases on queries, keys and values: Rombach et al. 2022, table 17."""
+    no_bias = Projections(bias=False)
+    own = MultiHeadAttention(width, heads, attention=attention, projections=no_bias)
+    feed = GatedFeedForward(width, 4 * width, activation=F.gelu, bias=True)
+    if context_width is None:
+        return EncoderLayer(width, own, feed, dropout=dropout)
+    cross = MultiHeadAttention(width, heads, context_width=context_width, projections=no_bias)
+    return DecoderLayer(width, own, feed, cross=cross, dropout=dropout)
+
+
+def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
+    """Return the pixels (b, height · width, c) of an image, row after row."""
+    return image.flatten(2).mT
+
+
+def as_image(
+    pixels: Float[Tensor, "b t k"], like: Float[Tensor, "b c height width"]
+) -> Float[Tensor, "b k height width"]:
+    """Return pixels as an image of the height and width of ``like``."""
+    return pixels.mT.unflatten(-1, like.shape[2:])
+
+
+def check_image(x: Any, channels: int) -> None:
+    """Raise unless x is a floating-point image (b, c=channels, height, width)."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise build(
+            KindError, "x", "a floating-point image (b, c, height, width)", got,
+            fix="scale bytes first: x.float() / 255",
+        )  # fmt: skip
+    if x.ndim != 4 or x.shape[1] != channels:
+        last = x.ndim == 4 and x.shape[-1] == channels
+        raise build(
+            ArgumentError, "x", f"shape (b, c={channels}, height, width)", shape_of(x),
+            "the channels stand last" if last else None,
+            "move them with x.movedim(-1, 1)" if last else None,
+        )  # fmt: skip

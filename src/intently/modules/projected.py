@@ -1,0 +1,378 @@
+"""The linear maps before attention: queries, keys and values of h and g heads, and their storage.
+
+`Projected` holds the parameters and makes the lazy matrix; what becomes of its product is up to
+`AttentionHead` and `MultiHeadAttention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.attention import Attention as Matrix
+from intently.attention import attend
+from intently.biases import as_bias
+from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
+from intently.masks import Geometry, Mask, as_mask
+from intently.matrix.lazy import in_autocast
+from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.options import Attention
+from intently.modules.turning import by_length, turned
+from intently.values import Value
+
+Cache = KeyValueCache | WindowCache | FixedCache
+
+
+@dataclass(frozen=True)
+class Projections:
+    """How the four linear maps are made and stored.
+
+    ``bias`` for queries, keys and values, ``out_bias`` for the output, which is ``out_width`` wide
+    (the width of the queries unless given). ``fused`` keeps the first three in one weight, rows
+    ordered q, k, v, each head after head; it is a storage choice: the same numbers, and checkpoints
+    of either kind load into the other.
+    """
+
+    bias: bool = True
+    out_bias: bool = True
+    fused: bool = True
+    out_width: int | None = None
+
+
+class Projected(nn.Module):
+    """Queries of h heads, keys and values of g, and the matrix between them."""
+
+    qkv_weight: nn.Parameter
+    qkv_bias: nn.Parameter | None
+    q_weight: nn.Parameter
+    q_bias: nn.Parameter | None
+    k_weight: nn.Parameter
+    k_bias: nn.Parameter | None
+    v_weight: nn.Parameter
+    v_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        width: int,
+        context_width: int | None,
+        heads: tuple[int, int],
+        head_widths: tuple[int, int],
+        attention: Attention,
+        projections: Projections,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
+        self.width, self.context_width = width, width if context_width is None else context_width
+        (self.heads, self.kv_heads), (self.d, self.e) = heads, head_widths
+        self.dropout, self.projections = dropout, projections
+        h, g = heads
+        self._split = (h * self.d, g * self.d, g * self.e)
+        if projections.fused and self.context_width == width:
+            self._add("qkv", sum(self._split), width, projections.bias)
+        else:
+            self._add("q", self._split[0], width, projections.bias)
+            self._add("k", self._split[1], self.context_width, projections.bias)
+            self._add("v", self._split[2], self.context_width, projections.bias)
+        self._take(attention)
+
+    def _add(self, name: str, rows: int, columns: int, bias: bool) -> None:
+        setattr(self, f"{name}_weight", nn.Parameter(torch.empty(rows, columns)))
+        setattr(self, f"{name}_bias", nn.Parameter(torch.empty(rows)) if bias else None)
+
+    def _take(self, options: Attention) -> None:
+        """Register what is learned, and make ready what every call needs."""
+        positions = options.positions
+        if positions is not None and positions.d != self.d:
+            raise build(
+                ArgumentError, "positions", f"Rotary(d={self.d}), as wide as a head",
+                f"Rotary(d={positions.d})",
+                fix="to turn some of the dimensions only, write Rotary(d, width=…)",
+            )  # fmt: skip
+        self.attention = options
+        self.mask = None if options.mask is None else as_mask(options.mask)
+        self.score, self.sinks, bias = options.score, options.sinks, options.bias
+        self.bias = bias if bias is None or isinstance(bias, nn.Module) else as_bias(bias)
+        norm = options.qk_norm
+        self.q_norm = None if norm is None else norm(self.d)
+        self.k_norm = None if norm is None else norm(self.d)
+        self._turns = positions is not None and not by_length(positions)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Projected:
+        """Move the tensors in masks, biases and scores with the parameters."""
+        super()._apply(fn, recurse)
+        for name in ("mask", "score", "bias", "sinks"):
+            value = getattr(self, name)
+            if isinstance(value, Value):
+                setattr(self, name, value.replaced(fn))
+            elif isinstance(value, Tensor):
+                setattr(self, name, fn(value))
+        return self
+
+    @property
+    def fused(self) -> bool:
+        """Whether the three input maps are stored in one weight."""
+        return hasattr(self, "qkv_weight")
+
+    def reset_parameters(self) -> None:
+        """Draw new weights, Xavier uniform (Glorot & Bengio 2010) for each map; biases are 0."""
+        for weight in self._input_weights():
+            nn.init.xavier_uniform_(weight)
+        for name, p in self.named_parameters(recurse=False):
+            if name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def _input_weights(self) -> tuple[Tensor, ...]:
+        if self.fused:
+            return self.qkv_weight.split(self._split)
+        return (self.q_weight, self.k_weight, self.v_weight)
+
+    def _matrix_and_values(
+        self, x: Tensor, context: Tensor | None, mask: Mask | Tensor | None, cache: Cache | None
+    ) -> tuple[Matrix, Tensor]:
+        self._check(x, context, cache)
+        rule = self.mask
+        if mask is not None:
+            rule = as_mask(mask) if rule is None else rule & as_mask(mask)
+        bias = self.bias() if isinstance(self.bias, nn.Module) else self.bias
+        bias = None if bias is None else as_bias(bias)
+        t = x.shape[1]
+        if cache is not None and not isinstance(cache, FixedCache):
+            rule = cache.mask(rule, t)
+            bias = None if bias is None else cache.bias(bias, t)
+        if cache is not None:
+            geometry = self._geometry(x, context, cache)
+            for value in (rule, bias):
+                if value is not None:
+                    value.check(geometry)
+        q, k, v = self._operands(x, context, cache)
+        score, sinks = self.score, self.sinks
+        matrix = attend(
+            q, k, mask=rule, bias=bias,
+            score=score() if isinstance(score, nn.Module) else score,
+            sinks=sinks() if isinstance(sinks, nn.Module) else sinks,
+            scale=self.attention.scale, softcap=self.attention.softcap,
+            dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+        return matrix, v
+
+    def _operands(
+        self, x: Tensor, context: Tensor | None, cache: Cache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (b, h, t, d), keys (b, g, s, d) and values (b, g, s, e) of a call."""
+        if isinstance(cache, FixedCache):
+            q = self._queries(x)
+            if cache.kv is None:
+                cache.kv = self._keys_and_values(x if context is None else context)
+            if cache.keep_queries:
+                cache.history.append(q)
+            return q, *cache.kv
+        if context is not None:
+            return self._queries(x), *self._keys_and_values(context)
+        offset = 0 if cache is None else cache.offset
+        q, k, v = self._own(x, offset, x.shape[1] + (0 if cache is None else cache.length))
+        if cache is not None:
+            new = k
+            k, v = cache.append(k, v)
+            if cache.keep_queries:
+                cache.history.append((q, new))
+        if self.attention.positions is not None and not self._turns:
+            end = offset + x.shape[1]
+            places = None if cache is None else cache.places(x.device)
+            q = self.attention.positions(q, offset, length=end)
+            k = self.attention.positions(k, positions=places, length=end)
+        return q, k, v
+
+    def _own(self, x: Tensor, offset: int | Tensor, end: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of x itself, queries and keys turned to their positions."""
+        h, g = self.heads, self.kv_heads
+        positions = self.attention.positions if self._turns else None
+        if not self.fused:
+            q = self._query_map(x)
+            k, v = self._key_and_value_maps(x)
+        else:
+            joint = F.linear(x, self.qkv_weight, self.qkv_bias)
+            if self.d == self.e:
+                heads = joint.unflatten(-1, (-1, self.d))
+                if self.q_norm is None and positions is not None:
+                    both, v = heads.split((h + g, g), -2)
+                    both = turned(positions, both, offset, end)
+                    q, k = both.split((h, g), -2)
+                    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+                q, k, v = heads.split((h, g, g), -2)
+            else:
+                q, k, v = joint.split(self._split, -1)
+                q, k, v = _heads(q, h), _heads(k, g), _heads(v, g)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if positions is not None:
+            q, k = turned(positions, q, offset, end), turned(positions, k, offset, end)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def _queries(self, x: Tensor) -> Tensor:
+        q = self._query_map(x)
+        return (q if self.q_norm is None else self.q_norm(q)).transpose(1, 2)
+
+    def _query_map(self, x: Tensor) -> Tensor:
+        """(b, t, h, d)."""
+        n = self._split[0]
+        if self.fused:
+            bias = None if self.qkv_bias is None else self.qkv_bias[:n]
+            return _heads(F.linear(x, self.qkv_weight[:n], bias), self.heads)
+        return _heads(F.linear(x, self.q_weight, self.q_bias), self.heads)
+
+    def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        k, v = self._key_and_value_maps(context)
+        k = k if self.k_norm is None else self.k_norm(k)
+        return k.transpose(1, 2), v.transpose(1, 2)
+
+    def _key_and_value_maps(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """(b, s, g, d) and (b, s, g, e)."""
+        n, kd, ve = self._split
+        if self.fused:
+            bias = None if self.qkv_bias is None else self.qkv_bias[n:]
+            k, v = F.linear(context, self.qkv_weight[n:], bias).split((kd, ve), -1)
+        else:
+            k = F.linear(context, self.k_weight, self.k_bias)
+            v = F.linear(context, self.v_weight, self.v_bias)
+        return _heads(k, self.kv_heads), _heads(v, self.kv_heads)
+
+    def _geometry(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> Geometry:
+        """The matrix (b, h, t, s) of a call, known before anything is computed or cached."""
+        b, t, _ = x.shape
+        s = t if context is None else context.shape[1]
+        if isinstance(cache, FixedCache):
+            s = s if cache.kv is None else cache.kv[0].shape[-2]
+        elif cache is not None:
+            s = cache.columns(t)
+        return Geometry((b, self.heads), t, s, x.device)
+
+    def _check(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
+        weight = self.qkv_weight if self.fused else self.q_weight
+        _check_kind(x, "x", weight)
+        if x.ndim != 3 or x.shape[-1] != self.width:
+            raise build(
+                ArgumentError, "x", f"shape (b, t, c={self.width})", shape_of(x),
+                fix="add the batch axis with x[None] where it is missing",
+            )  # fmt: skip
+        if context is not None:
+            self._check_context(x, context, cache, weight)
+        elif self.context_width != self.width and not (
+            isinstance(cache, FixedCache) and cache.kv is not None
+        ):
+            raise build(
+                ArgumentError, "context", f"shape (b, s, {self.context_width})", "None",
+                "this layer was made for cross-attention (context_width)",
+            )  # fmt: skip
+        if isinstance(cache, FixedCache):
+            self._check_fixed(x, cache, weight)
+
+    def _check_context(
+        self, x: Tensor, context: Tensor, cache: Cache | None, weight: Tensor
+    ) -> None:
+        _check_kind(context, "context", weight)
+        want = (x.shape[0], self.context_width)
+        if context.ndim != 3 or (context.shape[0], context.shape[-1]) != want:
+            raise build(
+                ArgumentError, "context", f"shape (b={want[0]}, s, {want[1]})", shape_of(context)
+            )
+        if self.attention.positions is not None:
+            raise build(
+                ArgumentError, "context", "none: positions turn the steps of x alone",
+                shape_of(context), "the steps of x and of a context have no positions in common",
+                "make the layer for cross-attention without positions",
+            )  # fmt: skip
+        if cache is not None and not isinstance(cache, FixedCache):
+            got = f"a {type(cache).__name__}"
+            raise build(
+                ArgumentError, "cache", "a FixedCache beside a context", got,
+                "a context does not grow",
+            )  # fmt: skip
+
+    def _check_fixed(self, x: Tensor, cache: FixedCache, weight: Tensor) -> None:
+        if self.attention.positions is not None:
+            raise build(
+                ArgumentError, "cache", "a KeyValueCache or WindowCache", "a FixedCache",
+                "positions turn the steps of x, which go on",
+            )  # fmt: skip
+        if cache.kv is None:
+            return
+        k, v = cache.kv
+        want, found = (x.shape[0], self.kv_heads, self.d, self.e), (*k.shape[:2], k.shape[3])
+        if (*found, v.shape[3]) != want:
+            b, g, d, e = want
+            raise build(
+                ArgumentError, "cache", f"keys (b={b}, g={g}, s, d={d}) and values of e={e}",
+                f"{shape_of(k)} and {shape_of(v)}", "it belongs to another batch or module",
+                "make a new cache, or reorder(…) it to the rows you continue",
+            )  # fmt: skip
+        check_dtype(k, "cache", weight)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Accept checkpoints of the other storage; where a shape is wrong, load nothing."""
+        for kind in ("weight", "bias"):
+            joint = f"{prefix}qkv_{kind}"
+            names = [f"{prefix}{letter}_{kind}" for letter in "qkv"]
+            if self.fused and all(name in state_dict for name in names):
+                parts = [state_dict.pop(name) for name in names]
+                if len({x.shape[1:] for x in parts}) == 1:
+                    state_dict[joint] = torch.cat(parts)
+                else:
+                    state_dict[joint] = parts[1]
+            elif not self.fused and joint in state_dict:
+                whole = state_dict.pop(joint)
+                fits = len(whole) == sum(self._split)
+                state_dict.update(zip(names, whole.split(self._split) if fits else [whole] * 3))
+        own = {prefix + name: p for name, p in self.named_parameters(recurse=False)}
+        wrong = {n for n, p in own.items() if n in state_dict and state_dict[n].shape != p.shape}
+        for name in sorted(wrong):
+            error = build(
+                CheckpointError, name, shape_of(own[name]), shape_of(state_dict[name]),
+                "the checkpoint is of a layer with other widths or heads",
+            )  # fmt: skip
+            error_msgs.append(str(error))
+        if wrong:
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+def _heads(x: Tensor, heads: int) -> Tensor:
+    """Split (b, t, h·d) into heads: (b, t, h, d)."""
+    return x.unflatten(-1, (heads, -1))
+
+
+def _check_kind(steps: Tensor, name: str, weight: Tensor) -> None:
+    if not (isinstance(steps, Tensor) and steps.is_floating_point()):
+        got = f"dtype {steps.dtype}" if isinstance(steps, Tensor) else type(steps).__name__
+        raise build(
+            KindError, name, "a floating-point tensor (b, steps, width)", got,
+            fix="embed token ids first; NumPy arrays go through torch.as_tensor",
+        )  # fmt: skip
+    check_dtype(steps, name, weight)
+
+
+def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
+    """Raise unless x has the dtype and device of the layer's weights; autocast sees to dtypes."""
+    same = x.dtype == weight.dtype or in_autocast(weight.device)
+    if not same or x.device != weight.device:
+        raise build(
+            KindError, name, f"{weight.dtype} on {weight.device}, as the layer's weights",
+            f"{x.dtype} on {x.device}", fix="convert one of them with .to(…)",
+        )  # fmt: skip

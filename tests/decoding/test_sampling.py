@@ -1,0 +1,148 @@
+"""Sampling: what is drawn, from which distribution, and that caches and padding do not matter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import intently as it
+from intently.decoding.sampling import distribution, sample
+from intently.errors import ArgumentError, KindError
+from intently.models.language import LanguageModel, LanguageOptions
+from intently.modules.options import Attention
+
+PROMPTS = [[5, 6, 7, 8, 9], [4], [11, 3, 2]]
+
+
+def model(**options) -> LanguageModel:
+    net = LanguageModel(LanguageOptions(13, width=16, heads=2, **options))
+    with torch.no_grad():
+        net.embedding.weight.mul_(30)  # so that tokens differ in probability
+    return net.eval()
+
+
+def greedy(net: LanguageModel, prompt: list[int], steps: int) -> list[int]:
+    """Slow and plain: the whole text again at every step."""
+    ids = list(prompt)
+    for _ in range(steps):
+        ids.append(int(net(torch.tensor([ids]))[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+KINDS = {
+    "rotary": {},
+    "learned": {"positions": 16},
+    "none": {"positions": None},
+    "grouped": {"kv_heads": 1},
+    "window": {"attention": Attention(mask=it.window(3, 0))},
+    "alibi": {"positions": None, "attention": Attention(bias=it.alibi(2))},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_top_1_is_greedy_for_prompts_of_any_lengths(kind: str) -> None:
+    net = model(**KINDS[kind])
+    expected = [greedy(net, prompt, 6) for prompt in PROMPTS]
+    assert sample(net, PROMPTS, steps=6, top_k=1) == expected
+    assert sample(net, PROMPTS, steps=6, temperature=0) == expected
+    assert sample(net, PROMPTS, steps=6, top_p=1e-6) == expected
+    assert sample(net, PROMPTS[:1], steps=6, top_k=1) == expected[:1]
+
+
+def test_draws_follow_the_distribution() -> None:
+    net = model()
+    generator = torch.Generator().manual_seed(1)
+    n = 4000
+    drawn = sample(net, [[5, 6]] * n, steps=1, temperature=2.0, top_k=6, generator=generator)
+    counts = torch.bincount(torch.tensor(drawn).flatten(), minlength=13)
+    chances = distribution(net(torch.tensor([[5, 6]]))[0, -1].detach(), 2.0, top_k=6)
+    kept = chances > 0
+    assert int(kept.sum()) == 6 and not counts[~kept].any()
+    expected = chances[kept] * n
+    chi_squared = float(((counts[kept] - expected) ** 2 / expected).sum())
+    assert chi_squared < 20.5  # 99.9 % of draws, 5 degrees of freedom
+
+
+def test_the_same_generator_draws_the_same() -> None:
+    net = model()
+    one, other = (
+        sample(net, PROMPTS, steps=8, generator=torch.Generator().manual_seed(3)) for _ in range(2)
+    )
+    assert one == other
+    assert one != sample(net, PROMPTS, steps=8, generator=torch.Generator().manual_seed(4))
+
+
+def test_stop_ends_a_row() -> None:
+    net = model()
+    whole = sample(net, PROMPTS, steps=6, top_k=1)
+    stop = whole[0][2]
+    found = sample(net, PROMPTS, steps=6, top_k=1, stop=stop)
+    assert found == [ids[: ids.index(stop)] if stop in ids else ids for ids in whole]
+
+
+def test_the_model_keeps_its_mode_and_no_random_state_is_touched_by_a_generator() -> None:
+    net = model(dropout=0.5).train()
+    before = torch.get_rng_state()
+    generator = torch.Generator().manual_seed(0)
+    drawn = sample(net, [[5]], steps=3, generator=generator)
+    assert net.training and torch.equal(before, torch.get_rng_state())
+    assert drawn == sample(net.eval(), [[5]], steps=3, generator=generator.manual_seed(0))
+
+
+logits = st.lists(st.floats(-20, 20), min_size=2, max_size=12).map(torch.tensor)
+
+
+@settings(deadline=None, max_examples=60)
+@given(logits, st.floats(0.05, 4), st.integers(1, 14), st.floats(0.01, 1))
+def test_properties_of_the_distribution(z, temperature, top_k, top_p) -> None:
+    plain = torch.softmax(z.double() / temperature, -1)
+    p = distribution(z.double(), temperature, top_k, top_p)
+    kept = p > 0
+    assert abs(float(p.sum()) - 1) < 1e-9
+    assert 1 <= int(kept.sum()) <= top_k
+    assert bool(kept[z.argmax()]) or float(z.max()) == float(z[kept].max())
+    if not kept.all():
+        assert plain[kept].min() >= plain[~kept].max() - 1e-12
+    ratio = plain[kept] / p[kept]  # what is kept keeps its proportions
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))
+    by_k = distribution(z.double(), temperature, top_k)
+    mass = float(by_k[kept].sum())
+    assert mass >= top_p - 1e-9
+    assert int(kept.sum()) == 1 or mass - float(by_k[kept].min()) < top_p + 1e-9
+
+
+def test_equal_tokens_are_kept_by_id() -> None:
+    assert distribution(torch.zeros(4), top_k=2).tolist() == [0.5, 0.5, 0, 0]
+    assert distribution(torch.zeros(4), top_p=0.5).tolist() == [0.5, 0.5, 0, 0]
+    assert distribution(torch.zeros(5000), top_k=3).nonzero()[:, 0].tolist() == [0, 1, 2]
+    assert distribution(torch.zeros(3, 4), 0).tolist() == [[1, 0, 0, 0]] * 3
+
+
+def test_small_temperatures_and_half_types() -> None:
+    z = torch.tensor([1e4, 1e4 - 1, -1e4])
+    assert distribution(z, 1e-30).tolist() == [1, 0, 0]
+    p = distribution(z.bfloat16())
+    assert p.dtype is torch.float32 and bool(p.isfinite().all())
+
+
+def test_nothing_asked_nothing_drawn() -> None:
+    assert sample(model(), [], steps=3) == []
+    assert sample(model(), PROMPTS, steps=0) == [[], [], []]
+
+
+def test_bad_input(as_users_call: None) -> None:
+    net = model(positions=6)
+    with pytest.raises(ArgumentError, match=r"prompts\[1\]: expected at least one token id; got"):
+        sample(net, [[4], []], steps=1)
+    with pytest.raises(KindError, match=r"prompts\[0\]: expected a list of token ids; got 5\."):
+        sample(net, [5], steps=1)  # type: ignore[list-item]
+    with pytest.raises(ArgumentError, match=r"steps: expected prompt and steps within 6 positions"):
+        sample(net, [[4, 5, 6]], steps=5)
+    assert len(sample(net, [[4, 5, 6]], steps=4)[0]) == 4
+    for name, wrong in [("temperature", -1.0), ("top_k", 0), ("top_p", 0.0), ("steps", -1)]:
+        with pytest.raises(ArgumentError, match=rf"{name}: expected .*; got {wrong}"):
+            sample(net, [[4]], **{"steps": 1, name: wrong})
+    with pytest.raises(ArgumentError, match=r"ids: expected ids from 0 to 12; got 4 to 99"):
+        sample(net, [[4, 99]], steps=1)

@@ -1,0 +1,487 @@
+"""PyTorch's attention layers against ours with their weights, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import intently as it
+from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
+from intently.interop.extra_keys import BesideExtra, KeyValueAttention
+from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
+from intently.interop.torch import dump, load, mask
+from intently.masks import Geometry
+from intently.modules import Attention, DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
+
+C, H, B, T = 16, 4, 2, 5
+LENGTHS = torch.tensor([3, 6])
+PADDED = torch.arange(6) >= LENGTHS[:, None]
+FORBIDDEN = ~torch.ones(T, 6, dtype=torch.bool).tril()
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def drawn(module: nn.Module, dtype: torch.dtype = torch.float32) -> Any:
+    """Every parameter drawn, so that none can be swapped or dropped unseen."""
+    with torch.no_grad():
+        for p in module.parameters():
+            p.normal_(std=0.3)
+    return module.to(dtype)
+
+
+def steps(n: int, c: int = C, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(B, n, c).to(dtype)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype == expected.dtype
+    limit = TOLERANCE[found.dtype]
+    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "in_proj": {},
+    "no bias": {"bias": False},
+    "seq first": {"batch_first": False},
+    "separate": {"kdim": 7, "vdim": 7},
+    "separate, no bias": {"kdim": 7, "vdim": 7, "bias": False},
+    "kdim is not vdim": {"kdim": 7, "vdim": 9},
+    "kdim alone": {"kdim": 7},
+    "vdim alone": {"vdim": 9},
+    "bias_kv": {"add_bias_kv": True},
+    "zero": {"add_zero_attn": True},
+    "both": {"add_bias_kv": True, "add_zero_attn": True},
+    "everything": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "vdim": 9},
+    "everything, no bias": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "bias": False},
+}
+MASKS: dict[str, tuple[it.Mask | None, dict[str, Any]]] = {
+    "none": (None, {}),
+    "padding": (it.padding(LENGTHS), {"key_padding_mask": PADDED}),
+    "causal": (it.causal(offset=0), {"attn_mask": FORBIDDEN}),
+    "both": (
+        it.padding(LENGTHS) & it.causal(offset=0),
+        {"key_padding_mask": PADDED, "attn_mask": FORBIDDEN},
+    ),
+}
+
+
+def both_ways(
+    ours: Any, theirs: nn.MultiheadAttention, x: Tensor, k: Tensor, v: Tensor, masked: str
+) -> tuple[Tensor, Tensor]:
+    rule, options = MASKS[masked]
+    inputs = (x, k, v) if theirs.batch_first else (y.transpose(0, 1) for y in (x, k, v))
+    expected, _ = theirs(*inputs, **options)
+    expected = expected if theirs.batch_first else expected.transpose(0, 1)
+    if isinstance(ours, KeyValueAttention):
+        return ours(x, k, v, mask=rule), expected
+    return ours(x, k, mask=rule), expected
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("masked", MASKS)
+@pytest.mark.parametrize("form", FORMS)
+def test_multihead_attention_loads_and_dumps(
+    form: str, masked: str, training: bool, dtype: torch.dtype
+) -> None:
+    options = {"batch_first": True} | FORMS[form]
+    theirs = drawn(nn.MultiheadAttention(C, H, **options), dtype).train(training)
+    ours = load(theirs)
+    assert ours.training == training
+    k = steps(6, theirs.kdim, dtype)
+    v = k if theirs.kdim == theirs.vdim else steps(6, theirs.vdim, dtype)
+    x = steps(T, dtype=dtype)
+    found, expected = both_ways(ours, theirs, x, k, v, masked)
+    close(found, expected)
+    back = dump(ours)
+    assert back.training == training and back.batch_first
+    assert back.state_dict().keys() == theirs.state_dict().keys()
+    for name, p in theirs.state_dict().items():
+        assert torch.equal(back.state_dict()[name], p), name
+    close(*both_ways(ours, back, x, k, v, masked))
+
+
+@pytest.mark.parametrize("form", ["in_proj", "zero", "both"])
+def test_self_attention_and_its_gradients(form: str) -> None:
+    theirs = drawn(nn.MultiheadAttention(C, H, batch_first=True, **FORMS[form]))
+    ours: Any = load(theirs)
+    x = steps(T).requires_grad_()
+    expected, weights = theirs(x, x, x, average_attn_weights=False)
+    close(ours(x), expected)
+    dense = ours.attend(x).dense()
+    close(dense, weights[..., : dense.shape[-1]])
+    up = torch.randn_like(expected)
+    (gradient,) = torch.autograd.grad(ours(x), x, up)
+    close(gradient, torch.autograd.grad(expected, x, up)[0])
+
+
+def test_extra_keys_are_the_last_columns() -> None:
+    theirs = drawn(
+        nn.MultiheadAttention(C, H, batch_first=True, add_bias_kv=True, add_zero_attn=True)
+    )
+    ours: Any = load(theirs)
+    x = steps(6)
+    rule, options = MASKS["padding"]
+    weights = theirs(x, x, x, average_attn_weights=False, **options)[1]
+    found = ours.attend(x, mask=rule)
+    assert found.shape == (B, H, 6, 8)
+    close(found.dense(), weights)
+    assert (found.dense()[..., -2:] > 0).all()
+
+
+@pytest.mark.parametrize(
+    "rule", [it.causal(offset=0), it.padding(LENGTHS), it.causal() | it.prefix(2)]
+)
+def test_the_mask_beside_extra_keys_says_the_same_in_every_way(rule: it.Mask) -> None:
+    """As a whole, entry by entry, cut, and under every kernel."""
+    beside = BesideExtra(rule, 2)
+    g = Geometry((B, H), T, 8, torch.device("cpu"))
+    whole = torch.cat(
+        [rule.dense(g._replace(s=6)).expand(B, H, T, 6), torch.ones(B, H, T, 2) > 0], -1
+    )
+    assert torch.equal(beside.dense(g).expand_as(whole), whole)
+    index = torch.meshgrid(*(torch.arange(n) for n in g.shape), indexing="ij")
+    assert torch.equal(beside.at(g, index[:-2], *index[-2:]).expand_as(whole), whole)
+    one = beside.part((slice(1, 2), 0), g).dense(g._replace(lead=(1,)))
+    assert torch.equal(one.expand(1, T, 8), whole[1:2, 0])
+    ours: Any = load(drawn(nn.MultiheadAttention(C, H, add_bias_kv=True, add_zero_attn=True)))
+    x, keys = steps(T), steps(6)
+    expected = ours(x, keys, mask=whole[..., :6])
+    for kernel in ("eager", "tiled"):
+        with it.kernels.use(kernel):
+            close(ours(x, keys, mask=rule), expected)
+    A = ours.attend(x, keys, mask=rule)
+    close(A[1, 2, 1:3, 4:].to(torch.float32), A.dense()[1, 2, 1:3, 4:])
+
+
+def test_no_keys_but_the_extra_ones() -> None:
+    ours: Any = load(drawn(nn.MultiheadAttention(C, H, add_bias_kv=True)))
+    found = ours(steps(T), torch.zeros(B, 0, C), mask=it.causal())
+    assert found.shape == (B, T, C) and found.isfinite().all()
+
+
+def test_loaded_blocks_are_saved_and_loaded() -> None:
+    theirs = drawn(nn.MultiheadAttention(C, H, add_bias_kv=True, add_zero_attn=True, kdim=7))
+    ours, again = (
+        load(theirs),
+        load(nn.MultiheadAttention(C, H, add_bias_kv=True, add_zero_attn=True, kdim=7)),
+    )
+    again.load_state_dict(ours.state_dict())
+    x, k, v = steps(T), steps(6, 7), steps(6)
+    assert torch.equal(ours(x, k, v), again(x, k, v))  # pyright: ignore
+    pointers = [p.untyped_storage().data_ptr() for p in ours.parameters()]
+    assert len(set(pointers)) == len(pointers)
+
+
+def test_a_row_without_keys_is_nan_there_and_the_output_bias_here() -> None:
+    theirs = drawn(nn.MultiheadAttention(C, H, batch_first=True))
+    x, nobody = steps(T), torch.zeros(B, dtype=torch.long)
+    expected, _ = theirs(x, x, x, key_padding_mask=torch.ones(B, T, dtype=torch.bool))
+    assert expected.isnan().all()
+    found = load(theirs)(x, mask=it.padding(nobody))
+    close(found, theirs.out_proj.bias.expand(B, T, C))
+
+
+def test_dropout_is_kept_and_loading_draws_nothing() -> None:
+    theirs = nn.MultiheadAttention(C, H, dropout=0.25, batch_first=True)
+    state = torch.get_rng_state()
+    ours: Any = load(theirs)
+    back = dump(ours)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert ours.dropout == back.dropout == 0.25
+    x = steps(T)
+    assert not torch.equal(ours(x), ours(x))
+    ours.eval()
+    close(ours(x), theirs.eval()(x, x, x)[0])
+
+
+def test_weights_are_copied() -> None:
+    theirs = nn.MultiheadAttention(C, H)
+    ours: Any = load(theirs)
+    kept = theirs.in_proj_weight.clone()
+    with torch.no_grad():
+        ours.qkv_weight.zero_()
+    assert torch.equal(theirs.in_proj_weight, kept)
+    assert all(p.requires_grad for p in ours.parameters())
+
+
+@pytest.mark.parametrize(
+    "projections",
+    [
+        Projections(fused=False),
+        Projections(bias=False),
+        Projections(out_bias=False),
+        Projections(bias=False, out_bias=False),
+    ],
+    ids=repr,
+)
+def test_any_biases_and_storage_are_dumped(projections: Projections) -> None:
+    ours = drawn(MultiHeadAttention(C, H, projections=projections))
+    x = steps(T)
+    close(dump(ours)(x, x, x)[0], ours(x))
+
+
+@pytest.mark.parametrize(
+    ("attn_mask", "key_padding", "heads", "shown"),
+    [
+        (torch.tensor([[False, True], [False, False]]), None, None, "█ ·\n█ █"),
+        (torch.tensor([[0.0, -torch.inf], [0.0, 0.0]]), None, None, "█ ·\n█ █"),
+        (None, torch.tensor([[False, True]]), None, "█ ·\n█ ·"),
+        (torch.eye(2).bool(), torch.tensor([[False, True]]), None, "· ·\n█ ·"),
+        (torch.eye(2).bool().expand(4, 2, 2), None, 2, "· █\n█ ·"),
+    ],
+)
+def test_masks_are_turned_around(
+    attn_mask: Tensor | None, key_padding: Tensor | None, heads: int | None, shown: str
+) -> None:
+    rule = mask(attn_mask, key_padding, heads=heads)
+    assert rule is not None and rule.draw(2) == shown
+    assert mask() is None
+
+
+def test_a_mask_for_each_head() -> None:
+    theirs = drawn(nn.MultiheadAttention(C, H, batch_first=True))
+    forbidden = torch.rand(B * H, T, T) < 0.5
+    forbidden[..., 0] = False
+    x = steps(T)
+    expected, _ = theirs(x, x, x, attn_mask=forbidden)
+    close(load(theirs)(x, mask=mask(forbidden, heads=H)), expected)
+
+
+def adapted() -> nn.Module:
+    theirs = nn.MultiheadAttention(C, H)
+    theirs.register_parameter("lora_A", nn.Parameter(torch.zeros(2, 2)))
+    return theirs
+
+
+class Other(nn.MultiheadAttention):
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return super().forward(*inputs, **options)
+
+
+def narrowed() -> nn.Module:
+    theirs = nn.MultiheadAttention(C, H)
+    theirs.in_proj_weight = nn.Parameter(torch.zeros(C, C))
+    return theirs
+
+
+def two_rates() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(C, H, 24, dropout=0.1)
+    layer.dropout2.p = 0.2
+    return layer
+
+
+def other_norm() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(C, H, 24)
+    layer.norm1 = nn.RMSNorm(C)  # pyright: ignore
+    return layer
+
+
+def with_more() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(C, H, 24)
+    layer.linear1.register_parameter("lora", nn.Parameter(torch.zeros(1)))
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+LOAD_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
+    "left over": (adapted, CheckpointError, "MultiheadAttention: expected every parameter to have "
+                  "a place; got 'lora_A' left over. Our block would compute something else"),
+    "kind": (lambda: nn.Linear(2, 2), KindError, "load: expected a module of type "
+             "MultiheadAttention or TransformerEncoderLayer or"),
+    "own forward": (Other.__call__, KindError, ""),
+    "rates": (two_rates, ArgumentError, "TransformerEncoderLayer.dropout: expected one rate after "
+              "each part; got [0.1, 0.2]. Ours has one."),
+    "norm": (other_norm, KindError, "load(….norm1): expected a module of type LayerNorm; got "
+             "RMSNorm."),
+    "deep": (with_more, CheckpointError, "got 'linear1.lora' left over"),
+    "shape": (narrowed, CheckpointError, "(16, 16)"),
+}  # fmt: skip
+LOAD_ERRORS["own forward"] = (
+    lambda: Other(C, H), KindError, "got Other, which has a forward of its own"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LOAD_ERRORS)
+def test_what_is_not_known_is_refused(case: str) -> None:
+    make, kind, text = LOAD_ERRORS[case]
+    theirs = make()
+    before = {name: p.clone() for name, p in theirs.state_dict().items()}
+    with pytest.raises(kind) as caught:
+        load(theirs)
+    assert text in str(caught.value)
+    assert all(torch.equal(before[name], p) for name, p in theirs.state_dict().items())
+
+
+DUMP_ERRORS: dict[str, tuple[dict[str, Any], str]] = {
+    "groups": ({"kv_heads": 2}, "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2."),
+    "widths": ({"head_widths": (4, 3)}, "MultiHeadAttention.head_widths: expected d = e ="),
+    "mask": (
+        {"attention": Attention(mask=it.causal())},
+        "MultiHeadAttention.attention.mask: expected None; got causal(). "
+        "There is none in nn.MultiheadAttention.",
+    ),
+    "norm": ({"attention": Attention(qk_norm=nn.RMSNorm)}, "attention.qk_norm: expected None"),
+    "sinks": ({"attention": Attention(sinks=torch.ones(H))}, "attention.sinks: expected None or"),
+}
+
+
+@pytest.mark.parametrize("case", DUMP_ERRORS)
+def test_what_torch_cannot_compute_is_not_dumped(case: str) -> None:
+    options, text = DUMP_ERRORS[case]
+    with pytest.raises(ArgumentError) as caught:
+        dump(MultiHeadAttention(C, H, **options))
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: mask(torch.zeros(2, 2, 2)), "attn_mask: expected shape (t, s), or (b·h, t, s)"),
+        (lambda: mask(torch.full((2, 2), 0.5)), "attn_mask: expected a boolean tensor, or one of"),
+        (lambda: mask(None, torch.zeros(2)), "key_padding_mask: expected shape (b, s)"),
+        (lambda: KeyValueAttention(8, 3), "heads: expected a divisor of width=8; got 3"),
+        (
+            lambda: KeyValueAttention(8, 2, extra=("zeros",)),  # pyright: ignore
+            'extra: expected "learned", "zero" or both',
+        ),
+        (
+            lambda: KeyValueAttention(8, 2, key_width=3)(torch.zeros(1, 2, 8)),
+            "keys: expected shape (b=1, steps, 3); got shape (1, 2, 8).",
+        ),
+        (
+            lambda: KeyValueAttention(8, 2)(*(torch.zeros(1, n, 8) for n in (4, 4, 5))),
+            "values: expected shape (1, 4, 8); got shape (1, 5, 8).",
+        ),
+    ],
+)
+def test_bad_input(call: Any, text: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert text in str(caught.value)
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "post relu": {},
+    "pre gelu": {"norm_first": True, "activation": "gelu"},
+    "no bias": {"bias": False, "layer_norm_eps": 1e-3},
+    "module": {"activation": nn.GELU(approximate="tanh"), "batch_first": False},
+    "learned": {"activation": nn.PReLU(), "norm_first": True},
+    "function": {"activation": nn.functional.silu},
+}
+FULL_MASK = ~torch.ones(6, 6, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("form", LAYERS)
+def test_encoder_layers(form: str, training: bool, dtype: torch.dtype) -> None:
+    options: dict[str, Any] = {"dropout": 0.0, "batch_first": True} | LAYERS[form]
+    theirs = drawn(nn.TransformerEncoderLayer(C, H, 24, **options), dtype).train(training)
+    ours = load(theirs)
+    assert type(ours) is EncoderLayer and ours.training == training
+    x = steps(6, dtype=dtype)
+    given = x if options["batch_first"] else x.transpose(0, 1)
+    for rule, how in (
+        (None, {}),
+        (it.padding(LENGTHS), {"src_key_padding_mask": PADDED}),
+        (it.causal(), {"src_mask": FULL_MASK, "is_causal": True}),
+    ):
+        expected = theirs(given, **how)
+        close(ours(x, mask=rule), expected if options["batch_first"] else expected.transpose(0, 1))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("form", LAYERS)
+def test_decoder_layers(form: str, training: bool, dtype: torch.dtype) -> None:
+    options: dict[str, Any] = {"dropout": 0.0} | LAYERS[form] | {"batch_first": True}
+    theirs = drawn(nn.TransformerDecoderLayer(C, H, 24, **options), dtype).train(training)
+    ours = load(theirs)
+    assert type(ours) is DecoderLayer and ours.training == training
+    x, states = steps(T, dtype=dtype), steps(6, dtype=dtype)
+    expected = theirs(x, states)
+    close(ours(x, states), expected)
+    expected = theirs(
+        x, states, tgt_mask=FULL_MASK[:T, :T], memory_key_padding_mask=PADDED, tgt_is_causal=True
+    )
+    close(ours(x, states, mask=it.causal(), states_mask=it.padding(LENGTHS)), expected)
+
+
+def test_dropout_of_layers_is_kept() -> None:
+    theirs = nn.TransformerDecoderLayer(C, H, 24, dropout=0.25)
+    theirs.dropout.p = 0.125
+    ours: Any = load(theirs)
+    assert ours.dropout == ours.self_attention.dropout == ours.cross_attention.dropout == 0.25
+    assert ours.feed_forward.dropout == 0.125
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_encoders(training: bool, norm: bool) -> None:
+    layer = nn.TransformerEncoderLayer(C, H, 24, dropout=0.0, batch_first=True)
+    last = nn.LayerNorm(C, eps=1e-3) if norm else None
+    theirs = drawn(nn.TransformerEncoder(layer, 2, last)).train(training)
+    ours = load(theirs)
+    assert type(ours) is Encoder and ours.training == training
+    x = steps(6)
+    close(ours(x), theirs(x))
+    found = ours(x, mask=it.padding(LENGTHS))
+    with torch.no_grad():
+        expected = theirs(x, src_key_padding_mask=PADDED)
+    close(found[~PADDED], expected[~PADDED])
+    if training:
+        close(found, expected)
+
+
+def test_the_fast_path_writes_zeros_at_padded_steps() -> None:
+    layer = nn.TransformerEncoderLayer(C, H, 24, batch_first=True)
+    theirs = drawn(nn.TransformerEncoder(layer, 1)).eval()
+    x = steps(6)
+    with torch.no_grad():
+        expected = theirs(x, src_key_padding_mask=PADDED)
+        found = load(theirs)(x, mask=it.padding(LENGTHS))
+    assert (expected[PADDED] == 0).all() and (found[PADDED] != 0).all()
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_decoders_and_their_caches(training: bool) -> None:
+    layer = nn.TransformerDecoderLayer(C, H, 24, dropout=0.0, batch_first=True)
+    theirs = drawn(nn.TransformerDecoder(layer, 2, nn.LayerNorm(C))).train(training)
+    ours = load(theirs)
+    assert type(ours) is Decoder
+    x, states = steps(T), steps(6)
+    rules: dict[str, Any] = {"mask": it.causal(), "states_mask": it.padding(LENGTHS)}
+    expected = theirs(x, states, tgt_mask=FULL_MASK[:T, :T], memory_key_padding_mask=PADDED)
+    close(ours(x, states, **rules), expected)
+    cache = ours.new_cache()
+    taken = [ours(x[:, i : i + 1], states, cache=cache, **rules) for i in range(T)]
+    close(torch.cat(taken, 1), expected)
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_whole_transformers(batch_first: bool, training: bool, norm_first: bool) -> None:
+    theirs = nn.Transformer(
+        C, H, 2, 3, 24, dropout=0.0, batch_first=batch_first, norm_first=norm_first
+    )
+    ours = load(drawn(theirs).train(training))
+    assert type(ours) is EncoderDecoder and ours.training == training
+    source, target = steps(6), steps(T)
+    given = (source, target) if batch_first else (source.transpose(0, 1), target.transpose(0, 1))
+    with torch.set_grad_enabled(training):
+        expected = theirs(
+            *given, tgt_mask=FULL_MASK[:T, :T], src_key_padding_mask=PADDED,
+            memory_key_padding_mask=PADDED,
+        )  # fmt: skip
+        expected = expected if batch_first else expected.transpose(0, 1)
+        padding = it.padding(LENGTHS)
+        found = ours(
+            source, target, source_mask=padding, target_mask=it.causal(), states_mask=padding
+        )
+    close(found, expected)
+    states = ours.encode(source, mask=padding)
+    close(ours.decode(target, states, mask=it.causal(), states_mask=padding), expected)

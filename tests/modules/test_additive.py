@@ -1,0 +1,199 @@
+"""Attention of recurrent decoders against the formulas written out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+from intently.modules import AdditiveAttention, LuongAttention
+
+C, K, A, S, T = 6, 8, 5, 7, 3
+LENGTHS = torch.tensor([7, 4])
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.tensor(np.random.default_rng([seed, *shape]).normal(size=shape)).requires_grad_()
+
+
+MAKE: dict[str, Callable[[], Any]] = {
+    "additive": lambda: AdditiveAttention(C, K, A),
+    "additive, no bias": lambda: AdditiveAttention(C, K, A, bias=False),
+    "dot": lambda: LuongAttention(C, C),
+    "general": lambda: LuongAttention(C, K, "general"),
+    "concat": lambda: LuongAttention(C, K, "concat"),
+    "concat, hidden": lambda: LuongAttention(C, K, "concat", hidden=A),
+}
+
+
+def made(name: str) -> Any:
+    att = MAKE[name]().double()
+    with torch.no_grad():
+        for p in att.parameters():
+            p.normal_()
+    return att
+
+
+def scores(att: Any, q: Tensor, states: Tensor) -> Tensor:
+    """The raw scores, one pair of vectors at a time."""
+    rows = []
+    for i in range(len(q)):
+        for x in q[i]:
+            for h in states[i]:
+                if isinstance(att, AdditiveAttention) or att.score == "concat":
+                    inner = att.query.weight @ x + att.key.weight @ h
+                    inner = inner if att.key.bias is None else inner + att.key.bias
+                    rows.append(att.energy @ torch.tanh(inner))
+                elif att.score == "general":
+                    rows.append(x @ att.key.weight @ h)
+                else:
+                    rows.append(x @ h)
+    return torch.stack(rows).view(len(q), q.shape[1], states.shape[1])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", MAKE)
+def test_it_is_the_formula(name: str, padded: bool) -> None:
+    att = made(name)
+    q, states = draw(2, T, C), draw(2, S, att.context_width, seed=1)
+    memory = att.remember(states, LENGTHS if padded else None)
+    z = scores(att, q, states)
+    if padded:
+        z = z.masked_fill(torch.arange(S) >= LENGTHS[:, None, None], -torch.inf)
+    weights = z.softmax(-1)
+    y, expected = att(q, memory), weights @ states
+    torch.testing.assert_close(y, expected)
+    matrix = att.attend(q, memory)
+    assert matrix.shape == (2, T, S)
+    torch.testing.assert_close(matrix.dense(), weights)
+    inputs = [q, states, *att.parameters()]
+    up = torch.randn_like(y)
+    for found, wanted in zip(
+        torch.autograd.grad(y, inputs, up), torch.autograd.grad(expected, inputs, up)
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAKE)
+def test_keys_are_projected_once_and_rows_can_be_picked(name: str) -> None:
+    att = made(name)
+    q, states = draw(2, T, C), draw(2, S, att.context_width, seed=1)
+    memory = att.remember(states, LENGTHS)
+    expected = att(q, memory)
+    if name != "dot":
+        calls = []
+        att.key.register_forward_hook(lambda *_: calls.append(1))
+        found = torch.cat([att(step, memory) for step in q.split(1, 1)], 1)
+        assert not calls
+        torch.testing.assert_close(found, expected)
+    index = torch.tensor([1, 1, 0])
+    torch.testing.assert_close(att(q[index], memory.expand(index)), expected[index])
+    with it.kernels.use("tiled"):
+        torch.testing.assert_close(att(q, memory), expected)
+
+
+def test_padding_never_matters() -> None:
+    att = made("additive")
+    states = draw(2, S, K).detach()
+    states[1, 4:] = torch.nan
+    y = att(draw(2, T, C), att.remember(states.requires_grad_(), LENGTHS))
+    assert y.isfinite().all()
+    y.sum().backward()
+    assert states.grad is not None
+    assert states.grad[1, :4].isfinite().all()
+    empty = att(draw(2, T, C), att.remember(states.detach(), torch.tensor([7, 0])))
+    assert not empty[1].any()
+
+
+def test_dropout_only_while_training() -> None:
+    att = AdditiveAttention(C, K, A, dropout=0.5)
+    q, states = draw(2, T, C).float(), draw(2, S, K).float()
+    memory = att.remember(states)
+    assert not torch.equal(att(q, memory), att(q, memory))
+    att.eval()
+    assert torch.equal(att(q, memory), att(q, memory))
+
+
+@pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced")
+def test_one_graph() -> None:
+    torch._dynamo.reset()
+    att = AdditiveAttention(C, K, A)
+    q, states = draw(2, T, C).float(), draw(2, S, K).float()
+
+    def f(q: Tensor, states: Tensor) -> Tensor:
+        return att(q, att.remember(states))
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q, states), f(q, states))
+
+
+ATT = AdditiveAttention(C, K, A)
+MEMORY = ATT.remember(torch.zeros(2, S, K))
+CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (
+        lambda: ATT(torch.zeros(2, C), MEMORY), ArgumentError,
+        "query: expected shape (b, t, c=6); got shape (2, 6). A single step needs its axis: "
+        "query[:, None].",
+    ),
+    (
+        lambda: ATT(torch.zeros(3, 1, C), MEMORY), ArgumentError,
+        "query: expected shape (b=2, t, c=6); got shape (3, 1, 6). The memory belongs to another "
+        "batch. Pick its rows: memory.expand(index).",
+    ),
+    (
+        lambda: ATT(torch.zeros(2, 1, C), torch.zeros(2, S, K)), KindError,
+        "memory: expected what remember(states) returned; got Tensor. Keys are projected once for "
+        "the sequence.",
+    ),
+    (
+        lambda: ATT(torch.zeros(2, 1, C).long(), MEMORY), KindError,
+        "query: expected a floating-point tensor (b, t, width); got dtype torch.int64.",
+    ),
+    (
+        lambda: ATT.remember(torch.zeros(2, S, C)), ArgumentError,
+        "states: expected shape (b, s, k=8); got shape (2, 7, 6).",
+    ),
+    (
+        lambda: ATT.remember(torch.zeros(2, S, K), torch.tensor([3])), ArgumentError,
+        "lengths: expected shape (b=2,); got shape (1,).",
+    ),
+    (
+        lambda: ATT(torch.zeros(2, 1, C).double(), MEMORY), KindError,
+        "query: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu.",
+    ),
+    (lambda: AdditiveAttention(C, K, 0), ArgumentError, "hidden: expected a width ≥ 1; got 0."),
+    (lambda: AdditiveAttention(0, K, 1), ArgumentError, "width: expected a width ≥ 1; got 0."),
+    (
+        lambda: AdditiveAttention(C, K, A, dropout=1.0), ArgumentError,
+        "dropout: expected a probability in [0, 1); got 1.0.",
+    ),
+    (
+        lambda: LuongAttention(C, K), ArgumentError,
+        "context_width: expected width=6 for the score \"dot\"; got 8. \"general\" and \"concat\" "
+        "join different widths.",
+    ),
+    (
+        lambda: LuongAttention(C, C, "mlp"), ArgumentError,  # type: ignore[arg-type]
+        "score: expected \"dot\", \"general\" or \"concat\"; got 'mlp'.",
+    ),
+    (
+        lambda: LuongAttention(C, C, hidden=3), ArgumentError,
+        "hidden: expected units ≥ 1, for the score \"concat\"; got 3.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(("call", "kind", "text"), CASES, ids=[c[2][:40] for c in CASES])
+def test_errors(call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(text), str(caught.value)

@@ -1,0 +1,327 @@
+"""Fixed, windowed and ragged caches: each step is the row of the whole pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+from intently.modules import (
+    Attention,
+    FixedCache,
+    KeyValueCache,
+    MultiHeadAttention,
+    RelativeBias,
+    WindowCache,
+)
+from intently.positions import DynamicNTK
+
+C, H, T, D = 12, 3, 13, 4
+OPTIONS: dict[str, Callable[[], Attention]] = {
+    "plain": Attention,
+    "turned": lambda: Attention(positions=it.Rotary(D)),
+    "normed, capped": lambda: Attention(
+        positions=it.Rotary(D, layout="interleaved"), qk_norm=nn.RMSNorm, softcap=2.0
+    ),
+    "alibi": lambda: Attention(bias=it.alibi(H)),
+    "table": lambda: Attention(bias=RelativeBias(H, buckets=8, max_distance=5)),
+    "additive table": lambda: Attention(bias=it.alibi(H) + it.relative_buckets(table())),
+}
+CHUNKS = [[1] * T, [4, *[1] * 9], [3, 5, 5], [T], [2, 1, 6, 1, 3], [11, 2]]
+
+
+def table() -> Tensor:
+    return torch.linspace(-1, 1, 32 * H).view(32, H).double()
+
+
+def x(b: int = 2, t: int = T, seed: int = 0) -> Tensor:
+    return torch.tensor(np.random.default_rng([seed, b, t]).normal(size=(b, t, C)))
+
+
+def layer(name: str = "plain", **options: Any) -> MultiHeadAttention:
+    made = MultiHeadAttention(C, H, attention=OPTIONS[name](), **options).double().eval()
+    with torch.no_grad():
+        for p in made.parameters():
+            p.normal_(std=0.5)
+    return made
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-11)
+
+
+def stepped(
+    attend: MultiHeadAttention, steps: Tensor, chunks: list[int], cache: Any, mask: Any
+) -> Tensor:
+    parts = steps.split(chunks, 1)
+    return torch.cat([attend(part, mask=mask, cache=cache) for part in parts], 1)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_growing_and_of_fixed_size(name: str, chunks: list[int], grouped: bool) -> None:
+    attend = layer(name, kv_heads=1 if grouped else None)
+    whole = attend(x(), mask=it.causal())
+    close(stepped(attend, x(), chunks, KeyValueCache(), it.causal()), whole)
+    fixed = KeyValueCache(T)
+    close(stepped(attend, x(), chunks, fixed, it.causal()), whole)
+    assert fixed._k is not None and fixed._k.shape[-2] == T
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("window", "sinks"), [(4, 0), (4, 2), (1, 0), (1, 3), (20, 1)])
+def test_a_window_is_the_whole_under_its_mask(
+    name: str, chunks: list[int], window: int, sinks: int
+) -> None:
+    attend = layer(name)
+    near = it.prefix(sinks) | it.window(window - 1, 0)
+    masks: list[it.Mask] = [it.causal(), it.causal() & it.padding(torch.tensor([2, T])),
+                            it.causal() & it.window(2, 0), it.causal() & it.dilated(2)]  # fmt: skip
+    for mask in masks:
+        cache = WindowCache(window, sinks)
+        found = stepped(attend, x(), chunks, cache, mask)
+        close(found, attend(x(), mask=mask & near))
+        assert cache.length == T
+        attend(x(t=1), mask=mask, cache=cache)
+        assert cache._k is not None
+        assert cache._k.shape[-2] <= max(2 * (window + sinks + max(chunks)), T + 1)
+
+
+@torch.no_grad()
+def test_a_long_run_keeps_little() -> None:
+    attend, cache = layer("turned"), WindowCache(5, sinks=2)
+    steps = x(1, 200)
+    whole = attend(steps, mask=it.causal() & (it.prefix(2) | it.window(4, 0)))
+    found = stepped(attend, steps, [1] * 200, cache, it.causal())
+    close(found, whole)
+    assert cache._k is not None and cache._k.shape[-2] <= 16
+    A = attend.attend(x(1, 1), mask=it.causal(), cache=cache)
+    assert A.shape == (1, H, 1, 7)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [KeyValueCache, lambda: KeyValueCache(40), lambda: WindowCache(4)])
+def test_every_cache_is_reordered(make: Callable[[], Any]) -> None:
+    attend, steps, cache, twin = layer("turned"), x(3), make(), make()
+    index = torch.tensor([2, 0, 2])
+    stepped(attend, steps[:, :8], [8], cache, it.causal())
+    stepped(attend, steps[index][:, :8], [3, 5], twin, it.causal())
+    cache.reorder(index)
+    rest = steps[index][:, 8:]
+    ones = [1] * (T - 8)
+    close(
+        stepped(attend, rest, ones, cache, it.causal()),
+        stepped(attend, rest, ones, twin, it.causal()),
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [None, 30])
+@pytest.mark.parametrize("mask", [it.causal(), it.causal() & it.window(3, 0), None], ids=str)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_rows_of_different_length(name: str, mask: it.Mask | None, size: int | None) -> None:
+    """Prompts of 5, 2 and 7 tokens, padded to 8, go on by 1, 3 and 2 tokens, in one batch."""
+    attend, lengths = layer(name), torch.tensor([5, 2, 7])
+    prompts, then = x(3, 8), x(3, 6, seed=1)
+    cache = KeyValueCache(size)
+    prompt_mask = it.padding(lengths) if mask is None else mask & it.padding(lengths)
+    first = attend(prompts, mask=prompt_mask, cache=cache)
+    cache.crop(lengths)
+    found = [attend(part, mask=mask, cache=cache) for part in then.split([1, 3, 2], 1)]
+    assert cache.length == 13 and cache.lengths is not None
+    assert cache.lengths.tolist() == [11, 8, 13]
+    for i, n in enumerate(lengths.tolist()):
+        alone = KeyValueCache()
+        close(first[i, :n], attend(prompts[i : i + 1, :n], mask=mask, cache=alone)[0])
+        for part, expected in zip(found, then[i : i + 1].split([1, 3, 2], 1)):
+            close(part[i], attend(expected, mask=mask, cache=alone)[0])
+
+
+@torch.no_grad()
+def test_ragged_rows_are_reordered_and_cropped() -> None:
+    attend, cache = layer("turned"), KeyValueCache()
+    prompts, index = x(3, 8), torch.tensor([1, 1, 0])
+    attend(prompts, mask=it.causal(), cache=cache)
+    cache.crop(torch.tensor([5, 2, 7]))
+    cache.reorder(index)
+    then = x(3, 4, seed=1)
+    attend(then, mask=it.causal(), cache=cache)
+    cache.crop(torch.tensor([3, 2, 6]))
+    found = attend(then[:, :1], mask=it.causal(), cache=cache)
+    for i, n, after in ((0, 2, 1), (1, 2, 0), (2, 5, 1)):
+        whole = torch.cat([prompts[index[i], :n], then[i, :after], then[i, :1]])[None]
+        close(found[i, 0], attend(whole, mask=it.causal())[0, -1])
+
+
+@torch.no_grad()
+def test_what_lies_beyond_a_row_never_matters() -> None:
+    attend, cache = layer(), KeyValueCache()
+    prompts = x(2, 8)
+    prompts[0, 3:] = torch.nan
+    attend(prompts, mask=it.causal() & it.padding(torch.tensor([3, 8])), cache=cache)
+    cache.crop(torch.tensor([3, 8]))
+    found = attend(x(2, 1, 1), mask=it.causal(), cache=cache)
+    whole = torch.cat([prompts[:1, :3], x(2, 1, 1)[:1]], 1)
+    close(found[:1], attend(whole, mask=it.causal())[:, -1:])
+
+
+@torch.no_grad()
+def test_steps_taken_back() -> None:
+    attend, cache, steps = layer("alibi"), KeyValueCache(), x()
+    attend(steps, mask=it.causal(), cache=cache)
+    A = attend.attend(steps[:, :2], mask=it.causal(), cache=cache)
+    before = A.dense()
+    cache.crop(6)
+    assert cache.lengths is None and cache.length == 6
+    found = attend(steps[:, 6:9], mask=it.causal(), cache=cache)
+    close(found, attend(steps[:, :9], mask=it.causal())[:, 6:])
+    assert torch.equal(A.dense(), before)
+    cache.crop(0)
+    close(attend(steps, mask=it.causal(), cache=cache), attend(steps, mask=it.causal()))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [KeyValueCache, lambda: WindowCache(4, 2)])
+def test_angles_that_hang_on_the_length(make: Callable[[], Any]) -> None:
+    """Each step is the last row of the pass over the text so far."""
+    rotary = it.Rotary(D, scaling=DynamicNTK(4.0, 5))
+    attend = MultiHeadAttention(C, H, attention=Attention(positions=rotary)).double()
+    cache = make()
+    near = it.prefix(2) | it.window(3, 0) if isinstance(cache, WindowCache) else it.causal()
+    for i in range(T):
+        found = attend(x()[:, i : i + 1], mask=it.causal(), cache=cache)
+        close(found, attend(x()[:, : i + 1], mask=it.causal() & near)[:, -1:])
+
+
+@torch.no_grad()
+def test_the_layers_own_mask_and_queries_that_are_kept() -> None:
+    attend = MultiHeadAttention(C, H, attention=Attention(mask=it.causal())).double()
+    cache = WindowCache(4, 1, keep_queries=True)
+    found = torch.cat([attend(part, cache=cache) for part in x().split(3, 1)], 1)
+    close(found, attend(x(), mask=it.prefix(1) | it.window(3, 0)))
+    assert [tuple(q.shape) for q, _ in cache.history] == [(2, H, n, D) for n in (3, 3, 3, 3, 1)]
+
+
+def test_masks_are_drawn_over_the_kept_keys() -> None:
+    cache = WindowCache(3, 1)
+    cache.append(torch.zeros(1, 1, 8, 2), torch.zeros(1, 1, 8, 2))
+    mask = cache.mask(it.causal(), 2)
+    assert mask is not None
+    assert repr(mask) == "(causal() & (window(2, 0) | prefix(1))) without keys 1 … 5"
+    assert mask.draw(2, 5) == "█ █ █ █ ·\n█ · █ █ █"
+    assert cache.mask(it.causal(), 1) is None
+    bias = cache.bias(it.alibi(2), 2)
+    assert repr(bias) == "(alibi(2)) without keys 1 … 5"
+
+
+def unchanged(cache: Any, call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    names = ("length", "lengths", "_first", "_last")
+    before = {name: getattr(cache, name, None) for name in names}
+    k, v, history = cache._k.clone(), cache._v.clone(), len(cache.history)
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(text), str(caught.value)
+    assert {name: getattr(cache, name, None) for name in names} == before
+    assert torch.equal(cache._k, k) and torch.equal(cache._v, v) and len(cache.history) == history
+
+
+@pytest.mark.usefixtures("as_users_call")
+class TestBadInputLosesNothing:
+    @torch.no_grad()
+    @pytest.mark.parametrize("make", [KeyValueCache, WindowCache])
+    def test_another_batch_dtype_or_device(self, make: Any) -> None:
+        cache = make(30, keep_queries=True)
+        attend = layer()
+        attend(x(), mask=it.causal(), cache=cache)
+        unchanged(
+            cache, lambda: attend(x(3, 1), mask=it.causal(), cache=cache), ArgumentError,
+            "k: expected keys (b, g, n, d) that continue (2, 3, ",
+        )  # fmt: skip
+        unchanged(
+            cache, lambda: layer().float()(x(2, 1).float(), mask=it.causal(), cache=cache),
+            KindError, "k: expected torch.float64 on cpu, as the cache holds; got torch.float32 on "
+            "cpu. Make a new cache after .to(…).",
+        )  # fmt: skip
+        unchanged(
+            cache, lambda: layer().to("meta")(x(2, 1).to("meta"), mask=it.causal(), cache=cache),
+            KindError, "k: expected torch.float64 on cpu, as the cache holds; got torch.float64 on",
+        )  # fmt: skip
+        unchanged(
+            cache, lambda: layer(head_widths=(D, 2))(x(2, 1), mask=it.causal(), cache=cache),
+            ArgumentError, "v: expected values (b, g, n, e) that continue (2, 3, ",
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def test_a_context_of_another_batch_or_dtype(self) -> None:
+        attend, cache = layer(), FixedCache(keep_queries=True)
+        attend(x(), x(t=5), cache=cache)
+        kept = cache.kv
+        for call, kind, text in (
+            (
+                lambda: attend(x(1), cache=cache), ArgumentError,
+                "cache: expected keys (b=1, g=3, s, d=4) and values of e=4; got shape (2, 3, 5, 4) "
+                "and shape (2, 3, 5, 4). It belongs to another batch or module.",
+            ),
+            (
+                lambda: layer().float()(x().float(), cache=cache), KindError,
+                "cache: expected torch.float32 on cpu, as the layer's weights; got torch.float64",
+            ),
+            (
+                lambda: layer("turned")(x(), cache=cache), ArgumentError,
+                "cache: expected a KeyValueCache or WindowCache; got a FixedCache. Positions turn",
+            ),
+        ):  # fmt: skip
+            with pytest.raises(kind) as caught:
+                call()
+            assert str(caught.value).startswith(text), str(caught.value)
+            assert cache.kv is kept and len(cache.history) == 1
+
+    @torch.no_grad()
+    def test_more_than_fits(self) -> None:
+        attend, cache = layer(), KeyValueCache(T)
+        attend(x(), mask=it.causal(), cache=cache)
+        unchanged(
+            cache, lambda: attend(x(2, 1), mask=it.causal(), cache=cache), ArgumentError,
+            "cache: expected at most size=13 steps; got 14. Make it larger, or leave size out",
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def test_cropping_to_what_there_is_not(self) -> None:
+        attend, cache = layer(), KeyValueCache()
+        attend(x(), mask=it.causal(), cache=cache)
+        for length, text in (
+            (14, "length: expected at most the steps there are, [13, 13]; got [14, 14]."),
+            (-1, "length: expected at most the steps there are, [13, 13]; got [-1, -1]."),
+            (torch.tensor([3]), "length: expected an int, or shape (b=2,); got shape (1,)."),
+            (torch.tensor([3, 14]), "length: expected at most the steps there are, [13, 13]; got"),
+        ):
+            unchanged(cache, lambda n=length: cache.crop(n), ArgumentError, text)
+        with pytest.raises(KindError, match="length: expected integers; got dtype"):
+            cache.crop(torch.ones(2))
+
+    def test_sizes(self) -> None:
+        with pytest.raises(ArgumentError, match="size: expected an int ≥ 1; got 0"):
+            KeyValueCache(0)
+        with pytest.raises(ArgumentError, match="window: expected an int ≥ 1; got 0"):
+            WindowCache(0)
+        with pytest.raises(ArgumentError, match="sinks: expected an int ≥ 0; got -1"):
+            WindowCache(3, -1)
+
+    @torch.no_grad()
+    def test_a_mask_that_does_not_fit_the_window(self) -> None:
+        attend, cache = layer(), WindowCache(4, 1)
+        attend(x(), mask=it.causal(), cache=cache)
+        unchanged(
+            cache, lambda: attend(x(2, 1), mask=torch.ones(1, 5) > 0, cache=cache), ArgumentError,
+            "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 1, 14); got shape (1, 5)",
+        )  # fmt: skip

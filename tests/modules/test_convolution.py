@@ -1,0 +1,157 @@
+"""A convolution written as attention is the convolution."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+from intently.masks import Geometry
+from intently.masks.rule import Mask, seen_exactly
+from intently.modules.convolution import Taps, convolution_as_attention
+
+KINDS: list[dict[str, Any]] = [
+    {"kernel_size": 3, "padding": 1},
+    {"kernel_size": 3},
+    {"kernel_size": 1},
+    {"kernel_size": 2, "padding": "same"},
+    {"kernel_size": (3, 4), "padding": "same", "dilation": (2, 1)},
+    {"kernel_size": 3, "padding": "valid", "stride": 2},
+    {"kernel_size": (2, 3), "padding": (1, 2), "stride": (3, 2), "dilation": (2, 1)},
+    {"kernel_size": 3, "padding": 1, "groups": 2},
+    {"kernel_size": 3, "padding": 1, "groups": 4, "bias": False},
+    {"kernel_size": 3, "padding": 2, "padding_mode": "reflect", "stride": 2},
+    {"kernel_size": 3, "padding": 2, "padding_mode": "replicate", "dilation": 2},
+    {"kernel_size": (3, 2), "padding": (2, 1), "padding_mode": "circular"},
+    {"kernel_size": 4, "padding": "same", "padding_mode": "circular"},
+    {"kernel_size": 5, "padding": 4, "stride": 4},
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_it_equals_the_convolution(kind: dict[str, Any], dtype: torch.dtype) -> None:
+    conv = nn.Conv2d(4, 8, **kind).to(dtype)
+    layer = convolution_as_attention(conv)
+    x = torch.randn(2, 4, 7, 9, dtype=dtype)
+    atol = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
+    torch.testing.assert_close(layer(x), conv(x), atol=atol, rtol=atol)
+    torch.testing.assert_close(layer(x[0]), conv(x[0]), atol=atol, rtol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS[3:8], ids=str)
+def test_its_gradients_are_those_of_the_convolution(kind: dict[str, Any]) -> None:
+    conv = nn.Conv2d(4, 8, **kind).double()
+    layer = convolution_as_attention(conv)
+    x = torch.randn(2, 4, 7, 9, dtype=torch.float64, requires_grad=True)
+    theirs, ours = conv(x), layer(x)
+    up = torch.randn_like(theirs)
+    assert conv.bias is not None and layer.out_bias is not None
+    expected = torch.autograd.grad(theirs, [x, conv.weight, conv.bias], up)
+    found = torch.autograd.grad(ours, [x, layer.out_weight, layer.out_bias], up)
+    torch.testing.assert_close(found[0], expected[0])
+    weight = expected[1].unflatten(0, (conv.groups, -1)).movedim(2, -1).flatten(2)
+    torch.testing.assert_close(found[1], weight)
+    torch.testing.assert_close(found[2], expected[2])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_heads_are_one_hot_or_empty_where_they_read_padding(kind: dict[str, Any]) -> None:
+    layer = convolution_as_attention(nn.Conv2d(4, 8, **kind))
+    x = torch.randn(2, 4, 7, 9)
+    dense = layer.attend(x).dense()
+    sums = dense.sum(-1)
+    assert ((dense == 0) | (dense == 1)).all()
+    assert ((sums == 0) | (sums == 1)).all()
+    padded = layer.mode == "zeros" and max(map(max, layer.padding)) > 0
+    assert bool((sums == 0).any()) == padded
+
+
+def test_each_head_looks_at_its_own_neighbour() -> None:
+    A = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1)).attend(torch.zeros(1, 1, 4, 5))
+    middle = 2 * 5 + 2
+    looked = [int(A[0, head].argmax()[middle]) for head in range(9)]
+    assert looked == [middle + 5 * y + x for y, x in itertools.product((-1, 0, 1), repeat=2)]
+    assert A[:, 0].shape == (1, 20, 20)
+    assert int(A[0, 0].argmax()[0]) == -1  # the pixel above the first row is padding
+
+
+def mask_of(kind: dict[str, Any]) -> tuple[Mask, Geometry]:
+    A = convolution_as_attention(nn.Conv2d(4, 8, **kind)).attend(torch.zeros(1, 4, 7, 9))
+    assert A.mask is not None
+    return A.mask, A.problem.geometry
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_closed_forms_of_the_mask(kind: dict[str, Any]) -> None:
+    mask, g = mask_of(kind)
+    entries = mask.dense(g)
+    every = [torch.arange(n) for n in g.shape]
+    lead = torch.meshgrid(*every, indexing="ij")
+    assert torch.equal(mask.at(g, lead[:2], *lead[2:]), entries.expand(g.shape))
+    seen, exact = mask.seen(g), seen_exactly(mask, g)
+    assert (seen is None) == (exact is None)
+    if seen is not None and exact is not None:
+        assert torch.equal(seen.expand(exact.shape), exact)
+    for rows, cols in [(1, 1), (4, 8), (16, 5), (100, 100)]:
+        exact_states, states = Mask.blocks(mask, g, rows, cols), mask.blocks(g, rows, cols)
+        assert (exact_states[states == 0] == 0).all()
+        assert not (states == 2).any()
+
+
+def test_blocks_far_from_the_diagonal_are_empty() -> None:
+    layer = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1))
+    mask = layer.attend(torch.zeros(1, 1, 64, 64)).mask
+    assert mask is not None
+    states = mask.blocks(Geometry((1, 9), 4096, 4096, torch.device("cpu")), 64, 64)
+    assert int((states > 0).sum()) == 3 * 64 - 2
+
+
+def test_a_large_image_builds_no_matrix() -> None:
+    conv = nn.Conv2d(3, 4, 3, padding=1, stride=2)
+    layer = convolution_as_attention(conv)
+    x = torch.randn(1, 3, 96, 96)
+    plan = layer.attend(x).plan(x.flatten(2).mT[:, None])
+    assert plan.kernel == "tiled"
+    assert plan.memory < 9 * 48 * 48 * 96 * 96
+    torch.testing.assert_close(layer(x), conv(x), atol=1e-5, rtol=1e-5)
+
+
+def test_pixels_that_no_tap_reads_may_hold_anything() -> None:
+    conv = nn.Conv2d(1, 1, 1, stride=2)
+    x = torch.randn(1, 1, 4, 4)
+    clean = convolution_as_attention(conv)(x)
+    x[..., 1::2, :] = float("nan")
+    assert torch.equal(convolution_as_attention(conv)(x), clean)
+
+
+def test_the_mask_refuses_another_image() -> None:
+    mask, _ = mask_of({"kernel_size": 3})
+    with pytest.raises(ArgumentError, match=r"mask: expected t, s = \(35, 63\) pixels; got t=2"):
+        it.attend(torch.zeros(1, 9, 2, 1), torch.zeros(1, 1, 2, 1), mask=mask)
+    assert repr(mask) == "Taps((1, 9), 7×9 → 5×7)"
+
+
+def test_bad_input(as_users_call: None) -> None:
+    with pytest.raises(KindError, match=r"conv: expected an nn\.Conv2d; got Conv1d\."):
+        convolution_as_attention(nn.Conv1d(1, 1, 1))  # type: ignore[arg-type]
+    layer = convolution_as_attention(nn.Conv2d(2, 3, 3))
+    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=2, height, width\); got"):
+        layer(torch.zeros(1, 3, 5, 5))
+    with pytest.raises(KindError, match=r"x: expected floating-point images .* got dtype torch\.i"):
+        layer(torch.zeros(1, 2, 5, 5, dtype=torch.int64))
+    with pytest.raises(ArgumentError, match=r"x: expected an image that a kernel of 3 × 3 fits"):
+        layer(torch.zeros(1, 2, 2, 5))
+    layer = convolution_as_attention(nn.Conv2d(2, 3, 3, padding=2, padding_mode="reflect"))
+    with pytest.raises(ArgumentError, match=r"Padding 2 \+ 2, mode 'reflect'\."):
+        layer(torch.zeros(1, 2, 2, 5))
+
+
+def test_a_mask_draws_itself() -> None:
+    taps = Taps(torch.tensor([[2]]), "zeros", *(1, 1, 1, 1, 0, 1), *(3, 3, 3, 1, 1, 1))
+    assert taps.draw(3) == "· █ ·\n· · █\n· · ·"

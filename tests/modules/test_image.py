@@ -1,0 +1,261 @@
+"""Attention over pixels: equal to its parts, to diffusers' blocks, and to itself under masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+from intently.modules.image import (
+    ChannelNorm,
+    ImageAttention,
+    SpatialTransformer,
+    group_norm,
+)
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
+
+
+def maps(mha: Any) -> list[tuple[Tensor, Tensor | None]]:
+    """Weight and bias of queries, keys and values, however they are stored."""
+    state: dict[str, Tensor] = dict(mha.state_dict(keep_vars=True))
+    for kind in ("weight", "bias"):
+        if f"qkv_{kind}" in state:
+            state |= dict(zip((f"{x}_{kind}" for x in "qkv"), state[f"qkv_{kind}"].chunk(3)))
+    return [(state[f"{x}_weight"], state.get(f"{x}_bias")) for x in "qkv"]
+
+
+def by_hand(block: Any, x: Tensor, context: Tensor | None = None) -> Tensor:
+    """The block with nothing of it but its weights."""
+    b, c, height, width = x.shape
+    pixels = block.norm(x).reshape(b, c, height * width).transpose(1, 2)
+    mha = block.attention
+    other = pixels if context is None else context
+    q, k, v = (
+        F.linear(steps, *weight).unflatten(-1, (mha.heads, -1)).transpose(1, 2)
+        for steps, weight in zip((pixels, other, other), maps(mha))
+    )
+    y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    y = F.linear(y, mha.out_weight, mha.out_bias).transpose(1, 2).reshape(b, c, height, width)
+    return x + y if block.residual else y
+
+
+NORMS = {"group": group_norm(4), "batch": nn.BatchNorm2d, "layer": ChannelNorm, "none": None}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("cross", [True, False])
+@pytest.mark.parametrize("projections", [Projections(), Projections(False, False, fused=False)])
+def test_it_is_norm_attention_residual(norm, residual, train, cross, projections) -> None:
+    block = ImageAttention(
+        8, 2, norm=NORMS[norm], residual=residual, context_width=5 if cross else None,
+        projections=projections,
+    ).train(train)  # fmt: skip
+    x, context = torch.randn(2, 8, 3, 4), torch.randn(2, 6, 5) if cross else None
+    torch.testing.assert_close(block(x, context), by_hand(block, x, context), atol=1e-5, rtol=1e-5)
+    assert block.attend(x, context).shape == (2, 2, 12, 6 if cross else 12)
+
+
+def test_the_memory_layout_of_the_image_does_not_matter() -> None:
+    block, x = ImageAttention(8, 2), torch.randn(2, 8, 3, 4)
+    last = x.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(block(last), block(x))
+    torch.testing.assert_close(block(x.mT), block(x.mT.contiguous()))
+
+
+def test_bfloat16_and_gradients() -> None:
+    block, x = ImageAttention(8, 2), torch.randn(1, 8, 4, 4, requires_grad=True)
+    y = block(x)
+    half = ImageAttention(8, 2).bfloat16()
+    half.load_state_dict(block.state_dict())
+    torch.testing.assert_close(half(x.bfloat16()).float(), y, atol=5e-2, rtol=2e-2)
+    y.sum().backward()
+    assert all(p.grad is not None for p in block.parameters()) and x.grad is not None
+
+
+def test_neighbourhoods_by_mask() -> None:
+    near = it.grid(5, 6, 1)
+    x = torch.randn(1, 8, 5, 6)
+    given = ImageAttention(8, 2, norm=None, residual=False)
+    owned = ImageAttention(8, 2, norm=None, residual=False, attention=Attention(mask=near))
+    owned.load_state_dict(given.state_dict())
+    torch.testing.assert_close(given(x, mask=near), owned(x))
+    far = x.clone()
+    far[..., 4, 5] += 100
+    changed = (owned(far) != owned(x)).any(1)[0]
+    assert changed.nonzero().tolist() == [[3, 4], [3, 5], [4, 4], [4, 5]]
+    with pytest.raises(ArgumentError, match=r"mask: expected t = s = 5·6 = 30 for grid\(5, 6, 1\)"):
+        given(torch.zeros(1, 8, 4, 6), mask=near)
+
+
+def test_padded_words_do_not_matter() -> None:
+    block = ImageAttention(8, 2, context_width=5)
+    x, words = torch.randn(2, 8, 3, 3), torch.randn(2, 4, 5)
+    lengths = torch.tensor([4, 2])
+    y = block(x, words, mask=it.padding(lengths))
+    words[1, 2:] = float("nan")
+    torch.testing.assert_close(block(x, words, mask=it.padding(lengths)), y)
+    torch.testing.assert_close(block(x[1:], words[1:, :2])[0], y[1], atol=1e-5, rtol=1e-5)
+
+
+def test_norms() -> None:
+    made = [group_norm()(c) for c in (32, 48, 7)]
+    assert [(n.num_groups, n.num_channels) for n in made if isinstance(n, nn.GroupNorm)] == [
+        (32, 32), (16, 48), (1, 7),
+    ]  # fmt: skip
+    x = torch.randn(2, 8, 3, 4)
+    expected = F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
+    torch.testing.assert_close(ChannelNorm(8)(x), expected)
+
+
+diffusers = pytest.importorskip("diffusers")
+
+
+def take(ours: nn.Module, theirs: dict[str, Tensor], names: dict[str, str]) -> None:
+    """Load ``theirs`` by the names of ours; every tensor is consumed."""
+    left = dict(theirs)
+    state = {}
+    for mine, yours in names.items():
+        tensor = left.pop(yours)
+        state[mine] = (
+            tensor.flatten(1) if mine.startswith("project") and tensor.ndim == 4 else tensor
+        )
+    assert not left, sorted(left)
+    ours.load_state_dict(state)
+
+
+def names_of(layer: str, block: str, cross: bool) -> dict[str, str]:
+    found = {}
+    for mine, yours in [("self", "1"), ("cross", "2")][: 2 if cross else 1]:
+        for letter in "qkv":
+            found[f"{layer}.{mine}_attention.{letter}_weight"] = (
+                f"{block}.attn{yours}.to_{letter}.weight"
+            )
+        for kind in ("weight", "bias"):
+            found[f"{layer}.{mine}_attention.out_{kind}"] = f"{block}.attn{yours}.to_out.0.{kind}"
+            found[f"{layer}.{mine}_norm.{kind}"] = f"{block}.norm{yours}.{kind}"
+    for kind in ("weight", "bias"):
+        found[f"{layer}.feed_norm.{kind}"] = f"{block}.norm3.{kind}"
+        found[f"{layer}.feed_forward.down.{kind}"] = f"{block}.ff.net.2.{kind}"
+    return found
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("train", [False, True])
+def test_a_spatial_transformer_is_that_of_diffusers(linear, cross, depth, train) -> None:
+    from diffusers.models.transformers.transformer_2d import Transformer2DModel
+
+    width: dict[str, Any] = {"cross_attention_dim": 6} if cross else {}
+    theirs = Transformer2DModel(
+        2, 5, in_channels=12, num_layers=depth, norm_num_groups=4,
+        use_linear_projection=linear, **width,
+    ).train(train)  # fmt: skip
+    for p in theirs.parameters():
+        nn.init.normal_(p, std=0.3)
+    ours = SpatialTransformer(
+        12, 2, 5, depth=depth, context_width=6 if cross else None, norm=group_norm(4, eps=1e-6)
+    ).train(train)
+    state = dict(theirs.state_dict())
+    names = {}
+    for kind in ("weight", "bias"):
+        names |= {f"norm.{kind}": f"norm.{kind}"}
+        names |= {f"project_{way}.{kind}": f"proj_{way}.{kind}" for way in ("in", "out")}
+    for i in range(depth):
+        block = f"transformer_blocks.{i}"
+        for kind in ("weight", "bias"):
+            up, gate = state.pop(f"{block}.ff.net.0.proj.{kind}").chunk(2)
+            state[f"gate_up.{i}.{kind}"] = torch.cat([gate, up])
+            names[f"layers.{i}.feed_forward.gate_up.{kind}"] = f"gate_up.{i}.{kind}"
+        names |= names_of(f"layers.{i}", block, cross)
+    take(ours, state, names)
+    x, words = torch.randn(2, 12, 4, 3), torch.randn(2, 7, 6) if cross else None
+    expected = theirs(x, encoder_hidden_states=words).sample
+    torch.testing.assert_close(ours(x, words), expected, atol=1e-5, rtol=1e-5)
+    theirs, ours = theirs.bfloat16(), ours.bfloat16()
+    x, words = x.bfloat16(), None if words is None else words.bfloat16()
+    expected = theirs(x, encoder_hidden_states=words).sample
+    error = (ours(x, words) - expected).abs().max() / expected.abs().max()
+    assert float(error.detach()) < 2e-2
+
+
+def test_an_image_attention_is_that_of_diffusers() -> None:
+    from diffusers.models.attention_processor import Attention as Theirs
+
+    theirs = Theirs(
+        12, heads=2, dim_head=5, norm_num_groups=4, eps=1e-6, residual_connection=True, bias=True
+    )
+    ours = ImageAttention(12, 2, head_width=5, norm=group_norm(4, eps=1e-6))
+    names = {f"norm.{kind}": f"group_norm.{kind}" for kind in ("weight", "bias")}
+    for kind in ("weight", "bias"):
+        names |= {f"attention.{x}_{kind}": f"to_{x}.{kind}" for x in "qkv"}
+        names[f"attention.out_{kind}"] = f"to_out.0.{kind}"
+    take(ours, dict(theirs.state_dict()), names)
+    x = torch.randn(2, 12, 4, 3)
+    torch.testing.assert_close(ours(x), theirs(x), atol=1e-5, rtol=1e-5)
+
+
+def test_the_matrices_of_a_spatial_transformer_are_what_its_layers_multiply() -> None:
+    block = SpatialTransformer(8, 2, 4, depth=2, context_width=6).eval()
+    x, words = torch.randn(1, 8, 3, 3), torch.randn(1, 5, 6)
+    mask = it.padding(torch.tensor([3]))
+    found = block.attentions(x, words, context_mask=mask)
+    assert {name: A.shape for name, A in found.items()} == {
+        f"layers.{i}.{kind}": (1, 2, 9, n)
+        for i in (0, 1)
+        for kind, n in (("self", 9), ("cross", 5))
+    }
+    assert not found["layers.1.cross"].mass([3, 4]).any()
+    calls: dict[str, tuple[Any, Any]] = {}
+    for name, module in block.named_modules():
+        if name.endswith("_attention"):
+            module.register_forward_pre_hook(
+                lambda m, args, options, name=name: (
+                    calls.setdefault(name, (args, options)) and None
+                ),
+                with_kwargs=True,
+            )
+    block(x, words, context_mask=mask)
+    for name, A in found.items():
+        module: Any = block.get_submodule(f"{name}_attention")
+        args, options = calls[f"{name}_attention"]
+        torch.testing.assert_close(A.dense(), module.attend(*args, **options).dense())
+
+
+def test_dropout_acts_while_training_only() -> None:
+    block = SpatialTransformer(8, 2, 4, dropout=0.5)
+    x = torch.randn(1, 8, 3, 3)
+    assert not torch.equal(block(x), block(x))
+    block.eval()
+    assert torch.equal(block(x), block(x))
+
+
+def test_bad_input(as_users_call: None) -> None:
+    block = ImageAttention(8, 2)
+    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=8, height, width\); got sh"):
+        block(torch.zeros(1, 4, 3, 3))
+    with pytest.raises(ArgumentError, match=r"The channels stand last\. Move them with x\.movedim"):
+        block(torch.zeros(1, 3, 3, 8))
+    with pytest.raises(KindError, match=r"got dtype torch\.uint8\. Scale bytes first"):
+        block(torch.zeros(1, 8, 3, 3, dtype=torch.uint8))
+    with pytest.raises(ArgumentError, match=r"groups: expected a divisor of channels=8; got 3\."):
+        ImageAttention(8, 2, norm=group_norm(3))
+    with pytest.raises(ArgumentError, match=r"heads: expected a divisor of width=8; got 3\."):
+        ImageAttention(8, 3)
+    with pytest.raises(ArgumentError, match=r"context: expected shape \(b, s, 5\); got None"):
+        ImageAttention(8, 2, context_width=5)(torch.zeros(1, 8, 3, 3))
+    spatial = SpatialTransformer(8, 2, 4, context_width=6)
+    with pytest.raises(
+        ArgumentError, match=r"context: expected shape \(b, s, 6\); got None\. This"
+    ):
+        spatial(torch.zeros(1, 8, 3, 3))
+    with pytest.raises(ArgumentError, match=r"context: expected None; got shape \(1, 2, 6\)\."):
+        SpatialTransformer(8, 2, 4)(torch.zeros(1, 8, 3, 3), torch.zeros(1, 2, 6))
