@@ -68,7 +68,7 @@ def test_a_run_learns_saves_and_loads(tmp_path: Path) -> None:
         m.write("cat dog", 40, generator=torch.Generator().manual_seed(1), **how)
         for m in (run.text_model, loaded)
     )
-    assert one == other and one.startswith("cat dog") and len(one) == 47
+    assert one == other and one.startswith("cat dog") and 40 < len(one) <= 47
     assert TextModel.load(tmp_path / "model").options == run.text_model.options
 
 
