@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,10 @@ from torch import Tensor
 import intently as it
 
 from .formula import random
+
+pytestmark = pytest.mark.skipif(
+    "INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced"
+)
 
 MASKS: dict[str, Callable[[], it.Mask | Tensor | None]] = {
     "none": lambda: None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -228,6 +229,7 @@ def test_strides(layout: Layout) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced")
 @pytest.mark.usefixtures("as_users_call")
 def test_one_graph(layout: Layout, scaling: str) -> None:
     torch.compiler.reset()

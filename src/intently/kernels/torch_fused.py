@@ -116,7 +116,7 @@ class TorchFused:
         return y if len(g.lead) == 2 else y.reshape(*g.lead, g.t, v.shape[-1])
 
 
-def _once(grad: Tensor) -> None:
+def _once(grad: Tensor | None) -> None:
     """Raise in words where the gradient itself is to be differentiated."""
     if torch.is_grad_enabled():
         raise build(
