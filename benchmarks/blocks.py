@@ -1,0 +1,260 @@
+"""Measure attention blocks against those of other libraries, with the same weights.
+
+    python benchmarks/blocks.py [--quick] [--only NAME …] [--out FILE.md] [--threads 2]
+
+Both sides must first agree in y and in the gradients. Then they run in turn in one process, in an
+order shuffled by a fixed seed; ratios are taken round by round. A library that is not installed is
+named and passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import block_cases
+import measure
+import torch
+from block_cases import LIBRARIES, Decoder, Shape
+from measure import geometric_mean
+from report import NONE, READING, Section, Settings, facts, reached, table
+
+SHAPES = (
+    Shape(64, 64, 128, 4), Shape(32, 128, 256, 4), Shape(16, 256, 256, 8), Shape(8, 512, 512, 8),
+    Shape(4, 1024, 512, 8), Shape(2, 2048, 512, 8),
+)  # fmt: skip
+TRIAL = (Shape(2, 16, 32, 4), Shape(1, 32, 64, 4))
+DECODERS = (
+    Decoder("GPT-2", 50_257), Decoder("GPT-2", 8_192), Decoder("Llama", 32_000),
+    Decoder("Llama", 8_192),
+)  # fmt: skip
+WAYS = {"forward": False, "training step": True}
+MEAN, STEP = 1.1, 1.4
+GOAL = f"geometric mean ≥ {MEAN}×; none below the worst A/A"
+
+
+class Race(NamedTuple):
+    """A library's section, and the medians of all its cases: theirs / ours, and A/A."""
+
+    section: Section
+    ours: list[float]
+    noise: list[float]
+
+
+def blocks(name: str, settings: Settings) -> Race:
+    """One library's block against ours, forward and training step."""
+    library = LIBRARIES[name]
+    if not library.installed():
+        missing = f"`{library.package}` is not installed: passed over."
+        return Race(Section(library.title, GOAL, "not installed", NONE, missing), [], [])
+    ours: dict[str, list[float]] = {way: [] for way in WAYS}
+    noise: dict[str, list[float]] = {way: [] for way in WAYS}
+    lines, again = [], []
+    for shape in TRIAL if settings.quick else SHAPES:
+        pair = library.pair(shape)
+        line, same = [_written(shape)], [f"A/A {_written(shape)}"]
+        for way, train in WAYS.items():
+            seconds = _race(f"{name}, {way}, {shape}", pair, shape, train, settings)
+            found = measure.ratio(seconds["theirs"], seconds["ours"])
+            noisy = measure.ratio(seconds["theirs"], seconds["theirs again"])
+            milliseconds = f"{1e3 * measure.spread(seconds['theirs']).median:.3g}"
+            line += [milliseconds, found.text(), str(found.n)]
+            same += [milliseconds, noisy.text(), str(noisy.n)]
+            ours[way].append(found.median)
+            noise[way].append(noisy.median)
+        lines.append(line)
+        again.append(same)
+    for title, sums in (
+        ("geometric mean", {way: geometric_mean(x) for way, x in ours.items()}),
+        ("worst", {way: min(x) for way, x in ours.items()}),
+        ("A/A geometric mean", {way: geometric_mean(x) for way, x in noise.items()}),
+        ("A/A worst", {way: _worst(x) for way, x in noise.items()}),
+    ):
+        cells = [x for way in WAYS for x in ("", f"**{sums[way]:.3f}**", "")]
+        lines.append([f"**{title}**", *cells])
+    every, quiet = ([x for way in WAYS for x in found[way]] for found in (ours, noise))
+    head = ["(b, t, c), heads", *(x for way in WAYS for x in (f"{way}: theirs, ms", way, "rounds"))]
+    body = (
+        f"{library.title}: {library.note}.\n\nTheir time / our time, {READING}; above 1 we are "
+        "faster. A/A is theirs against theirs, its worst the smallest of all medians and their "
+        "inverses.\n\n" + table(head, [*lines, *again])
+    )
+    return Race(Section(library.title, GOAL, *_verdict(every, quiet), body), every, quiet)
+
+
+def overall(races: list[Race]) -> Section:
+    """All libraries together."""
+    ours = [x for race in races for x in race.ours]
+    noise = [x for race in races for x in race.noise]
+    title = f"All {sum(bool(x.ours) for x in races)} blocks together"
+    return Section(title, GOAL, *_verdict(ours, noise), "")
+
+
+def decoding(settings: Settings) -> Section:
+    """A cached greedy step at batch 1 against `generate`."""
+    cases = list(DECODERS)
+    if settings.quick:
+        cases = [
+            x._replace(vocabulary=64, width=32, layers=2, heads=4, prompt=4, steps=8)
+            for x in (DECODERS[0], DECODERS[2])
+        ]
+    lines, misses, medians, noise = [], [], [], []
+    for case in cases:
+        calls = case.calls()
+        tokens = {name: call() for name, call in calls.items()}
+        for name, found in tokens.items():
+            if not torch.equal(found, tokens["generate"]):
+                raise AssertionError(f"{case.family}: {name} chose other tokens than generate")
+        calls |= {"again": calls["generate"]}
+        seconds = measure.rounds(calls, settings.effort(20, 5, 21))
+        ratios = {
+            name: measure.ratio(seconds["generate"], seconds[name]) for name in list(calls)[1:]
+        }
+        median = ratios["ours"].median
+        short = [f"{STEP - median:.2f} short"] if median < STEP else []
+        misses += [f"{case.family}, {case.vocabulary:,} tokens: {x}" for x in short]
+        medians.append(median)
+        noise.append(ratios["again"].median)
+        milliseconds = 1e3 * measure.spread(seconds["generate"]).median / case.steps
+        lines.append([
+            case.family, f"{case.vocabulary:,}", f"{milliseconds:.3g}", ratios["ours"].text(),
+            ratios["again"].text(), ratios["loop"].text(), str(ratios["ours"].n), reached(short),
+        ])  # fmt: skip
+    head = [
+        "", "vocabulary", "generate, ms a token", "generate / ours", "A/A", "generate / their loop",
+        "rounds", "reached",
+    ]  # fmt: skip
+    made = cases[0]
+    size = f"{made.layers} layers, {made.width} wide, {made.heads} heads, batch 1"
+    body = (
+        f"{size}, random weights; greedy, {made.steps} tokens after {made.prompt}, all of which "
+        "both sides choose alike. Time of the whole call, prompt included, over its tokens; "
+        f"{READING} of the ratios. Ours is a loop over the loaded model with its cache; "
+        "their loop is the same over their model, without what `generate` does around it "
+        "(it has no goal). The output projection grows with the vocabulary, alike on both sides."
+        "\n\n" + table(head, lines)
+    )
+    return Section(
+        f"Cached greedy step, {size}, against `generate`",
+        f"≥ {STEP}×",
+        f"{min(medians):.2f} to {max(medians):.2f}× (A/A {min(noise):.2f} to {max(noise):.2f})",
+        reached(misses),
+        body,
+    )
+
+
+def main() -> None:
+    """Run what is asked for, print each part as it is ready, and the summary last."""
+    given = _arguments()
+    torch.set_num_threads(given.threads)
+    settings = Settings(given.quick, given.threads)
+    header = _header(given.quick, given.only)
+    print(header, flush=True)
+    races: list[Race] = []
+    sections: list[Section] = []
+    for name in given.only:
+        start = time.perf_counter()
+        if name == "decoding":
+            sections.append(decoding(settings))
+        else:
+            races.append(blocks(name, settings))
+            sections.append(races[-1].section)
+        print(f"\n{_chapter(sections[-1])}", flush=True)
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+        summary = _summary(races, sections, given.quick)
+        if given.out:
+            chapters = "\n\n".join(map(_chapter, sections))
+            given.out.write_text(f"{header}\n\n{summary}\n\n{chapters}\n")
+    print(f"\n{_summary(races, sections, given.quick)}")
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def _race(
+    name: str, pair: block_cases.Pair, shape: Shape, train: bool, settings: Settings
+) -> dict[str, list[float]]:
+    """Let both sides agree, then run them in turn, theirs once more."""
+    calls = block_cases.calls(pair, shape, train)
+    first, second = (block_cases.comparable(calls[side]()) for side in ("theirs", "ours"))
+    measure.check_agree(name, first, second)
+    del first, second
+    calls |= {"theirs again": calls["theirs"]}
+    for call in calls.values():
+        call()
+    return measure.rounds(calls, settings.effort(3, 7, 101))
+
+
+def _verdict(ours: list[float], noise: list[float]) -> tuple[str, str]:
+    """Say what was measured and whether the goal is reached."""
+    if not ours:
+        return NONE, NONE
+    mean, worst, floor = geometric_mean(ours), min(ours), _worst(noise)
+    misses = [f"mean {MEAN - mean:.3f} short"] if mean < MEAN else []
+    if worst < floor:
+        below = sum(x < floor for x in ours)
+        misses.append(f"{below} of {len(ours)} below A/A, by at most {floor - worst:.3f}")
+    measured = (
+        f"geometric mean {mean:.3f} (A/A {geometric_mean(noise):.3f}), worst {worst:.3f} "
+        f"(A/A {floor:.3f})"
+    )
+    return measured, reached(misses)
+
+
+def _worst(noise: list[float]) -> float:
+    return min(min(x, 1 / x) for x in noise)
+
+
+def _written(shape: Shape) -> str:
+    return f"({shape.b}, {shape.t:,}, {shape.c}), {shape.h}"
+
+
+def _summary(races: list[Race], sections: list[Section], quick: bool) -> str:
+    together = [overall(races)] if sum(bool(x.ours) for x in races) > 1 else []
+    rows = [
+        (x.title, x.goal, x.measured, NONE if quick else x.reached) for x in [*together, *sections]
+    ]
+    return table(["what", "goal", "measured", "reached"], rows)
+
+
+def _chapter(section: Section) -> str:
+    return f"### {section.title}\n\n{section.body}"
+
+
+def _header(quick: bool, names: list[str]) -> str:
+    wanted = {LIBRARIES[name].package for name in names if name in LIBRARIES}
+    wanted |= {"transformers"} if "decoding" in names else set()
+    packages = sorted(x.replace("_", "-") for x in wanted - {"torch"})
+    versions = [f"{x} {importlib.metadata.version(x)}" for x in packages if _known(x)]
+    said = f" Beside it: {', '.join(versions)}." if versions else ""
+    trial = " Tiny sizes and two rounds: a trial of the script, its numbers mean nothing."
+    return f"{facts()} float32, nothing compiled.{said}{trial if quick else ''}"
+
+
+def _known(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure blocks against other libraries' own.")
+    names = [*LIBRARIES, "decoding"]
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, metavar="NAME",
+        help=f"parts to run: {', '.join(names)}",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
