@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+collect_ignore = ["keras_cases.py"]
+"""`test_keras` runs it in processes of its own, one for each backend."""
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
