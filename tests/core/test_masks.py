@@ -232,3 +232,10 @@ class TestErrors:
             "Grid joins the pixels of one image, row after row.",
         )
         self.refused(lambda: it.grid(2, 2, 1).draw(3), "got t=3, s=3")
+
+
+def test_repr_keeps_the_brackets_that_were_written() -> None:
+    a, b, c = it.causal(), it.prefix(2), it.dilated(2)
+    assert repr(a & (b & c)) == "causal() & (prefix(2) & dilated(2))"
+    assert repr(a & b & c) == "causal() & prefix(2) & dilated(2)"
+    assert repr(a | (b | c)) == "causal() | (prefix(2) | dilated(2))"

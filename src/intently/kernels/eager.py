@@ -80,5 +80,6 @@ def product(problem: Problem, v: Tensor, dropping: Dropping | None) -> Tensor:
     w = weights(problem)
     if dropping is not None:
         w = w * dropping.factors(None, None, w.dtype)
-    values = problem.per_query_head(problem.without_unseen(v)).to(w.dtype)
+    (v,) = problem.without_unseen(v)
+    values = problem.per_query_head(v).to(w.dtype)
     return (w @ values).to(problem.q.dtype)

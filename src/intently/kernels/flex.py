@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias
-from intently.kernels.problem import Problem
+from intently.kernels.problem import Problem, four_axes
 from intently.masks import FULL, PARTIAL, Geometry, Mask
 from intently.scores import Dot
 from intently.values import Value, freeze, thaw
@@ -130,8 +130,8 @@ def product(p: Problem, v: Tensor, attend: Attend) -> Tensor:
     from torch.nn.attention.flex_attention import AuxRequest
 
     g, (h, shared) = p.geometry, _heads(p, v)
-    q = _four(p.q, g, h)
-    k, v = (_four(p.without_unseen(x), g, shared) for x in (p.k, v))
+    q = four_axes(p.q, g, h)
+    k, v = (four_axes(x, g, shared) for x in p.without_unseen(p.k, v))
     y = attend(
         q, k, v, score_mod(p), block_mask(p), scale=float(p.scale), enable_gqa=h != shared,
         return_aux=None if p.sinks is None else AuxRequest(lse=True),
@@ -264,13 +264,6 @@ def _heads(p: Problem, v: Tensor) -> tuple[int, int]:
     """Query heads, and the heads that k and v have in common."""
     h = p.geometry.lead[-1] if p.geometry.lead else 1
     return h, max(x.shape[-3] if x.ndim > 2 else 1 for x in (p.k, v))
-
-
-def _four(x: Tensor, g: Geometry, heads: int) -> Tensor:
-    """Return x as (b, heads, steps, width), the leading axes before the heads taken together."""
-    x = x.expand(*g.lead[:-1], heads, *x.shape[-2:])
-    x = x.reshape(math.prod(g.lead[:-1]), heads, *x.shape[-2:])
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 @lru_cache(maxsize=1)

@@ -31,26 +31,21 @@ def gradients(
 ) -> list[Tensor | None]:
     """Gradients of q, k, v, then of sinks and scale where they are tensors, then of all held.
 
-    ``results`` are y and lse, ``given`` their gradients; every tensor is detached.
+    ``results`` are y and lse, ``given`` their gradients; every tensor is detached. They come in the
+    compute dtype, and None for what a mask holds.
     """
     (y, lse), (dy, dlse) = results, given
     dtype = p.compute_dtype
     offset = (dy.to(dtype) * y).sum(-1) - dlse
-    clean, values = p.ready(), p.without_unseen(v)
+    k, values = p.without_unseen(p.k, v)
+    clean = p.replaced(k=k)
     totals = _Totals(p, v)
     for cut, blocks in walk(clean):
         tiles = _Tiles(clean, p.part_of_keys(values, cut), cut, dropping, totals)
         for block in blocks:
             rows = (*cut, slice(block.start, block.stop))
             tiles.visit(block, dy[rows].to(dtype), lse[rows][..., None], offset[rows][..., None])
-    inputs = zip(totals.found(), _inputs(p, v))
-    return [None if x is None else x.to(like.dtype) for x, like in inputs]
-
-
-def _inputs(p: Problem, v: Tensor) -> list[Tensor]:
-    """The tensors whose gradients are asked for, in order."""
-    own = [p.q, p.k, v, *(x for x in (p.sinks, p.scale) if isinstance(x, Tensor))]
-    return own + [x for value in (p.score, p.mask, p.bias) if value for x in value.tensors()]
+    return totals.found()
 
 
 class _Totals:

@@ -70,14 +70,14 @@ class Problem:
         n = self.groups
         return x if n == 1 else x.repeat_interleave(n, -3)
 
-    def without_unseen(self, x: Tensor) -> Tensor:
-        """Keys or values with zeros where no query may look, so that NaN in padding is harmless."""
-        if self.mask is None or x.shape[-2] == 0:
-            return x
+    def without_unseen(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Keys and values with zeros where no query may look, so that NaN in padding is harmless."""
+        if self.mask is None or self.geometry.s == 0:
+            return given
         seen = self.mask.seen(self.geometry)
         if seen is None:
-            return x
-        return torch.where(self._fit(seen, x)[..., None], x, 0)
+            return given
+        return tuple(torch.where(self._fit(seen, x)[..., None], x, 0) for x in given)
 
     def _fit(self, seen: Tensor, x: Tensor) -> Tensor:
         """Reduce ``seen`` (…, s) over the axes that x (…, s, d) shares between rows or heads."""
@@ -93,7 +93,7 @@ class Problem:
 
     def ready(self) -> Problem:
         """Return the problem with keys that hold nothing where no query looks, for many tiles."""
-        k = self.without_unseen(self.k)
+        (k,) = self.without_unseen(self.k)
         return self if k is self.k else self.replaced(k=k)
 
     def as_dot(self) -> Problem:
@@ -284,6 +284,14 @@ def taken(x: Tensor, span: Span) -> Tensor:
     if span is None:
         return x
     return x.index_select(-2, span) if isinstance(span, Tensor) else x[..., span, :]
+
+
+def four_axes(x: Tensor, g: Geometry, heads: int) -> Tensor:
+    """View x as (b, heads, steps, width), the leading axes before the heads taken together."""
+    lead = g.lead[:-1]
+    if x.ndim != 4 or x.shape[:2] != (*lead, heads):
+        x = x.expand(*lead, heads, *x.shape[-2:]).reshape(math.prod(lead), heads, *x.shape[-2:])
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def cut_lead(x: Tensor, cut: tuple[slice, ...]) -> Tensor:

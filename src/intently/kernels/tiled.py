@@ -1,11 +1,11 @@
-"""Attention in tiles: keys stream past each block of queries under a running maximum.
+"""Attention in tiles: keys stream past each block of queries.
 
-O(t) memory for every score, mask, bias, sink, softcap and dropout, forward and backward. Blocks
+Each tile is a softmax of its own, and tiles are averaged by their log-sum-exp. O(t) memory for every score, mask, bias, sink, softcap and dropout, forward and backward. Blocks
 that the mask leaves empty are never visited. It is one operator of `torch.library`, so that a
 compiled graph holds one node for it.
 
-Source: Milakov & Gimelshein 2018, algorithm 3 (the running maximum); Dao 2023, "FlashAttention-2",
-algorithms 1 and 2 (the tiles and their gradients).
+Source: Milakov & Gimelshein 2018, section 3.1 (softmaxes of parts joined); Dao 2023,
+"FlashAttention-2", algorithms 1 and 2 (the tiles and their gradients).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ _ARGUMENTS = (
 )
 def _tiled(*operands: Any) -> tuple[Tensor, Tensor]:
     p, v, dropping = _again(*operands)
-    p, v = p.ready(), p.without_unseen(v)
+    k, v = p.without_unseen(p.k, v)
+    p = p.replaced(k=k)
     y, lse = _results(p, v)
     for cut, blocks in walk(p):
         piece, values = p.part(cut), p.part_of_keys(v, cut)
@@ -173,8 +174,8 @@ def _tiled_backward(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
     p, v, dropping = _again(*[_detached(x) for x in operands])
-    found = gradients(p, v.detach(), dropping, (y, lse), (dy, dlse))
-    return [x for x, wanted in zip(found, needs) if wanted and x is not None]
+    found = zip(gradients(p, v, dropping, (y, lse), (dy, dlse)), _inputs(operands), needs)
+    return [x.to(like.dtype) for x, like, wanted in found if wanted and x is not None]
 
 
 @_tiled_backward.register_fake

@@ -18,7 +18,7 @@ from torch import Tensor
 from intently.errors import KernelError, build
 from intently.kernels import walk
 from intently.kernels.derivatives import forward_mode, transformed
-from intently.kernels.problem import Problem
+from intently.kernels.problem import Problem, four_axes
 from intently.scores import Dot
 
 SMALL = 512 * 512
@@ -101,7 +101,7 @@ class TorchFused:
             mask, (q, k, v) = None, _four(p, p.q, p.k, v)
         else:
             mask = _four_mask(_written(p), p)
-            q, k, v = _four(p, p.q, p.without_unseen(p.k), p.without_unseen(v))
+            q, k, v = _four(p, p.q, *p.without_unseen(p.k, v))
         causal = mask is None and p.mask is not None
         y = F.scaled_dot_product_attention(
             q, k, v, mask, p.dropout, causal, scale=cast(float, p.scale),
@@ -194,14 +194,8 @@ def _four(p: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
         return q, k, v
     heads = p.geometry.lead[-1] if p.geometry.lead else 1
     shared = k.shape[-3] if p.groups > 1 else heads
-    return _view(q, p, heads), _view(k, p, shared), _view(v, p, shared)
-
-
-def _view(x: Tensor, p: Problem, heads: int) -> Tensor:
-    lead = p.geometry.lead[:-1]
-    if x.ndim != 4 or x.shape[:2] != (*lead, heads):
-        x = x.expand(*lead, heads, *x.shape[-2:]).reshape(math.prod(lead), heads, *x.shape[-2:])
-    return x if x.stride(-1) == 1 else x.contiguous()
+    g = p.geometry
+    return four_axes(q, g, heads), four_axes(k, g, shared), four_axes(v, g, shared)
 
 
 def _written(p: Problem) -> Tensor:

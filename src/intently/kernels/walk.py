@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from intently.kernels.problem import Problem
+from intently.masks import EMPTY, FULL, PARTIAL
 
 TILE = 2**19
 """Weights in one tile: with its neighbours it stays in the cache of two cores."""
@@ -25,8 +26,6 @@ GRAIN = 128
 
 VISIT = 2**15
 """What visiting a tile costs beside its arithmetic, in weights."""
-
-EMPTY, FULL = 0, 2
 
 
 class Run(NamedTuple):
@@ -135,7 +134,7 @@ def _rows(found: Blocks, tall: int, columns: int, t: int, s: int) -> list[Rows]:
         padded = np.pad(states, ((0, -len(states) % tall), (0, 0)), "edge")
         padded = padded.reshape(-1, tall, states.shape[1])
         low = padded.min(1)
-        states = np.where(low == padded.max(1), low, 1)
+        states = np.where(low == padded.max(1), low, PARTIAL)
     wide = max(1, columns // grain)
     return [
         Rows(i * tall * grain, min((i + 1) * tall * grain, t), _runs(row, grain, wide, s))

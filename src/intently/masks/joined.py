@@ -38,11 +38,12 @@ class _Pair(Mask):
         return max(self.left.extent(), self.right.extent())
 
     def __repr__(self) -> str:
-        def part(mask: Mask) -> str:
-            nested = isinstance(mask, _Pair) and mask.sign != self.sign
-            return f"({mask!r})" if nested else repr(mask)
-
-        return f"{part(self.left)} {self.sign} {part(self.right)}"
+        left, right = repr(self.left), repr(self.right)
+        if isinstance(self.left, _Pair) and self.left.sign != self.sign:
+            left = f"({left})"
+        if isinstance(self.right, _Pair):
+            right = f"({right})"
+        return f"{left} {self.sign} {right}"
 
 
 class Both(_Pair):
