@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from intently.corpora.files import TextFile
 from intently.decoding.sampling import sample
-from intently.errors import ArgumentError, CheckpointError, DataError, IntentlyError, build
+from intently.errors import CheckpointError, DataError, IntentlyError, build
 from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
@@ -197,12 +197,7 @@ def fit(
     """
     folder = Path(out)
     checkpoints = Checkpoints(folder / "checkpoints")
-    begun = checkpoints.names()
-    if begun and not resume:
-        raise build(
-            ArgumentError, "out", "a folder without a run", f"{folder} with {begun[-1]}",
-            fix="go on with it (--resume, in Python resume=True), or choose another folder",
-        )  # fmt: skip
+    begun = checkpoints.begun(resume)
     t = options.text
     if begun:
         tokenizer = Tokenizer.load(folder / TOKENIZER)

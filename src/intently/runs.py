@@ -67,12 +67,7 @@ def fit(
     """
     folder = Path(out)
     checkpoints = Checkpoints(folder / "checkpoints")
-    begun = checkpoints.names()
-    if begun and not resume:
-        raise build(
-            ArgumentError, "out", "a folder without a run", f"{folder} with {begun[-1]}",
-            fix="go on with it (--resume, in Python resume=True), or choose another folder",
-        )  # fmt: skip
+    begun = checkpoints.begun(resume)
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "source.json", folder / "target.json"
     if begun:

@@ -71,7 +71,7 @@ class Problem:
         return x if n == 1 else x.repeat_interleave(n, -3)
 
     def without_unseen(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values with zeros where no query may look, so that NaN in padding is harmless."""
+        """Keys, values with zeros where no query may look, so that NaN in padding is harmless."""
         if self.mask is None or self.geometry.s == 0:
             return given
         seen = self.mask.seen(self.geometry)

@@ -31,7 +31,7 @@ from safetensors.torch import save as bytes_from_tensors
 from torch import Tensor, nn
 
 import intently
-from intently.errors import CheckpointError, build
+from intently.errors import ArgumentError, CheckpointError, build
 
 FORMAT, VERSION = "intently-checkpoint", 1
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -60,6 +60,20 @@ class Checkpoints:
             return []
         found = [p.name for p in self.folder.iterdir() if NAME.fullmatch(p.name) and p.is_dir()]
         return sorted(found, key=_order)
+
+    def begun(self, resume: bool | str) -> bool:
+        """Return whether a run has left checkpoints here.
+
+        Raises `ArgumentError` where it has and the caller does not ``resume`` it.
+        """
+        names = self.names()
+        if names and not resume:
+            raise build(
+                ArgumentError, "out", "a folder without a run",
+                f"{self.folder.parent} with {names[-1]}",
+                fix="go on with it (--resume, in Python resume=True), or choose another folder",
+            )  # fmt: skip
+        return bool(names)
 
     def free_name(self, step: int) -> str:
         """Return a name not yet taken for a checkpoint after ``step`` steps.

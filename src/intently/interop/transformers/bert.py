@@ -18,9 +18,9 @@ from intently.interop.transformers.parts import (
     linear,
     norm,
 )
-from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights, refuse
-from intently.modules import MultiHeadAttention
+from intently.modules import FeedForward, MultiHeadAttention
 
 PROJECTIONS = {
     "q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense",
@@ -39,7 +39,7 @@ def make(config: Any, headed: bool, pooled: bool) -> TextModel:
         block = MultiHeadAttention(
             c, config.num_attention_heads, dropout=config.attention_probs_dropout_prob
         )
-        feed = FeedForward(c, config.intermediate_size, function)
+        feed = FeedForward(c, config.intermediate_size, activation=function)
         return Layer(block, feed, make_norm, order="post", dropout=p)
 
     head = nn.Sequential(

@@ -12,10 +12,10 @@ from torch import nn
 
 from intently.interop.transformers.models import Embeddings, TextModel
 from intently.interop.transformers.parts import Tensors, activation, linear, norm
-from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import causal
-from intently.modules import Attention, MultiHeadAttention
+from intently.modules import Attention, FeedForward, MultiHeadAttention
 
 
 def make(config: Any, headed: bool) -> TextModel:
@@ -31,7 +31,9 @@ def make(config: Any, headed: bool) -> TextModel:
             MultiHeadAttention(
                 c, h, attention=Attention(mask=causal(), scale=scale), dropout=config.attn_pdrop
             ),
-            FeedForward(c, config.n_inner or 4 * c, activation(config.activation_function)),
+            FeedForward(
+                c, config.n_inner or 4 * c, activation=activation(config.activation_function)
+            ),
             make_norm,
             dropout=config.resid_pdrop,
         )

@@ -17,14 +17,15 @@ from intently.interop.transformers.parts import (
     Tensors,
     activation,
     attention,
+    gate_up,
     linear,
     rms_norm,
     rotary,
 )
-from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import Mask, causal, window
-from intently.modules import Attention, MultiHeadAttention, Projections
+from intently.modules import Attention, GatedFeedForward, MultiHeadAttention, Projections
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
 
@@ -49,8 +50,8 @@ def make(config: Any, headed: bool) -> TextModel:
             projections=Projections(bias=qwen2 or bias, out_bias=bias and not qwen2),
             dropout=config.attention_dropout,
         )  # fmt: skip
-        feed = FeedForward(
-            c, config.intermediate_size, activation(config.hidden_act), gated=True,
+        feed = GatedFeedForward(
+            c, config.intermediate_size, activation=activation(config.hidden_act),
             bias=getattr(config, "mlp_bias", False),
         )  # fmt: skip
         return Layer(block, feed, make_norm)
@@ -87,6 +88,7 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
             found[f"{ours}.attention.{side}_norm.weight"] = norm
         found |= linear(weights, f"{theirs}.input_layernorm", f"{ours}.attention_norm")
         found |= linear(weights, f"{theirs}.post_attention_layernorm", f"{ours}.feed_norm")
-        for name in ("up", "gate", "down"):
-            found |= linear(weights, f"{theirs}.mlp.{name}_proj", f"{ours}.feed_forward.{name}")
+        inner = f"{theirs}.mlp"
+        found |= gate_up(weights, f"{inner}.gate_proj", f"{inner}.up_proj", f"{ours}.feed_forward")
+        found |= linear(weights, f"{inner}.down_proj", f"{ours}.feed_forward.down")
     return found

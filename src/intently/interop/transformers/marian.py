@@ -12,10 +12,10 @@ from torch import nn
 
 from intently.interop.transformers.models import Embeddings, TextToText
 from intently.interop.transformers.parts import Tensors, activation, attention, linear, norm
-from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights, refuse
 from intently.masks import causal
-from intently.modules import Attention, MultiHeadAttention
+from intently.modules import Attention, FeedForward, MultiHeadAttention
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
 
@@ -36,8 +36,8 @@ def make(config: Any, headed: bool) -> TextToText:
             Layer(
                 block(heads, Attention(mask=causal() if decodes else None)),
                 FeedForward(
-                    c, inner, activation(config.activation_function),
-                    dropout=config.activation_dropout,
+                    c, inner, config.activation_dropout,
+                    activation=activation(config.activation_function),
                 ),
                 make_norm,
                 cross=block(heads, Attention()) if decodes else None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -98,6 +99,17 @@ def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
     return {
         f"{ours}.weight": weights.take(f"{theirs}.weight"),
         f"{ours}.bias": weights.optional(f"{theirs}.bias"),
+    }
+
+
+def gate_up(weights: Weights, gate: str, up: str, ours: str) -> Tensors:
+    """Take the two maps of a gated feed-forward layer, which are one in `GatedFeedForward`."""
+    weight = torch.cat([weights.take(f"{name}.weight") for name in (gate, up)])
+    biases = [weights.optional(f"{name}.bias") for name in (gate, up)]
+    both = [x for x in biases if x is not None]
+    return {
+        f"{ours}.gate_up.weight": weight,
+        f"{ours}.gate_up.bias": torch.cat(both) if len(both) == 2 else None,
     }
 
 

@@ -12,44 +12,10 @@ from torch import Tensor, nn
 from intently.attention import Attention
 from intently.masks import Mask, as_mask
 from intently.models.transformer import DecoderCache
-from intently.modules import MultiHeadAttention
+from intently.modules import FeedForward, GatedFeedForward, MultiHeadAttention
 
 Keep = Callable[[str, Attention], None]
 """What is told the name and the lazy matrix of every attention that runs."""
-
-
-class FeedForward(nn.Module):
-    """down(activation(up(x))), or down(activation(gate(x)) · up(x)): (b, t, c) → (b, t, c).
-
-    Source: Vaswani et al. 2017, section 3.3; gates after Shazeer 2020, "GLU Variants Improve
-    Transformer", equation 6.
-
-    >>> import torch
-    >>> FeedForward(4, 8, F.silu, gated=True, bias=False)(torch.zeros(1, 2, 4)).shape
-    torch.Size([1, 2, 4])
-    """
-
-    def __init__(
-        self,
-        width: int,
-        inner: int,
-        activation: Callable[[Tensor], Tensor],
-        *,
-        gated: bool = False,
-        bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.up = nn.Linear(width, inner, bias)
-        self.gate = nn.Linear(width, inner, bias) if gated else None
-        self.down = nn.Linear(inner, width, bias)
-        self.activation, self.dropout = activation, dropout
-
-    def forward(self, x: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
-        """Return y (b, t, c)."""
-        up = self.up(x)
-        inner = self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up
-        return self.down(F.dropout(inner, self.dropout, self.training))
 
 
 class Layer(nn.Module):
@@ -61,7 +27,7 @@ class Layer(nn.Module):
     def __init__(
         self,
         attention: MultiHeadAttention,
-        feed_forward: FeedForward,
+        feed_forward: FeedForward | GatedFeedForward,
         norm: Callable[[], nn.Module],
         *,
         cross: MultiHeadAttention | None = None,

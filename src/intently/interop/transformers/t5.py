@@ -10,35 +10,28 @@ from typing import Any
 
 from torch import nn
 
-from intently.biases import Bias, relative_buckets
 from intently.interop.transformers.models import Embeddings, TextToText
 from intently.interop.transformers.parts import (
     Tensors,
     activation,
     attention,
+    gate_up,
+    linear,
     rms_norm,
 )
-from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import causal
-from intently.modules import Attention, MultiHeadAttention, Projections
+from intently.modules import (
+    Attention,
+    FeedForward,
+    GatedFeedForward,
+    MultiHeadAttention,
+    Projections,
+    RelativeBias,
+)
 
 PROJECTIONS = {"q": "q", "k": "k", "v": "v", "out": "o"}
-
-
-class Buckets(nn.Module):
-    """The table (buckets, h) of relative positions, as a bias when called."""
-
-    def __init__(self, buckets: int, heads: int, max_distance: int, bidirectional: bool) -> None:
-        super().__init__()
-        self.table = nn.Embedding(buckets, heads)
-        self.max_distance, self.bidirectional = max_distance, bidirectional
-
-    def forward(self) -> Bias:
-        """Return the bias of the table as it stands."""
-        return relative_buckets(
-            self.table.weight, max_distance=self.max_distance, bidirectional=self.bidirectional
-        )
 
 
 def make(config: Any, headed: bool) -> TextToText:
@@ -52,19 +45,20 @@ def make(config: Any, headed: bool) -> TextToText:
             dropout=p,
         )  # fmt: skip
 
+    feed = GatedFeedForward if config.is_gated_act else FeedForward
+
     def side(layers: int, decodes: bool) -> Stack:
-        shared = Buckets(
-            config.relative_attention_num_buckets, h,
-            config.relative_attention_max_distance, not decodes,
-        )  # fmt: skip
+        shared = RelativeBias(
+            h,
+            buckets=config.relative_attention_num_buckets,
+            max_distance=config.relative_attention_max_distance,
+            bidirectional=not decodes,
+        )
         own = Attention(scale=1.0, bias=shared, mask=causal() if decodes else None)
         found = [
             Layer(
                 block(own),
-                FeedForward(
-                    c, config.d_ff, activation(config.dense_act_fn), gated=config.is_gated_act,
-                    bias=False, dropout=p,
-                ),
+                feed(c, config.d_ff, p, activation=activation(config.dense_act_fn), bias=False),
                 make_norm,
                 cross=block(Attention(scale=1.0)) if decodes else None,
                 dropout=p,
@@ -98,19 +92,20 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         table = weights.take(there)
         for i in range(layers):
             theirs, ours = f"{side}.block.{i}.layer", f"{side}.layers.{i}"
-            found[f"{ours}.attention.bias.table.weight"] = table
+            found[f"{ours}.attention.bias.table"] = table
             found |= _attention(weights, f"{theirs}.0", "SelfAttention", f"{ours}.attention")
             last = 1
             if side == "decoder":
                 found |= _attention(weights, f"{theirs}.1", "EncDecAttention", f"{ours}.cross")
                 last = 2
             found[f"{ours}.feed_norm.weight"] = weights.take(f"{theirs}.{last}.layer_norm.weight")
-            maps = {"up": "wi", "down": "wo"}
+            inner = f"{theirs}.{last}.DenseReluDense"
             if config.is_gated_act:
-                maps = {"gate": "wi_0", "up": "wi_1", "down": "wo"}
-            for name, there in maps.items():
-                there = f"{theirs}.{last}.DenseReluDense.{there}.weight"
-                found[f"{ours}.feed_forward.{name}.weight"] = weights.take(there)
+                both = f"{inner}.wi_0", f"{inner}.wi_1"
+                found |= gate_up(weights, *both, f"{ours}.feed_forward")
+            else:
+                found |= linear(weights, f"{inner}.wi", f"{ours}.feed_forward.up")
+            found |= linear(weights, f"{inner}.wo", f"{ours}.feed_forward.down")
     return found
 
 

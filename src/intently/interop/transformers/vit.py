@@ -18,9 +18,9 @@ from intently.interop.transformers.parts import (
     linear,
     norm,
 )
-from intently.interop.transformers.stack import FeedForward, Layer, Stack
+from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
-from intently.modules import MultiHeadAttention, Projections
+from intently.modules import FeedForward, MultiHeadAttention, Projections
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
 
@@ -35,7 +35,7 @@ def make(config: Any, labels: int | None, pooled: bool) -> VisionModel:
             c, config.num_attention_heads, projections=Projections(bias=config.qkv_bias),
             dropout=config.attention_probs_dropout_prob,
         )  # fmt: skip
-        feed = FeedForward(c, config.intermediate_size, activation(config.hidden_act))
+        feed = FeedForward(c, config.intermediate_size, activation=activation(config.hidden_act))
         return Layer(block, feed, make_norm, dropout=p)
 
     stack = Stack([layer() for _ in range(config.num_hidden_layers)], make_norm())
