@@ -1,8 +1,8 @@
 """Attention in tiles: keys stream past each block of queries.
 
 Each tile is a softmax of its own, and tiles are averaged by their log-sum-exp. O(t) memory for
-every score, mask, bias, sink, softcap and dropout, forward and backward. Blocks that the mask leaves
-empty are never visited. It is one operator of `torch.library`: one node in a compiled graph.
+every score, mask, bias, sink, softcap and dropout, forward and backward. Blocks that the mask
+leaves empty are never visited. It is one operator of `torch.library`: one node in a compiled graph.
 
 Source: Milakov & Gimelshein 2018, section 3.1 (softmaxes of parts joined); Dao 2023,
 "FlashAttention-2", algorithms 1 and 2 (the tiles and their gradients).
