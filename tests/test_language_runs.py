@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import typer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from intently.errors import ArgumentError, CheckpointError, DataError
+import intently
+from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.language_cli import report, train_lm
 from intently.language_runs import (
-    DEFAULTS,
     TextModel,
     Windows,
     by_context,
     fit,
-    language_options,
     losses_by_position,
     read_text,
 )
 from intently.training import TrainingOptions
+from intently.training.language import DEFAULTS, Variant, language_options, read_config, split
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +41,7 @@ def _one_thread() -> Iterator[None]:
 
 
 SMALL = {
-    "width": 16, "heads": 2, "decoder_layers": 1, "max_length": 12, "steps": 30, "warmup": 5,
+    "width": 16, "heads": 2, "layers": 1, "window": 12, "steps": 30, "warmup": 5,
     "batch_tokens": 240, "evaluate_every": 10, "save_every": 10, "threads": 1, "dropout": 0.1,
     "learning_rate": 0.01,
 }  # fmt: skip
@@ -75,7 +78,7 @@ def test_a_run_learns_saves_and_loads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["subword", "word"])
 def test_other_tokenizers(tmp_path: Path, kind: str) -> None:
     source = text(300)
-    made = options(source, target_tokenizer=kind, target_size=300, steps=3)
+    made = options(source, tokenizer=kind, size=300, steps=3)
     run = fit(source, made, tmp_path)
     assert run.text_model.tokenizer.kind == kind
     beginning = run.held_out[:7]
@@ -100,7 +103,7 @@ def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) 
     for a, b in zip(whole.text_model.model.parameters(), resumed.text_model.model.parameters()):
         assert torch.equal(a, b)
     with pytest.raises(ArgumentError, match=r"max_length: expected 12, with which the run began"):
-        fit(source, options(source, max_length=8), tmp_path / "half", resume=True)
+        fit(source, options(source, window=8), tmp_path / "half", resume=True)
 
 
 def test_a_long_window_foretells_what_a_short_one_cannot(tmp_path: Path) -> None:
@@ -110,10 +113,9 @@ def test_a_long_window_foretells_what_a_short_one_cannot(tmp_path: Path) -> None
     for _ in range(5000):
         letters.append(letters[-7] if draw.random() < 0.9 else draw.choice("abcdefgh"))
     source = "".join(letters)
-    flags = {"steps": 220, "width": 32, "decoder_layers": 2, "batch_tokens": 640, "dropout": 0.0}
+    flags = {"steps": 220, "width": 32, "layers": 2, "batch_tokens": 640, "dropout": 0.0}
     short, long = (
-        fit(source, options(source, max_length=n, **flags), tmp_path / str(n)).losses
-        for n in (4, 16)
+        fit(source, options(source, window=n, **flags), tmp_path / str(n)).losses for n in (4, 16)
     )
     assert float(short.min()) > 1.8
     assert float(long[:5].min()) > 1.8 and float(long[10:].mean()) < 1.2
@@ -143,20 +145,176 @@ def test_losses_are_those_of_each_window_alone() -> None:
     assert by_context(torch.ones(9)) == [(1, 1, 1), (2, 2, 1), (3, 4, 1), (5, 8, 1), (9, 9, 1)]
 
 
-def test_the_command(tmp_path: Path) -> None:
+def command(*given: object) -> Result:
     app = typer.Typer()
     app.command()(train_lm)
-    file = tmp_path / "book.txt"
+    return CliRunner().invoke(app, [str(x) for x in given])
+
+
+def book(folder: Path) -> Path:
+    file = folder / "book.txt"
     file.write_text(text(), encoding="utf-8")
-    given = [str(file), "--out", str(tmp_path / "run"), "--window", "10", "--width", "16"]
-    given += ["--heads", "2", "--layers", "1", "--steps", "5", "--threads", "1"]
-    done = CliRunner().invoke(app, given)
+    return file
+
+
+SHORT = ("--window", 10, "--width", 16, "--heads", 2, "--layers", 1, "--threads", 1)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    given = [book(tmp_path), "--out", tmp_path / "run", *SHORT]
+    done = command(*given, "--steps", 5)
     assert done.exit_code == 0, done.output
     for said in ("the last tenth is held out", "step 5/5", "tokens before", "9–10", "sample 2"):
         assert said in done.output
-    longer = [x if x != "5" else "8" for x in given]
-    again = CliRunner().invoke(app, [*longer, "--resume"])
+    again = command(*given, "--steps", 8, "--resume")
     assert again.exit_code == 0 and "step 8/8" in again.output
+    said = again.output.splitlines()[-1].strip()
+    made = subprocess.run([sys.executable, "-c", said], capture_output=True, env=surroundings())
+    assert made.returncode == 0 and made.stdout.decode().startswith("The ")
+
+
+def surroundings() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(intently.__file__).parents[1])}
+
+
+def test_a_small_window_against_a_large_one(tmp_path: Path) -> None:
+    given = [book(tmp_path), "--out", tmp_path / "run", *SHORT, "--steps", 5, "--against", 3]
+    done = command(*given, "--samples", 1)
+    assert done.exit_code == 0, done.output
+    for said in (
+        "window 10      window 3\n",
+        "9–10",
+        "–\n",
+        "sample 1 of window 10",
+        "of window 3",
+    ):
+        assert said in done.output
+    small = TextModel.load(tmp_path / "run" / "window-3")
+    assert small.options.text.max_length == 3
+    assert TextModel.load(tmp_path / "run").tokenizer.size == small.tokenizer.size
+    again = command(*given, "--resume", "--samples", 0)
+    assert again.exit_code == 0 and "sample" not in again.output
+    numbers = [line for line in done.output.splitlines() if line.startswith("  ") and "–" in line]
+    assert all(line in again.output for line in numbers)
+    wrong = command(*given[:-1], 10)
+    assert isinstance(wrong.exception, ArgumentError)
+    assert str(wrong.exception).startswith("--against: expected a window smaller than 10; got 10.")
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_variants(tmp_path: Path, positions: str) -> None:
+    given = [book(tmp_path), "--out", tmp_path / "run", *SHORT, "--steps", 2, "--seed", 3]
+    kind = ["--kv-heads", 1, "--positions", positions]
+    done = command(*given, *kind)
+    assert done.exit_code == 0, done.output
+    loaded = TextModel.load(tmp_path / "run")
+    assert loaded.variant == Variant(1, positions) and loaded.model.options.kv_heads == 1  # type: ignore[arg-type]
+    assert loaded.model.max_length == (10 if positions == "learned" else None)
+    assert len(loaded.write("cat ", 25)) > 4
+    assert command(*given, *kind, "--resume").exit_code == 0
+    wrong = command(*given, "--positions", positions, "--resume")
+    assert isinstance(wrong.exception, ArgumentError)
+    assert str(wrong.exception) == (
+        "kv_heads: expected 1, with which the run began; got None. Resume with kv_heads=1, or "
+        "start a new run in another folder."
+    )
+
+
+def test_learned_positions_write_on_beyond_the_window(tmp_path: Path) -> None:
+    """The next token after a text of at most the window is that of the model itself."""
+    source = text()
+    run = fit(source, options(source), tmp_path, variant=Variant(positions="learned"))
+    model, tokenizer = run.text_model.model, run.text_model.tokenizer
+    written = run.text_model.write("cat dog", 30, top_k=1)
+    ids = tokenizer.encode(written)
+    assert len(ids) == 37
+    for end in range(7, 13):
+        assert int(model(torch.tensor([ids[:end]]))[0, -1].argmax()) == ids[end]
+    assert int(model(torch.tensor([ids[7:13]]))[0, -1].argmax()) == ids[13]
+    dot = tokenizer.encode(".")[0]
+    stopped = run.text_model.write("cat dog", 30, top_k=1, stop=dot)
+    assert written.startswith(stopped) and "." not in stopped[7:]
+
+
+def test_a_file_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "lm.toml"
+    file.write_text(
+        "[model]\nwidth = 16\nheads = 2\nlayers = 1\nkv_heads = 1\ninner = 24\n[text]\nwindow = 9\n"
+        "[schedule]\nsteps = 3\nwarmup = 1\n[run]\nthreads = 1\n"
+    )
+    variant, rest = split(read_config(file))
+    made = language_options("", **rest)
+    assert variant == Variant(kv_heads=1) and made.model.inner == 24
+    assert (made.text.max_length, made.schedule.warmup) == (9, 1)
+    assert made.optimiser == DEFAULTS.optimiser  # what is not said is as without the file
+    run = [book(tmp_path), "--out", tmp_path / "run", "--config", file]
+    done = command(*run, "--steps", 4, "--window", 11)  # a flag comes before the file
+    assert done.exit_code == 0 and "step 4/4" in done.output and "window 11" in done.output
+    assert TextModel.load(tmp_path / "run").variant == variant
+
+
+def test_a_wrong_file_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "lm.toml"
+    cases: list[tuple[str, type[Exception], str]] = [
+        ("[model", DataError, ": expected a TOML file of options; got "),
+        ("[optimizer]\n", ArgumentError, ": optimizer: expected one of the sections model, text,"),
+        ("model = 3", KindError, ": model: expected a section of options; got 3."),
+        ("[model]\nencoder_layers = 2", ArgumentError,
+         ": [model] encoder_layers: expected one of the options width, heads, kv_heads, layers,"),
+        ("[run]\nbest_by = 'bleu'", ArgumentError, ": [run] best_by: expected one of the options"),
+        ("[model]\nlayers = 'two'", KindError, ": layers: expected an integer; got 'two' (str)."),
+        ("[text]\nwindow = 0", ArgumentError, ": window: expected an integer of at least 1; got 0"),
+        ("[model]\nkv_heads = 0", ArgumentError, ": kv_heads: expected an int ≥ 1; got 0."),
+        ("[model]\npositions = 'none'", ArgumentError,
+         ": positions: expected \"rotary\" or \"learned\"; got 'none'."),
+    ]  # fmt: skip
+    for content, kind, said in cases:
+        file.write_text(content)
+        with pytest.raises(kind) as caught:
+            read_config(file)
+        assert str(caught.value).startswith(str(file) + said), str(caught.value)
+    with pytest.raises(DataError, match=r"expected a TOML file of options; got .*No such file"):
+        read_config(tmp_path / "none.toml")
+
+
+KILLED = """
+import sys
+from intently.language_cli import train_lm
+import typer
+typer.run(train_lm)
+"""
+
+
+def test_a_killed_command_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    """SIGKILL and Ctrl-C while training; what comes out is a run that was never stopped."""
+    file, script = tmp_path / "lm.toml", tmp_path / "lm.py"
+    file.write_text("[run]\nsave_every = 5\nevaluate_every = 10\nthreads = 1\n[text]\nwindow = 10")
+    script.write_text(KILLED)
+    source = book(tmp_path)
+    size = [str(x) for x in (*SHORT[2:-2], "--steps", 40, "--batch-tokens", 200, "--config", file)]
+
+    def run(out: str, stop: signal.Signals | None, *more: str) -> str:
+        given = [sys.executable, str(script), str(source), "--out", str(tmp_path / out)]
+        process = subprocess.Popen(
+            [*given, *size, *more], stdout=subprocess.PIPE, text=True, env=surroundings()
+        )
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if stop is not None and "saved" in line:
+                process.send_signal(stop)
+                stop = None
+        process.wait()
+        return said
+
+    whole = run("whole", None)
+    run("cut", signal.SIGKILL)
+    assert "interrupted" in run("cut", signal.SIGINT, "--resume")
+    last = run("cut", None, "--resume")
+    table = whole[whole.index("held-out loss") : whole.index("the model is in")]
+    assert table in last
+    assert "sample 2" in table
 
 
 def test_reading_files(tmp_path: Path) -> None:
@@ -164,7 +322,15 @@ def test_reading_files(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress("un\r\n\ndeux é".encode()))
     assert read_text(file) == "un\n\ndeux é\n"
     (tmp_path / "b").write_bytes(b"\xff\xfa")
-    for name, message in [("c", "no such file"), ("b", "is not UTF-8|UTF-16|not text")]:
+    (tmp_path / "d").write_bytes(b"")
+    (tmp_path / "e").write_bytes(b"words\n\x7fELF\0\0")
+    for name, message in [
+        ("c", "no such file"),
+        ("b", "is not UTF-8|UTF-16|not text"),
+        ("d", "the file is empty"),
+        ("e", "byte 5 of the line is NUL: this is no text"),
+        (".", "a folder, not a file"),
+    ]:
         with pytest.raises(DataError, match=rf"expected a text in UTF-8; got .*({message})"):
             read_text(tmp_path / name)
 
@@ -179,6 +345,11 @@ def test_bad_input(tmp_path: Path) -> None:
         TextModel.load(tmp_path)
     with pytest.raises(DataError, match=r"expected more tokens than the window of 12; got 3"):
         Windows([4, 5, 6], 12)
+    with pytest.raises(ArgumentError, match=r"kv_heads: expected a divisor of heads=2; got 3"):
+        fit(text(), options(""), tmp_path / "run", variant=Variant(kv_heads=3))
+    with pytest.raises(ArgumentError, match=r"^layers: expected an integer of at least 1; got 0"):
+        language_options("", layers=0)
+    assert not (tmp_path / "run").exists()
     assert language_options("a").text.target_tokenizer == "character"
     assert DEFAULTS.run.best_by == "loss"
 

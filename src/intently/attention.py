@@ -21,6 +21,7 @@ from intently.kernels import differentiated, eager, streamed
 from intently.kernels.problem import Problem
 from intently.kernels.streamed import Block
 from intently.masks import Mask, as_mask, check_broadcast
+from intently.masks.geometry import probability
 from intently.matrix import LazyMatrix, lazy
 from intently.matrix.indexing import split, take
 from intently.matrix.lazy import in_autocast, no_autocast
@@ -295,8 +296,8 @@ def _problem(
     if score is not DOT or q.shape[-1] != k.shape[-1]:
         score.check(q, k)
     lead = _leading(q, k)
-    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-        raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
+    if dropout:
+        probability(dropout, "dropout")
     if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
         raise build(ArgumentError, "softcap", "a finite number > 0, or None", repr(softcap))
     if scale is None:
@@ -387,6 +388,8 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
         return tuple(lead_q)
     if q.ndim >= 4 and k.ndim >= 3 and lead_k[-1] and lead_q[-1] % lead_k[-1] == 0:
         lead_k = (*lead_k[:-1], lead_q[-1])
+        if lead_q == lead_k:
+            return lead_k
     try:
         return tuple(torch.broadcast_shapes(lead_q, lead_k))
     except RuntimeError:

@@ -1,14 +1,16 @@
 """From any text to a language model: tokenizer, windows, training, and the folder of the run.
 
-A run's folder holds ``tokenizer.json``, ``checkpoints/``, ``options.json`` and, at the end or when
-interrupted, ``model/``: the `TextModel` itself.
+A run's folder holds ``tokenizer.json``, ``checkpoints/``, ``options.json``, ``variant.json`` and,
+at the end or when interrupted, ``model/``: the `TextModel` itself.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,13 @@ from torch import Tensor, nn
 
 from intently.corpora.files import TextFile
 from intently.decoding.sampling import sample
-from intently.errors import CheckpointError, DataError, IntentlyError, build
+from intently.errors import ArgumentError, CheckpointError, DataError, IntentlyError, build
 from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
+from intently.modules.caches import WindowCache
 from intently.modules.options import Attention
+from intently.positions import Rotary
 from intently.text import SOS, Tokenizer
 from intently.training import (
     Checkpoints,
@@ -39,9 +43,11 @@ from intently.training import (
 from intently.training.batches import Sentences
 from intently.training.checkpoint import replace_file
 from intently.training.events import Listener
+from intently.training.language import USUAL, Variant
 
 FORMAT = 1
 ABOUT, WEIGHTS, TOKENIZER = "language.json", "model.safetensors", "tokenizer.json"
+VARIANT = "variant.json"
 
 HELD_OUT = 0.1
 """Share of the text, its end, that is not learned from."""
@@ -49,19 +55,8 @@ HELD_OUT = 0.1
 EVALUATED = 2**15
 """Held-out tokens whose loss is measured at each evaluation while training."""
 
-LARGE = 10_000_000
-"""Characters from which on a text is cut into subwords unless one says otherwise."""
-
-DEFAULTS = TrainingOptions().with_flags(
-    source_tokenizer="character", target_tokenizer="character", max_length=128, steps=2000,
-    warmup=100, cooldown=0.2, label_smoothing=0.0, batch_tokens=1536, best_by="loss",
-    evaluate_every=250, save_every=250,
-)  # fmt: skip
-"""Where a language model's options differ from a translator's.
-
-It is a decoder alone: ``decoder_layers`` are its layers, ``target_tokenizer`` and ``target_size``
-its tokens, ``max_length`` the window, how many tokens it reads at once.
-"""
+MEASURED = 2**18
+"""Held-out tokens whose loss by position is measured at the end: seconds, however long the text."""
 
 
 class Windows(Pairs):
@@ -105,18 +100,33 @@ class TextModel:
     """A trained language model with its tokenizer; ``options`` are those it was trained with.
 
     Its layers see the last ``options.text.max_length`` tokens, the window it was trained on, so
-    that it can write on beyond it.
+    that it can write on beyond it, in memory that does not grow.
     """
 
     model: LanguageModel
     tokenizer: Tokenizer
     options: TrainingOptions
+    variant: Variant = USUAL
 
     def write(self, beginning: str, steps: int, **how: Any) -> str:
-        """Return ``beginning`` and ``steps`` tokens more; ``how`` as `intently.decoding.sample`."""
+        """Return ``beginning`` and ``steps`` tokens more; ``how`` as `intently.decoding.sample`.
+
+        Learned positions end with the window: a text that outgrows it goes on from its last half.
+        """
         ids = self.tokenizer.encode(beginning) or [SOS]
-        [new] = sample(self.model, [ids], steps=steps, **how)
-        return beginning + self.tokenizer.decode([*ids, *new])[len(self.tokenizer.decode(ids)) :]
+        written, most = list(ids), self.model.max_length
+        while (left := len(ids) + steps - len(written)) > 0:
+            if most is None or len(written) + left - 1 <= most:
+                seen, some = written, left
+            else:
+                seen = written if len(written) < most else written[-max(1, most // 2) :]
+                some = min(left, most + 1 - len(seen))
+            cache = self.model.new_cache(partial(WindowCache, self.options.text.max_length))
+            [new] = sample(self.model, [seen], steps=some, cache=cache, **how)
+            written = written + new
+            if len(new) < some:
+                break
+        return beginning + self.tokenizer.decode(written)[len(self.tokenizer.decode(ids)) :]
 
     def save(self, folder: Path | str) -> Path:
         """Write the model into ``folder``, each file in one piece."""
@@ -124,7 +134,11 @@ class TextModel:
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        about = {"format": FORMAT, "options": self.options.to_dict()}
+        about = {
+            "format": FORMAT,
+            "options": self.options.to_dict(),
+            "variant": dataclasses.asdict(self.variant),
+        }
         replace_file(path / WEIGHTS, save(weights(self.model)))
         replace_file(path / TOKENIZER, self.tokenizer.backend.to_str().encode())
         replace_file(path / ABOUT, json.dumps(about, indent=1).encode())
@@ -148,8 +162,9 @@ class TextModel:
                     about["format"], fix="update Intently",
                 )  # fmt: skip
             options = TrainingOptions.from_dict(about["options"], str(path / ABOUT))
+            variant = Variant(**about.get("variant", {}))
             tokenizer = Tokenizer.load(path / TOKENIZER)
-            model = new_model(options, tokenizer.size, _sliding(options)).eval()
+            model = new_model(options, tokenizer.size, variant, _sliding(options)).eval()
             load_weights(model, load((path / WEIGHTS).read_bytes()))
         except CheckpointError:
             raise
@@ -160,22 +175,24 @@ class TextModel:
         except (IntentlyError, SafetensorError, KeyError, TypeError, ValueError) as error:
             got = f"{type(error).__name__}: {error}"
             raise build(CheckpointError, str(path), "a language model", got, "damaged") from None
-        return cls(model, tokenizer, options)
+        return cls(model, tokenizer, options, variant)
 
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """What `fit` made: the model, the history of its training, and the loss at each position.
-
-    ``losses`` (window,) is the mean held-out cross-entropy in nats of a token that 1, 2, … tokens
-    stand before, and ``held_out`` the text it was measured on.
-    """
+    """What `fit` made: the model, the history of its training, and the text that was held out."""
 
     text_model: TextModel
     history: History
-    losses: Tensor
     held_out: str
+    held_ids: Tensor
     folder: Path
+
+    @cached_property
+    def losses(self) -> Float[Tensor, " window"]:
+        """Mean held-out cross-entropy (window,) in nats of a token that 1, 2, … tokens precede."""
+        window = self.text_model.options.text.max_length
+        return losses_by_position(self.text_model.model, self.held_ids[:MEASURED], window)
 
 
 def fit(
@@ -183,25 +200,29 @@ def fit(
     options: TrainingOptions,
     out: Path | str,
     *,
+    variant: Variant = USUAL,
+    tokenizer: Tokenizer | None = None,
     progress: Listener | None = None,
     resume: bool | str = False,
 ) -> LanguageRun:
     """Train a language model on ``text`` and write it to ``out``/model.
 
-    The last tenth of the text is held out, and its loss chooses the best checkpoint. The tokenizer
-    knows the whole text. ``resume`` goes on with the run in ``out``, from its latest checkpoint or
-    the one named.
+    The last tenth of the text is held out, and its loss chooses the best checkpoint. A
+    ``tokenizer`` is trained on the whole text unless given. ``resume`` goes on with the run in
+    ``out``, from its latest checkpoint or the one named.
 
-    Raises `DataError` where the text is too short for the window, and what
-    `intently.training.train` raises; a run already in ``out`` stays as it is.
+    Raises `DataError` where the text is too short for the window, `ArgumentError` where a run goes
+    on as another ``variant``, and what `intently.training.train` raises; a run already in ``out``
+    stays as it is.
     """
     folder = Path(out)
     checkpoints = Checkpoints(folder / "checkpoints")
     begun = checkpoints.begun(resume)
     t = options.text
     if begun:
+        _check_variant(folder, variant)
         tokenizer = Tokenizer.load(folder / TOKENIZER)
-    else:
+    elif tokenizer is None:
         lines = text.splitlines(keepends=True)
         tokenizer = Tokenizer.train(lines, t.target_tokenizer, t.target_size, t.min_frequency)
     ids = tokenizer.encode(text)
@@ -215,9 +236,10 @@ def fit(
         )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        model = new_model(options, tokenizer.size)
+        model = new_model(options, tokenizer.size, variant)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / TOKENIZER, tokenizer.backend.to_str().encode())
+    replace_file(folder / VARIANT, json.dumps(dataclasses.asdict(variant)).encode())
 
     def validate(_: Any) -> dict[str, float]:
         return {"loss": losses_by_position(model, held[:EVALUATED], t.max_length).mean().item()}
@@ -229,21 +251,39 @@ def fit(
     )  # fmt: skip
     if history.best is not None:
         load_weights(net, checkpoints.load(history.best.name).model)
-    final = new_model(options, tokenizer.size, _sliding(options)).eval()
+    final = new_model(options, tokenizer.size, variant, _sliding(options)).eval()
     load_weights(final, weights(model))
-    text_model = TextModel(final, tokenizer, options)
+    text_model = TextModel(final, tokenizer, options, variant)
     text_model.save(folder / "model")
-    losses = losses_by_position(final, held, t.max_length)
-    return LanguageRun(text_model, history, losses, tokenizer.decode(held.tolist()), folder)
+    return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)
 
 
-def new_model(options: TrainingOptions, vocabulary: int, mask: Mask | None = None) -> LanguageModel:
+def _check_variant(folder: Path, variant: Variant) -> None:
+    """Raise where the run in ``folder`` began with another variant."""
+    if not (folder / VARIANT).is_file():
+        return
+    for name, before in json.loads((folder / VARIANT).read_bytes()).items():
+        if getattr(variant, name) != before:
+            raise build(
+                ArgumentError, name, f"{before!r}, with which the run began",
+                repr(getattr(variant, name)),
+                fix=f"resume with {name}={before!r}, or start a new run in another folder",
+            )  # fmt: skip
+
+
+def new_model(
+    options: TrainingOptions,
+    vocabulary: int,
+    variant: Variant = USUAL,
+    mask: Mask | None = None,
+) -> LanguageModel:
     """Return an untrained language model of these options; ``mask`` beside the causal one."""
     m = options.model
     return LanguageModel(
         LanguageOptions(
-            vocabulary, m.width, m.heads, m.decoder_layers, feed_forward=mlp(m.inner),
-            dropout=m.dropout, attention=Attention(mask=mask),
+            vocabulary, m.width, m.heads, m.decoder_layers, kv_heads=variant.kv_heads,
+            positions=Rotary if variant.positions == "rotary" else options.text.max_length,
+            feed_forward=mlp(m.inner), dropout=m.dropout, attention=Attention(mask=mask),
         )
     )  # fmt: skip
 
@@ -295,20 +335,6 @@ def read_text(path: Path | str) -> str:
     if file.problems:
         raise build(DataError, str(path), "a text in UTF-8", "; ".join(file.problems))
     return "\n".join(lines) + "\n"
-
-
-def language_options(text: str, **flags: Any) -> TrainingOptions:
-    """Return `DEFAULTS` with flags replaced: characters, or subwords where the text is large.
-
-    The feed-forward is four times as wide as the model unless ``inner`` says otherwise.
-
-    >>> language_options("a text", width=64).model.inner
-    256
-    """
-    given = {name: value for name, value in flags.items() if value is not None}
-    kind = "subword" if len(text) > LARGE else "character"
-    inner = 4 * given["width"] if isinstance(given.get("width"), int) else None
-    return DEFAULTS.with_flags(**{"target_tokenizer": kind, "inner": inner, **given})
 
 
 def _sliding(options: TrainingOptions) -> Mask:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ import intently as it
 from intently.decoding.sampling import distribution, sample
 from intently.errors import ArgumentError, KindError
 from intently.models.language import LanguageModel, LanguageOptions
+from intently.modules.caches import WindowCache
 from intently.modules.options import Attention
 
 PROMPTS = [[5, 6, 7, 8, 9], [4], [11, 3, 2]]
@@ -120,6 +123,58 @@ def test_equal_tokens_are_kept_by_id() -> None:
     assert distribution(torch.zeros(3, 4), 0).tolist() == [[1, 0, 0, 0]] * 3
 
 
+@pytest.mark.parametrize("top_p", [None, 1e-3, 0.3, 0.9, 0.999, 1.0])
+@pytest.mark.parametrize("top_k", [None, 1, 7, 50, 1000])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+def test_it_is_what_transformers_draws_from(temperature, top_k, top_p) -> None:
+    """Temperature, then top-k, then top-p, as `generate` orders its warpers."""
+    process = pytest.importorskip("transformers.generation.logits_process")
+    z = torch.randn(64, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 3
+    z[::5, ::7] = -torch.inf
+    theirs, ids = process.TemperatureLogitsWarper(temperature)(None, z), torch.zeros(64, 1)
+    if top_k is not None:
+        theirs = process.TopKLogitsWarper(top_k)(ids, theirs)
+    if top_p is not None:
+        theirs = process.TopPLogitsWarper(top_p)(ids, theirs)
+    ours = distribution(z, temperature, top_k, top_p)
+    torch.testing.assert_close(ours, theirs.softmax(-1))
+    assert torch.equal(ours > 0, theirs.isfinite())
+    assert torch.equal(ours, distribution(z, temperature, top_k, top_p))
+
+
+def test_where_transformers_keeps_more_of_equal_tokens() -> None:
+    process = pytest.importorskip("transformers.generation.logits_process")
+    z = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
+    theirs = process.TopKLogitsWarper(2)(None, z).isfinite()
+    assert theirs.tolist() == [[True, True, True, True, False]]
+    assert (distribution(z, top_k=2) > 0).tolist() == [[True, True, False, False, False]]
+    mass = float(z.softmax(-1)[0, :2].sum()) - 1e-3
+    ours = distribution(z, top_p=mass) > 0
+    assert ours.tolist() == [[True, True, False, False, False]]
+    assert int(process.TopPLogitsWarper(mass)(None, z).isfinite().sum()) == 2
+
+
+def test_a_mass_of_one_keeps_every_token() -> None:
+    """Their sum may be rounded to more than 1 before the last of them."""
+    z = torch.randn(8, 60_000, generator=torch.Generator().manual_seed(0))
+    chances = z.softmax(-1).sort(descending=True).values
+    assert bool((chances.cumsum(-1) - chances >= 1).any())
+    assert bool((distribution(z, top_p=1.0) > 0).all())
+    assert torch.equal(distribution(z, top_p=1.0), distribution(z))
+    assert torch.equal(distribution(z, top_k=60_000), distribution(z))
+
+
+def test_a_cache_that_does_not_grow() -> None:
+    near = it.prefix(1) | it.window(3, 0)
+    net, plain = model(), model(attention=Attention(mask=near))
+    plain.load_state_dict(net.state_dict())
+    cache = net.new_cache(partial(WindowCache, 4, 1))
+    found = sample(net, PROMPTS, steps=12, top_k=1, cache=cache)
+    assert found == [greedy(plain, prompt, 12) for prompt in PROMPTS]
+    keys = cache.layers[0]._k
+    assert keys is not None and keys.shape[-2] <= 5
+
+
 def test_small_temperatures_and_half_types() -> None:
     z = torch.tensor([1e4, 1e4 - 1, -1e4])
     assert distribution(z, 1e-30).tolist() == [1, 0, 0]
@@ -141,7 +196,18 @@ def test_bad_input(as_users_call: None) -> None:
     with pytest.raises(ArgumentError, match=r"steps: expected prompt and steps within 6 positions"):
         sample(net, [[4, 5, 6]], steps=5)
     assert len(sample(net, [[4, 5, 6]], steps=4)[0]) == 4
-    for name, wrong in [("temperature", -1.0), ("top_k", 0), ("top_p", 0.0), ("steps", -1)]:
+    for name, value in [("temperature", "hot"), ("top_p", True), ("top_k", 2.5)]:
+        given: dict = {name: value}
+        with pytest.raises(KindError, match=rf"^{name}: expected an? .*; got {value!r}"):
+            distribution(torch.zeros(3), **given)
+    for bad in ([1.0, torch.nan], [torch.inf, 1.0], [-torch.inf, -torch.inf]):
+        with pytest.raises(ArgumentError, match=r"^logits: expected finite numbers, −inf for .*;"):
+            distribution(torch.tensor([[0.0, 1.0], bad]))
+    wrong: object
+    for name, wrong in [
+        ("temperature", -1.0), ("temperature", float("inf")), ("top_k", 0), ("top_p", 0.0),
+        ("top_p", 1.5), ("top_p", float("nan")), ("steps", -1),
+    ]:  # fmt: skip
         with pytest.raises(ArgumentError, match=rf"{name}: expected .*; got {wrong}"):
             sample(net, [[4]], **{"steps": 1, name: wrong})
     with pytest.raises(ArgumentError, match=r"ids: expected ids from 0 to 12; got 4 to 99"):

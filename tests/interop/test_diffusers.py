@@ -214,6 +214,7 @@ BLOCKS: dict[str, dict[str, Any]] = {
     "gelu": {"activation_fn": "gelu", "cross_attention_dim": C},
     "tanh gelu": {"activation_fn": "gelu-approximate"},
     "sigmoid gelu": {"activation_fn": "geglu-approximate"},
+    "silu": {"activation_fn": "linear-silu"},
     "swiglu": {"activation_fn": "swiglu", "ff_inner_dim": 10, "cross_attention_dim": K},
 }
 
@@ -316,6 +317,12 @@ def with_lora() -> nn.Module:
     return theirs
 
 
+def with_another_activation() -> nn.Module:
+    theirs: Any = BasicTransformerBlock(C, H, D, activation_fn="linear-silu")
+    theirs.ff.net[0].activation = nn.Mish()
+    return theirs
+
+
 ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "added keys": (
         lambda: made({"added_kv_proj_dim": 8}),
@@ -353,7 +360,8 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     ),
     "kind": (
         lambda: nn.Linear(2, 2), KindError,
-        "load: expected a module of type Attention or BasicTransformerBlock; got Linear.",
+        "load: expected a module of type Attention or BasicTransformerBlock or Transformer2DModel; "
+        "got Linear.",
     ),
     "adaptive": (
         lambda: BasicTransformerBlock(C, H, D, norm_type="ada_norm", num_embeds_ada_norm=3),
@@ -365,21 +373,24 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     ),
     "gated": (
         lambda: BasicTransformerBlock(C, H, D, cross_attention_dim=K, attention_type="gated"),
-        CheckpointError, "'fuser.alpha_attn', 'fuser.alpha_dense'",
+        ArgumentError, 'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI',
     ),
     "positions": (
         lambda: BasicTransformerBlock(
             C, H, D, positional_embeddings="sinusoidal", num_positional_embeddings=8
         ),
-        CheckpointError, "got 'pos_embed.pe' left over",
+        ArgumentError,
+        "BasicTransformerBlock.positional_embeddings: expected None; got 'sinusoidal'. Our layers "
+        "add no positions.",
     ),
     "final dropout": (
         lambda: BasicTransformerBlock(C, H, D, final_dropout=True, dropout=0.1),
         ArgumentError, "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1",
     ),
     "activation": (
-        lambda: BasicTransformerBlock(C, H, D, activation_fn="linear-silu"),
-        ArgumentError, "BasicTransformerBlock.activation_fn: expected one of GELU, Approximate",
+        with_another_activation, ArgumentError,
+        "BasicTransformerBlock.activation_fn: expected one of GELU, ApproximateGELU, GEGLU, "
+        "SwiGLU, LinearActivation of SiLU; got LinearActivation of Mish.",
     ),
 }  # fmt: skip
 

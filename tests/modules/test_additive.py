@@ -14,6 +14,7 @@ from torch import Tensor
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import AdditiveAttention, LuongAttention
+from intently.modules.additive import AttentionalVector
 
 C, K, A, S, T = 6, 8, 5, 7, 3
 LENGTHS = torch.tensor([7, 4])
@@ -81,6 +82,56 @@ def test_it_is_the_formula(name: str, padded: bool) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("name", ["additive", "general", "dot"])
+def test_the_attentional_vector_is_the_formula(name: str) -> None:
+    att = made(name)
+    vector = AttentionalVector(C, att.context_width).double()
+    h, states = draw(2, T, C), draw(2, S, att.context_width, seed=1)
+    memory = att.remember(states, LENGTHS)
+    context = att.attend(h, memory).dense() @ states
+    W = vector.join.weight
+    assert W.shape == (C, att.context_width + C) and len(list(vector.parameters())) == 1
+    pairs = zip(context.flatten(0, 1), h.flatten(0, 1))
+    rows = [torch.tanh(W @ torch.cat([c, x])) for c, x in pairs]
+    expected = torch.stack(rows).view(2, T, C)
+    found = vector(att(h, att.remember(states, LENGTHS)), h)
+    torch.testing.assert_close(found, expected)
+    inputs = [h, states, W]
+    up = torch.randn_like(found)
+    for one, other in zip(
+        torch.autograd.grad(found, inputs, up), torch.autograd.grad(expected, inputs, up)
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_decoder_with_input_feeding_learns_to_copy() -> None:
+    """Luong's decoder: the cell reads the word before and the attentional vector of that step."""
+    torch.manual_seed(0)
+    words, n = 6, 4
+    embed = torch.nn.Embedding(words, 16)
+    encoder = torch.nn.GRU(16, 16, batch_first=True)
+    cell = torch.nn.GRUCell(32, 16)
+    att, vector = LuongAttention(16, 16, "general"), AttentionalVector(16, 16)
+    out = torch.nn.Linear(16, words)
+    parts = torch.nn.ModuleList([embed, encoder, cell, att, vector, out])
+    optimiser = torch.optim.Adam(parts.parameters(), lr=0.02)
+    loss = torch.zeros(())
+    for _ in range(120):
+        source = torch.randint(1, words, (32, n))
+        states, last = encoder(embed(source))
+        memory, h, fed = att.remember(states), last[0], torch.zeros(32, 16)
+        before, loss = torch.zeros(32, dtype=torch.long), torch.zeros(())
+        for step in range(n):
+            h = cell(torch.cat([embed(before), fed], -1), h)
+            fed = vector(att(h[:, None], memory), h[:, None])[:, 0]
+            before = source[:, step]
+            loss = loss + torch.nn.functional.cross_entropy(out(fed), before) / n
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert float(loss.detach()) < 0.2
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", MAKE)
 def test_keys_are_projected_once_and_rows_can_be_picked(name: str) -> None:
@@ -135,6 +186,7 @@ def test_one_graph() -> None:
     torch.testing.assert_close(compiled(q, states), f(q, states))
 
 
+VECTOR = AttentionalVector(C, K)
 ATT = AdditiveAttention(C, K, A)
 MEMORY = ATT.remember(torch.zeros(2, S, K))
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
@@ -183,6 +235,27 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: LuongAttention(C, C, "mlp"), ArgumentError,  # type: ignore[arg-type]
         "score: expected \"dot\", \"general\" or \"concat\"; got 'mlp'.",
+    ),
+    (
+        lambda: AttentionalVector(C, 0), ArgumentError,
+        "context_width: expected a width ≥ 1; got 0.",
+    ),
+    (
+        lambda: VECTOR(torch.zeros(2, 1, K), torch.zeros(2, C)), ArgumentError,
+        "query: expected shape (b, t, c=6); got shape (2, 6).",
+    ),
+    (
+        lambda: VECTOR(torch.zeros(2, 3, K), torch.zeros(2, 1, C)), ArgumentError,
+        "context: expected shape (b=2, t=1, k=8); got shape (2, 3, 8). It belongs to another step "
+        "or batch.",
+    ),
+    (
+        lambda: VECTOR(torch.zeros(2, 1, K).long(), torch.zeros(2, 1, C)), KindError,
+        "context: expected a floating-point tensor (b, t, width); got dtype torch.int64.",
+    ),
+    (
+        lambda: VECTOR(torch.zeros(2, 1, K), torch.zeros(2, 1, C).double()), KindError,
+        "query: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu.",
     ),
     (
         lambda: LuongAttention(C, C, hidden=3), ArgumentError,

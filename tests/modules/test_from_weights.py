@@ -215,6 +215,22 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         made(layout="list of heads", q=[draw(3, 8), (draw(3, 8), draw(3))]), ArgumentError,
         "q: expected a bias for every head or for none; got 1.",
     ),
+    (made(layout="h d", heads="2"), KindError, "heads: expected an int ≥ 1; got '2'."),
+    (
+        made(layout="list of heads", q=[draw(4, 8)] * 2, k=[draw(4, 8)] * 2, v=[draw(4, 8)] * 2,
+             kv_heads=1), ArgumentError,
+        "kv_heads: expected 2, as long as the list k; got 1.",
+    ),
+    (
+        made(layout="list of heads", q=[draw(4, 8)] * 2, k=[draw(4, 8)] * 2, v=[draw(4, 8)] * 2,
+             out=[]), ArgumentError,
+        "out: expected 2 heads of one shape (c, e), as many as q; got an empty list.",
+    ),
+    (
+        made(layout="list of heads", q=[draw(4, 8)] * 2, k=[draw(4, 8)] * 2, v=[draw(4, 8)] * 2,
+             out=[draw(3, 4), draw(4, 4)]), ArgumentError,
+        "out: expected 2 heads of one shape (c, e), as many as q; got (3, 4), (4, 4).",
+    ),
 ]  # fmt: skip
 
 

@@ -63,7 +63,7 @@ def test_it_is_described() -> None:
 
 @pytest.mark.usefixtures("as_users_call")
 def test_errors() -> None:
-    with pytest.raises(ArgumentError, match="head_width: expected a width ≥ 1; got 0"):
+    with pytest.raises(ArgumentError, match="head_width: expected an int ≥ 1; got 0"):
         AttentionHead(8, 0)
     with pytest.raises(ArgumentError, match=r"x: expected shape \(b, t, c=8\); got shape \(5, 8\)"):
         AttentionHead(8, 4)(torch.zeros(5, 8))

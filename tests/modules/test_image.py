@@ -206,14 +206,18 @@ def test_an_image_attention_is_that_of_diffusers() -> None:
 def test_the_matrices_of_a_spatial_transformer_are_what_its_layers_multiply() -> None:
     block = SpatialTransformer(8, 2, 4, depth=2, context_width=6).eval()
     x, words = torch.randn(1, 8, 3, 3), torch.randn(1, 5, 6)
-    mask = it.padding(torch.tensor([3]))
-    found = block.attentions(x, words, context_mask=mask)
+    options: dict[str, Any] = {
+        "mask": it.grid(3, 3, 1),
+        "context_mask": it.padding(torch.tensor([3])),
+    }
+    found = block.attentions(x, words, **options)
     assert {name: A.shape for name, A in found.items()} == {
         f"layers.{i}.{kind}": (1, 2, 9, n)
         for i in (0, 1)
         for kind, n in (("self", 9), ("cross", 5))
     }
     assert not found["layers.1.cross"].mass([3, 4]).any()
+    assert not found["layers.1.self"][0, :, 0, 8].any()
     calls: dict[str, tuple[Any, Any]] = {}
     for name, module in block.named_modules():
         if name.endswith("_attention"):
@@ -223,11 +227,23 @@ def test_the_matrices_of_a_spatial_transformer_are_what_its_layers_multiply() ->
                 ),
                 with_kwargs=True,
             )
-    block(x, words, context_mask=mask)
+    block(x, words, **options)
     for name, A in found.items():
         module: Any = block.get_submodule(f"{name}_attention")
         args, options = calls[f"{name}_attention"]
         torch.testing.assert_close(A.dense(), module.attend(*args, **options).dense())
+
+
+def test_pixels_attend_their_neighbours_by_a_mask_given_or_owned() -> None:
+    near, x, words = it.grid(3, 4, 1), torch.randn(2, 8, 3, 4), torch.randn(2, 5, 6)
+    for context_width, context in ((None, None), (6, words)):
+        given = SpatialTransformer(8, 2, 4, depth=2, context_width=context_width)
+        owned = SpatialTransformer(
+            8, 2, 4, depth=2, context_width=context_width, attention=Attention(mask=near)
+        )
+        owned.load_state_dict(given.state_dict())
+        torch.testing.assert_close(given(x, context, mask=near), owned(x, context))
+        assert not torch.allclose(given(x, context), owned(x, context))
 
 
 def test_dropout_acts_while_training_only() -> None:

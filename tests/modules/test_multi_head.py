@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import intently as it
+from intently.biases import Bias
 from intently.errors import ArgumentError, KindError
-from intently.modules import KeyValueCache, MultiHeadAttention, Projections
+from intently.modules import Attention, KeyValueCache, MultiHeadAttention, Projections
 
 C, H = 12, 3
 
@@ -303,7 +304,44 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: MultiHeadAttention(12, 0), ArgumentError,
-        "heads: expected a divisor of width=12; got 0.",
+        "heads: expected an int ≥ 1; got 0.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, cast(Any, 4.0)), KindError,
+        "heads: expected an int ≥ 1; got 4.0.",
+    ),
+    (lambda: MultiHeadAttention(0, 4), ArgumentError, "width: expected an int ≥ 1; got 0."),
+    (
+        lambda: MultiHeadAttention(12, 4, head_widths=cast(Any, 3)), ArgumentError,
+        "head_widths: expected two widths (d, e) ≥ 1; got 3.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4, context_width=0), ArgumentError,
+        "context_width: expected an int ≥ 1; got 0.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4, attention=cast(Any, it.causal())), KindError,
+        "attention: expected intently.modules.Attention(…); got _Causal.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4, projections=cast(Any, True)), KindError,
+        "projections: expected intently.modules.Projections(…); got bool.",
+    ),
+    (lambda: Projections(out_width=0), ArgumentError, "out_width: expected an int ≥ 1; got 0."),
+    (
+        lambda: MultiHeadAttention(12, 4, dropout=cast(Any, "a")), ArgumentError,
+        "dropout: expected a probability in [0, 1); got 'a'.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), cache=cast(Any, [])), KindError,
+        "cache: expected a KeyValueCache, WindowCache or FixedCache; got list.",
+    ),
+    (
+        lambda: MultiHeadAttention(12, 4)(
+            torch.ones(2, 5, 12), mask=torch.ones(5, 5, device="meta") > 0
+        ), KindError,
+        "mask: expected a boolean tensor on the device of q, cpu; got one on meta. Move it once "
+        "with .to(…), not in every call.",
     ),
     (
         lambda: MultiHeadAttention(12, 4, kv_heads=3), ArgumentError,
@@ -315,7 +353,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: MultiHeadAttention(12, 4, head_widths=(0, 3)), ArgumentError,
-        "head_widths: expected two widths (d, e) ≥ 1; got (0, 3).",
+        "head_widths: expected an int ≥ 1; got 0.",
     ),
     (
         lambda: MultiHeadAttention(12, 4)(torch.ones(5, 12)), ArgumentError,
@@ -368,3 +406,11 @@ def test_errors(call: Callable[[], object], kind: type[Exception], text: str) ->
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value).startswith(text), str(caught.value)
+
+
+def test_the_options_move_with_the_block() -> None:
+    options = Attention(bias=torch.ones(5, 5), mask=torch.ones(5, 5) > 0)
+    layer = MultiHeadAttention(12, 4, attention=options).half()
+    assert isinstance(layer.attention.bias, Bias) and layer.attention.bias is layer.bias
+    assert layer.attention.bias.tensors()[0].dtype is torch.float16
+    assert options.bias.dtype is torch.float32  # pyright: ignore

@@ -45,13 +45,15 @@ def sample(
     top_p: float | None = None,
     stop: int | None = None,
     generator: torch.Generator | None = None,
+    cache: Any = None,
 ) -> list[list[int]]:
     """Return for each prompt the ``steps`` tokens that follow it, drawn from `distribution`.
 
     ``prompts`` are token ids, at least one each, of any lengths. With ``stop`` a row ends before
     that token. ``temperature`` 0 takes the likeliest token always. The model is put into evaluation
-    mode, and back; keys and values are cached, so each token costs one step. ``generator`` stands
-    on the device of the model.
+    mode, and back; keys and values are cached, so each token costs one step: in ``cache``, an empty
+    one, where the model's own would grow too large. ``generator`` stands on the device of the
+    model.
 
     Raises `ArgumentError` for prompts without tokens, numbers out of range, and texts longer than
     the model's positions; `KindError` for what are no ids.
@@ -75,7 +77,8 @@ def sample(
         return [[] for _ in rows]
     module: Any = model
     with _evaluating(module):
-        drawn = _draw(model, rows, steps, (temperature, top_k, top_p), stop, generator)
+        cache = model.new_cache() if cache is None else cache
+        drawn = _draw(model, rows, steps, (temperature, top_k, top_p), stop, generator, cache)
     found = torch.stack(drawn, 1).tolist()
     return [ids[: ids.index(stop)] if stop in ids else ids for ids in found]
 
@@ -87,10 +90,10 @@ def _draw(
     how: tuple[float, int | None, float | None],
     stop: int | None,
     generator: torch.Generator | None,
+    cache: Any,
 ) -> list[Tensor]:
     """Draw the tokens (b,) of each step."""
     device, lengths = model.output_weight.device, [len(row) for row in rows]
-    cache = model.new_cache()
     hidden = model.hidden(_padded(rows, lengths).to(device), cache)
     ends = torch.tensor(lengths, device=device)
     last = hidden[torch.arange(len(rows), device=device), ends - 1]
@@ -118,7 +121,14 @@ def distribution(
 
     softmax(logits / ``temperature``), of which the ``top_k`` likeliest tokens are kept, then the
     fewest of these whose mass is at least ``top_p``; of equal ones those with the lower ids. What
-    is kept is scaled to sum to 1. Half types are computed in float32.
+    is kept is scaled to sum to 1. A ``top_k`` of the vocabulary or more, and a ``top_p`` of 1, keep
+    every token. Half types are computed in float32, masses added up in float64.
+
+    It is what the warpers of transformers make of the same three numbers, but that their top-k
+    keeps all tokens that equal the k-th, and that their top-p leaves ties to an unstable sort.
+
+    Raises `ArgumentError` for numbers out of range and for logits that leave no token (NaN, +inf,
+    or −inf for all), `KindError` for what are no numbers.
 
     Source: top-k of Fan et al. 2018, "Hierarchical Neural Story Generation", section 5.4; top-p of
     Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
@@ -134,19 +144,33 @@ def distribution(
         temperature, top_k = 1.0, 1
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
     z = (z - z.amax(-1, keepdim=True)) / temperature  # small temperatures overflow without
+    _check_logits(z)
     ordered = z.sort(dim=-1, descending=True, stable=True)
     chances = torch.softmax(ordered.values, -1)
     if top_k is not None and top_k < chances.shape[-1]:
         chances[..., top_k:] = 0
         chances = chances / chances.sum(-1, keepdim=True)
-    if top_p is not None:
-        before = chances.cumsum(-1) - chances
-        chances = chances * (before < top_p)
+    if top_p is not None and top_p < 1:
+        mass = chances.double()
+        chances = chances * (mass.cumsum(-1) - mass < top_p)
         chances = chances / chances.sum(-1, keepdim=True)
     return torch.empty_like(chances).scatter_(-1, ordered.indices, chances)
 
 
+def _check_logits(z: Tensor) -> None:
+    """Raise where a row, its maximum taken off, has NaN; asked where that stops no accelerator."""
+    if z.device.type == "cpu" and not torch.compiler.is_compiling() and bool(z.isnan().any()):
+        raise build(
+            ArgumentError, "logits", "finite numbers, −inf for tokens that may not follow",
+            "NaN or +inf, or −inf for every token of a row", "the model has diverged or overflows",
+            "look at its weights, or compute in a wider dtype",
+        )  # fmt: skip
+
+
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
+    for name, value in (("temperature", temperature), ("top_p", 1 if top_p is None else top_p)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise build(KindError, name, "a number", repr(value))
     if not (math.isfinite(temperature) and temperature >= 0):
         raise build(ArgumentError, "temperature", "a finite number ≥ 0", temperature)
     if top_k is not None:

@@ -12,9 +12,10 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.modules import MultiHeadAttention
+from intently.modules.loading import AllOrNothing
 
 
-class AroundAttention(nn.Module):
+class AroundAttention(AllOrNothing):
     """Attention with what diffusers puts around it, for steps (b, t, c) or an image.
 
     y = (x + dropout(attention(norm(x), context_norm(context)))) / divisor, without x where

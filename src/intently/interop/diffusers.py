@@ -7,7 +7,10 @@ Where diffusers differs from us in use:
   both: True attends;
 * ``dropout`` acts on the output of `Attention`, not on the weights;
 * what a module computes hangs on its processor, so `load` refuses those it does not know. Biases
-  are read from the projections: the constructor's ``bias`` says nothing about the output's.
+  are read from the projections: the constructor's ``bias`` says nothing about the output's;
+* ``upcast_attention`` is heeded by some processors; ours sums half types in float32 always;
+* `Transformer2DModel` gives an output object, the image in its ``sample``, and attends the pixels
+  or nothing where it was made for a context and gets none; ours gives the image, or refuses.
 
 Weights are copied, with their dtype and device; train or eval mode is kept.
 """
@@ -20,7 +23,7 @@ from torch import nn
 
 from intently.interop.around import AroundAttention
 from intently.interop.diffusers_processor import IntentlyAttnProcessor, register, unregister
-from intently.interop.diffusers_reading import attention, layer
+from intently.interop.diffusers_reading import attention, layer, spatial
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.modules import MultiHeadAttention
 from intently.modules.image import ImageAttention
@@ -28,19 +31,22 @@ from intently.modules.image import ImageAttention
 if TYPE_CHECKING:
     from diffusers.models.attention import BasicTransformerBlock
     from diffusers.models.attention_processor import Attention as TheirAttention
+    from diffusers.models.transformers.transformer_2d import Transformer2DModel
 
 
 __all__ = ["AroundAttention", "IntentlyAttnProcessor", "dump", "load", "register", "unregister"]
 
 
-def load(foreign: TheirAttention | BasicTransformerBlock) -> nn.Module:
+def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -> nn.Module:
     """Return our block with the weights of diffusers', in the same train or eval mode.
 
     An `Attention` becomes a `MultiHeadAttention`; with a group norm before it, as for images, an
     `ImageAttention`; with a norm of the context, dropout, a residual or a divisor beside, an
     `AroundAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
-    whose states are the context. Raises `KindError` for other modules, `ArgumentError` for options
-    that ours cannot have and `CheckpointError` naming parameters left over.
+    whose states are the context; a `Transformer2DModel` of images, as U-Nets hold many, a
+    `SpatialTransformer`. The module is read and left as it is. Raises `KindError` for others,
+    `ArgumentError` for options that ours cannot have, `CheckpointError` naming parameters left
+    over.
 
     >>> import torch
     >>> from diffusers.models.attention_processor import Attention
@@ -50,10 +56,13 @@ def load(foreign: TheirAttention | BasicTransformerBlock) -> nn.Module:
     """
     from diffusers.models.attention import BasicTransformerBlock
     from diffusers.models.attention_processor import Attention as TheirAttention
+    from diffusers.models.transformers.transformer_2d import Transformer2DModel
 
-    check_kind(foreign, TheirAttention, BasicTransformerBlock, verb="load")
+    check_kind(foreign, TheirAttention, BasicTransformerBlock, Transformer2DModel, verb="load")
     weights = Weights.of(foreign)
-    if isinstance(foreign, BasicTransformerBlock):
+    if isinstance(foreign, Transformer2DModel):
+        made = spatial(foreign, weights)
+    elif isinstance(foreign, BasicTransformerBlock):
         made = layer(foreign, weights)
     else:
         made = attention(foreign, weights)

@@ -22,7 +22,7 @@ from intently.modules import (
     MultiHeadAttention,
     Projections,
 )
-from intently.modules.image import ImageAttention
+from intently.modules.image import ImageAttention, SpatialTransformer
 
 if TYPE_CHECKING:
     from diffusers.models.attention import BasicTransformerBlock
@@ -150,6 +150,15 @@ def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | Dec
     for option in ("only_cross_attention", "double_self_attention"):
         if getattr(theirs, option):
             refuse(name, option, "False", True, "our layers attend themselves, then a context")
+    if theirs.pos_embed is not None:
+        refuse(name, "positional_embeddings", "None", repr(theirs.positional_embeddings),
+               "our layers add no positions")  # fmt: skip
+    if hasattr(theirs, "fuser"):
+        refuse(name, "attention_type", '"default"', "a fuser (GLIGEN)",
+               "it needs objects as another input")  # fmt: skip
+    if theirs._chunk_size is not None:
+        refuse(name, "set_chunk_feed_forward", "None", theirs._chunk_size,
+               "ours computes the feed-forward in one piece")  # fmt: skip
     heads: dict[str, Any] = {"self": attention(theirs.attn1, weights.within("attn1"))}
     norms = {"self_norm": _norm(theirs.norm1, weights.within("norm1"))}
     if theirs.attn2 is not None:
@@ -178,12 +187,15 @@ _ACTIVATIONS: dict[str, tuple[type[FeedForward | GatedFeedForward], Any]] = {
     "ApproximateGELU": (FeedForward, lambda x: x * torch.sigmoid(1.702 * x)),
     "GEGLU": (GatedFeedForward, F.gelu),
     "SwiGLU": (GatedFeedForward, F.silu),
+    "LinearActivation of SiLU": (FeedForward, F.silu),
 }
 
 
 def _feed_forward(net: Any, weights: Weights) -> FeedForward | GatedFeedForward:
     first, last = net[0], net[2]
     name = type(first).__name__
+    if name == "LinearActivation":
+        name += f" of {type(first.activation).__name__}"
     if name not in _ACTIVATIONS:
         refuse("BasicTransformerBlock", "activation_fn", f"one of {', '.join(_ACTIVATIONS)}", name,
                "what it computes is not known")  # fmt: skip
@@ -204,3 +216,42 @@ def _feed_forward(net: Any, weights: Weights) -> FeedForward | GatedFeedForward:
         ),
         tensors,
     )
+
+
+def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
+    """Read a `Transformer2DModel` of images: its norm, its projections, its layers."""
+    from diffusers.models.attention import BasicTransformerBlock
+
+    name = type(theirs).__name__
+    for option, kind in (("patch_size", "patches"), ("num_vector_embeds", "vectorized")):
+        if getattr(theirs, f"is_input_{kind}"):
+            refuse(name, option, "None", theirs.config[option],
+                   "our block takes images as they are")  # fmt: skip
+    c, width = theirs.in_channels, theirs.inner_dim
+    if theirs.out_channels != c:
+        refuse(name, "out_channels", f"in_channels={c}", theirs.out_channels,
+               "the image is added to the output")  # fmt: skip
+    norm = _norm(theirs.norm, weights.within("norm"))
+    project_in = _projection(theirs.proj_in, (c, width), weights.within("proj_in"))
+    layers, context_width = [], None
+    for i, block in enumerate(theirs.transformer_blocks):
+        part = weights.within(f"transformer_blocks.{i}")
+        check_kind(block, BasicTransformerBlock, verb=f"load({part.source})")
+        layers.append(layer(block, part))
+        part.finish()
+        context_width = None if block.attn2 is None else block.attn2.to_k.in_features
+    project_out = _projection(theirs.proj_out, (width, c), weights.within("proj_out"))
+    with torch.device("meta"):
+        made = SpatialTransformer(c, 1, 1, depth=0, context_width=context_width)
+    assert norm is not None
+    made.norm, made.layers = norm, nn.ModuleList(layers)
+    made.project_in, made.project_out = project_in, project_out
+    return made
+
+
+def _projection(theirs: nn.Module, widths: tuple[int, int], weights: Weights) -> nn.Linear:
+    """A linear map, which diffusers also writes as a convolution of single pixels."""
+    check_kind(theirs, nn.Linear, nn.Conv2d, verb=f"load({weights.source})")
+    weight, bias = weights.take("weight").flatten(1), weights.optional("bias")
+    weights.finish()
+    return fill(lambda: nn.Linear(*widths, bias is not None), {"weight": weight, "bias": bias})

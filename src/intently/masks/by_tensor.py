@@ -30,6 +30,11 @@ class Allowed(Mask):
         return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
+        if self.tensor.device != g.device:
+            raise build(
+                KindError, "mask", f"a boolean tensor on the device of q, {g.device}",
+                f"one on {self.tensor.device}", fix="move it once with .to(…), not in every call",
+            )  # fmt: skip
         check_broadcast(self.tensor, g, "mask")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
@@ -54,7 +59,7 @@ class Allowed(Mask):
         return None if t == s == 1 else (s if t == 1 else t, t if s == 1 else s)
 
     def _two_axes(self, g: Geometry) -> Tensor:
-        x = self.tensor.to(g.device)
+        x = self.tensor
         return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
 
     def __repr__(self) -> str:

@@ -133,6 +133,13 @@ def whole_number(value: int, name: str, least: int) -> int:
     return value
 
 
+def probability(value: float, name: str) -> float:
+    """Return a number in [0, 1), or raise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise build(ArgumentError, name, "a probability in [0, 1)", repr(value))
+    return value
+
+
 def integers(tensor: Any, name: str) -> Tensor:
     """Return a tensor of integers; lists are welcome."""
     if not isinstance(tensor, Tensor):

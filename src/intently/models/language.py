@@ -10,19 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, build
 from intently.masks import as_mask, causal
-from intently.matrix import LazyMatrix
+from intently.models.attended import attended
 from intently.models.layers import FOURFOLD, Factory
 from intently.models.transformer import _check_ids
 from intently.modules.blocks import EncoderLayer
-from intently.modules.caches import KeyValueCache
+from intently.modules.caches import KeyValueCache, WindowCache
+from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.projected import Projections
@@ -71,10 +74,12 @@ class LanguageOptions:
 
 
 class LanguageCache:
-    """The key/value caches of every layer of a `LanguageModel`."""
+    """The key/value caches of every layer of a `LanguageModel`, each made by ``make``."""
 
-    def __init__(self, layers: int) -> None:
-        self.layers = tuple(KeyValueCache() for _ in range(layers))
+    def __init__(
+        self, layers: int, make: Callable[[], KeyValueCache | WindowCache] = KeyValueCache
+    ) -> None:
+        self.layers = tuple(make() for _ in range(layers))
 
     @property
     def offset(self) -> int | Tensor:
@@ -92,7 +97,7 @@ class LanguageCache:
             layer.reorder(index)
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(AllOrNothing):
     """Token ids (b, t) in, logits (b, t, V) of the token after each of them out.
 
     >>> model = LanguageModel(LanguageOptions(vocabulary=20))
@@ -157,23 +162,25 @@ class LanguageModel(nn.Module):
             x = layer(x, cache=None if cache is None else cache.layers[i])
         return self.norm(x)
 
-    def new_cache(self) -> LanguageCache:
-        """Return an empty cache for `forward`, one token or many at a time."""
-        return LanguageCache(self.options.layers)
+    def new_cache(
+        self, make: Callable[[], KeyValueCache | WindowCache] = KeyValueCache
+    ) -> LanguageCache:
+        """Return an empty cache for `forward`, one token or many at a time.
+
+        ``make`` makes that of a layer: ``partial(WindowCache, 128, sinks=4)`` does not grow.
+        """
+        return LanguageCache(self.options.layers, make)
 
     @torch.no_grad()
-    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, LazyMatrix]:
+    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Matrix]:
         """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
 
         Row i is the step that reads ``ids[:, i]`` and says what follows.
         """
-        found: dict[str, LazyMatrix] = {}
-        x = self._embed(ids, 0)
-        for i, layer in enumerate(self.decoder):
-            assert isinstance(layer, EncoderLayer)
-            found[f"decoder.{i}.self"] = layer.self_attention.attend(layer.self_norm(x))
-            x = layer(x)
-        return found
+        blocks: Any = [
+            (f"decoder.{i}.self", layer.self_attention) for i, layer in enumerate(self.decoder)
+        ]
+        return attended(blocks, lambda: self.hidden(ids))
 
     def _embed(self, ids: Tensor, offset: int | Tensor) -> Tensor:
         _check_ids(ids, "ids", self.options.vocabulary)

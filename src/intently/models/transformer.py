@@ -15,11 +15,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention import Attention, attend
+from intently.attention import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.masks import Mask, causal, padding
+from intently.models.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches import FixedCache, KeyValueCache
+from intently.modules.loading import AllOrNothing
 from intently.positions import sinusoidal
 
 
@@ -135,7 +137,7 @@ def _unfold(q: Tensor, rows: int) -> Tensor:
     return q.transpose(1, 2).reshape(rows, -1, q.shape[1], q.shape[3]).transpose(1, 2)
 
 
-class Transformer(nn.Module):
+class Transformer(AllOrNothing):
     """Encoder–decoder Transformer: token ids in, logits of the next target token out.
 
     >>> model = Transformer(TransformerOptions(source_vocabulary=20, target_vocabulary=30))
@@ -257,21 +259,24 @@ class Transformer(nn.Module):
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
         Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
-        matrix is the step that reads ``target[:, i]`` and produces the token after it.
+        matrix is the step that reads ``target[:, i]`` and produces the token after it. They are
+        what `forward` of the same arguments multiplies, whatever the options of the layers.
         """
-        read, written = self.new_encoder_cache(), self.new_cache(keep_queries=True)
-        memory = self.encode(source, lengths, read)
-        self.hidden(target, memory, written)
-        found: dict[str, Attention] = {}
-        for name, (q, k) in read.history.items():
-            found[name] = attend(q, k, mask=memory.mask)
-        cross_keys = written.cross_keys
-        for name, [(q, k)] in written.history.items():
-            if k is None:
-                found[name] = attend(q, cross_keys[name], mask=memory.mask)
-            else:
-                found[name] = attend(q, k, mask=causal())
-        return found
+        blocks = [
+            (f"{side}.{i}.{name.removesuffix('_attention')}", block)
+            for side, layers in (("encoder", self.encoder), ("decoder", self.decoder))
+            for i, layer in enumerate(layers)
+            for name, block in layer.named_children()
+            if name in ("self_attention", "cross_attention")
+        ]
+
+        def run() -> None:
+            memory = self.encode(source, lengths)
+            rows = torch.arange(len(source), device=source.device)
+            beams = max(1, len(target) // max(1, len(source)))
+            self.hidden(target, memory.expand(rows.repeat_interleave(beams)))
+
+        return attended(blocks, run)
 
     def _embed(self, embedding: nn.Module, ids: Tensor, offset: int) -> Tensor:
         last = offset + ids.shape[1]

@@ -7,16 +7,19 @@ at Scale", section 3.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.matrix import LazyMatrix
+from intently.models.attended import attended
 from intently.models.layers import FOURFOLD, Factory
 from intently.modules.blocks import EncoderLayer
+from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.projected import Projections
@@ -61,7 +64,7 @@ class VisionOptions:
         return (height // self.patch) * (width // self.patch)
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(AllOrNothing):
     """Images (b, c, height, width) in, logits (b, classes) out.
 
     Each patch is projected to the width c, a class token is put before them, learned positions are
@@ -109,18 +112,15 @@ class VisionTransformer(nn.Module):
         return self.norm(x)
 
     @torch.no_grad()
-    def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, LazyMatrix]:
+    def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Matrix]:
         """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches): "encoder.0.self", …
 
         Row and column 0 belong to the class token, the others to the patches, row after row.
         """
-        found: dict[str, LazyMatrix] = {}
-        x = self._embed(images)
-        for i, layer in enumerate(self.encoder):
-            assert isinstance(layer, EncoderLayer)
-            found[f"encoder.{i}.self"] = layer.self_attention.attend(layer.self_norm(x))
-            x = layer(x)
-        return found
+        blocks: Any = [
+            (f"encoder.{i}.self", layer.self_attention) for i, layer in enumerate(self.encoder)
+        ]
+        return attended(blocks, lambda: self.hidden(images))
 
     def _embed(self, images: Tensor) -> Tensor:
         o = self.options

@@ -7,6 +7,7 @@ from intently.modules.convolution import ConvolutionAsAttention, convolution_as_
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.head import AttentionHead
 from intently.modules.image import ChannelNorm, ImageAttention, SpatialTransformer, group_norm
+from intently.modules.layout import by_columns
 from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
@@ -35,6 +36,7 @@ __all__ = [
     "Sinks",
     "SpatialTransformer",
     "WindowCache",
+    "by_columns",
     "convolution_as_attention",
     "group_norm",
 ]

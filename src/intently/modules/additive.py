@@ -58,9 +58,7 @@ class _Recurrent(nn.Module):
 
     def __init__(self, width: int, context_width: int, dropout: float) -> None:
         super().__init__()
-        for name, size in (("width", width), ("context_width", context_width)):
-            if size < 1:
-                raise build(ArgumentError, name, "a width ≥ 1", size)
+        _check_widths(width, context_width)
         if not 0 <= dropout < 1:
             raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
         self.width, self.context_width, self.dropout = width, context_width, dropout
@@ -104,12 +102,7 @@ class _Recurrent(nn.Module):
         return attend(q, memory.keys, score=score, scale=1.0, mask=memory.mask, dropout=dropout)
 
     def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
-        if not (isinstance(x, Tensor) and x.is_floating_point()):
-            got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise build(KindError, name, f"a floating-point tensor (b, {steps}, width)", got)
-        weight = next(self.parameters(), None)
-        if weight is not None:
-            check_dtype(x, name, weight)
+        _check_floats(x, name, steps, next(self.parameters(), None))
         if x.ndim != 3 or x.shape[-1] != width:
             letter = "c" if name == "query" else "k"
             raise build(
@@ -166,7 +159,8 @@ class LuongAttention(_Recurrent):
     "dot" between different widths.
 
     Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
-    Translation", section 3.1, equation 8.
+    Translation", section 3.1, equation 8. It gives the context c of that paper; what its decoder
+    predicts from is `AttentionalVector`.
 
     >>> att = LuongAttention(16, 24, "general")
     >>> att(torch.zeros(2, 1, 16), att.remember(torch.zeros(2, 7, 24))).shape
@@ -210,6 +204,60 @@ class LuongAttention(_Recurrent):
         if self.score != "concat":
             return query, None
         return self.query(query), Energies(self.energy)
+
+
+class AttentionalVector(nn.Module):
+    """tanh(W [c; h]) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
+
+    Luong's decoder predicts the next word from it, and with input feeding also reads it beside the
+    next word. W is (c, k + c), the columns of the context first, without bias. Raises
+    `ArgumentError` for widths < 1 and for other shapes, `KindError` for another dtype or device.
+
+    Source: Luong et al. 2015, equation 5; input feeding in section 3.3.
+
+    >>> att, vector = LuongAttention(16, 24, "general"), AttentionalVector(16, 24)
+    >>> states, h = torch.zeros(2, 7, 24), torch.zeros(2, 1, 16)
+    >>> vector(att(h, att.remember(states)), h).shape
+    torch.Size([2, 1, 16])
+    """
+
+    def __init__(self, width: int, context_width: int) -> None:
+        super().__init__()
+        _check_widths(width, context_width)
+        self.width, self.context_width = width, context_width
+        self.join = nn.Linear(context_width + width, width, bias=False)
+        _draw(self.join)
+
+    def forward(
+        self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]
+    ) -> Float[Tensor, "b t c"]:
+        """Return the attentional vectors (b, t, c) of contexts and the states that took them."""
+        for x, name in ((query, "query"), (context, "context")):
+            _check_floats(x, name, "t", self.join.weight)
+        if query.ndim != 3 or query.shape[-1] != self.width:
+            raise build(ArgumentError, "query", f"shape (b, t, c={self.width})", shape_of(query))
+        b, t, _ = query.shape
+        if tuple(context.shape) != (b, t, self.context_width):
+            expected = f"shape (b={b}, t={t}, k={self.context_width})"
+            raise build(
+                ArgumentError, "context", expected, shape_of(context),
+                "it belongs to another step or batch",
+            )  # fmt: skip
+        return torch.tanh(self.join(torch.cat([context, query], -1)))
+
+
+def _check_widths(width: int, context_width: int) -> None:
+    for name, size in (("width", width), ("context_width", context_width)):
+        if size < 1:
+            raise build(ArgumentError, name, "a width ≥ 1", size)
+
+
+def _check_floats(x: Tensor, name: str, steps: str, weight: Tensor | None) -> None:
+    if not (isinstance(x, Tensor) and x.is_floating_point()):
+        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise build(KindError, name, f"a floating-point tensor (b, {steps}, width)", got)
+    if weight is not None:
+        check_dtype(x, name, weight)
 
 
 def _draw(*parts: nn.Linear | nn.Parameter) -> None:

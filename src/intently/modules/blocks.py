@@ -17,12 +17,13 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward
+from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 
 Norm = Literal["pre", "post"]
 
 
-class _Residual(nn.Module):
+class _Residual(AllOrNothing):
     """x + f(norm(x)), or norm(x + f(x))."""
 
     def __init__(self, norm: Norm, dropout: float) -> None:

@@ -14,6 +14,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, is_plain_causal, prefix, window
 from intently.masks.geometry import integers, whole_number
 from intently.modules.kept import KeptBias, KeptMask, Written, at_places, standing
+from intently.modules.kept_rows import RowsBias, RowsMask, row_places
 
 
 class KeyValueCache:
@@ -107,20 +108,9 @@ class KeyValueCache:
 
         Raises `ArgumentError` for more steps than there are.
         """
-        rows = 0 if self._k is None else self._k.shape[0]
-        each = torch.tensor([length] * rows) if isinstance(length, int) else length
-        each = integers(each, "length")
-        if tuple(each.shape) != (rows,):
-            raise build(ArgumentError, "length", f"an int, or shape (b={rows},)", shape_of(each))
-        if self._k is None or self._v is None or not rows:
+        here = _cropped(length, self._k, self.length, self.lengths)
+        if self._k is None or self._v is None or not len(here):
             return
-        here = each.to(self._k.device)
-        held = torch.full_like(here, self.length) if self.lengths is None else self.lengths
-        if bool(((here > held) | (here < 0)).any()):
-            raise build(
-                ArgumentError, "length", f"at most the steps there are, {held.tolist()}",
-                here.tolist(),
-            )  # fmt: skip
         self.length = int(here.max())
         self.lengths = None if int(here.min()) == self.length else here
         if self.size is None:  # so that the next step copies, and spares what was handed out
@@ -143,7 +133,8 @@ class WindowCache:
 
     The step itself is one of the ``window``. Its steps are the rows of the whole pass under the
     mask ``causal() & (prefix(sinks) | window(window − 1, 0))``: positions and biases are those of
-    the whole text.
+    the whole text. Rows may have different lengths, as in `KeyValueCache`; each then keeps its own
+    first and last steps.
 
     Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks",
     section 3.2.
@@ -158,44 +149,73 @@ class WindowCache:
     def __init__(self, window: int, sinks: int = 0, *, keep_queries: bool = False) -> None:
         self.window, self.sinks = whole_number(window, "window", 1), whole_number(sinks, "sinks", 0)
         self.length = 0
-        """Steps so far, forgotten ones included."""
+        """Steps so far, forgotten ones included; those of the longest row."""
+        self.lengths: Tensor | None = None
+        """Steps of each row (b,), None while all rows have the same."""
         self.keep_queries = keep_queries
         self.history: list[tuple[Tensor, Tensor]] = []
         """One (queries, new keys) a call of the module."""
         self._k: Tensor | None = None
         self._v: Tensor | None = None
         self._first = self._last = 0
+        self._held: Tensor | None = None
+        """Keys of each row (b,) in the buffer, where rows have different lengths."""
 
     @property
-    def offset(self) -> int:
-        """Where the next step stands."""
-        return self.length
+    def offset(self) -> int | Tensor:
+        """Where the next step stands: a number, or (b,) where rows differ."""
+        return self.length if self.lengths is None else self.lengths
+
+    @property
+    def _most(self) -> int:
+        """How many keys are kept for the next step."""
+        return self.sinks + self.window - 1
 
     def columns(self, t: int) -> int:
         """How many keys a call of t new steps attends."""
-        return min(self.length, self.sinks + self.window - 1) + t
+        return min(self.length, self._most) + t
 
     def mask(self, rule: Mask | None, t: int) -> Mask | None:
         """Return what the rule is for t new steps, each of which sees its own window."""
-        if t == 1 and (rule is None or is_plain_causal(rule)):
-            return None
+        if t == 1 and rule is not None and is_plain_causal(rule):
+            rule = None
         if t > 1 and self.columns(t) > self.window:
             near = window(self.window - 1, 0)
             near = near if self.sinks == 0 else near | prefix(self.sinks)
             rule = near if rule is None else rule & near
+        if self.lengths is not None:
+            written = Written(self.lengths.clamp(max=self._most) + t)
+            if rule is None:
+                return written
+            stands = standing(rule, self.lengths)
+            return RowsMask(stands, self._rows(t), self.length + t) & written
         gap = self._gap(t)
         return rule if rule is None or not gap else KeptMask(rule, self.sinks, gap)
 
     def bias(self, rule: Bias, t: int) -> Bias:
         """Return what the bias is for t new steps and the keys that were kept."""
+        if self.lengths is not None:
+            return RowsBias(standing(rule, self.lengths), self._rows(t), self.length + t)
         gap = self._gap(t)
         return KeptBias(rule, self.sinks, gap) if gap else rule
 
     def _gap(self, t: int) -> int:
         return self.length + t - self.columns(t)
 
+    def _rows(self, t: int) -> Tensor:
+        """Positions (b, s) of the keys that t new steps attend in each row."""
+        assert self.lengths is not None
+        gap = self.lengths - self.lengths.clamp(max=self._most)
+        cols = torch.arange(self.columns(t), device=gap.device)
+        places = row_places(cols, self.sinks, gap)
+        return places.clamp(max=self.length + t - 1)
+
     def places(self, device: torch.device) -> Tensor | None:
-        """Positions (s,) of the keys handed out last, None where they are 0 … s − 1."""
+        """Positions (s,) or (b, s) of the keys handed out last, None where they are 0 … s − 1."""
+        if self.lengths is not None and self._held is not None and self._k is not None:
+            cols = torch.arange(self._k.shape[-2], device=device)
+            places = row_places(cols, self.sinks, self.lengths - self._held)
+            return places.clamp(max=self.length - 1)
         held = self._last - self._first
         if held == self.length:
             return None
@@ -212,7 +232,9 @@ class WindowCache:
             self.length = n
             return k, v
         check_continues(k, v, self._k, self._v)
-        most = self.sinks + self.window - 1
+        if self.lengths is not None:
+            return self._append_rows(k, v, self.lengths)
+        most = self._most
         drop = max(0, self._last - self._first - most)
         if self._last + n > self._k.shape[-2]:
             room = 2 * (most + 1) + n
@@ -227,6 +249,68 @@ class WindowCache:
         self.length += n
         held = slice(self._first, self._last)
         return self._k[..., held, :], self._v[..., held, :]
+
+    def _append_rows(self, k: Tensor, v: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new keys and values behind those that each row keeps."""
+        self._keep(lengths)
+        assert self._k is not None and self._v is not None and self._held is not None
+        n = k.shape[-2]
+        kept = self._k.shape[-2]
+        self._k, self._v = (_grown(x, kept, kept + n) for x in (self._k, self._v))
+        rows = torch.arange(len(k), device=k.device)[:, None]
+        at = self._held[:, None] + torch.arange(n, device=k.device)
+        self._k[rows, :, at] = k.transpose(1, 2)
+        self._v[rows, :, at] = v.transpose(1, 2)
+        self._held, self.lengths = self._held + n, lengths + n
+        self.length += n
+        return self._k, self._v
+
+    def _keep(self, lengths: Tensor) -> None:
+        """Keep what the steps after the first ``lengths`` (b,) of each row need, zeros behind."""
+        assert self._k is not None and self._v is not None
+        total, held = self._counts(lengths)
+        kept = lengths.clamp(max=self._most)
+        cols = torch.arange(int(kept.max()), device=kept.device)
+        shift = (lengths - kept) - (total - held)
+        at = row_places(cols, self.sinks, shift).clamp(0, max(0, int(held.max()) - 1))
+        inside = (cols < kept[:, None])[:, None, :, None]
+        buffers = (x[..., self._first :, :] for x in (self._k, self._v))
+        self._k, self._v = (
+            torch.where(inside, x.take_along_dim(at[:, None, :, None], -2), 0) for x in buffers
+        )
+        self._first, self._last, self._held = 0, len(cols), kept
+
+    def _counts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Steps so far, and keys in the buffer, of each row (b,)."""
+        if self.lengths is not None and self._held is not None:
+            return self.lengths, self._held
+        held = self._last - self._first
+        return torch.full_like(like, self.length), torch.full_like(like, held)
+
+    def crop(self, length: int | Tensor) -> None:
+        """Forget the steps after the first ``length``, a number or one for each row (b,).
+
+        Raises `ArgumentError` for more steps than there are, and for so few that their window has
+        left the cache.
+        """
+        here = _cropped(length, self._k, self.length, self.lengths)
+        if not len(here):
+            return
+        total, held = self._counts(here)
+        need = here - here.clamp(max=self._most)
+        if bool(((need < total - held) & (here > self.sinks)).any()):
+            least = (total - held + self._most).tolist()
+            raise build(
+                ArgumentError, "length", f"at least {least} steps, or at most sinks={self.sinks}",
+                here.tolist(), "the keys of the window before them are forgotten",
+                "crop before the text goes on, or make the window larger",
+            )  # fmt: skip
+        self._keep(here)
+        self.length = int(here.max())
+        if int(here.min()) == self.length:
+            self.lengths = self._held = None
+        else:
+            self.lengths = here
 
     def _moved(self, x: Tensor, drop: int, room: int) -> Tensor:
         """A new buffer that begins with the keys that are kept."""
@@ -248,6 +332,9 @@ class WindowCache:
         """Continue with rows ``index`` (n,) of the batch, in that order, as beams do."""
         if self._k is not None and self._v is not None:
             self._k, self._v = (x.index_select(0, index) for x in (self._k, self._v))
+        if self.lengths is not None and self._held is not None:
+            self.lengths = self.lengths.index_select(0, index)
+            self._held = self._held.index_select(0, index)
 
 
 class FixedCache:
@@ -280,6 +367,22 @@ def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
                 KindError, name, f"{old.dtype} on {old.device}, as the cache holds",
                 f"{x.dtype} on {x.device}", fix="make a new cache after .to(…)",
             )  # fmt: skip
+
+
+def _cropped(length: int | Tensor, k: Tensor | None, steps: int, lengths: Tensor | None) -> Tensor:
+    """Return the length of each row (b,), at most ``lengths``, or the ``steps`` of all."""
+    rows = 0 if k is None else k.shape[0]
+    each = torch.tensor([length] * rows) if isinstance(length, int) else length
+    each = integers(each, "length")
+    if tuple(each.shape) != (rows,):
+        raise build(ArgumentError, "length", f"an int, or shape (b={rows},)", shape_of(each))
+    here = each if k is None else each.to(k.device)
+    held = torch.full_like(here, steps) if lengths is None else lengths
+    if bool(((here > held) | (here < 0)).any()):
+        raise build(
+            ArgumentError, "length", f"at most the steps there are, {held.tolist()}", here.tolist()
+        )
+    return here
 
 
 def _grown(x: Tensor, length: int, room: int) -> Tensor:

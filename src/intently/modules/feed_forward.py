@@ -41,7 +41,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(up(x)))."""
         inner = self.activation(self.up(x))
-        return self.down(F.dropout(inner, self.dropout, self.training))
+        return self.down(F.dropout(inner, self.dropout) if self.training else inner)
 
 
 class GatedFeedForward(nn.Module):
@@ -76,7 +76,7 @@ class GatedFeedForward(nn.Module):
         """Return down(activation(gate(x)) · up(x))."""
         gate, up = self.gate_up(x).chunk(2, -1)
         inner = self.activation(gate) * up
-        return self.down(F.dropout(inner, self.dropout, self.training))
+        return self.down(F.dropout(inner, self.dropout) if self.training else inner)
 
 
 def _draw(*linears: nn.Linear) -> None:

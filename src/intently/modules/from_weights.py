@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks.geometry import whole_number
 from intently.modules.projected import Projected, Projections
 
 Weight: TypeAlias = (
@@ -94,12 +95,17 @@ def read(
             ArgumentError, "layout", f"one of {', '.join(map(repr, LAYOUTS))}", repr(layout),
             "fused weights of different layouts have the same shape",
         )  # fmt: skip
+    for name, number in (("heads", heads), ("kv_heads", kv_heads)):
+        if number is not None:
+            whole_number(number, name, 1)
     if layout == "list of heads":
         maps = _of_lists(q, k, v, out, heads)
         assert isinstance(q, Sequence) and isinstance(k, Sequence)
+        if kv_heads not in (None, len(k)):
+            raise build(ArgumentError, "kv_heads", f"{len(k)}, as long as the list k", kv_heads)
         heads, kv_heads = len(q), len(k)
     else:
-        if heads is None or heads < 1:
+        if heads is None:
             raise build(
                 ArgumentError, "heads", f"how many heads the rows of layout {layout!r} hold", heads
             )
@@ -153,6 +159,7 @@ def _of_lists(
     """Join lists with one map for each head."""
     lists = {"q": q, "k": k, "v": v}
     maps: dict[str, Map] = {}
+    h = 0
     for name, weights in lists.items():
         if not isinstance(weights, list) or not weights:
             raise build(
@@ -161,6 +168,7 @@ def _of_lists(
             )  # fmt: skip
         if name == "q" and heads not in (None, len(weights)):
             raise build(ArgumentError, "heads", f"{len(weights)}, as long as the list q", heads)
+        h = len(weights) if name == "q" else h
         if name == "v" and isinstance(k, list) and len(weights) != len(k):
             raise build(ArgumentError, "v", f"as many heads as k, {len(k)}", len(weights))
         each = [_map(w, f"{name}[{i}]") for i, w in enumerate(weights)]
@@ -175,6 +183,10 @@ def _of_lists(
         maps[name] = Map(weight, torch.cat(biases) if biases else None)
     if isinstance(out, list):
         each = [_map(w, f"out[{i}]") for i, w in enumerate(out)]
+        rows = {len(m.weight) for m in each}
+        if len(each) != h or len(rows) > 1:
+            got = ", ".join(str(tuple(m.weight.shape)) for m in each) or "an empty list"
+            raise build(ArgumentError, "out", f"{h} heads of one shape (c, e), as many as q", got)
         _same_kind(each, "out")
         biases = [m.bias for m in each if m.bias is not None]
         total = torch.stack(biases).sum(0) if biases else None

@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.attention import Attention as Matrix
-from intently.errors import ArgumentError, build
 from intently.masks import Mask
+from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.options import Attention
 from intently.modules.projected import Projected, Projections
@@ -42,8 +42,7 @@ class AttentionHead(Projected):
     ) -> None:
         widths = (head_width, head_width if value_width is None else value_width)
         for name, size in zip(("head_width", "value_width"), widths):
-            if size < 1:
-                raise build(ArgumentError, name, "a width ≥ 1", size)
+            whole_number(size, name, 1)
         super().__init__(
             width, context_width, (1, 1), widths, attention, Projections(bias=bias), dropout
         )

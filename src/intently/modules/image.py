@@ -19,6 +19,7 @@ from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.feed_forward import GatedFeedForward
+from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.projected import Projections
@@ -71,7 +72,7 @@ class ChannelNorm(nn.LayerNorm):
         return super().forward(input.movedim(1, -1)).movedim(-1, 1)
 
 
-class ImageAttention(nn.Module):
+class ImageAttention(AllOrNothing):
     """Multi-head attention over pixels: norm, attention, residual; (b, c, height, width) → same.
 
     ``norm`` makes what stands before (`group_norm` of up to 32 groups unless given,
@@ -139,7 +140,7 @@ class ImageAttention(nn.Module):
         return as_pixels(self.norm(x))
 
 
-class SpatialTransformer(nn.Module):
+class SpatialTransformer(AllOrNothing):
     """The attention block of latent-diffusion U-Nets: (b, c, height, width) → the same.
 
     Group norm, projection in to width h·d, ``depth`` × [self-attention, cross-attention to
@@ -186,12 +187,16 @@ class SpatialTransformer(nn.Module):
         x: Float[Tensor, "b c height width"],
         context: Float[Tensor, "b s k"] | None = None,
         *,
+        mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
     ) -> Float[Tensor, "b c height width"]:
-        """Return the image after its pixels attended each other and ``context`` (b, s, k)."""
+        """Return the image after its pixels attended each other and ``context`` (b, s, k).
+
+        ``mask`` says which pixels they may attend, ``context_mask`` which of the context.
+        """
         pixels = self._begin(x, context)
         for layer in self.layers:
-            pixels = self._step(layer, pixels, context, context_mask)
+            pixels = _step(layer, pixels, context, mask, context_mask)
         return x + as_image(self.project_out(pixels), x)
 
     def attentions(
@@ -199,30 +204,26 @@ class SpatialTransformer(nn.Module):
         x: Float[Tensor, "b c height width"],
         context: Float[Tensor, "b s k"] | None = None,
         *,
+        mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
     ) -> dict[str, LazyMatrix]:
         """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
 
-        Rows are pixels, row after row of the image.
+        Arguments are those of `forward`; rows are pixels, row after row of the image.
         """
         found: dict[str, LazyMatrix] = {}
         pixels = self._begin(x, context)
         for i, layer in enumerate(self.layers):
             assert isinstance(layer, EncoderLayer | DecoderLayer)
             own = layer.self_norm(pixels)
-            found[f"layers.{i}.self"] = layer.self_attention.attend(own)
+            found[f"layers.{i}.self"] = layer.self_attention.attend(own, mask=mask)
             if isinstance(layer, DecoderLayer):
-                read = layer.cross_norm(pixels + layer.self_attention(own))
+                read = layer.cross_norm(pixels + layer.self_attention(own, mask=mask))
                 found[f"layers.{i}.cross"] = layer.cross_attention.attend(
                     read, context, mask=context_mask
                 )
-            pixels = self._step(layer, pixels, context, context_mask)
+            pixels = _step(layer, pixels, context, mask, context_mask)
         return found
-
-    def _step(
-        self, layer: nn.Module, pixels: Tensor, context: Tensor | None, mask: Mask | Tensor | None
-    ) -> Tensor:
-        return layer(pixels) if context is None else layer(pixels, context, states_mask=mask)
 
     def _begin(self, x: Tensor, context: Tensor | None) -> Tensor:
         check_image(x, self.channels)
@@ -247,6 +248,18 @@ def _layer(
         return EncoderLayer(width, own, feed, dropout=dropout)
     cross = MultiHeadAttention(width, heads, context_width=context_width, projections=no_bias)
     return DecoderLayer(width, own, feed, cross=cross, dropout=dropout)
+
+
+def _step(
+    layer: nn.Module,
+    pixels: Tensor,
+    context: Tensor | None,
+    mask: Mask | Tensor | None,
+    context_mask: Mask | Tensor | None,
+) -> Tensor:
+    if context is None:
+        return layer(pixels, mask=mask)
+    return layer(pixels, context, mask=mask, states_mask=context_mask)
 
 
 def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:

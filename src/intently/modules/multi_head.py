@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, build
 from intently.masks import Mask
+from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.from_weights import Weights, read
 from intently.modules.options import Attention
@@ -49,17 +50,20 @@ class MultiHeadAttention(Projected):
         projections: Projections = Projections(),
         dropout: float = 0.0,
     ) -> None:
-        kv_heads = heads if kv_heads is None else kv_heads
-        if heads < 1 or (head_widths is None and width % heads):
+        whole_number(heads, "heads", 1)
+        kv_heads = heads if kv_heads is None else whole_number(kv_heads, "kv_heads", 1)
+        if head_widths is None and whole_number(width, "width", 1) % heads:
             raise build(
                 ArgumentError, "heads", f"a divisor of width={width}", heads,
                 "each head gets width/heads", "choose another number, or give head_widths=(d, e)",
             )  # fmt: skip
-        if kv_heads < 1 or heads % kv_heads:
+        if heads % kv_heads:
             raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
-        if head_widths is not None and not (len(head_widths) == 2 and min(head_widths) >= 1):
-            raise build(ArgumentError, "head_widths", "two widths (d, e) ≥ 1", head_widths)
         widths = (width // heads, width // heads) if head_widths is None else head_widths
+        if not (isinstance(widths, tuple) and len(widths) == 2):
+            raise build(ArgumentError, "head_widths", "two widths (d, e) ≥ 1", repr(widths))
+        for width_of_head in widths:
+            whole_number(width_of_head, "head_widths", 1)
         super().__init__(
             width, context_width, (heads, kv_heads), widths, attention, projections, dropout
         )

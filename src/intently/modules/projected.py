@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,13 +19,16 @@ from intently.attention import attend
 from intently.biases import as_bias
 from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
 from intently.masks import Geometry, Mask, as_mask
+from intently.masks.geometry import probability, whole_number
 from intently.matrix.lazy import in_autocast
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.loading import AllOrNothing
 from intently.modules.options import Attention
 from intently.modules.turning import by_length, turned
 from intently.values import Value
 
 Cache = KeyValueCache | WindowCache | FixedCache
+CACHES = (KeyValueCache, WindowCache, FixedCache)
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,12 @@ class Projections:
     fused: bool = True
     out_width: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.out_width is not None:
+            whole_number(self.out_width, "out_width", 1)
 
-class Projected(nn.Module):
+
+class Projected(AllOrNothing):
     """Queries of h heads, keys and values of g, and the matrix between them."""
 
     qkv_weight: nn.Parameter
@@ -67,11 +74,18 @@ class Projected(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
-        self.width, self.context_width = width, width if context_width is None else context_width
+        for kind, given, name in (
+            (Attention, attention, "attention"), (Projections, projections, "projections"),
+        ):  # fmt: skip
+            if not isinstance(given, kind):
+                wanted = f"intently.modules.{kind.__name__}(…)"
+                raise build(KindError, name, wanted, type(given).__name__)
+        self.width = whole_number(width, "width", 1)
+        self.context_width = width
+        if context_width is not None:
+            self.context_width = whole_number(context_width, "context_width", 1)
         (self.heads, self.kv_heads), (self.d, self.e) = heads, head_widths
-        self.dropout, self.projections = dropout, projections
+        self.dropout, self.projections = probability(dropout, "dropout"), projections
         h, g = heads
         self._split = (h * self.d, g * self.d, g * self.e)
         if projections.fused and self.context_width == width:
@@ -107,12 +121,15 @@ class Projected(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Projected:
         """Move the tensors in masks, biases and scores with the parameters."""
         super()._apply(fn, recurse)
+        moved: dict[str, Any] = {}
         for name in ("mask", "score", "bias", "sinks"):
             value = getattr(self, name)
             if isinstance(value, Value):
-                setattr(self, name, value.replaced(fn))
+                moved[name] = value.replaced(fn)
             elif isinstance(value, Tensor):
-                setattr(self, name, fn(value))
+                moved[name] = fn(value)
+        if moved:
+            self.__dict__.update(moved, attention=replace(self.attention, **moved))
         return self
 
     @property
@@ -254,6 +271,9 @@ class Projected(nn.Module):
         return Geometry((b, self.heads), t, s, x.device)
 
     def _check(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
+        if cache is not None and not isinstance(cache, CACHES):
+            wanted = "a KeyValueCache, WindowCache or FixedCache"
+            raise build(KindError, "cache", wanted, type(cache).__name__)
         weight = self.qkv_weight if self.fused else self.q_weight
         _check_kind(x, "x", weight)
         if x.ndim != 3 or x.shape[-1] != self.width:

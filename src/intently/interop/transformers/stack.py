@@ -72,8 +72,11 @@ class Layer(nn.Module):
 
     def _step(self, x: Tensor, norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.order == "pre":
-            return x + F.dropout(f(norm(x)), self.dropout, self.training)
-        return norm(x + F.dropout(f(x), self.dropout, self.training))
+            return x + self._dropped(f(norm(x)))
+        return norm(x + self._dropped(f(x)))
+
+    def _dropped(self, y: Tensor) -> Tensor:
+        return F.dropout(y, self.dropout) if self.training and self.dropout else y
 
 
 class Stack(nn.Module):

@@ -1,0 +1,45 @@
+"""What a model attended: the matrices of its blocks, asked with the very arguments of the pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+
+from intently.attention import Attention
+
+
+def attended(
+    blocks: Iterable[tuple[str, nn.Module]], run: Callable[[], Any]
+) -> dict[str, Attention]:
+    """Return the lazy matrices of ``blocks`` by name, in the order in which ``run`` calls them.
+
+    Each block is asked by ``attend`` for the matrix that its ``forward`` of the same arguments
+    multiplies, so that masks, biases, positions and all other options are those of the pass. A
+    block that serves under several names is called under one after the other. All are as they were
+    afterwards, also where ``run`` raises.
+
+    >>> import torch
+    >>> from intently.modules import MultiHeadAttention
+    >>> block = MultiHeadAttention(8, 2)
+    >>> attended([("only", block)], lambda: block(torch.zeros(1, 3, 8)))["only"].shape
+    (1, 2, 3, 3)
+    """
+    names: dict[nn.Module, list[str]] = {}
+    for name, block in blocks:
+        names.setdefault(block, []).append(name)
+    found: dict[str, Attention] = {}
+
+    def ask(block: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+        found[names[block].pop(0)] = block.attend(*given, **options)
+
+    handles = []
+    try:
+        for block in names:
+            handles.append(block.register_forward_pre_hook(ask, with_kwargs=True))
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found

@@ -1,0 +1,322 @@
+"""Diffusers' image transformers, alone and inside a U-Net, against `SpatialTransformer`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from diffusers import UNet2DConditionModel
+from diffusers.models.attention_processor import Attention, AttnProcessor
+from diffusers.models.transformers.dual_transformer_2d import DualTransformer2DModel
+from diffusers.models.transformers.transformer_2d import Transformer2DModel
+from torch import Tensor, nn
+
+import intently as it
+from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
+from intently.interop.diffusers import load
+from intently.modules import DecoderLayer, EncoderLayer
+from intently.modules.image import SpatialTransformer
+
+C, H, D, K, B, S = 12, 2, 5, 6, 2, 7
+LENGTHS = torch.tensor([3, S])
+SEEN = torch.arange(S) < LENGTHS[:, None]
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+FORMS: dict[str, dict[str, Any]] = {
+    "self": {},
+    "text": {"cross_attention_dim": K},
+    "linear": {"cross_attention_dim": K, "use_linear_projection": True},
+    "linear self, three": {"use_linear_projection": True, "num_layers": 3},
+    "text, three": {"cross_attention_dim": K, "num_layers": 3},
+    "biases": {"cross_attention_dim": K, "attention_bias": True, "norm_eps": 1e-3},
+    "as wide as inside": {"cross_attention_dim": H * D, "upcast_attention": True},
+    "gelu, plain norms": {"activation_fn": "gelu", "norm_elementwise_affine": False},
+    "no layers": {"num_layers": 0, "cross_attention_dim": K},
+}
+IMAGES = [(3, 5), (1, 1), (7, 2)]
+
+
+def drawn(module: nn.Module, std: float = 0.15) -> Any:
+    with torch.no_grad():
+        for p in module.parameters():
+            p.normal_(std=std)
+    return module
+
+
+def made(**options: Any) -> Any:
+    options = {"in_channels": C, "norm_num_groups": 4} | options
+    return drawn(Transformer2DModel(H, D, **options))
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    limit = TOLERANCE[found.dtype]
+    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_a_spatial_transformer(form: str, training: bool, dtype: torch.dtype) -> None:
+    theirs = made(**FORMS[form]).to(dtype).train(training)
+    ours: Any = load(theirs)
+    assert type(ours) is SpatialTransformer
+    assert all(module.training == training for module in ours.modules())
+    assert {p.dtype for p in ours.parameters()} == {dtype}
+    blocks = theirs.transformer_blocks
+    kind = DecoderLayer if "cross_attention_dim" in FORMS[form] else EncoderLayer
+    assert [type(x) for x in ours.layers] == [kind] * len(blocks)
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    wide = ours.context_width
+    for height, width in IMAGES:
+        x = torch.randn(B, C, height, width).to(dtype)
+        words = None if wide is None else torch.randn(B, S, wide).to(dtype)
+        close(ours(x, words), theirs(x, encoder_hidden_states=words).sample)
+        pixels = torch.arange(height * width) < torch.tensor([[1], [height * width]])
+        expected = theirs(
+            x, encoder_hidden_states=words, attention_mask=pixels, encoder_attention_mask=SEEN
+        ).sample
+        found = ours(x, words, mask=pixels[:, None, None], context_mask=it.padding(LENGTHS))
+        close(found, expected)
+
+
+@pytest.mark.parametrize("form", ["self", "text, three", "linear", "biases"])
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_gradients_of_every_input_and_parameter(form: str, training: bool) -> None:
+    theirs = made(**FORMS[form]).train(training)
+    ours: Any = load(theirs)
+    image, up = torch.randn(B, C, 3, 5), torch.randn(B, C, 3, 5)
+    words = torch.randn(B, S, K) if ours.context_width else None
+    found: list[list[Tensor]] = []
+    for model in (ours, theirs):
+        inputs = [x.clone().requires_grad_() for x in (image, words) if x is not None]
+        if model is ours:
+            y = model(*inputs, context_mask=it.padding(LENGTHS) if words is not None else None)
+        else:
+            y = model(*inputs, encoder_attention_mask=SEEN).sample
+        y.backward(up)
+        found.append([x.grad for x in inputs if x.grad is not None])
+    assert len(found[0]) == len(found[1]) == (1 if words is None else 2)
+    for a, b in zip(*found):
+        close(a, b)
+    as_weights = copy.deepcopy(theirs)
+    for p, own in zip(as_weights.parameters(), theirs.parameters()):
+        p.data = own.grad
+    expected = load(as_weights).state_dict()
+    for name, p in ours.named_parameters():
+        close(p.grad, expected[name])
+
+
+def test_dropout_is_where_theirs_is() -> None:
+    theirs = made(cross_attention_dim=K, num_layers=2, dropout=0.5)
+    ours = load(theirs)
+    x, words = torch.randn(B, C, 3, 5), torch.randn(B, S, K)
+    torch.manual_seed(1)
+    expected = theirs(x, words).sample
+    torch.manual_seed(1)
+    close(ours(x, words), expected)
+    close(ours.eval()(x, words), theirs.eval()(x, words).sample)
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_every_transformer_of_a_unet(linear: bool) -> None:
+    model: Any = drawn(
+        UNet2DConditionModel(
+            sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4,
+            down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), cross_attention_dim=K,
+            attention_head_dim=4, use_linear_projection=linear, transformer_layers_per_block=2,
+            upcast_attention=True,
+        ),
+        std=0.1,
+    ).eval()  # fmt: skip
+    calls: dict[str, Any] = {}
+    for name, part in model.named_modules():
+        if isinstance(part, Transformer2DModel):
+            part.register_forward_hook(
+                lambda _, args, named, y, name=name: calls.update({name: (args, named, y)}),
+                with_kwargs=True,
+            )
+    model(torch.randn(B, 4, 8, 10), 3, torch.randn(B, S, K), encoder_attention_mask=SEEN)
+    assert sorted(calls) == [
+        "down_blocks.0.attentions.0", "mid_block.attentions.0",
+        "up_blocks.1.attentions.0", "up_blocks.1.attentions.1",
+    ]  # fmt: skip
+    for name, ((x,), named, (expected,)) in calls.items():
+        ours: Any = load(model.get_submodule(name))
+        words = named["encoder_hidden_states"]
+        close(ours(x, words, context_mask=it.padding(LENGTHS)), expected)
+        weights = ours.attentions(x, words, context_mask=it.padding(LENGTHS))
+        heads, pixels = ours.layers[0].cross_attention.heads, x.shape[2] * x.shape[3]
+        assert weights["layers.0.cross"].shape == (B, heads, pixels, S)
+        assert not weights["layers.0.cross"][0, :, :, 3:].any()
+
+
+def test_the_other_side_is_read_and_left_as_it_is() -> None:
+    theirs = made(cross_attention_dim=K)
+    before = {name: (p._version, p.clone()) for name, p in theirs.state_dict().items()}
+    keys = set(vars(theirs))
+    ours = drawn(load(theirs))
+    ours.train(not theirs.training)
+    for name, p in theirs.state_dict().items():
+        assert p._version == before[name][0] and torch.equal(p, before[name][1])
+    assert set(vars(theirs)) == keys and theirs.training
+
+
+def test_upcast_attention_is_what_ours_does_anyway() -> None:
+    """In float16 the scores of these are beyond its range; theirs are NaN unless upcast."""
+    options: dict[str, Any] = {"heads": 2, "dim_head": 8, "processor": AttnProcessor()}
+    torch.manual_seed(0)
+    upcast = Attention(16, upcast_attention=True, upcast_softmax=True, **options).half()
+    x = (torch.randn(B, 9, 16) * 1500).half()
+    expected = upcast(x)
+    assert expected.isfinite().all()
+    upcast.upcast_attention = False
+    assert not upcast(x).isfinite().all()
+    torch.testing.assert_close(load(upcast)(x), expected, atol=2e-2, rtol=2e-2)
+
+
+def with_another_block() -> nn.Module:
+    theirs = made()
+    theirs.transformer_blocks[0] = nn.Identity()
+    return theirs
+
+
+def with_lora() -> nn.Module:
+    theirs = made()
+    theirs.transformer_blocks[0].attn1.to_q.register_parameter("lora", nn.Parameter(torch.ones(1)))
+    return theirs
+
+
+def with_more() -> nn.Module:
+    theirs = made()
+    theirs.register_parameter("extra", nn.Parameter(torch.ones(1)))
+    return theirs
+
+
+def with_more_in_a_block() -> nn.Module:
+    theirs = made()
+    theirs.transformer_blocks[0].register_parameter("gate", nn.Parameter(torch.ones(1)))
+    return theirs
+
+
+def with_wide_kernels() -> nn.Module:
+    theirs = made()
+    theirs.proj_in = nn.Conv2d(C, H * D, 3, padding=1)
+    return theirs
+
+
+def in_chunks() -> nn.Module:
+    theirs = made()
+    theirs.transformer_blocks[0].set_chunk_feed_forward(1, 1)
+    return theirs
+
+
+def crossed_only() -> nn.Module:
+    return made(only_cross_attention=True, cross_attention_dim=K)
+
+
+NORM_TYPES: dict[str, tuple[Any, type[IntentlyError], str]] = {
+    name: (
+        lambda name=name: made(norm_type=name, num_embeds_ada_norm=4, cross_attention_dim=K),
+        ArgumentError, f'BasicTransformerBlock.norm_type: expected "layer_norm"; got {name!r}.',
+    )
+    for name in ("ada_norm", "ada_norm_zero", "ada_norm_single", "layer_norm_i2vgen")
+}  # fmt: skip
+
+ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = NORM_TYPES | {
+    "outdated": (
+        lambda: made(num_embeds_ada_norm=4), ArgumentError,
+        "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'. Adaptive norms "
+        "need another input on every call.",
+    ),
+    "vectorized": (
+        lambda: Transformer2DModel(H, D, num_vector_embeds=9, sample_size=2), ArgumentError,
+        "Transformer2DModel.num_vector_embeds: expected None; got 9. Our block takes images as "
+        "they are.",
+    ),
+    "patches, captions": (
+        lambda: Transformer2DModel(
+            H, 16, in_channels=4, sample_size=8, patch_size=2, norm_type="ada_norm_single",
+            caption_channels=8,
+        ),
+        ArgumentError,
+        "Transformer2DModel.patch_size: expected None; got 2. Our block takes images as they are.",
+    ),
+    "output": (
+        lambda: made(out_channels=8), ArgumentError,
+        "Transformer2DModel.out_channels: expected in_channels=12; got 8. The image is added to",
+    ),
+    "gated": (
+        lambda: made(attention_type="gated", cross_attention_dim=K), ArgumentError,
+        'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLIGEN). It needs '
+        "objects as another input.",
+    ),
+    "gated text": (
+        lambda: made(attention_type="gated-text-image", cross_attention_dim=K), ArgumentError,
+        "BasicTransformerBlock.attention_type: expected",
+    ),
+    "cross only": (
+        crossed_only, ArgumentError,
+        "BasicTransformerBlock.only_cross_attention: expected False; got True. Our layers attend "
+        "themselves, then a context.",
+    ),
+    "double": (
+        lambda: made(double_self_attention=True), ArgumentError,
+        "BasicTransformerBlock.double_self_attention: expected False; got True.",
+    ),
+    "chunks": (
+        in_chunks, ArgumentError,
+        "BasicTransformerBlock.set_chunk_feed_forward: expected None; got 1. Ours computes the "
+        "feed-forward in one piece.",
+    ),
+    "another block": (
+        with_another_block, KindError,
+        "load(Transformer2DModel.transformer_blocks.0): expected a module of type "
+        "BasicTransformerBlock; got Identity.",
+    ),
+    "lora": (
+        with_lora, CheckpointError,
+        "Transformer2DModel.transformer_blocks.0.attn1: expected every parameter to have a place; "
+        "got 'to_q.lora' left over.",
+    ),
+    "more": (
+        with_more, CheckpointError,
+        "Transformer2DModel: expected every parameter to have a place; got 'extra' left over.",
+    ),
+    "more in a block": (
+        with_more_in_a_block, CheckpointError,
+        "Transformer2DModel.transformer_blocks.0: expected every parameter to have a place; got "
+        "'gate' left over.",
+    ),
+    "kernels": (
+        with_wide_kernels, CheckpointError,
+        "Linear: expected its own shapes; got size mismatch for weight",
+    ),
+    "two of them": (
+        lambda: DualTransformer2DModel(H, D, in_channels=C, norm_num_groups=4), KindError,
+        "load: expected a module of type Attention or BasicTransformerBlock or Transformer2DModel; "
+        "got DualTransformer2DModel.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_ours_cannot_have_is_refused(case: str) -> None:
+    make, kind, text = ERRORS[case]
+    theirs = make()
+    before = {name: p.clone() for name, p in theirs.state_dict().items()}
+    with pytest.raises(kind) as caught:
+        load(theirs)
+    assert text in str(caught.value)
+    assert all(torch.equal(before[name], p) for name, p in theirs.state_dict().items())
+
+
+def test_a_context_that_is_not_there() -> None:
+    ours: Any = load(made(cross_attention_dim=K))
+    with pytest.raises(ArgumentError, match=r"context: expected shape \(b, s, 6\); got None\."):
+        ours(torch.zeros(1, C, 2, 2))
+    with pytest.raises(ArgumentError, match=r"context: expected None; got shape \(1, 7, 6\)\."):
+        load(made())(torch.zeros(1, C, 2, 2), torch.zeros(1, S, K))

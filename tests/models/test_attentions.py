@@ -1,0 +1,179 @@
+"""The matrices that a whole model hands back are those that its forward multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intently as it
+from intently.models import Transformer, TransformerOptions
+from intently.models.attended import attended
+from intently.models.language import LanguageModel, LanguageOptions
+from intently.models.vision import VisionOptions, VisionTransformer
+from intently.modules import Attention, MultiHeadAttention, RelativeBias
+from intently.positions import DynamicNTK
+
+C, H, D = 12, 3, 4
+IDS = torch.tensor([[5, 6, 7, 8, 3, 4, 9], [9, 10, 2, 1, 3, 3, 7]])
+LENGTHS = torch.tensor([7, 4])
+IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 12).view(2, 3, 8, 12).sin().double()
+
+
+def table() -> Tensor:
+    return torch.linspace(-2, 2, 32 * H).view(32, H).double()
+
+
+SELF: dict[str, Callable[[], Attention]] = {
+    "plain": Attention,
+    "mask": lambda: Attention(mask=it.window(2, 2)),
+    "mask per row": lambda: Attention(mask=it.allowed(torch.rand(2, 1, 1, 7) > 0.4)),
+    "alibi": lambda: Attention(bias=it.alibi(H)),
+    "buckets": lambda: Attention(bias=it.relative_buckets(table())),
+    "learned bias": lambda: Attention(bias=RelativeBias(H, buckets=8, max_distance=5)),
+    "turned": lambda: Attention(positions=it.Rotary(D)),
+    "turned by length": lambda: Attention(positions=it.Rotary(D, scaling=DynamicNTK(4.0, 3))),
+    "capped": lambda: Attention(softcap=1.5),
+    "normed": lambda: Attention(qk_norm=nn.RMSNorm),
+    "scaled": lambda: Attention(scale=0.9),
+    "sinks": lambda: Attention(sinks=torch.tensor([1.0, -1.0, 2.0]).double()),
+    "cosine": lambda: Attention(score=it.Cosine(), scale=4.0),
+    "all": lambda: Attention(
+        mask=it.window(3, 3), bias=it.alibi(H), positions=it.Rotary(D, layout="interleaved"),
+        softcap=3.0, qk_norm=nn.LayerNorm, scale=0.8, sinks=torch.tensor(0.5).double(),
+    ),
+}  # fmt: skip
+CROSS = [n for n in SELF if not n.startswith(("turned", "all"))]
+
+
+def drawn(model: Any) -> Any:
+    model = model.double().eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=generator, dtype=p.dtype) * 0.4
+            p.copy_(noise + (1 if "norm" in name and name.endswith("weight") else 0))
+    return model
+
+
+@contextmanager
+def outcomes(blocks: dict[str, nn.Module]) -> Iterator[dict[str, tuple[Any, Any, Tensor]]]:
+    """Keep what each block was called with in a pass, and what it gave."""
+    kept: dict[str, tuple[Any, Any, Tensor]] = {}
+    handles = []
+    for name, block in blocks.items():
+
+        def keep(_: Any, given: Any, options: Any, y: Tensor, name: str = name) -> None:
+            kept[name] = (given, options, y)
+
+        handles.append(block.register_forward_hook(keep, with_kwargs=True))
+    yield kept
+    for handle in handles:
+        handle.remove()
+
+
+def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
+    found = {n: m for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
+    return {n.removesuffix("_attention"): m for n, m in found.items()}
+
+
+@torch.no_grad()
+def compare(model: Any, run: Callable[[], Any], *given: Any) -> dict[str, Any]:
+    blocks = blocks_of(model)
+    with outcomes(blocks) as kept:
+        run()
+    found = model.attentions(*given)
+    assert list(found) == list(kept) and blocks
+    for name, (args, _, y) in kept.items():
+        block: Any = blocks[name]
+        _, v = block._keys_and_values(args[-1])
+        v = v.repeat_interleave(block.heads // block.kv_heads, 1)
+        mixed = (found[name].dense() @ v).transpose(1, 2).flatten(2)
+        rebuilt = F.linear(mixed, block.out_weight, block.out_bias)
+        torch.testing.assert_close(rebuilt, y, atol=1e-12, rtol=1e-11)
+    assert not any(block._forward_pre_hooks for block in blocks.values())
+    return found
+
+
+def translator(own: str, cross: str, norm: Any, **widths: Any) -> Transformer:
+    options = TransformerOptions(11, 11, C, H, 2, 2, 20, norm=norm)
+    model = Transformer(options)
+    for layer in (*model.encoder, *model.decoder):
+        kind: Any = layer
+        kind.self_attention = MultiHeadAttention(C, H, attention=SELF[own](), **widths)
+        if hasattr(layer, "cross_attention"):
+            kind.cross_attention = MultiHeadAttention(C, H, attention=SELF[cross](), **widths)
+    return drawn(model)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("own", SELF)
+def test_a_translators_layers(own: str, norm: str) -> None:
+    model = translator(own, own if own in CROSS else "plain", norm)
+    compare(model, lambda: model(IDS, IDS, LENGTHS), IDS, IDS, LENGTHS)
+
+
+@pytest.mark.parametrize("widths", [{"kv_heads": 1}, {"head_widths": (4, 2)}], ids=str)
+def test_a_translators_heads(widths: dict[str, Any]) -> None:
+    model = translator("alibi", "capped", "pre", **widths)
+    compare(model, lambda: model(IDS, IDS, LENGTHS), IDS, IDS, LENGTHS)
+
+
+@pytest.mark.parametrize("own", SELF)
+def test_a_language_models_layers(own: str) -> None:
+    attention = SELF[own]()
+    positions = None if attention.positions is not None else partial(it.Rotary, base=500.0)
+    options = LanguageOptions(11, C, H, 2, positions=positions, attention=attention)
+    model = drawn(LanguageModel(options))
+    compare(model, lambda: model(IDS), IDS)
+
+
+@pytest.mark.parametrize("own", SELF)
+def test_a_vision_transformers_layers(own: str) -> None:
+    options = VisionOptions((8, 12), 4, 5, width=C, heads=H, layers=2, attention=SELF[own]())
+    model = drawn(VisionTransformer(options))
+    compare(model, lambda: model(IMAGES), IMAGES)
+
+
+def test_a_layer_that_was_replaced() -> None:
+    """Post norm, and one block in two layers."""
+    from intently.modules import EncoderLayer
+
+    model = LanguageModel(LanguageOptions(11, C, H, 3))
+    heads = MultiHeadAttention(C, H, attention=Attention(mask=it.causal(), bias=it.alibi(H)))
+    model.decoder[1] = EncoderLayer(C, heads, 20, norm="post")
+    compare(drawn(model), lambda: model(IDS), IDS)
+    shared: Any = model.decoder
+    shared[2].self_attention = heads
+    assert [*model.attentions(IDS)] == [f"decoder.{i}.self" for i in range(3)]
+    first, second = (model.attentions(IDS)[f"decoder.{i}.self"].dense() for i in (1, 2))
+    assert not torch.allclose(first, second)
+
+
+@torch.no_grad()
+def test_beams_share_a_source() -> None:
+    model = translator("plain", "plain", "pre")
+    targets = torch.cat([IDS, IDS.flip(1)])[[0, 2, 1, 3]]
+    found = model.attentions(IDS, targets, LENGTHS)
+    each = torch.tensor([0, 0, 1, 1])
+    alone = model.attentions(IDS[each], targets, LENGTHS[each])
+    assert found["encoder.0.self"].shape == (2, H, 7, 7)
+    for name in ("decoder.1.self", "decoder.1.cross"):
+        torch.testing.assert_close(found[name].dense(), alone[name].dense())
+
+
+def test_hooks_are_gone_where_the_pass_raises() -> None:
+    model = LanguageModel(LanguageOptions(11, C, H, 2))
+    with pytest.raises(it.errors.ArgumentError, match="ids: expected ids from 0 to 10"):
+        model.attentions(torch.tensor([[11]]))
+    block: Any = MultiHeadAttention(C, H)
+    with pytest.raises(ZeroDivisionError):
+        attended([("only", block)], lambda: 1 // 0)
+    hooks = [m._forward_pre_hooks for m in (*model.modules(), block)]
+    assert not any(hooks)

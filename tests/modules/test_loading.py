@@ -1,0 +1,246 @@
+"""A checkpoint that does not fit changes nothing of a block or a model, and is told why."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from intently.errors import CheckpointError, KindError
+from intently.interop.around import AroundAttention
+from intently.models.language import LanguageModel, LanguageOptions
+from intently.models.transformer import Transformer, TransformerOptions
+from intently.models.vision import VisionOptions, VisionTransformer
+from intently.modules import (
+    AttentionHead,
+    DecoderLayer,
+    EncoderLayer,
+    GatedFeedForward,
+    ImageAttention,
+    MultiHeadAttention,
+    Projections,
+    SpatialTransformer,
+)
+from intently.modules.loading import AllOrNothing
+
+C, H = 12, 3
+SMALL: dict[str, Any] = {"width": C, "heads": H, "inner": 20}
+
+
+def decoder(fused: bool = True) -> DecoderLayer:
+    heads = MultiHeadAttention(C, H, kv_heads=1, projections=Projections(fused=fused))
+    return DecoderLayer(C, heads, GatedFeedForward(C, 20), norms=nn.RMSNorm)
+
+
+def transformer(share: Any = "all") -> Transformer:
+    return Transformer(
+        TransformerOptions(
+            source_vocabulary=9, target_vocabulary=9, share=share, encoder_layers=1,
+            decoder_layers=1, **SMALL,
+        )
+    )  # fmt: skip
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "head": lambda: AttentionHead(C, 4, bias=True),
+    "heads": lambda: MultiHeadAttention(C, H),
+    "encoder layer": lambda: EncoderLayer(C, H, 20),
+    "decoder layer": decoder,
+    "image": lambda: ImageAttention(C, H, norm=nn.BatchNorm2d),
+    "spatial": lambda: SpatialTransformer(C, H, 4, depth=2, context_width=5),
+    "around": lambda: AroundAttention(MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
+    "transformer": transformer,
+    "language": lambda: LanguageModel(LanguageOptions(9, C, H, 2, positions=16)),
+    "vision": lambda: VisionTransformer(VisionOptions((4, 4), 2, 3, width=C, heads=H, layers=1)),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> Any:
+    return drawn(MODELS[request.param]())
+
+
+def drawn(module: Any) -> Any:
+    with torch.no_grad():
+        for p in module.parameters():
+            p.normal_(std=0.3)
+    return module
+
+
+def held(module: nn.Module) -> dict[str, tuple[int, int, Tensor]]:
+    """Every parameter and buffer: which object it is, how often it was changed, its numbers."""
+    tensors = dict(module.named_parameters(remove_duplicate=False))
+    tensors |= dict(module.named_buffers(remove_duplicate=False))
+    return {name: (id(x), x._version, x.detach().clone()) for name, x in tensors.items()}
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    before, training = held(module), module.training
+    yield
+    after = held(module)
+    assert after.keys() == before.keys() and module.training == training
+    for name, (same, version, x) in before.items():
+        assert after[name][:2] == (same, version), name
+        assert torch.equal(after[name][2], x), name
+
+
+def refused(module: nn.Module, state: Any, *texts: str, **options: Any) -> None:
+    kept = dict(state)
+    with unchanged(module), pytest.raises(CheckpointError) as caught:
+        module.load_state_dict(state, **options)
+    assert state.keys() == kept.keys() and all(state[name] is x for name, x in kept.items())
+    message = str(caught.value)
+    assert message.startswith(f"{type(module).__name__}: expected its own tensors; got "), message
+    assert message.endswith(". Nothing was loaded."), message
+    for text in texts:
+        assert text in message, message
+
+
+def foreign(model: Any) -> dict[str, Tensor]:
+    return drawn(copy.deepcopy(model)).state_dict()
+
+
+def floating(state: dict[str, Tensor]) -> list[str]:
+    return [name for name, x in state.items() if x.is_floating_point()]
+
+
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_a_missing_tensor(model: Any, place: int) -> None:
+    state = foreign(model)
+    name = floating(state)[place]
+    del state[name]
+    refused(model, state, f'Missing key(s) in state_dict: "{name}"')
+
+
+def test_a_foreign_tensor(model: Any) -> None:
+    state = foreign(model) | {"lora.weight": torch.ones(2), "zero": torch.ones(1)}
+    refused(model, state, 'Unexpected key(s) in state_dict: "lora.weight", "zero"')
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("assign", [True, False])
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_a_tensor_of_another_shape(model: Any, place: int, assign: bool, strict: bool) -> None:
+    state = foreign(model)
+    name = floating(state)[place]
+    state[name] = torch.ones(2, 3, 5)
+    refused(model, state, name, "2, 3, 5", strict=strict, assign=assign)
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    layer = drawn(EncoderLayer(C, H, 20))
+    state = foreign(layer)
+    del state["feed_norm.weight"]
+    state |= {
+        "lora": torch.ones(1),
+        "self_attention.out_bias": torch.ones(3),
+        "feed_forward.down.bias": torch.ones(4),
+    }
+    with unchanged(layer), pytest.raises(CheckpointError) as caught:
+        layer.load_state_dict(state)
+    assert str(caught.value) == (
+        "EncoderLayer: expected its own tensors; got "
+        'Missing key(s) in state_dict: "feed_norm.weight"; '
+        'Unexpected key(s) in state_dict: "lora"; '
+        "self_attention.out_bias: expected shape (12,); got shape (3,). The checkpoint is of a "
+        "layer with other widths or heads; "
+        "size mismatch for feed_forward.down.bias: copying a param with shape torch.Size([4]) from "
+        "checkpoint, the shape in current model is torch.Size([12]). Nothing was loaded."
+    )
+
+
+def test_what_is_no_tensor(model: Any) -> None:
+    state: dict[str, Any] = foreign(model)
+    name = list(state)[-1]
+    state[name] = [1.0, 2.0]
+    with unchanged(model), pytest.raises(KindError) as caught:
+        model.load_state_dict(state)
+    assert str(caught.value) == (
+        f"state_dict: expected a mapping of names to tensors; got list under {name!r}. Arrays go "
+        "through torch.tensor."
+    )
+    with unchanged(model), pytest.raises(KindError, match=r"to tensors; got list\.$"):
+        model.load_state_dict(list(state.items()))
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_what_fits_is_loaded(model: Any, assign: bool) -> None:
+    state = foreign(model)
+    found = model.load_state_dict(state, assign=assign)
+    assert str(found) == "<All keys matched successfully>"
+    for name, x in model.state_dict().items():
+        assert torch.equal(x, state[name]) and not x.is_meta
+
+
+def test_not_strict_loads_what_fits(model: Any) -> None:
+    state = foreign(model)
+    name = floating(state)[-1]
+    own, x = model.state_dict()[name].clone(), state.pop(name)
+    found = model.load_state_dict(state | {"more": x}, strict=False)
+    assert (found.missing_keys, found.unexpected_keys) == ([name], ["more"])
+    assert torch.equal(model.state_dict()[name], own)
+    assert all(torch.equal(model.state_dict()[other], y) for other, y in state.items())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_other_storage_loads_or_is_refused_whole(fused: bool) -> None:
+    layer, other = drawn(decoder(fused)), drawn(decoder(not fused))
+    state = other.state_dict()
+    x, states = torch.randn(2, 4, C), torch.randn(2, 5, C)
+    gone = "feed_norm.weight"
+    refused(layer, {n: p for n, p in state.items() if n != gone}, f'"{gone}"')
+    layer.load_state_dict(state)
+    torch.testing.assert_close(layer(x, states), other(x, states))
+
+
+def test_parameters_that_are_shared_stay_shared() -> None:
+    model = drawn(transformer())
+    assert model.source_embedding.weight is model.target_embedding.weight
+    state = foreign(model)
+    refused(model, state | {"more": torch.ones(1)}, '"more"')
+    assert model.source_embedding.weight is model.target_embedding.weight
+    model.load_state_dict(state)
+    assert model.source_embedding.weight is model.target_embedding.weight
+    refused(model, transformer("none").state_dict() | {"more": torch.ones(1)}, '"more"')
+
+
+def test_versions_of_a_checkpoint_are_minded() -> None:
+    """A batch norm's count is missing in checkpoints of old, and only there it may be."""
+    block = drawn(MODELS["image"]())
+    state: Any = block.state_dict()
+    del state["norm.num_batches_tracked"]
+    refused(block, state, 'Missing key(s) in state_dict: "norm.num_batches_tracked"')
+    block.load_state_dict(OrderedDict(state))
+
+
+def test_no_number_is_read_or_copied_to_find_out() -> None:
+    model = MODELS["language"]()
+    with torch.device("meta"):
+        larger = LanguageModel(LanguageOptions(200_000, 8192, 64, 3))
+    refused(model, larger.state_dict(), "embedding.weight", "[200000, 8192]", "decoder.2.")
+
+
+def test_a_module_of_ones_own_with_the_same_base() -> None:
+    class Pair(AllOrNothing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), EncoderLayer(C, H, 20)
+
+    pair = drawn(Pair())
+    state = foreign(pair)
+    state["b.feed_norm.bias"] = torch.ones(1)
+    refused(pair, state, "size mismatch for b.feed_norm.bias")
+
+
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_said_of_the_rehearsal(model: Any) -> None:
+    of_old = {n: p for n, p in foreign(model).items() if "num_batches_tracked" not in n}
+    model.load_state_dict(of_old)
+    refused(model, of_old | {"more": torch.ones(1)}, '"more"')
