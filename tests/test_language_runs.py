@@ -6,11 +6,13 @@ import gzip
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -29,7 +31,14 @@ from intently.language_runs import (
     read_text,
 )
 from intently.training import TrainingOptions
-from intently.training.language import DEFAULTS, Variant, language_options, read_config, split
+from intently.training.language import (
+    DEFAULTS,
+    WORDS,
+    Variant,
+    language_options,
+    read_config,
+    split,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -175,6 +184,18 @@ def test_the_command(tmp_path: Path) -> None:
 
 def surroundings() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(intently.__file__).parents[1])}
+
+
+def test_what_the_help_says_are_the_defaults() -> None:
+    words, told = {theirs: ours for ours, theirs in WORDS.items()}, 0
+    hints = get_type_hints(train_lm, include_extras=True)
+    for name, flag in TrainingOptions.flags().items():
+        help = getattr(hints.get(words.get(name, name)), "__metadata__", None)
+        found = help and re.search(r"\(default ([\w.]+)\)|(\w+) \(default\)", help[0].help)
+        if found:
+            told += 1
+            assert str(getattr(getattr(DEFAULTS, flag.group), name)) == (found[1] or found[2]), name
+    assert told == 11
 
 
 def test_a_small_window_against_a_large_one(tmp_path: Path) -> None:
@@ -333,6 +354,9 @@ def test_reading_files(tmp_path: Path) -> None:
     ]:
         with pytest.raises(DataError, match=rf"expected a text in UTF-8; got .*({message})"):
             read_text(tmp_path / name)
+    (tmp_path / "f").write_bytes(b"\xe9\n" * 9)
+    with pytest.raises(DataError, match=r"f:1: byte 1 .* not UTF-8 .*f:2: .*\); and 7 more\."):
+        read_text(tmp_path / "f")
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -351,7 +375,6 @@ def test_bad_input(tmp_path: Path) -> None:
         language_options("", layers=0)
     assert not (tmp_path / "run").exists()
     assert language_options("a").text.target_tokenizer == "character"
-    assert DEFAULTS.run.best_by == "loss"
 
 
 def test_damaged_models(tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ HELD_OUT = 0.1
 EVALUATED = 2**15
 """Held-out tokens whose loss is measured at each evaluation while training."""
 
+TOLD = 2
+"""Problems of a file that a message tells."""
+
 MEASURED = 2**18
 """Held-out tokens whose loss by position is measured at the end: seconds, however long the text."""
 
@@ -333,7 +336,9 @@ def read_text(path: Path | str) -> str:
     file = TextFile(Path(path))
     lines = [line.rstrip("\r\n") for _, line in file.lines() if line is not None]
     if file.problems:
-        raise build(DataError, str(path), "a text in UTF-8", "; ".join(file.problems))
+        told = "; ".join(file.problems[:TOLD])
+        more = f"; and {file.count - TOLD:,} more" if file.count > TOLD else ""
+        raise build(DataError, str(path), "a text in UTF-8", told + more)
     return "\n".join(lines) + "\n"
 
 

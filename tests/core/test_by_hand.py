@@ -218,7 +218,7 @@ def test_the_reference_does_not_need_torch() -> None:
     assert reference.__file__ is not None
     source = Path(reference.__file__).read_text(encoding="utf-8")
     assert re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE) == [
-        "__future__", "collections.abc", "typing", "numpy", "numpy.typing",
+        "__future__", "collections.abc", "typing", "numpy", "numpy.typing", "intently.errors",
     ]  # fmt: skip
 
 

@@ -105,6 +105,27 @@ def test_a_row_without_keys_is_the_output_bias() -> None:
     close(array(found), np.broadcast_to(array(layer.out_proj.bias), found.shape))
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("causal", [True, False])
+def test_padded_steps_may_hold_anything(causal: bool, bad: float) -> None:
+    layer = SelfAttention(H, C)
+    x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
+    layer.build(x.shape)
+    expected = array(drawn(layer)(x, causal_mask=causal, mask=seen))
+    x[~seen] = bad
+    found = array(layer(x, causal_mask=causal, mask=seen))
+    close(found[seen], expected[seen])
+
+
+@pytest.mark.parametrize("shape", [(0, T, K), (B, 0, K), (0, 0, K)])
+@pytest.mark.parametrize("masked", [True, False])
+def test_nothing_gives_nothing(shape: tuple[int, ...], masked: bool) -> None:
+    layer = SelfAttention(H, C)
+    mask = np.ones(shape[:2], bool) if masked else None
+    found = layer(np.zeros(shape, "float32"), causal_mask=masked, mask=mask)
+    assert tuple(found.shape) == (*shape[:2], C)
+
+
 @pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
 def test_policies(policy: str) -> None:
     layer = SelfAttention(H, C, dtype=policy)
@@ -156,11 +177,23 @@ def test_its_config_makes_it_again() -> None:
     ("call", "text"),
     [
         (lambda: SelfAttention(3, 16), "n_heads: expected a divisor of d_embd=16; got 3."),
+        (lambda: SelfAttention("2", 4), "n_heads: expected an int ≥ 1; got '2'."),
+        (lambda: SelfAttention(2.0, 4), "n_heads: expected an int ≥ 1; got 2.0."),
+        (lambda: SelfAttention(0, 4), "n_heads: expected an int ≥ 1; got 0."),
+        (lambda: SelfAttention(2, 0), "d_embd: expected an int ≥ 1; got 0."),
         (lambda: SelfAttention(2, 4)(normal(2, 3)), "inputs: expected shape (b, t, c); got shape"),
+        (
+            lambda: SelfAttention(2, 4)(normal(2, 3, 4), mask=np.ones((3, 2), bool)),
+            "mask: expected shape (b, t) = (2, 3), True at real steps; got shape (3, 2).",
+        ),
+        (
+            lambda: SelfAttention(2, 4)(normal(2, 3, 4), mask=np.ones((2, 3, 3), bool)),
+            "mask: expected shape (b, t) = (2, 3), True at real steps; got shape (2, 3, 3).",
+        ),
     ],
 )
 def test_bad_input(call: Any, text: str) -> None:
-    with pytest.raises(ArgumentError) as caught:
+    with pytest.raises(ArgumentError | KindError) as caught:
         call()
     assert text in str(caught.value)
 
@@ -228,6 +261,40 @@ def test_a_layer_inside_a_model_loads() -> None:
     assert ours.dropout == pytest.approx(0.1)
     x = normal(B, T, C)
     close(ours.eval()(torch.tensor(x)).detach(), array(model(x)))
+
+
+def test_a_loaded_layer_is_in_eval_mode_and_frozen_where_theirs_is() -> None:
+    theirs = built(mha(dropout=0.5))
+    ours, x = load(drawn(theirs)), normal(B, T, C)
+    assert not ours.training and all(p.requires_grad for p in ours.parameters())
+    context = normal(B, S, K)
+    close(ours(torch.tensor(x), torch.tensor(context)).detach(), array(theirs(x, context)))
+    theirs.trainable = False
+    with torch.no_grad():
+        assert not any(p.requires_grad for p in load(theirs).parameters())
+    theirs.trainable = True
+    theirs._value_dense.bias.trainable = False
+    with torch.no_grad():
+        frozen = [name for name, p in load(theirs).named_parameters() if not p.requires_grad]
+    assert frozen == ["v_bias"]
+
+
+def test_parts_of_one_tensor_are_frozen_together() -> None:
+    theirs = built(mha(), (B, T, C), (B, S, C))
+    theirs._value_dense.bias.trainable = False
+    with pytest.raises(ArgumentError) as caught:
+        load(theirs)
+    assert str(caught.value) == (
+        "MultiHeadAttention.qkv_bias: expected all or none of q_bias, k_bias, v_bias frozen; got "
+        "v_bias frozen alone. They become one tensor, which learns or does not. Freeze, or let "
+        "learn, all of them there and load again."
+    )
+
+
+def test_keras_passes_over_an_explicit_query_mask() -> None:
+    theirs, x = built(mha(), (B, T, C), (B, T, C)), normal(B, T, C)
+    nobody = np.zeros((B, T), bool)
+    close(array(theirs(x, x, query_mask=nobody)), array(theirs(x, x)))
 
 
 def built(layer: Any, *shapes: tuple[int, ...]) -> Any:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.models import Transformer, TransformerOptions
-from intently.models.attended import attended
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.vision import VisionOptions, VisionTransformer
 from intently.modules import Attention, MultiHeadAttention, RelativeBias
+from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
 C, H, D = 12, 3, 4

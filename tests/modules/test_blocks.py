@@ -113,16 +113,6 @@ def test_a_decoder_layer_of_values_in_steps(make: Callable[[], Any]) -> None:
     torch.testing.assert_close(torch.cat(found, 1), whole)
 
 
-@torch.no_grad()
-def test_rows_share_states() -> None:
-    layer = filled(DecoderLayer(C, H, 20))
-    states, steps = x(2, 5), x(6)
-    found = layer(steps, states, mask=it.causal())
-    torch.testing.assert_close(
-        found, layer(steps, states.repeat_interleave(3, 0), mask=it.causal())
-    )
-
-
 def test_dropout_only_while_training() -> None:
     layer = EncoderLayer(C, H, FeedForward(C, 20, 0.5), dropout=0.5)
     steps = x().float()
@@ -131,26 +121,95 @@ def test_dropout_only_while_training() -> None:
     assert torch.equal(layer(steps), layer(steps))
 
 
-CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (lambda: EncoderLayer(12, 5, 20), ArgumentError,
+Encoder: Any = EncoderLayer
+Decoder: Any = DecoderLayer
+CASES: list[tuple[Callable[[], Any], Any, Any]] = [
+    (lambda: Encoder(12, 5, 20), ArgumentError,
      "heads: expected a divisor of width=12; got 5."),
     (
-        lambda: EncoderLayer(12, MultiHeadAttention(16, 4), 20), ArgumentError,
+        lambda: Encoder(12, MultiHeadAttention(16, 4), 20), ArgumentError,
         "heads: expected attention from width=12 to width=12; got 16 to 16. Its output is added to "
         "its input.",
     ),
     (
-        lambda: EncoderLayer(12, MultiHeadAttention(12, 4, context_width=7), 20), ArgumentError,
+        lambda: Encoder(12, MultiHeadAttention(12, 4, context_width=7), 20), ArgumentError,
         "heads: expected attention from width=12 to width=12; got 12 to 12, context 7.",
     ),
     (
-        lambda: EncoderLayer(12, nn.MultiheadAttention(12, 4), 20), KindError,  # type: ignore[arg-type]
+        lambda: Encoder(12, nn.MultiheadAttention(12, 4), 20), KindError,
         "heads: expected a number of heads, or a MultiHeadAttention; got MultiheadAttention.",
     ),
-    (
-        lambda: DecoderLayer(12, 4, 20)(x(3).float(), x(2).float()), ArgumentError,
-        "states: expected shape (n, s, c) where n divides b=3; got shape (2, 6, 12). Each row of "
-        "the states serves m consecutive rows of x.",
+    (lambda: Encoder(12, 4, "a"), KindError,
+     "inner: expected a width, or an nn.Module (b, t, c) → (b, t, c); got 'a'."),
+    (lambda: Encoder(12, 4, FeedForward), KindError, "inner: expected a width, or an nn.Mod"),
+    (lambda: Decoder(12, 4, 0), ArgumentError, "inner: expected an int ≥ 1; got 0."),
+    (lambda: Decoder(12, 4, True), KindError, "inner: expected an int ≥ 1; got True."),
+    (lambda: Encoder(12, 4, 20, dropout=1.5), ArgumentError,
+     "dropout: expected a probability in [0, 1); got 1.5."),
+    (lambda: Decoder(12, 4, 20, dropout="a"), ArgumentError,
+     "dropout: expected a probability in [0, 1); got 'a'."),
+    (lambda: Encoder(12, 4, 20, norms=nn.LayerNorm(12)), KindError,
+     "norms: expected a function that makes a norm from a width; got a norm, LayerNorm. Write "
+     "norms=nn.RMSNorm, say."),
+    (lambda: Decoder(12, 4, 20, norms=None), KindError,
+     "norms: expected a function that makes a norm from a width; got None. Write norms=nn.RMSNorm"),
+    (lambda: Decoder(12, 4, 20, norms=lambda c: c), KindError,
+     "norms: expected a function that makes a norm from a width; got one that makes int."),
+    *(
+        (lambda norm=norm, given=given: Encoder(12, 4, 20, norm=norm)(given), kind, text)
+        for norm in ("pre", "post")
+        for given, kind, text in (
+            (torch.zeros(2, 6, 17), ArgumentError,
+             "x: expected shape (b, t, c=12); got shape (2, 6, 17). Add the batch axis"),
+            (torch.zeros(6, 12), ArgumentError, "x: expected shape (b, t, c=12); got shape (6,"),
+            (torch.zeros(2, 6, 12).double(), KindError,
+             "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu."),
+            (torch.zeros(2, 6, 12).half(), KindError, "x: expected torch.float32 on cpu, as the l"),
+            (torch.zeros(2, 6, 12).long(), KindError,
+             "x: expected a floating-point tensor (b, steps, width); got dtype torch.int64."),
+            (None, KindError, "x: expected a floating-point tensor (b, steps, width); got NoneTyp"),
+            (torch.zeros(2, 6, 12, device="meta"), KindError,
+             "x: expected torch.float32 on cpu, as the layer's weights; got torch.float32 on met"),
+        )
+    ),
+    (lambda: Encoder(12, 4, 20)(x().float(), cache="a"), KindError,
+     "cache: expected a KeyValueCache or WindowCache; got str."),
+    (lambda: Encoder(12, 4, 20)(x().float(), cache=FixedCache()), KindError,
+     "cache: expected a KeyValueCache or WindowCache; got FixedCache."),
+    *(
+        (lambda given=given, norm=norm: Decoder(12, 4, 20, norm=norm)(*given), kind, text)
+        for norm in ("pre", "post")
+        for given, kind, text in (
+            ((torch.zeros(2, 6, 17), torch.zeros(2, 6, 12)), ArgumentError,
+             "x: expected shape (b, t, c=12); got shape (2, 6, 17)."),
+            ((x(), torch.zeros(2, 6, 12)), KindError, "x: expected torch.float32 on cpu, as the l"),
+            ((x().float(), None), KindError,
+             "states: expected a floating-point tensor (b, steps, width); got NoneType."),
+            ((x().float(), x()), KindError, "states: expected torch.float32 on cpu, as the layer"),
+            ((x(3).float(), x(2).float()), ArgumentError,
+             "states: expected shape (n, s, 12) where n divides b=3; got shape (2, 6, 12). Each "
+             "row of the states serves m consecutive rows of x."),
+            ((x(3).float(), x(0).float()), ArgumentError,
+             "states: expected shape (n, s, 12) where n divides b=3; got shape (0, 6, 12)."),
+            ((x().float(), x(2, 6, 13).float()), ArgumentError,
+             "states: expected shape (n, s, 12) where n divides b=2; got shape (2, 6, 13)."),
+            ((x().float(), torch.tensor(1.0)), ArgumentError,
+             "states: expected shape (n, s, 12) where n divides b=2; got shape ()."),
+        )
+    ),
+    *(
+        (lambda cache=cache: Decoder(12, 4, 20)(x().float(), x().float(), cache=cache), kind,
+         text)
+        for cache, kind, text in (
+            (KeyValueCache(), KindError,
+             "cache: expected a pair: a KeyValueCache or WindowCache for x, and a FixedCache for "
+             "the states; got KeyValueCache."),
+            (None, KindError, "cache: expected a pair: a KeyValueCache or WindowCache for x, and"),
+            ((FixedCache(), FixedCache()), KindError,
+             "cache[0]: expected a KeyValueCache or WindowCache; got FixedCache."),
+            ((KeyValueCache(), KeyValueCache()), KindError,
+             "cache[1]: expected a FixedCache; got KeyValueCache."),
+        )
     ),
 ]  # fmt: skip
 
@@ -161,6 +220,33 @@ def test_errors(call: Callable[[], object], kind: type[Exception], text: str) ->
     with pytest.raises(kind) as caught:
         call()
     assert str(caught.value).startswith(text), str(caught.value)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("as_users_call")
+def test_a_refused_call_leaves_both_caches_alone() -> None:
+    layer = filled(DecoderLayer(C, H, 20))
+    own, fixed = KeyValueCache(), FixedCache()
+    layer(x(4, 2), x(), mask=it.causal(), cache=(own, fixed))
+    before = fixed.kv
+    wrong: list[tuple[Any, Any]] = [
+        (x(2, 5, 13), None),
+        (x().float(), None),
+        (x(4), None),
+        (x(), it.padding(torch.tensor([1, 2, 3]))),
+        (x(), torch.ones(3, 1, 1, T, dtype=torch.bool)),
+        (x(), torch.ones(1, T)),
+        (None, None),
+    ]
+    for states, mask in wrong:
+        with pytest.raises((ArgumentError, KindError)):
+            layer(x(4, 1), states, states_mask=mask, cache=(own, fixed))
+        assert own.length == 2 and fixed.kv is before
+    for states, mask in [(x(1), None), (x(), it.padding(torch.tensor([1, 2, 3])))]:
+        own = KeyValueCache()
+        with pytest.raises(ArgumentError):
+            layer(x(), states, states_mask=mask, cache=(own, fixed))
+        assert own.length == 0
 
 
 @pytest.mark.parametrize("layer", [lambda: EncoderLayer(C, H, 20), lambda: DecoderLayer(C, H, 20)])

@@ -8,24 +8,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from intently.errors import CheckpointError, KindError
 from intently.interop.around import AroundAttention
+from intently.interop.extra_keys import KeyValueAttention
+from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
+from intently.interop.transformers.models import Embeddings, TextModel, TextToText, VisionModel
+from intently.interop.transformers.stack import Layer, Stack
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.models.vision import VisionOptions, VisionTransformer
 from intently.modules import (
+    AdditiveAttention,
+    AdditiveScore,
     AttentionHead,
     DecoderLayer,
     EncoderLayer,
+    FeedForward,
     GatedFeedForward,
     ImageAttention,
+    LuongAttention,
     MultiHeadAttention,
     Projections,
     SpatialTransformer,
+    convolution_as_attention,
 )
 from intently.modules.loading import AllOrNothing
 
@@ -47,14 +57,42 @@ def transformer(share: Any = "all") -> Transformer:
     )  # fmt: skip
 
 
+def stack(cross: bool = False) -> Stack:
+    heads = MultiHeadAttention(C, H, kv_heads=1), MultiHeadAttention(C, H) if cross else None
+    layer = Layer(heads[0], FeedForward(C, 20), lambda: nn.LayerNorm(C), cross=heads[1])
+    return Stack([layer], nn.LayerNorm(C))
+
+
+def text_model() -> TextModel:
+    embed = Embeddings(9, C, places=16, types=2, norm=nn.LayerNorm(C))
+    return TextModel(embed, stack(), nn.Linear(C, 9), nn.Linear(C, C))
+
+
 MODELS: dict[str, Callable[[], Any]] = {
     "head": lambda: AttentionHead(C, 4, bias=True),
     "heads": lambda: MultiHeadAttention(C, H),
     "encoder layer": lambda: EncoderLayer(C, H, 20),
     "decoder layer": decoder,
+    "fused": decoder,
+    "separate": lambda: decoder(False),
     "image": lambda: ImageAttention(C, H, norm=nn.BatchNorm2d),
     "spatial": lambda: SpatialTransformer(C, H, 4, depth=2, context_width=5),
     "around": lambda: AroundAttention(MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
+    "feed-forward": lambda: FeedForward(C, 20),
+    "gated feed-forward": lambda: GatedFeedForward(C, 20, bias=True),
+    "convolution": lambda: convolution_as_attention(nn.Conv2d(4, 6, 3, groups=2)),
+    "additive": lambda: AdditiveAttention(C, 5, 7),
+    "luong": lambda: LuongAttention(C, 5, "concat"),
+    "additive score": lambda: AdditiveScore(H, 4, 5),
+    "key and value": lambda: KeyValueAttention(C, H, key_width=5, extra=("learned", "zero")),
+    "stacks": lambda: EncoderDecoder(
+        Encoder([EncoderLayer(C, H, 20)], nn.LayerNorm(C)), Decoder([decoder()], nn.LayerNorm(C))
+    ),
+    "text": text_model,
+    "picture": lambda: VisionModel(3, (4, 4), (2, 2), C, stack(), head=nn.Linear(C, 2)),
+    "text to text": lambda: TextToText(
+        Embeddings(9, C), Embeddings(7, C), stack(), stack(cross=True), nn.Linear(C, 7)
+    ),
     "transformer": transformer,
     "language": lambda: LanguageModel(LanguageOptions(9, C, H, 2, positions=16)),
     "vision": lambda: VisionTransformer(VisionOptions((4, 4), 2, 3, width=C, heads=H, layers=1)),
@@ -168,6 +206,46 @@ def test_what_is_no_tensor(model: Any) -> None:
     )
     with unchanged(model), pytest.raises(KindError, match=r"to tensors; got list\.$"):
         model.load_state_dict(list(state.items()))
+
+
+@pytest.mark.parametrize("letter", "qkv")
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], None, np.ones((C, C)), np.ones(2)], ids=type)
+def test_what_is_no_tensor_under_a_name_of_the_other_storage(
+    wrong: Any, kind: str, letter: str
+) -> None:
+    for fused in (True, False):
+        layer, other = (drawn(MODELS["fused" if f else "separate"]()) for f in (fused, not fused))
+        state: dict[str, Any] = other.state_dict()
+        name = f"self_attention.{letter if fused else 'qkv'}_{kind}"
+        assert name in state
+        state[name] = wrong
+        for strict in (True, False):
+            with unchanged(layer), pytest.raises(KindError) as caught:
+                layer.load_state_dict(state, strict=strict)
+            assert str(caught.value) == (
+                f"state_dict: expected a mapping of names to tensors; got {type(wrong).__name__} "
+                f"under {name!r}. Arrays go through torch.tensor."
+            )
+
+
+def test_what_is_merely_left_over_may_be_anything() -> None:
+    layer = drawn(decoder())
+    state = foreign(layer)
+    refused(
+        layer, {**state, "epoch": 3, "notes": [1]}, 'Unexpected key(s) in state_dict: "epoch", '
+    )
+    found = layer.load_state_dict({**state, "epoch": 3}, strict=False)
+    assert found.unexpected_keys == ["epoch"]
+    assert torch.equal(layer.feed_norm.weight, state["feed_norm.weight"])
+
+
+def test_a_name_that_is_no_text(model: Any) -> None:
+    with unchanged(model), pytest.raises(KindError) as caught:
+        model.load_state_dict({**foreign(model), 3: torch.ones(2)})
+    assert str(caught.value) == (
+        "state_dict: expected a mapping of names to tensors; got the name 3."
+    )
 
 
 @pytest.mark.parametrize("assign", [True, False])

@@ -2,9 +2,9 @@
 
 Where diffusers differs from us in use:
 
-* masks are numbers added to the scores (0 where attention is allowed, −10000 elsewhere), so that a
-  row without keys is the mean of the values there and zero here. A boolean mask means the same in
-  both: True attends;
+* masks are numbers added to the scores (0 where attention is allowed, −10000 elsewhere). A row
+  without keys is not masked at all there, as softmax ignores what is added to all of a row; here
+  it is zero. A boolean mask means the same in both: True attends;
 * ``dropout`` acts on the output of `Attention`, not on the weights;
 * what a module computes hangs on its processor, so `load` refuses those it does not know. Biases
   are read from the projections: the constructor's ``bias`` says nothing about the output's;
@@ -12,13 +12,15 @@ Where diffusers differs from us in use:
 * `Transformer2DModel` gives an output object, the image in its ``sample``, and attends the pixels
   or nothing where it was made for a context and gets none; ours gives the image, or refuses.
 
-Weights are copied, with their dtype and device; train or eval mode is kept.
+Weights are copied, with their dtype and device; train or eval mode is kept, and what is frozen
+stays frozen.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from intently.interop.around import AroundAttention
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["AroundAttention", "IntentlyAttnProcessor", "dump", "load", "register", "unregister"]
 
 
+@torch.inference_mode(False)
 def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -> nn.Module:
     """Return our block with the weights of diffusers', in the same train or eval mode.
 
@@ -70,6 +73,7 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
     return made.train(foreign.training)
 
 
+@torch.inference_mode(False)
 def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAttention:
     """Return diffusers' `Attention` with the weights of our block, in the same train or eval mode.
 

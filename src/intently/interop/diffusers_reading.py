@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from intently.interop.around import AroundAttention
 from intently.interop.diffusers_processor import PLAIN, WITHOUT_QK_NORM, scale_of
@@ -75,7 +75,8 @@ def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
     for letter in "qkv":
         if bias and tensors[f"{letter}_bias"] is None:
             weight = tensors[f"{letter}_weight"]
-            tensors[f"{letter}_bias"] = weight.new_zeros(len(weight))
+            zeros = weight.new_zeros(len(weight))
+            tensors[f"{letter}_bias"] = zeros.requires_grad_(weight.requires_grad)
     out = len(tensors["out_weight"])
     projections = Projections(
         bias=bias, out_bias=tensors["out_bias"] is not None, out_width=None if out == width else out
@@ -132,8 +133,9 @@ def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
                "norms across heads are no part of our block")  # fmt: skip
     affine = q.weight is not None
     if kind is RMSNorm:
-        return lambda n: nn.RMSNorm(n, eps, affine)
-    return lambda n: nn.LayerNorm(n, eps, affine, q.bias is not None)
+        return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
+    bias = q.bias is not None
+    return partial(nn.LayerNorm, eps=eps, elementwise_affine=affine, bias=bias)
 
 
 def _width(norm: Any) -> int | None:
@@ -182,9 +184,14 @@ def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | Dec
     return made
 
 
+def approximate_gelu(x: Tensor) -> Tensor:
+    """Return x · σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 _ACTIVATIONS: dict[str, tuple[type[FeedForward | GatedFeedForward], Any]] = {
     "GELU": (FeedForward, F.gelu),
-    "ApproximateGELU": (FeedForward, lambda x: x * torch.sigmoid(1.702 * x)),
+    "ApproximateGELU": (FeedForward, approximate_gelu),
     "GEGLU": (GatedFeedForward, F.gelu),
     "SwiGLU": (GatedFeedForward, F.silu),
     "LinearActivation of SiLU": (FeedForward, F.silu),

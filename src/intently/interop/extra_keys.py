@@ -15,6 +15,7 @@ from intently.errors import ArgumentError, build
 from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import Cut
 from intently.modules import Projections
+from intently.modules.loading import AllOrNothing
 
 
 class BesideExtra(Mask):
@@ -57,7 +58,7 @@ class BesideExtra(Mask):
         return f"BesideExtra({self.mask!r}, {self.extra})"
 
 
-class KeyValueAttention(nn.Module):
+class KeyValueAttention(AllOrNothing):
     """Multi-head attention whose keys and values may come from sequences of different widths.
 
     ``extra`` names keys that are appended to those of every sequence and attended by every query:

@@ -11,7 +11,11 @@ Where Keras's layers differ from ours in use:
 * ``use_causal_mask`` starts at the first key (top-left); `it.causal()` lets the last query see the
   last key. They are the same where t = s; elsewhere write `it.causal(offset=0)`;
 * masks that Keras carries along on its own (``Embedding(mask_zero=True)``) are arguments here:
-  ``mask=it.padding(lengths)``.
+  ``mask=it.padding(lengths)``. They hide padded queries there, too, which then hold the mean of
+  all values. A ``query_mask`` handed to `MultiHeadAttention` itself is ignored (Keras 3.15).
+
+Weights are copied; what is not ``trainable`` is frozen. Blocks come in eval mode, as a Keras layer
+that is called without ``training`` drops nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import intently.masks as masks
 from intently.attention import attention
 from intently.errors import ArgumentError, CheckpointError, build
 from intently.interop.weights import Weights, check_kind, fill, refuse
+from intently.masks.geometry import whole_number
 from intently.modules import Attention, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:
@@ -52,8 +57,9 @@ def _self_attention() -> type:
         ``in_proj`` is a `Dense` of width 3·d_embd whose columns are q, k, v, each head after head
         ("3 h d"), ``out_proj`` one of width d_embd; each has a bias or not. With the torch backend
         attention is `intently.attention`, with others it is written in `keras.ops`. A mask that
-        Keras carries along (``Embedding(mask_zero=True)``) hides padded keys. Raises
-        `ArgumentError` where n_heads does not divide d_embd or inputs are not (b, t, c).
+        Keras carries along (``Embedding(mask_zero=True)``) hides padded keys, whatever stands
+        there. Raises `ArgumentError` where n_heads does not divide d_embd, inputs are not
+        (b, t, c) or the mask is not (b, t); `KindError` where the sizes are no whole numbers.
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
@@ -67,7 +73,9 @@ def _self_attention() -> type:
             **options: Any,
         ) -> None:
             super().__init__(**options)
-            if n_heads < 1 or d_embd % n_heads:
+            whole_number(n_heads, "n_heads", 1)
+            whole_number(d_embd, "d_embd", 1)
+            if d_embd % n_heads:
                 raise build(
                     ArgumentError, "n_heads", f"a divisor of d_embd={d_embd}", n_heads,
                     "each head gets d_embd/n_heads",
@@ -90,9 +98,10 @@ def _self_attention() -> type:
 
         def call(self, inputs: Any, causal_mask: bool = False, mask: Any = None) -> Any:
             """Return y (b, t, d_embd); with ``causal_mask`` a step sees itself and those before."""
-            _check_inputs(inputs.shape)
+            _check_inputs(inputs.shape, mask)
             shape: Any = ops.shape(inputs)
-            joint = ops.reshape(self.in_proj(inputs), (*shape[:2], 3, self.n_heads, -1))
+            split = (3, self.n_heads, self.d_embd // self.n_heads)
+            joint = ops.reshape(self.in_proj(inputs), (*shape[:2], *split))
             heads: Any = ops.transpose(joint, (2, 0, 3, 1, 4))
             attend = _attend_torch if keras.backend.backend() == "torch" else _attend_ops
             y = attend(heads[0], heads[1], heads[2], causal_mask, mask)
@@ -115,9 +124,19 @@ def _self_attention() -> type:
     return SelfAttention
 
 
-def _check_inputs(shape: Any) -> None:
+def _check_inputs(shape: Any, mask: Any = None) -> None:
     if len(shape) != 3:
         raise build(ArgumentError, "inputs", "shape (b, t, c)", f"shape {tuple(shape)}")
+    if mask is None:
+        return
+    found, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
+    known = len(found) == 2 and all(
+        a == n or a is None or n is None for a, n in zip(found, want)
+    )  # fmt: skip
+    if not known:
+        raise build(
+            ArgumentError, "mask", f"shape (b, t) = {want}, True at real steps", f"shape {found}"
+        )
 
 
 def _attend_torch(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Any) -> Tensor:
@@ -130,15 +149,18 @@ def _attend_torch(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Any) -
 
 
 def _attend_ops(q: Any, k: Any, v: Any, causal: bool, padding: Any) -> Any:
-    """Compute the same in `keras.ops`; a row without keys is zero here too."""
+    """Compute the same in `keras.ops`; a row without keys is zero, and no padded key counts."""
     import keras
     from keras import ops
 
+    if q.shape[2] == 0:
+        return v
     steps: Any = ops.arange(q.shape[2])
     real: Any = steps[:, None] >= steps[None] if causal else ops.ones((1, 1), dtype="bool")
     if padding is not None:
         keys: Any = ops.cast(padding, "bool")
         real = ops.logical_and(real, keys[:, None, None])
+        k, v = (ops.where(keys[:, None, :, None], x, ops.zeros_like(x)) for x in (k, v))
     precise = keras.backend.result_type(q.dtype, "float32")
     z = ops.cast(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), precise)
     z = ops.where(real, z / float(q.shape[-1]) ** 0.5, -1e30)
@@ -146,10 +168,11 @@ def _attend_ops(q: Any, k: Any, v: Any, causal: bool, padding: Any) -> Any:
     return ops.matmul(ops.cast(weights, v.dtype), v)
 
 
+@torch.inference_mode(False)
 def load(
     foreign: keras.layers.MultiHeadAttention | keras.layers.GroupQueryAttention,
 ) -> MultiHeadAttention:
-    """Return our block with the weights of a Keras layer that was built, on any of its backends.
+    """Return our block with the weights of a Keras layer that was built, on any backend, in eval.
 
     Where Keras is called with ``(query, value)``, ours is with ``(query, context=value)``. Raises
     `KindError` for other layers, `ArgumentError` for options that ours cannot have (more than one
@@ -204,17 +227,17 @@ def _filled(
             attention=own, projections=projections, dropout=config["dropout"],
         ),
         tensors,
-    )  # fmt: skip
+    ).eval()  # fmt: skip
 
 
 _INPUTS = ("query", "key", "value")
 
 
 def _tensor(variable: Any) -> Tensor:
-    """Copy a Keras variable of any backend into a PyTorch tensor of its dtype."""
+    """Copy a Keras variable of any backend into a PyTorch tensor, which learns where it does."""
     import keras
 
     array = np.asarray(keras.ops.convert_to_numpy(variable))
-    if variable.dtype == "bfloat16":
-        return torch.from_numpy(array.astype(np.float32)).bfloat16()
-    return torch.from_numpy(array.copy())
+    half = variable.dtype == "bfloat16"
+    x = torch.from_numpy(array.astype(np.float32)).bfloat16() if half else torch.tensor(array)
+    return x.requires_grad_(variable.trainable)

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from intently.masks import Mask
 from intently.models.transformer import DecoderCache
 from intently.modules import DecoderLayer, EncoderLayer
+from intently.modules.loading import AllOrNothing
 
 
-class Encoder(nn.Module):
+class Encoder(AllOrNothing):
     """Encoder layers one after another, then a norm where there is one: `nn.TransformerEncoder`."""
 
     def __init__(self, layers: list[EncoderLayer], norm: nn.LayerNorm | None) -> None:
@@ -27,7 +28,7 @@ class Encoder(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
-class Decoder(nn.Module):
+class Decoder(AllOrNothing):
     """Decoder layers one after another, then a norm where there is one: `nn.TransformerDecoder`."""
 
     def __init__(self, layers: list[DecoderLayer], norm: nn.LayerNorm | None) -> None:
@@ -55,7 +56,7 @@ class Decoder(nn.Module):
         return DecoderCache(len(self.layers))
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(AllOrNothing):
     """An encoder and a decoder of embedded inputs: `nn.Transformer`.
 
     >>> import torch

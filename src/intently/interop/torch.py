@@ -6,14 +6,17 @@ Where PyTorch's layers differ from ours in use:
   `mask` converts;
 * their ``is_causal`` starts at the first key (top-left); `it.causal()` lets the last query see the
   last key, as a cache needs. They are the same where t = s; elsewhere write `it.causal(offset=0)`;
-* a row that may attend to nothing is NaN there and zero (then the output bias) here;
+* a row that may attend to nothing is zero (then the output bias) here. There it is NaN; with
+  ``need_weights=False`` it is the output bias as here, but NaN in eval mode under ``no_grad``. In
+  that mode ``nn.TransformerEncoderLayer`` gives NaN, too, and ``nn.TransformerEncoder`` zeros;
 * ``nn.TransformerEncoder`` in eval mode runs a nested-tensor fast path with
   ``src_key_padding_mask``, which writes zeros at padded steps; here they hold what the padded
   queries take from the others, as theirs do in train mode;
 * theirs are (t, b, c) unless ``batch_first``; ours are always (b, t, c), and so is what `dump`
   makes.
 
-Weights are copied, with their dtype and device; dropout and train or eval mode are kept.
+Weights are copied, with their dtype and device; dropout and train or eval mode are kept, and what
+is frozen (``requires_grad=False``) stays frozen.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.interop.extra_keys import KeyValueAttention
+from intently.interop.frozen import learns
 from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.masks import Mask, allowed
@@ -111,6 +115,7 @@ def load(foreign: nn.TransformerDecoder) -> Decoder: ...
 def load(foreign: nn.Transformer) -> EncoderDecoder: ...
 
 
+@torch.inference_mode(False)
 def load(foreign: nn.Module) -> nn.Module:
     """Return our block with the weights of PyTorch's, in the same train or eval mode.
 
@@ -266,10 +271,12 @@ def _feed_forward(
     return _Made(make, tensors)
 
 
+@torch.inference_mode(False)
 def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     """Return `nn.MultiheadAttention` (batch first) with our weights, in the same mode.
 
-    PyTorch has biases everywhere or nowhere: where we have some, the others are zeros. Raises
+    PyTorch has biases everywhere or nowhere: where we have some, the others are zeros that do not
+    learn. What is frozen stays frozen. Raises
     `KindError` for other modules and `ArgumentError` for what PyTorch's cannot compute (shared key
     heads, head widths other than c/h, a mask, bias, score, positions or norms of the block).
 
@@ -294,18 +301,17 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     learned = [weights.optional(f"learned_{name}") for name in ("key", "value")]
     out_weight, out_bias = weights.take("out_weight"), weights.optional("out_bias")
     weights.finish()
-    biases = [parts[f"{letter}_bias"] for letter in "qkv"]
-    bias = any(x is not None for x in (*biases, out_bias))
+    bias = out_bias is not None or parts["q_bias"] is not None
     zeros = out_weight.new_zeros(ours.width)
     tensors: dict[str, Tensor | None] = {"out_proj.weight": out_weight}
     if bias:
-        tensors["in_proj_bias"] = torch.cat([zeros if x is None else x for x in biases])
+        tensors["in_proj_bias"] = _joint(parts, "bias", zeros)
         tensors["out_proj.bias"] = zeros if out_bias is None else out_bias
     for name, x in zip(("bias_k", "bias_v"), learned):
         tensors[name] = None if x is None else x.view(1, 1, -1)
     own = {f"{letter}_proj_weight": parts[f"{letter}_weight"] for letter in "qkv"}
     if kdim == vdim == ours.width:
-        own = {"in_proj_weight": torch.cat([x for x in own.values() if x is not None])}
+        own = {"in_proj_weight": _joint(parts, "weight", zeros)}
     return fill(
         lambda: nn.MultiheadAttention(
             ours.width, ours.heads, ours.dropout, bias=bias, kdim=kdim, vdim=vdim, batch_first=True,
@@ -313,6 +319,13 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
         ),
         tensors | own,
     ).train(ours.training)  # fmt: skip
+
+
+def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
+    """Queries, keys and values in one tensor, zeros where there are none."""
+    given = {f"{letter}_{kind}": parts[f"{letter}_{kind}"] for letter in "qkv"}
+    learns(f"dump: in_proj_{kind}", {name: x for name, x in given.items() if x is not None})
+    return torch.cat([zeros if x is None else x for x in given.values()])
 
 
 def _plain(ours: MultiHeadAttention) -> bool:

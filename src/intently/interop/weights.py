@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, CheckpointError, KindError, build
+from intently.interop.frozen import freeze
 from intently.modules import MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
@@ -37,16 +38,20 @@ left over. Our block would compute something else without them.
     @classmethod
     def of(cls, module: nn.Module) -> Weights:
         """Return the parameters and buffers of a PyTorch module, buffers it does not save aside."""
-        return cls(module.state_dict(), type(module).__name__)
+        return cls(module.state_dict(keep_vars=True), type(module).__name__)
 
     def take(self, name: str) -> Tensor:
-        """Return a copy of the tensor; raise `CheckpointError` where there is none."""
+        """Return a copy of the tensor, which learns where it does.
+
+        Raises `CheckpointError` where there is none.
+        """
         if name not in self._left:
             raise build(
                 CheckpointError, self.source, f"a tensor {name!r}", f"none of {listed(self._left)}",
                 "it is of another form or version of this layer",
             )  # fmt: skip
-        return self._left.pop(name).detach().clone()
+        x = self._left.pop(name)
+        return x.detach().clone().requires_grad_(x.requires_grad)
 
     def optional(self, name: str) -> Tensor | None:
         """Return a copy of the tensor, None where there is none."""
@@ -73,8 +78,9 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     """Return the module that ``make`` makes with these parameters and buffers, and no others.
 
     It is made without drawing random numbers, and the tensors become its own: their dtypes and
-    devices are kept. An entry that is None stands for a tensor the module must not have. Raises
-    `CheckpointError` where the tensors are not those of the module, by name or by shape.
+    devices are kept, and whether they learn (`freeze`). An entry that is None stands for a tensor
+    the module must not have. Raises `CheckpointError` where the tensors are not those of the
+    module, by name or by shape.
 
     >>> fill(lambda: nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": None})
     Traceback (most recent call last):
@@ -85,7 +91,8 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
         module = make()
     given = {name: x for name, x in tensors.items() if x is not None}
     try:
-        found = module.load_state_dict(given, strict=False, assign=True)
+        copies = {name: x.detach() for name, x in given.items()}
+        found = module.load_state_dict(copies, strict=False, assign=True)
     except RuntimeError as error:
         if isinstance(error, CheckpointError):
             raise
@@ -95,6 +102,7 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     got = [f"{listed(names)} {what}" for names, what in wrong if names]
     if got:
         raise build(CheckpointError, type(module).__name__, "its own tensors", ", ".join(got))
+    freeze(module, given)
     return module
 
 

@@ -189,8 +189,9 @@ def _knows_mask(p: Problem) -> bool:
 
 def _four(p: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """View (…, h, t, d) as the 4-D tensors PyTorch fuses; leading axes are flattened into b."""
-    four = q.ndim == k.ndim == v.ndim == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
-    if four and q.stride(3) == k.stride(3) == v.stride(3) == 1:
+    four = q.ndim == k.ndim == v.ndim == 4 and k.shape[:2] == v.shape[:2]
+    same = four and q.shape[0] == k.shape[0] and (q.shape[1] == k.shape[1] or p.groups > 1)
+    if same and q.stride(3) == k.stride(3) == v.stride(3) == 1:
         return q, k, v
     heads = p.geometry.lead[-1] if p.geometry.lead else 1
     shared = k.shape[-3] if p.groups > 1 else heads

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, build
 from intently.masks import as_mask, causal
-from intently.models.attended import attended
 from intently.models.layers import FOURFOLD, Factory
 from intently.models.transformer import _check_ids
+from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches import KeyValueCache, WindowCache
 from intently.modules.loading import AllOrNothing

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intently.errors import ArgumentError, KindError, build
+from intently.masks.geometry import probability, whole_number
 from intently.modules.feed_forward import FeedForward
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
 
 Factory = Callable[[int], nn.Module]
 """Makes a part of a layer from the model width c: ``nn.LayerNorm``, ``nn.RMSNorm``, `mlp`."""
@@ -19,13 +25,39 @@ def mlp(inner: int | None = None, activation: Callable[[Tensor], Tensor] = F.gel
     >>> mlp()(8).up.out_features
     32
     """
+    return partial(_mlp, inner=inner, activation=activation)
 
-    def make(width: int) -> FeedForward:
-        """Return a feed-forward layer for this width."""
-        return FeedForward(width, 4 * width if inner is None else inner, activation=activation)
 
-    return make
+def _mlp(width: int, inner: int | None, activation: Callable[[Tensor], Tensor]) -> FeedForward:
+    return FeedForward(width, 4 * width if inner is None else inner, activation=activation)
 
 
 FOURFOLD = mlp()
 """GELU inside, four times as wide as the model: Radford et al. 2019 and Dosovitskiy et al. 2021."""
+
+
+def check_options(options: Any) -> None:
+    """Raise where what all layers of a model are made by cannot be: sizes, factories, values."""
+    o = options
+    for name, least in (("width", 1), ("heads", 1), ("layers", 0)):
+        whole_number(getattr(o, name), name, least)
+    for name in ("norm", "feed_forward"):
+        factory = getattr(o, name)
+        if isinstance(factory, nn.Module) or not callable(factory):
+            raise build(
+                KindError, name, "a function that makes the part from the width c",
+                type(factory).__name__, fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
+            )  # fmt: skip
+    for name, kind in (("attention", Attention), ("projections", Projections)):
+        if not isinstance(getattr(o, name), kind):
+            raise build(
+                KindError, name, f"intently.modules.{kind.__name__}(…)",
+                type(getattr(o, name)).__name__,
+            )  # fmt: skip
+    probability(o.dropout, "dropout")
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise unless the width divides into heads."""
+    if width % heads:
+        raise build(ArgumentError, "heads", f"a divisor of width={width}", heads)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from intently.attention import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.masks import Mask, causal, padding
-from intently.models.attended import attended
+from intently.modules.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches import FixedCache, KeyValueCache
 from intently.modules.loading import AllOrNothing
@@ -252,15 +252,16 @@ class Transformer(AllOrNothing):
     @torch.no_grad()
     def attentions(
         self,
-        source: Int[Tensor, "b s"],
+        source: Int[Tensor, "n s"],
         target: Int[Tensor, "b t"],
-        lengths: Int[Tensor, " b"] | None = None,
+        lengths: Int[Tensor, " n"] | None = None,
     ) -> dict[str, Attention]:
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
         Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
         matrix is the step that reads ``target[:, i]`` and produces the token after it. They are
-        what `forward` of the same arguments multiplies, whatever the options of the layers.
+        what `forward` of the same arguments multiplies, whatever the options of the layers. A
+        source may serve m consecutive targets, as in `decode`.
         """
         blocks = [
             (f"{side}.{i}.{name.removesuffix('_attention')}", block)

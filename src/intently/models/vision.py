@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.models.attended import attended
-from intently.models.layers import FOURFOLD, Factory
+from intently.masks.geometry import whole_number
+from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
+from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
-from intently.modules.projected import Projections
+from intently.modules.projected import Projections, check_dtype
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class VisionOptions:
 
     ``image`` is (height, width) in pixels and ``patch`` the side of the squares it is cut into;
     ``classes`` 0 leaves out the head. ``norm`` and ``feed_forward`` make these parts from the
-    width c. Raises `ArgumentError` where the patches do not fill the image.
+    width c. Raises `ArgumentError` or `KindError` for sizes that cannot be, and where the patches
+    do not fill the image.
 
     >>> VisionOptions(image=(32, 48), patch=8, classes=10).patches
     24
@@ -51,7 +53,17 @@ class VisionOptions:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.patch < 1 or any(side < 1 or side % self.patch for side in self.image):
+        if not isinstance(self.image, tuple | list) or len(self.image) != 2:
+            raise build(
+                ArgumentError, "image", "(height, width) in pixels", repr(self.image)
+            )  # fmt: skip
+        for side in self.image:
+            whole_number(side, "image", 1)
+        for name, least in (("patch", 1), ("classes", 0), ("channels", 1)):
+            whole_number(getattr(self, name), name, least)
+        check_options(self)
+        check_heads(self.width, self.heads)
+        if any(side % self.patch for side in self.image):
             raise build(
                 ArgumentError, "patch", f"a divisor of the sides of the image {self.image}",
                 self.patch, "patches fill the image", "resize the image, or take another patch",
@@ -137,6 +149,7 @@ class VisionTransformer(AllOrNothing):
                 ArgumentError, "images", f"shape (b, c={o.channels}, {height}, {width})",
                 shape_of(images), "the positions are learned for one size of image",
             )  # fmt: skip
+        check_dtype(images, "images", self.class_token)
         x = self.patches(images).flatten(2).mT
         x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1) + self.positions
         return F.dropout(x, o.dropout, self.training)

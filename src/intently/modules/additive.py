@@ -17,6 +17,7 @@ from intently.attention import Attention as Matrix
 from intently.attention import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
+from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
 from intently.scores import Score, _energies
 
@@ -53,7 +54,7 @@ class Energies(Score):
         return _energies(q, k, energy)
 
 
-class _Recurrent(nn.Module):
+class _Recurrent(AllOrNothing):
     """Remembers states, and attends them."""
 
     def __init__(self, width: int, context_width: int, dropout: float) -> None:
@@ -206,7 +207,7 @@ class LuongAttention(_Recurrent):
         return self.query(query), Energies(self.energy)
 
 
-class AttentionalVector(nn.Module):
+class AttentionalVector(AllOrNothing):
     """tanh(W [c; h]) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
 
     Luong's decoder predicts the next word from it, and with input feeding also reads it beside the

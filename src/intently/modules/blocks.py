@@ -14,13 +14,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.masks import Mask
+from intently.masks import Geometry, Mask, as_mask
+from intently.masks.geometry import probability, whole_number
+from intently.modules.beams import side_by_side
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.projected import _check_kind
 
 Norm = Literal["pre", "post"]
+Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]
+"""What a decoder layer remembers: keys and values of its own, and of the encoder's states."""
 
 
 class _Residual(AllOrNothing):
@@ -30,7 +35,7 @@ class _Residual(AllOrNothing):
         super().__init__()
         if norm not in ("pre", "post"):
             raise build(ArgumentError, "norm", '"pre" or "post"', repr(norm))
-        self.norm, self.dropout = norm, dropout
+        self.norm, self.dropout = norm, probability(dropout, "dropout")
 
     def _step(self, x: Tensor, layer_norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:
         if self.norm == "pre":
@@ -46,7 +51,8 @@ class EncoderLayer(_Residual):
 
     ``heads`` is their number, or the attention itself; ``inner`` the width of a ReLU feed-forward,
     or a module (b, t, c) → (b, t, c) in its place; ``norms`` makes a norm from the width. With a
-    causal mask it is the layer of a decoder-only model, here one like Llama's:
+    causal mask it is the layer of a decoder-only model, here one like Llama's. Raises `KindError`
+    and `ArgumentError` for parts that are none or do not fit ``width``.
 
     >>> import torch, intently as it
     >>> from intently.modules import Attention, GatedFeedForward
@@ -69,9 +75,9 @@ class EncoderLayer(_Residual):
     ) -> None:
         super().__init__(norm, dropout)
         self.self_attention = _attention(heads, width, width, "heads")
-        self.feed_forward = FeedForward(width, inner) if isinstance(inner, int) else inner
-        self.self_norm = norms(width)
-        self.feed_norm = norms(width)
+        self.feed_forward = _feed_forward(width, inner)
+        self.self_norm = made_norm(norms, width, "norms")
+        self.feed_norm = made_norm(norms, width, "norms")
 
     def forward(
         self,
@@ -80,7 +86,12 @@ class EncoderLayer(_Residual):
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | None = None,
     ) -> Float[Tensor, "b s c"]:
-        """Return the states (b, s, c) after this layer; ``cache`` may keep what was attended."""
+        """Return the states (b, s, c) after this layer; ``cache`` may keep what was attended.
+
+        Raises `ArgumentError` for x of another shape, and `KindError` for another dtype or cache.
+        """
+        _check_growing(cache, "cache")
+        self.self_attention._check(x, None, cache)
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=cache))
         return self._step(x, self.feed_norm, self.feed_forward)
 
@@ -93,7 +104,8 @@ class DecoderLayer(_Residual):
 
     A row of the states may serve m consecutive rows of x, the beams of a sentence: their queries
     lie side by side on the axis t of the cross-attention, which treats each query on its own,
-    q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated.
+    q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated. Masks mean what they mean
+    without it: the queries of each row stand where they stood.
     """
 
     def __init__(
@@ -112,10 +124,10 @@ class DecoderLayer(_Residual):
         if cross is None:
             cross = self.self_attention.heads
         self.cross_attention = _attention(cross, width, None, "cross")
-        self.feed_forward = FeedForward(width, inner) if isinstance(inner, int) else inner
-        self.self_norm = norms(width)
-        self.cross_norm = norms(width)
-        self.feed_norm = norms(width)
+        self.feed_forward = _feed_forward(width, inner)
+        self.self_norm = made_norm(norms, width, "norms")
+        self.cross_norm = made_norm(norms, width, "norms")
+        self.feed_norm = made_norm(norms, width, "norms")
 
     def forward(
         self,
@@ -124,29 +136,60 @@ class DecoderLayer(_Residual):
         *,
         mask: Mask | Tensor | None = None,
         states_mask: Mask | Tensor | None = None,
-        cache: tuple[KeyValueCache | WindowCache, FixedCache] | tuple[None, None] = (None, None),
+        cache: Caches = (None, None),
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c): x after attending itself (``mask``) and the encoder's ``states``.
 
-        Raises `ArgumentError` where the rows of x are no multiple of those of the states.
+        ``states_mask`` has a row for each row of the states, or for each of x. ``cache`` keeps the
+        keys and values of x and those of the states. Raises `ArgumentError` for other shapes, where
+        the rows of x are no multiple of those of the states, and where they are m times as many
+        and the cross-attention has a mask or bias of its own, which may look at where a query
+        stands; `KindError` for other dtypes and caches. The caches are as they were then.
         """
-        own, cross = cache
-        n, rows = len(states), len(x)
-        if rows % max(1, n):
-            raise build(
-                ArgumentError, "states", f"shape (n, s, c) where n divides b={rows}",
-                shape_of(states), "each row of the states serves m consecutive rows of x",
-            )  # fmt: skip
+        own, cross = _caches(cache)
+        self.self_attention._check(x, None, own)
+        beams = self._beams(x, states)
+        n, t = len(states), x.shape[1]
+        self.cross_attention._check(_folded(x, n), states, cross)
+        rule = None if states_mask is None else as_mask(states_mask)
+        if rule is not None:
+            g = Geometry((n, self.cross_attention.heads), t, states.shape[1], x.device)
+            if beams > 1:
+                rule = side_by_side(rule, beams, g)
+            else:
+                rule.check(g)
 
         def read(y: Tensor) -> Tensor:
-            if n == rows:
-                return self.cross_attention(y, states, mask=states_mask, cache=cross)
-            folded = y.reshape(n, rows // max(1, n) * y.shape[1], y.shape[2])
-            return self.cross_attention(folded, states, mask=states_mask, cache=cross).view_as(y)
+            found = self.cross_attention(_folded(y, n), states, mask=rule, cache=cross)
+            return found.view_as(y)
 
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=own))
         x = self._step(x, self.cross_norm, read)
         return self._step(x, self.feed_norm, self.feed_forward)
+
+    def _beams(self, x: Tensor, states: Tensor) -> int:
+        """How many rows of x a row of the states serves; raise where they do not fit."""
+        attention, rows = self.cross_attention, len(x)
+        _check_kind(states, "states", attention.out_weight)
+        n = len(states) if states.ndim else 0
+        whole = rows == n or (n > 0 and rows % n == 0)
+        if not whole or states.ndim != 3 or states.shape[-1] != attention.context_width:
+            raise build(
+                ArgumentError, "states",
+                f"shape (n, s, {attention.context_width}) where n divides b={rows}",
+                shape_of(states), "each row of the states serves m consecutive rows of x",
+            )  # fmt: skip
+        if n == rows:
+            return 1
+        mask, bias = attention.mask, attention.bias
+        if bias is not None or (mask is not None and not mask.per_key):
+            raise build(
+                ArgumentError, "states", f"as many rows as x, b={rows}", shape_of(states),
+                "the cross-attention has a mask or bias of its own, which may look at where a "
+                "query stands",
+                f"repeat them: states.repeat_interleave({rows // n}, 0), and rows of their mask",
+            )  # fmt: skip
+        return rows // n
 
 
 def _attention(
@@ -168,3 +211,51 @@ def _attention(
             f"{sizes[0]} to {sizes[1]}{other}", "its output is added to its input",
         )  # fmt: skip
     return heads
+
+
+def _feed_forward(width: int, inner: int | nn.Module) -> nn.Module:
+    if isinstance(inner, nn.Module):
+        return inner
+    if not isinstance(inner, int):
+        raise build(
+            KindError, "inner", "a width, or an nn.Module (b, t, c) → (b, t, c)", repr(inner)
+        )
+    return FeedForward(width, whole_number(inner, "inner", 1))
+
+
+def made_norm(
+    make: Callable[[int], nn.Module], width: int, name: str, example: str = "nn.RMSNorm"
+) -> nn.Module:
+    """Return ``make(width)``; raise `KindError` where it is no function, or makes no module."""
+    expected, fix = "a function that makes a norm from a width", f"write {name}={example}, say"
+    if isinstance(make, nn.Module):
+        raise build(KindError, name, expected, f"a norm, {type(make).__name__}", fix=fix)
+    if not callable(make):
+        raise build(KindError, name, expected, repr(make), fix=fix)
+    made = make(width)
+    if not isinstance(made, nn.Module):
+        raise build(KindError, name, expected, f"one that makes {type(made).__name__}", fix=fix)
+    return made
+
+
+def _folded(x: Tensor, n: int) -> Tensor:
+    """The queries of m consecutive rows side by side: (n·m, t, c) → (n, m·t, c)."""
+    rows, t, c = x.shape
+    return x if rows == n else x.reshape(n, rows // n * t, c)
+
+
+def _check_growing(cache: object, name: str) -> None:
+    if cache is not None and not isinstance(cache, KeyValueCache | WindowCache):
+        raise build(KindError, name, "a KeyValueCache or WindowCache", type(cache).__name__)
+
+
+def _caches(cache: Caches) -> Caches:
+    """The cache of x and that of the states, or raise."""
+    expected = "a pair: a KeyValueCache or WindowCache for x, and a FixedCache for the states"
+    if not isinstance(cache, tuple) or len(cache) != 2:
+        raise build(KindError, "cache", expected, type(cache).__name__)
+    own, cross = cache
+    _check_growing(own, "cache[0]")
+    if cross is not None and not isinstance(cross, FixedCache):
+        raise build(KindError, "cache[1]", "a FixedCache", type(cross).__name__)
+    return own, cross

@@ -254,8 +254,7 @@ class WindowCache:
         """Add new keys and values behind those that each row keeps."""
         self._keep(lengths)
         assert self._k is not None and self._v is not None and self._held is not None
-        n = k.shape[-2]
-        kept = self._k.shape[-2]
+        n, kept = k.shape[-2], self._k.shape[-2]
         self._k, self._v = (_grown(x, kept, kept + n) for x in (self._k, self._v))
         rows = torch.arange(len(k), device=k.device)[:, None]
         at = self._held[:, None] + torch.arange(n, device=k.device)
@@ -272,6 +271,14 @@ class WindowCache:
         kept = lengths.clamp(max=self._most)
         cols = torch.arange(int(kept.max()), device=kept.device)
         shift = (lengths - kept) - (total - held)
+        together = (kept == max(len(cols), self.sinks)) & (shift == shift[0])
+        if self._held is not None and bool(together.all()):
+            drop = self.sinks + int(shift[0])  # full windows move on together
+            ends = slice(None, self.sinks), slice(drop, drop + len(cols) - self.sinks)
+            buffers = self._k, self._v
+            self._k, self._v = (torch.cat([x[..., e, :] for e in ends], -2) for x in buffers)
+            self._held = kept
+            return
         at = row_places(cols, self.sinks, shift).clamp(0, max(0, int(held.max()) - 1))
         inside = (cols < kept[:, None])[:, None, :, None]
         buffers = (x[..., self._first :, :] for x in (self._k, self._v))
@@ -307,10 +314,9 @@ class WindowCache:
             )  # fmt: skip
         self._keep(here)
         self.length = int(here.max())
+        self.lengths = here
         if int(here.min()) == self.length:
             self.lengths = self._held = None
-        else:
-            self.lengths = here
 
     def _moved(self, x: Tensor, drop: int, room: int) -> Tensor:
         """A new buffer that begins with the keys that are kept."""

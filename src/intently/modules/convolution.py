@@ -23,6 +23,8 @@ from intently.masks import Geometry, Mask
 from intently.masks.blocks import edges, states
 from intently.masks.geometry import pick
 from intently.masks.queries import unless_all
+from intently.modules.loading import AllOrNothing
+from intently.modules.projected import check_dtype
 
 Axis = tuple[int, int, int, int, int, int]
 """One axis of an image: input, output and kernel size, stride, padding before, dilation."""
@@ -142,7 +144,7 @@ class Taps(Mask):
         return f"Taps({tuple(self.taps.shape)}, {height}×{width} → {down}×{across})"
 
 
-class ConvolutionAsAttention(nn.Module):
+class ConvolutionAsAttention(AllOrNothing):
     """A convolution as attention with one one-hot head for each tap of its kernel.
 
     The heads share one key/value head, the pixels themselves; ``out_weight`` (G, c_out/G, k²·c/G)
@@ -163,9 +165,11 @@ class ConvolutionAsAttention(nn.Module):
             for axis, (k, d) in enumerate(zip(self.kernel, self.dilation))
         )
         weight = conv.weight.detach().unflatten(0, (self.groups, -1))
-        self.out_weight = nn.Parameter(weight.movedim(2, -1).flatten(2).clone())
-        bias = conv.bias
-        self.out_bias = None if bias is None else nn.Parameter(bias.detach().clone())
+        learns, bias = conv.weight.requires_grad, conv.bias
+        self.out_weight = nn.Parameter(weight.movedim(2, -1).flatten(2).clone(), learns)
+        self.out_bias = bias
+        if bias is not None:
+            self.out_bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
         self.register_buffer(
             "taps", torch.arange(self.kernel[0] * self.kernel[1])[None], persistent=False
         )
@@ -225,6 +229,7 @@ class ConvolutionAsAttention(nn.Module):
             raise build(
                 ArgumentError, "x", f"shape (b, c={self.channels}, height, width)", shape_of(x)
             )
+        check_dtype(x, "x", self.out_weight)
 
     def extra_repr(self) -> str:
         return f"channels={self.channels}, kernel={self._kernel()}, groups={self.groups}"
@@ -233,9 +238,9 @@ class ConvolutionAsAttention(nn.Module):
 def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
     """Return ``conv`` as attention over pixels: one one-hot head for each of its k² taps.
 
-    Any kernel, stride, padding, padding mode, dilation and groups; weights are copied, and train as
-    those of the convolution would. ``.attend(x)`` (b, k², t, s) shows where each head looks.
-    Raises `KindError` for what is no `nn.Conv2d`.
+    Any kernel, stride, padding, padding mode, dilation and groups; weights are copied, and train
+    (or are frozen) as those of the convolution. ``.attend(x)`` (b, k², t, s) shows where each head
+    looks. Raises `KindError` for what is no `nn.Conv2d` or computes something of its own.
 
     Source: Cordonnier et al. 2020, theorem 1.
 
@@ -249,8 +254,22 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
             KindError, "conv", "an nn.Conv2d", type(conv).__name__,
             fix="only convolutions over images have k² taps on a grid",
         )  # fmt: skip
+    own = [name for name in _COMPUTES if getattr(type(conv), name) is not getattr(nn.Conv2d, name)]
+    if own:
+        raise build(
+            KindError, "conv", "an nn.Conv2d",
+            f"{type(conv).__name__}, which has a {own[0]} of its own", "what it computes is not known",
+        )  # fmt: skip
+    if nn.parameter.is_lazy(conv.weight):
+        raise build(
+            KindError, "conv", "an nn.Conv2d with weights", f"{type(conv).__name__} without",
+            fix="call it once, and it knows its channels",
+        )  # fmt: skip
     layer = ConvolutionAsAttention(conv).train(conv.training)
     return layer.to(device=conv.weight.device)
+
+
+_COMPUTES = ("forward", "_conv_forward")
 
 
 def _pair(size: tuple[int, ...]) -> tuple[int, int]:

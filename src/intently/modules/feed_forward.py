@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks.geometry import probability, whole_number
+from intently.modules.linear import Linear
+from intently.modules.loading import AllOrNothing
+from intently.modules.projected import check_dtype
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 """A function of each number: ``F.relu``, ``F.gelu``, ``F.silu``, …"""
 
 
-class FeedForward(nn.Module):
+class FeedForward(AllOrNothing):
     """Two linear maps with an activation between, a ReLU unless given.
 
+    Raises `ArgumentError` or `KindError` where a width is no whole number ≥ 1, ``dropout`` no
+    probability, or x not of this width, dtype and device.
     Source: Vaswani et al. 2017, section 3.3, equation 2; GELU: Hendrycks & Gimpel 2016.
 
     >>> FeedForward(16, 64, activation=F.gelu)(torch.zeros(2, 5, 16)).shape
@@ -29,25 +36,28 @@ class FeedForward(nn.Module):
         inner: int,
         dropout: float = 0.0,
         *,
-        activation: Activation = torch.relu_,
+        activation: Activation = F.relu,
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(width, inner, bias=bias)
-        self.down = nn.Linear(inner, width, bias=bias)
+        _check_options(width, inner, dropout, activation)
+        self.up = Linear(width, inner, bias=bias)
+        self.down = Linear(inner, width, bias=bias)
         self.dropout, self.activation = dropout, activation
         _draw(self.up, self.down)
 
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(up(x)))."""
+        _check_input(x, self.up)
         inner = self.activation(self.up(x))
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(AllOrNothing):
     """down(activation(gate(x)) · up(x)): SwiGLU with SiLU, GEGLU with ``F.gelu``.
 
     ``gate_up`` keeps both maps in one weight (2·inner, c), the rows of the gate before those of up.
+    Raises what `FeedForward` does.
 
     Source: Shazeer 2020, "GLU Variants Improve Transformer", equation 6.
 
@@ -65,8 +75,9 @@ class GatedFeedForward(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(width, 2 * inner, bias=bias)
-        self.down = nn.Linear(inner, width, bias=bias)
+        _check_options(width, inner, dropout, activation)
+        self.gate_up = Linear(width, 2 * inner, bias=bias)
+        self.down = Linear(inner, width, bias=bias)
         self.dropout, self.activation = dropout, activation
         _draw(self.gate_up, self.down)
         for half in self.gate_up.weight.detach().chunk(2):
@@ -74,9 +85,33 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(gate(x)) · up(x))."""
+        _check_input(x, self.gate_up)
         gate, up = self.gate_up(x).chunk(2, -1)
         inner = self.activation(gate) * up
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)
+
+
+def _check_options(width: int, inner: int, dropout: float, activation: Activation) -> None:
+    whole_number(width, "width", 1)
+    whole_number(inner, "inner", 1)
+    probability(dropout, "dropout")
+    if not callable(activation):
+        raise build(
+            KindError, "activation", "a function of a tensor, F.gelu, say",
+            type(activation).__name__,
+        )  # fmt: skip
+
+
+def _check_input(x: Tensor, first: nn.Linear) -> None:
+    """Raise unless x (…, c) is what the first map takes."""
+    width, weight = first.in_features, first.weight
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise build(KindError, "x", f"a floating-point tensor (…, c={width})", got)
+    if x.ndim < 1 or x.shape[-1] != width:
+        raise build(ArgumentError, "x", f"shape (…, c={width})", shape_of(x))
+    if isinstance(weight, Tensor):  # the weight of a quantised map is packed
+        check_dtype(x, "x", weight)
 
 
 def _draw(*linears: nn.Linear) -> None:

@@ -14,15 +14,18 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask
+from intently.masks.geometry import whole_number
 from intently.matrix import LazyMatrix
-from intently.modules.blocks import DecoderLayer, EncoderLayer
+from intently.modules.attended import attended
+from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.modules.feed_forward import GatedFeedForward
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
-from intently.modules.projected import Projections
+from intently.modules.projected import Projections, _check_kind, check_dtype
 
 Norm = Callable[[int], nn.Module]
 """Makes a norm for images of so many channels: `group_norm`, `nn.BatchNorm2d`, `ChannelNorm`."""
@@ -80,6 +83,8 @@ class ImageAttention(AllOrNothing):
     Heads are ``head_width`` wide (c/h unless given). With ``context_width`` the pixels attend a
     sequence (b, s, context_width) in place of each other. ``attention`` is what the block attends
     by; ``it.grid(height, width, radius)`` as its mask lets pixels see their neighbours alone.
+    Without the residual, ``projections`` may give the image other channels. Raises `KindError` and
+    `ArgumentError` for parts that are none or do not fit.
 
     Source: Wang et al. 2018, "Non-local Neural Networks", section 3.3; Ho et al. 2020, "Denoising
     Diffusion Probabilistic Models", appendix B.
@@ -106,13 +111,19 @@ class ImageAttention(AllOrNothing):
         projections: Projections = Projections(),
     ) -> None:
         super().__init__()
-        self.channels, self.residual = channels, residual
-        self.norm = nn.Identity() if norm is None else norm(channels)
+        self.channels, self.residual = whole_number(channels, "channels", 1), residual
+        self.norm = _norm(norm, channels)
         self.attention = MultiHeadAttention(
             channels, heads, context_width=context_width, attention=attention,
             head_widths=None if head_width is None else (head_width, head_width),
             projections=projections,
         )  # fmt: skip
+        if residual and projections.out_width not in (None, channels):
+            raise build(
+                ArgumentError, "projections", f"out_width={channels}, or None",
+                f"out_width={projections.out_width}", "the outcome is added to the image",
+                "write residual=False where it should not be",
+            )  # fmt: skip
 
     def forward(
         self,
@@ -136,17 +147,18 @@ class ImageAttention(AllOrNothing):
         return self.attention.attend(self._pixels(x), context, mask=mask)
 
     def _pixels(self, x: Tensor) -> Tensor:
-        check_image(x, self.channels)
+        check_image(x, self.channels, self.attention.out_weight)
         return as_pixels(self.norm(x))
 
 
 class SpatialTransformer(AllOrNothing):
     """The attention block of latent-diffusion U-Nets: (b, c, height, width) → the same.
 
-    Group norm, projection in to width h·d, ``depth`` × [self-attention, cross-attention to
-    ``context_width`` wide tokens, gated feed-forward], projection out, residual. Without
-    ``context_width`` there is no cross-attention. ``attention`` is what the pixels attend each
-    other by (``it.grid``, say).
+    Group norm (or another ``norm``, None for none), projection in to width h·d, ``depth`` ×
+    [self-attention, cross-attention to ``context_width`` wide tokens, gated feed-forward],
+    projection out, residual. Without ``context_width`` there is no cross-attention. ``attention``
+    is what the pixels attend each other by (``it.grid``, say). Raises `KindError` and
+    `ArgumentError` for parts that are none or do not fit.
 
     Source: Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
     section 3.3 and appendix E.2.1; GEGLU after Shazeer 2020, "GLU Variants Improve Transformer".
@@ -168,14 +180,15 @@ class SpatialTransformer(AllOrNothing):
         *,
         depth: int = 1,
         context_width: int | None = None,
-        norm: Norm = LATENT_NORM,
+        norm: Norm | None = LATENT_NORM,
         attention: Attention = Attention(),
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.channels, self.context_width = channels, context_width
-        width = heads * head_width
-        self.norm = norm(channels)
+        self.channels, self.context_width = whole_number(channels, "channels", 1), context_width
+        width = whole_number(heads, "heads", 1) * whole_number(head_width, "head_width", 1)
+        whole_number(depth, "depth", 1)
+        self.norm = _norm(norm, channels)
         self.project_in = nn.Linear(channels, width)
         self.layers = nn.ModuleList(
             _layer(width, heads, context_width, attention, dropout) for _ in range(depth)
@@ -192,11 +205,16 @@ class SpatialTransformer(AllOrNothing):
     ) -> Float[Tensor, "b c height width"]:
         """Return the image after its pixels attended each other and ``context`` (b, s, k).
 
-        ``mask`` says which pixels they may attend, ``context_mask`` which of the context.
+        ``mask`` says which pixels they may attend, ``context_mask`` which of the context. Raises
+        `ArgumentError` for images and contexts of other shapes, and `KindError` for other dtypes.
         """
-        pixels = self._begin(x, context)
+        self._check(x, context)
+        pixels = self.project_in(as_pixels(self.norm(x)))
         for layer in self.layers:
-            pixels = _step(layer, pixels, context, mask, context_mask)
+            if context is None:
+                pixels = layer(pixels, mask=mask)
+            else:
+                pixels = layer(pixels, context, mask=mask, states_mask=context_mask)
         return x + as_image(self.project_out(pixels), x)
 
     def attentions(
@@ -206,35 +224,43 @@ class SpatialTransformer(AllOrNothing):
         *,
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
-    ) -> dict[str, LazyMatrix]:
+    ) -> dict[str, Matrix]:
         """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
 
         Arguments are those of `forward`; rows are pixels, row after row of the image.
         """
-        found: dict[str, LazyMatrix] = {}
-        pixels = self._begin(x, context)
-        for i, layer in enumerate(self.layers):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            own = layer.self_norm(pixels)
-            found[f"layers.{i}.self"] = layer.self_attention.attend(own, mask=mask)
-            if isinstance(layer, DecoderLayer):
-                read = layer.cross_norm(pixels + layer.self_attention(own, mask=mask))
-                found[f"layers.{i}.cross"] = layer.cross_attention.attend(
-                    read, context, mask=context_mask
-                )
-            pixels = _step(layer, pixels, context, mask, context_mask)
-        return found
+        blocks = [
+            (f"layers.{i}.{name.removesuffix('_attention')}", block)
+            for i, layer in enumerate(self.layers)
+            for name, block in layer.named_children()
+            if name in ("self_attention", "cross_attention")
+        ]
+        return attended(blocks, lambda: self(x, context, mask=mask, context_mask=context_mask))
 
-    def _begin(self, x: Tensor, context: Tensor | None) -> Tensor:
-        check_image(x, self.channels)
+    def _check(self, x: Tensor, context: Tensor | None) -> None:
+        check_image(x, self.channels, self.project_in.weight)
+        want = (
+            "None" if self.context_width is None else f"shape (b={len(x)}, s, {self.context_width})"
+        )
         if (context is None) != (self.context_width is None):
-            wide = self.context_width
             raise build(
-                ArgumentError, "context", "None" if wide is None else f"shape (b, s, {wide})",
-                "None" if context is None else shape_of(context),
-                f"this block was made with context_width={wide}",
+                ArgumentError, "context", want, "None" if context is None else shape_of(context),
+                f"this block was made with context_width={self.context_width}",
             )  # fmt: skip
-        return self.project_in(as_pixels(self.norm(x)))
+        if context is None:
+            return
+        _check_kind(context, "context", self.project_in.weight)
+        shape = tuple(context.shape)
+        if len(shape) != 3 or (shape[0], shape[2]) != (len(x), self.context_width):
+            one = len(shape) == 3 and shape[0] == 1
+            raise build(
+                ArgumentError, "context", want, shape_of(context), "each image has its own",
+                f"one for all is context.expand({len(x)}, -1, -1)" if one else None,
+            )  # fmt: skip
+
+
+def _norm(make: Norm | None, channels: int) -> nn.Module:
+    return nn.Identity() if make is None else made_norm(make, channels, "norm", "group_norm(8)")
 
 
 def _layer(
@@ -250,18 +276,6 @@ def _layer(
     return DecoderLayer(width, own, feed, cross=cross, dropout=dropout)
 
 
-def _step(
-    layer: nn.Module,
-    pixels: Tensor,
-    context: Tensor | None,
-    mask: Mask | Tensor | None,
-    context_mask: Mask | Tensor | None,
-) -> Tensor:
-    if context is None:
-        return layer(pixels, mask=mask)
-    return layer(pixels, context, mask=mask, states_mask=context_mask)
-
-
 def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
     """Return the pixels (b, height · width, c) of an image, row after row."""
     return image.flatten(2).mT
@@ -274,8 +288,8 @@ def as_image(
     return pixels.mT.unflatten(-1, like.shape[2:])
 
 
-def check_image(x: Any, channels: int) -> None:
-    """Raise unless x is a floating-point image (b, c=channels, height, width)."""
+def check_image(x: Any, channels: int, weight: Tensor) -> None:
+    """Raise unless x is an image (b, c=channels, height, width) of the dtype of the weights."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise build(
@@ -289,3 +303,4 @@ def check_image(x: Any, channels: int) -> None:
             "the channels stand last" if last else None,
             "move them with x.movedim(-1, 1)" if last else None,
         )  # fmt: skip
+    check_dtype(x, "x", weight)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.biases import Bias, relative_buckets
+from intently.modules.loading import AllOrNothing
 from intently.scores import Additive, General
 
 
@@ -76,7 +77,7 @@ class GeneralScore(nn.Module):
         return General(self.weight)
 
 
-class AdditiveScore(nn.Module):
+class AdditiveScore(AllOrNothing):
     """vᵀ tanh(W q + U k + b) with learned W, U (h, a, d), v and b (h, a) for each of h heads.
 
     Source: Bahdanau et al. 2015, appendix A.1.2.

@@ -42,27 +42,55 @@ torch.Size([1]). Nothing was loaded.
         another shape, `KindError` where ``state_dict`` maps no names to tensors; the module is
         unchanged then.
         """
-        _check_tensors(self, state_dict)
-        _rehearse(self, state_dict, strict)
+        own = self.state_dict()
+        _check_tensors(own, state_dict)
+        _rehearse(self, own, state_dict, strict)
         return super().load_state_dict(state_dict, strict, assign)
 
 
-def _check_tensors(module: nn.Module, state_dict: object) -> None:
-    expected, got = "a mapping of names to tensors", type(state_dict).__name__
+def _no_tensor(x: object, name: str | None = None) -> KindError:
+    got = type(x).__name__ + ("" if name is None else f" under {name!r}")
+    fix = None if name is None else "arrays go through torch.tensor"
+    return build(KindError, "state_dict", "a mapping of names to tensors", got, fix=fix)
+
+
+def _check_tensors(own: Mapping[str, Any], state_dict: object) -> None:
     if not isinstance(state_dict, Mapping):
-        raise build(KindError, "state_dict", expected, got)
-    for name, own in module.state_dict().items():
-        x = state_dict.get(name, own)
-        if isinstance(own, Tensor) and not isinstance(x, Tensor):
-            got = f"{type(x).__name__} under {name!r}"
-            raise build(
-                KindError, "state_dict", expected, got, fix="arrays go through torch.tensor"
-            )
+        raise _no_tensor(state_dict)
+    for name in state_dict:
+        if not isinstance(name, str):
+            got = f"the name {name!r}"
+            raise build(KindError, "state_dict", "a mapping of names to tensors", got)
+    for name, ours in own.items():
+        x = state_dict.get(name, ours)
+        if isinstance(ours, Tensor) and not isinstance(x, Tensor):
+            raise _no_tensor(x, name)
 
 
-def _rehearse(module: nn.Module, state_dict: Mapping[str, Any], strict: bool) -> None:
+class _Unread:
+    """Stands for what is no tensor, under a name the module has not; refuses to be looked into.
+
+    A name of the other storage of `Projected` is looked into, one that is merely left over is not.
+    """
+
+    def __init__(self, x: object, name: str) -> None:
+        self._error = _no_tensor(x, name)
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+    def __len__(self) -> int:
+        raise self._error
+
+
+def _rehearse(
+    module: nn.Module, own: Mapping[str, Any], state_dict: Mapping[str, Any], strict: bool
+) -> None:
     """Raise what loading would, after loading shapes into shapes: no number is read or written."""
-    given = OrderedDict((name, _shape(x)) for name, x in state_dict.items())
+    given: OrderedDict[str, Any] = OrderedDict(
+        (name, _shape(x) if name in own or isinstance(x, Tensor) else _Unread(x, name))
+        for name, x in state_dict.items()
+    )
     given._metadata = getattr(state_dict, "_metadata", None)  # pyright: ignore  # versions
     try:
         with warnings.catch_warnings(action="ignore"), _shapes_of(module):

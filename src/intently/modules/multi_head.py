@@ -5,7 +5,6 @@ Source: Vaswani et al. 2017, section 3.2.2.
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -15,6 +14,7 @@ from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.from_weights import Weights, read
+from intently.modules.linear import linear
 from intently.modules.options import Attention
 from intently.modules.projected import Projected, Projections
 
@@ -136,7 +136,7 @@ class MultiHeadAttention(Projected):
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
         y = matrix.matmul(v).transpose(1, 2).flatten(2)
-        return F.linear(y, self.out_weight, self.out_bias)
+        return linear(y, self.out_weight, self.out_bias)
 
     def attend(
         self,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.attention import Attention as Matrix
@@ -22,6 +21,7 @@ from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import probability, whole_number
 from intently.matrix.lazy import in_autocast
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.linear import linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.options import Attention
 from intently.modules.turning import by_length, turned
@@ -214,17 +214,17 @@ class Projected(AllOrNothing):
             q = self._query_map(x)
             k, v = self._key_and_value_maps(x)
         else:
-            joint = F.linear(x, self.qkv_weight, self.qkv_bias)
+            joint = linear(x, self.qkv_weight, self.qkv_bias)
             if self.d == self.e:
                 heads = joint.unflatten(-1, (-1, self.d))
                 if self.q_norm is None and positions is not None:
-                    both, v = heads.split((h + g, g), -2)
+                    both, v = heads.split_with_sizes((h + g, g), -2)
                     both = turned(positions, both, offset, end)
-                    q, k = both.split((h, g), -2)
+                    q, k = both.split_with_sizes((h, g), -2)
                     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-                q, k, v = heads.split((h, g, g), -2)
+                q, k, v = heads.split_with_sizes((h, g, g), -2)
             else:
-                q, k, v = joint.split(self._split, -1)
+                q, k, v = joint.split_with_sizes(self._split, -1)
                 q, k, v = _heads(q, h), _heads(k, g), _heads(v, g)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -241,8 +241,8 @@ class Projected(AllOrNothing):
         n = self._split[0]
         if self.fused:
             bias = None if self.qkv_bias is None else self.qkv_bias[:n]
-            return _heads(F.linear(x, self.qkv_weight[:n], bias), self.heads)
-        return _heads(F.linear(x, self.q_weight, self.q_bias), self.heads)
+            return _heads(linear(x, self.qkv_weight[:n], bias), self.heads)
+        return _heads(linear(x, self.q_weight, self.q_bias), self.heads)
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
         k, v = self._key_and_value_maps(context)
@@ -254,10 +254,10 @@ class Projected(AllOrNothing):
         n, kd, ve = self._split
         if self.fused:
             bias = None if self.qkv_bias is None else self.qkv_bias[n:]
-            k, v = F.linear(context, self.qkv_weight[n:], bias).split((kd, ve), -1)
+            k, v = linear(context, self.qkv_weight[n:], bias).split((kd, ve), -1)
         else:
-            k = F.linear(context, self.k_weight, self.k_bias)
-            v = F.linear(context, self.v_weight, self.v_bias)
+            k = linear(context, self.k_weight, self.k_bias)
+            v = linear(context, self.v_weight, self.v_bias)
         return _heads(k, self.kv_heads), _heads(v, self.kv_heads)
 
     def _geometry(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> Geometry:

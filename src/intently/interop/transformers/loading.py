@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from intently.errors import CheckpointError, DataError, KindError, build
@@ -20,6 +21,7 @@ Model = TextModel | VisionModel | TextToText
 Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
 
 
+@torch.inference_mode(False)
 def load(source: str | Path | nn.Module) -> Model:
     """Return a model of ours with the weights of a transformers model.
 

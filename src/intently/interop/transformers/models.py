@@ -14,9 +14,10 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.interop.transformers.stack import Keep, Stack
 from intently.masks import Mask
 from intently.models.transformer import DecoderCache
+from intently.modules.loading import AllOrNothing
 
 
-class Embeddings(nn.Module):
+class Embeddings(AllOrNothing):
     """Tokens (b, t) to vectors (b, t, c): token, position and segment tables, summed.
 
     ``places`` is the number of learned positions (none unless given), ``types`` that of segments;
@@ -72,7 +73,7 @@ class Embeddings(nn.Module):
         return F.dropout(self.norm(x), self.dropout, self.training)
 
 
-class TextModel(nn.Module):
+class TextModel(AllOrNothing):
     """Tokens to states, and to logits where there is a head: GPT-2, Llama, Qwen, BERT.
 
     What `intently.interop.transformers.load` returns for them. Masks are ours: True means attend;
@@ -135,7 +136,7 @@ class TextModel(nn.Module):
         return DecoderCache(len(self.stack.layers))
 
 
-class VisionModel(nn.Module):
+class VisionModel(AllOrNothing):
     """Pictures (b, channels, height, width) to states: patches after a class token (ViT).
 
     Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.1.
@@ -183,7 +184,7 @@ class VisionModel(nn.Module):
         return _gathered(lambda keep: self.states(pixels, keep=keep))
 
 
-class TextToText(nn.Module):
+class TextToText(AllOrNothing):
     """Source tokens and target tokens to states or logits: T5, Marian."""
 
     def __init__(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intently.interop.frozen import learns
 from intently.interop.weights import Weights, refuse
 from intently.positions import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
@@ -59,11 +60,17 @@ def rms_norm(width: int, eps: float) -> Callable[[], nn.Module]:
 
 
 def rotary(config: Any, d: int) -> Rotary:
-    """Return the rotary positions of a config; raise `ArgumentError` for scalings without one."""
+    """Return the rotary positions of a config; raise `ArgumentError` for scalings without one.
+
+    Of the parameters the families read here heed the base alone where there is no scaling, so that
+    they turn the whole head whatever ``partial_rotary_factor`` says; all scalings heed it.
+    """
     given = dict(config.rope_parameters)
     kind, base = given.pop("rope_type", "default"), given.pop("rope_theta")
-    width = int(d * given.pop("partial_rotary_factor", 1.0))
-    scaling: Scaling | None = None
+    if kind == "default":
+        return Rotary(d, base=base)
+    width = int(d * (given.pop("partial_rotary_factor", None) or 1.0))
+    scaling: Scaling
     if kind == "linear":
         scaling = Linear(given.pop("factor"))
     elif kind == "dynamic":
@@ -84,11 +91,11 @@ def rotary(config: Any, d: int) -> Rotary:
             high=given.pop("high_freq_factor"),
             original=given.pop("original_max_position_embeddings"),
         )
-    elif kind != "default":
+    else:
         refuse("config", "rope_parameters", "default, linear, dynamic, yarn or llama3", repr(kind),
                "other scalings of rotary positions are not read")  # fmt: skip
     left = [name for name, value in given.items() if value is not None]
-    if left and kind != "default":
+    if left:
         refuse("config", "rope_parameters", f"options of {kind!r} that are known", left,
                "the angles would differ")  # fmt: skip
     return Rotary(d, base=base, scaling=scaling, width=None if width == d else width)
@@ -104,13 +111,13 @@ def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
 
 def gate_up(weights: Weights, gate: str, up: str, ours: str) -> Tensors:
     """Take the two maps of a gated feed-forward layer, which are one in `GatedFeedForward`."""
-    weight = torch.cat([weights.take(f"{name}.weight") for name in (gate, up)])
-    biases = [weights.optional(f"{name}.bias") for name in (gate, up)]
-    both = [x for x in biases if x is not None]
-    return {
-        f"{ours}.gate_up.weight": weight,
-        f"{ours}.gate_up.bias": torch.cat(both) if len(both) == 2 else None,
-    }
+    found: Tensors = {}
+    for kind in ("weight", "bias"):
+        halves = {f"{name}.{kind}": weights.optional(f"{name}.{kind}") for name in (gate, up)}
+        both = {name: x for name, x in halves.items() if x is not None}
+        learns(f"{ours}.gate_up.{kind}", both)
+        found[f"{ours}.gate_up.{kind}"] = torch.cat(list(both.values())) if len(both) == 2 else None
+    return found
 
 
 def attention(weights: Weights, prefix: str, ours: str, names: Mapping[str, str]) -> Tensors:

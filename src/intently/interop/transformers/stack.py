@@ -13,12 +13,13 @@ from intently.attention import Attention
 from intently.masks import Mask, as_mask
 from intently.models.transformer import DecoderCache
 from intently.modules import FeedForward, GatedFeedForward, MultiHeadAttention
+from intently.modules.loading import AllOrNothing
 
 Keep = Callable[[str, Attention], None]
 """What is told the name and the lazy matrix of every attention that runs."""
 
 
-class Layer(nn.Module):
+class Layer(AllOrNothing):
     """Self-attention, attention to a context where there is one, feed-forward; each a residual.
 
     ``norm`` makes the norm of each, which stands before it ("pre") or after the sum ("post").
@@ -79,7 +80,7 @@ class Layer(nn.Module):
         return F.dropout(y, self.dropout) if self.training and self.dropout else y
 
 
-class Stack(nn.Module):
+class Stack(AllOrNothing):
     """Layers one after another, then a norm and dropout (Identity and 0 where there are none)."""
 
     def __init__(self, layers: Sequence[Layer], norm: nn.Module, dropout: float = 0.0) -> None:

@@ -1,0 +1,83 @@
+"""Masks over queries that lie side by side: those of m rows of x that share a row of states."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, build
+from intently.masks import Geometry, Mask, allowed
+from intently.masks.geometry import Cut
+from intently.masks.queries import unless_all
+
+
+class SideBySide(Mask):
+    """A mask of t queries for each of ``beams`` runs of t queries, one behind the other.
+
+    >>> from intently import causal
+    >>> print(SideBySide(causal(), 2).draw(4, 2))
+    █ ·
+    █ █
+    █ ·
+    █ █
+    """
+
+    def __init__(self, mask: Mask, beams: int) -> None:
+        super().__init__(mask, beams)
+        self.mask, self.beams = mask, beams
+
+    def _one(self, g: Geometry) -> Geometry:
+        return g._replace(t=g.t // self.beams)
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        one = self._one(g)
+        return self.mask.allow(one, rows % max(1, one.t), cols)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        one = self._one(g)
+        return self.mask.at(one, lead, i % max(1, one.t), j)
+
+    def check(self, g: Geometry) -> None:
+        self.mask.check(self._one(g))
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        seen = self.mask.seen(self._one(g))
+        return None if seen is None else unless_all(seen)
+
+    def part(self, cut: Cut, g: Geometry) -> SideBySide:
+        return SideBySide(self.mask.part(cut, self._one(g)), self.beams)
+
+    def lead(self) -> tuple[int, ...]:
+        return self.mask.lead()
+
+    def __repr__(self) -> str:
+        return f"{self.beams} × ({self.mask!r})"
+
+
+def side_by_side(mask: Mask, beams: int, g: Geometry) -> Mask:
+    """Return a mask for ``g`` (n, h, t, s) where the queries of ``beams`` rows lie side by side.
+
+    The mask has a row for each of the n rows of the states, or for each of the b = n · beams rows
+    of x: it is written out then, b · t · s booleans. Raises `ArgumentError` where it has neither.
+    """
+    cause = _misfit(mask, g)
+    if cause is None:
+        return mask if mask.per_key else SideBySide(mask, beams)
+    b = g.lead[0] * beams
+    each = g._replace(lead=(b, *g.lead[1:]))
+    if _misfit(mask, each):
+        raise build(
+            ArgumentError, "states_mask",
+            f"a mask over (n, h, t, s) = {g.shape} or (b, h, t, s) = {each.shape}", repr(mask),
+            cause,
+        )  # fmt: skip
+    found = mask.dense(each) & torch.ones(b, 1, g.t, 1, dtype=torch.bool, device=g.device)
+    return allowed(found.unflatten(0, (-1, beams)).movedim(1, 2).flatten(2, 3))
+
+
+def _misfit(mask: Mask, g: Geometry) -> str | None:
+    try:
+        mask.check(g)
+    except ArgumentError as error:
+        return str(error)
+    return None

@@ -1,0 +1,118 @@
+"""Linear maps, y = x Wᵀ + b, by the faster of the two libraries that PyTorch itself holds.
+
+On the CPU PyTorch multiplies float32 matrices with MKL, which takes about twice as long on
+processors that are not Intel's. oneDNN lies beside it, with kernels for all of them; there we call
+that. The numbers agree to rounding. Everywhere else, and for other dtypes, few rows, autocast,
+compiled graphs and the transforms of `torch.func`, it is `F.linear`; within
+``torch.backends.mkldnn.flags(enabled=False)`` always.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.kernels.derivatives import forward_mode, transformed
+from intently.matrix.lazy import in_autocast
+
+ROWS = 4
+"""With fewer rows of x a product reads each weight once, which both libraries do alike."""
+
+SIZE = 2**20
+"""Multiplications from which on the library makes a difference."""
+
+PLAIN = (Tensor, nn.Parameter)
+"""Subclasses have products of their own."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return y (…, o) = x Wᵀ + b for x (…, i), weight (o, i) and bias (o,), as `F.linear` does.
+
+    >>> linear(torch.ones(2, 3), torch.ones(4, 3)).shape
+    torch.Size([2, 4])
+    """
+    if not _serves(x, weight):
+        return F.linear(x, weight, bias)
+    learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    if learned and torch.is_grad_enabled():
+        return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+    return _product(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` by the faster library: the same parameters, checkpoints and hooks."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return y (…, o) of x (…, i)."""
+        return linear(input, self.weight, self.bias)
+
+
+class _Product(torch.autograd.Function):
+    """The product with its gradients, which are such products too, and differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dy, (needs_x, needs_weight, needs_bias) = grads[0], ctx.needs_input_grad
+        dx = linear(dy, weight.t()) if needs_x else None
+        dy = dy.flatten(0, -2)
+        dw = _outer(x.flatten(0, -2), dy) if needs_weight else None
+        return dx, dw, dy.sum(0) if needs_bias else None
+
+
+def _outer(x: Tensor, dy: Tensor) -> Tensor:
+    """Return dW (o, i) = dyᵀ x for x (n, i), dy (n, o); the narrower is turned in memory."""
+    if x.shape[1] <= dy.shape[1]:
+        return linear(x.t().contiguous(), dy.t()).t()
+    return linear(dy.t().contiguous(), x.t())
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _serves(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN takes the product, and takes less time for it."""
+    if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    rows = x.numel() // max(1, x.shape[-1])
+    if rows < ROWS or rows * weight.numel() < SIZE or not _prefers_onednn():
+        return False
+    if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
+        return False
+    if not torch._C._get_mkldnn_enabled():  # pyright: ignore[reportAttributeAccessIssue]
+        return False
+    return not (in_autocast(x.device) or transformed() or forward_mode((x, weight)))
+
+
+@cache
+def _prefers_onednn() -> bool:
+    """Whether PyTorch's default is MKL on a processor of somebody else, and oneDNN is there."""
+    has = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+    return has and _vendor() not in (None, "GenuineIntel") and _known()
+
+
+def _known() -> bool:
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _vendor() -> str | None:
+    """Who made the processor, None where the system does not say."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        with info.open() as lines:
+            for line in lines:
+                if line.startswith("vendor_id"):
+                    return line.split(":", 1)[1].strip()
+    return next((x for x in ("GenuineIntel", "AuthenticAMD") if x in platform.processor()), None)

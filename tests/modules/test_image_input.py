@@ -1,0 +1,170 @@
+"""What the blocks over images refuse, and what they take: channels, dtypes, contexts, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from intently.errors import ArgumentError, KindError
+from intently.modules import (
+    ChannelNorm,
+    ImageAttention,
+    Projections,
+    SpatialTransformer,
+    group_norm,
+)
+
+from .test_image import NORMS
+
+
+def test_bad_input(as_users_call: None) -> None:
+    block = ImageAttention(8, 2)
+    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=8, height, width\); got sh"):
+        block(torch.zeros(1, 4, 3, 3))
+    with pytest.raises(ArgumentError, match=r"The channels stand last\. Move them with x\.movedim"):
+        block(torch.zeros(1, 3, 3, 8))
+    with pytest.raises(KindError, match=r"got dtype torch\.uint8\. Scale bytes first"):
+        block(torch.zeros(1, 8, 3, 3, dtype=torch.uint8))
+    with pytest.raises(ArgumentError, match=r"groups: expected a divisor of channels=8; got 3\."):
+        ImageAttention(8, 2, norm=group_norm(3))
+    with pytest.raises(ArgumentError, match=r"heads: expected a divisor of width=8; got 3\."):
+        ImageAttention(8, 3)
+    with pytest.raises(ArgumentError, match=r"context: expected shape \(b, s, 5\); got None"):
+        ImageAttention(8, 2, context_width=5)(torch.zeros(1, 8, 3, 3))
+
+
+X, WORDS = torch.zeros(2, 8, 3, 3), torch.zeros(2, 5, 6)
+Spatial: Any = SpatialTransformer
+Image: Any = ImageAttention
+WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "no context": (X, None, ArgumentError,
+                   "context: expected shape (b=2, s, 6); got None. This block was made with "
+                   "context_width=6."),
+    "one context for all": (X, WORDS[:1], ArgumentError,
+                            "context: expected shape (b=2, s, 6); got shape (1, 5, 6). Each image "
+                            "has its own. One for all is context.expand(2, -1, -1)."),
+    "more contexts": (X[:1], WORDS, ArgumentError,
+                      "context: expected shape (b=1, s, 6); got shape (2, 5, 6). Each image has "
+                      "its own."),
+    "no batch": (X, WORDS[0], ArgumentError,
+                 "context: expected shape (b=2, s, 6); got shape (5, 6). Each image has its own."),
+    "other width": (X, WORDS[..., :5], ArgumentError,
+                    "context: expected shape (b=2, s, 6); got shape (2, 5, 5)."),
+    "ids": (X, WORDS.long(), KindError, "context: expected a floating-point tensor (b, steps, wid"),
+    "words": (X, "a", KindError, "context: expected a floating-point tensor (b, steps, width); go"),
+    "double words": (X, WORDS.double(), KindError,
+                     "context: expected torch.float32 on cpu, as the layer's weights; got "
+                     "torch.float64 on cpu. Convert one of them with .to(…)."),
+    "double": (X.double(), WORDS, KindError,
+               "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on "),
+    "half": (X.half(), WORDS, KindError, "x: expected torch.float32 on cpu, as the layer's weight"),
+    "no image": (None, WORDS, KindError,
+                 "x: expected a floating-point image (b, c, height, width); got NoneType."),
+    "one image": (X[0], WORDS, ArgumentError,
+                  "x: expected shape (b, c=8, height, width); got shape (8, 3, 3)."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["forward", "attentions"])
+@pytest.mark.parametrize("case", WRONG)
+def test_a_spatial_transformer_refuses(as_users_call: None, case: str, method: str) -> None:
+    x, words, kind, text = WRONG[case]
+    with pytest.raises(kind) as caught:
+        getattr(Spatial(8, 2, 4, context_width=6), method)(x, words)
+    assert str(caught.value).startswith(text), str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["forward", "attentions"])
+def test_a_context_that_nobody_reads(as_users_call: None, method: str) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"context: expected None; got shape \(2, 5, 6\)\. This"
+    ):
+        getattr(Spatial(8, 2, 4), method)(X, WORDS)
+
+
+def test_one_context_for_all_images() -> None:
+    block = SpatialTransformer(8, 2, 4, context_width=6)
+    x, words = torch.randn(2, 8, 3, 3), torch.randn(1, 5, 6)
+    found = block(x, words.expand(2, -1, -1))
+    torch.testing.assert_close(found[1:], block(x[1:], words), atol=1e-5, rtol=1e-5)
+    assert block.attentions(x, words.expand(2, -1, -1))["layers.0.cross"].shape == (2, 2, 9, 5)
+
+
+@pytest.mark.parametrize("method", ["forward", "attend"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("norm", NORMS)
+def test_an_image_of_another_dtype(as_users_call: None, norm, dtype, method) -> None:
+    with pytest.raises(KindError) as caught:
+        getattr(ImageAttention(8, 2, norm=NORMS[norm]), method)(X.to(dtype))
+    assert str(caught.value) == (
+        f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. Convert "
+        "one of them with .to(…)."
+    )
+
+
+def test_autocast_sees_to_dtypes() -> None:
+    block, spatial = ImageAttention(8, 2), SpatialTransformer(8, 2, 4, context_width=6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert block(X.bfloat16()).shape == X.shape
+        assert spatial(X.bfloat16(), WORDS).shape == X.shape
+
+
+def test_a_spatial_transformer_without_a_norm() -> None:
+    bare = SpatialTransformer(8, 2, 4, norm=None)
+    normed = SpatialTransformer(8, 2, 4, norm=ChannelNorm)
+    found = normed.load_state_dict(bare.state_dict(), strict=False)
+    assert found.missing_keys == ["norm.weight", "norm.bias"]
+    x = torch.randn(2, 8, 3, 3)
+    torch.testing.assert_close(normed(x), bare(ChannelNorm(8)(x)) + x - ChannelNorm(8)(x))
+
+
+def test_an_image_of_other_channels_without_a_residual() -> None:
+    block = ImageAttention(8, 2, residual=False, projections=Projections(out_width=6))
+    assert block(torch.randn(2, 8, 3, 4)).shape == (2, 6, 3, 4)
+    assert Image(8, 2, projections=Projections(out_width=8))(X).shape == X.shape
+
+
+NO_NORM = "norm: expected a function that makes a norm from a width; got "
+MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: Image(8, 2, norm="group"), KindError,
+     f"{NO_NORM}'group'. Write norm=group_norm(8), say."),
+    (lambda: Image(8, 2, norm=nn.GroupNorm(4, 8)), KindError,
+     f"{NO_NORM}a norm, GroupNorm. Write norm=group_norm(8), say."),
+    (lambda: Image(8, 2, norm=lambda c: c), KindError, f"{NO_NORM}one that makes int."),
+    (lambda: Spatial(8, 2, 4, norm=nn.GroupNorm(4, 8)), KindError, f"{NO_NORM}a norm, GroupNorm."),
+    (lambda: Spatial(8, 2, 4, norm=4), KindError, f"{NO_NORM}4."),
+    (lambda: Image(32, 4, projections=Projections(out_width=16)), ArgumentError,
+     "projections: expected out_width=32, or None; got out_width=16. The outcome is added to the "
+     "image. Write residual=False where it should not be."),
+    (lambda: Image(0, 4), ArgumentError, "channels: expected an int ≥ 1; got 0."),
+    (lambda: Image("8", 4), KindError, "channels: expected an int ≥ 1; got '8'."),
+    (lambda: Image(8, 2.0), KindError, "heads: expected an int ≥ 1; got 2.0."),
+    (lambda: Image(8, 2, head_width=0), ArgumentError, "head_widths: expected an int ≥ 1; got 0."),
+    (lambda: Image(8, 2, context_width=0), ArgumentError,
+     "context_width: expected an int ≥ 1; got 0."),
+    (lambda: Spatial(8, 2, 4, depth=-1), ArgumentError, "depth: expected an int ≥ 1; got -1."),
+    (lambda: Spatial(8, 2, 4, depth=0), ArgumentError, "depth: expected an int ≥ 1; got 0."),
+    (lambda: Spatial(8, 2, 4, depth=2.0), KindError, "depth: expected an int ≥ 1; got 2.0."),
+    (lambda: Spatial(8, 0, 4), ArgumentError, "heads: expected an int ≥ 1; got 0."),
+    (lambda: Spatial(8, 2, 4.0), KindError, "head_width: expected an int ≥ 1; got 4.0."),
+    (lambda: Spatial(-8, 2, 4), ArgumentError, "channels: expected an int ≥ 1; got -8."),
+    (lambda: Spatial(8, 2, 4, context_width=0), ArgumentError,
+     "context_width: expected an int ≥ 1; got 0."),
+    (lambda: Spatial(8, 2, 4, dropout=1.5), ArgumentError,
+     "dropout: expected a probability in [0, 1); got 1.5."),
+    (lambda: Spatial(8, 2, 4, attention="a"), KindError,
+     "attention: expected intently.modules.Attention(…); got str."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "kind", "text"), MAKE, ids=[c[2][-40:] for c in MAKE])
+def test_parts_that_are_none_or_do_not_fit(
+    as_users_call: None, make: Callable[[], object], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value).startswith(text), str(caught.value)
