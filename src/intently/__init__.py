@@ -4,6 +4,8 @@ The names stand in the order in which one learns them: attend, the masks, scores
 positions, kernels. Models, training and pictures are imported from their own packages.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from intently import errors, kernels, positions, reference, scores
 from intently.attention import Attention, attend, attention
 from intently.biases import Bias, alibi, relative_buckets
@@ -22,6 +24,9 @@ from intently.masks import (
 from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
 from intently.positions import Learned, Rotary, sinusoidal
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
+
+if TYPE_CHECKING:
+    from intently.observe import load_recording, watch
 
 __version__ = "0.1.0"
 
@@ -56,9 +61,20 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "sinusoidal",
     "Learned",
     "Rotary",
+    "watch",
+    "load_recording",
     "scores",
     "positions",
     "reference",
     "kernels",
     "errors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Watching is loaded when it is asked for."""
+    if name in ("watch", "load_recording"):
+        from intently import observe
+
+        return getattr(observe, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

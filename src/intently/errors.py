@@ -39,6 +39,10 @@ class KernelError(IntentlyError, RuntimeError):
     """The kernel that was asked for cannot serve this call."""
 
 
+class UnverifiedError(IntentlyError, RuntimeError):
+    """Recorded weights do not give what the model put out."""
+
+
 class DataError(IntentlyError, ValueError):
     """A file of the user's holds something that cannot be used."""
 

@@ -193,7 +193,7 @@ def test_its_config_makes_it_again() -> None:
     ],
 )
 def test_bad_input(call: Any, text: str) -> None:
-    with pytest.raises(ArgumentError | KindError) as caught:
+    with pytest.raises((ArgumentError, KindError)) as caught:
         call()
     assert text in str(caught.value)
 

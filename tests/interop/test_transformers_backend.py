@@ -429,3 +429,21 @@ def test_releases_with_other_mask_functions_are_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(masking_utils, "sdpa_mask", lambda batch_size, cache_position: None)
     with pytest.raises(KernelError, match="transformers: expected a release that tells mask"):
         register()
+
+
+@pytest.mark.parametrize("first_token", ["read", "not read"])
+def test_the_loss_reads_the_last_query_of_a_padding_on_the_left(first_token: str) -> None:
+    eager, ours = decoders("llama")
+    seen, labels = padded("left"), ids()
+    labels[-1, : 4 if first_token == "read" else 5] = -100
+    losses = []
+    for model in (eager, ours):
+        losses.append(model(ids(), attention_mask=seen, labels=labels).loss)
+        losses[-1].backward()
+    apart = max(
+        float((p.grad - q.grad).abs().max()) for p, q in zip(eager.parameters(), ours.parameters())
+    )
+    if first_token == "read":
+        assert abs(float(losses[0] - losses[1])) > 1e-3 and apart > 1e-3
+    else:
+        assert abs(float(losses[0] - losses[1])) < 1e-5 and apart < 2e-5

@@ -379,6 +379,37 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+PARTIAL = {"partial_rotary_factor": 0.5, "rope_theta": 500.0, "factor": 4.0}
+SCALED: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default", "beta_fast": 7.0},
+    "linear": {"rope_type": "linear"},
+    "dynamic": {"rope_type": "dynamic"},
+    "yarn": {"rope_type": "yarn", "original_max_position_embeddings": 16},
+    "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scaling", SCALED)
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+def test_a_head_turns_as_a_whole(family: str, scaling: str) -> None:
+    """Without a scaling theirs pass over all options but the base; with one they cannot run."""
+    given = {**SHARED, "head_dim": 12, "rope_parameters": {**PARTIAL, **SCALED[scaling]}}
+    theirs = foreign(f"{family}Model", given)
+    if scaling == "default":
+        with torch.no_grad():
+            close(load(theirs)(ids()), first(theirs(ids())))
+        return
+    with pytest.raises(RuntimeError):
+        theirs(ids())
+    with pytest.raises(ArgumentError) as caught:
+        load(theirs)
+    assert str(caught.value) == (
+        f"config.partial_rotary_factor: expected 1 beside the scaling {scaling!r}; got 0.5. Their "
+        "own model cannot turn a part of each head."
+    )
+
+
 def test_bad_calls() -> None:
     _, model = text(*DECODERS["gpt2"])
     with pytest.raises(KindError, match=r"ids: expected a tensor \(b, t\) of whole numbers"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -132,3 +134,51 @@ def test_bad_input(as_users_call: None) -> None:
         model(torch.zeros(1, 2, 8, 12, dtype=torch.uint8))
     with pytest.raises(ArgumentError, match=r"patch: expected a divisor of the sides .*; got 5\."):
         VisionOptions(image=(8, 12), patch=5, classes=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"image": (16,)}, "image: expected (height, width) in pixels; got (16,)."),
+        ({"image": 16}, "image: expected (height, width) in pixels; got 16."),
+        ({"image": (0, 8)}, "image: expected an int ≥ 1; got 0."),
+        ({"image": (8.0, 8)}, "image: expected an int ≥ 1; got 8.0."),
+        ({"patch": 4.0}, "patch: expected an int ≥ 1; got 4.0."),
+        ({"patch": 0}, "patch: expected an int ≥ 1; got 0."),
+        ({"classes": -1}, "classes: expected an int ≥ 0; got -1."),
+        ({"channels": 0}, "channels: expected an int ≥ 1; got 0."),
+        ({"width": "a"}, "width: expected an int ≥ 1; got 'a'."),
+        ({"heads": 3}, "heads: expected a divisor of width=128; got 3."),
+        ({"layers": -1}, "layers: expected an int ≥ 0; got -1."),
+        ({"dropout": 2.0}, "dropout: expected a probability in [0, 1); got 2.0."),
+        (
+            {"norm": nn.LayerNorm(128)},
+            "norm: expected a function that makes the part from the width c; got LayerNorm. Write "
+            "nn.RMSNorm, say, not nn.RMSNorm(c).",
+        ),
+        ({"feed_forward": 4}, "feed_forward: expected a function that makes the part from the w"),
+        ({"attention": None}, "attention: expected intently.modules.Attention(…); got NoneType."),
+        ({"projections": True}, "projections: expected intently.modules.Projections(…); got bool."),
+    ],
+)
+def test_options_that_cannot_be(as_users_call: None, given: dict[str, Any], text: str) -> None:
+    with pytest.raises((ArgumentError, KindError)) as caught:
+        VisionOptions(**{"image": (8, 12), "patch": 4, "classes": 2, **given})
+    assert text in str(caught.value)
+
+
+def test_images_of_another_dtype(as_users_call: None) -> None:
+    model = VisionTransformer(OPTIONS)
+    for dtype in (torch.float64, torch.float16):
+        with pytest.raises(KindError) as caught:
+            model(torch.zeros(1, 2, 8, 12, dtype=dtype))
+        assert str(caught.value) == (
+            f"images: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
+            "Convert one of them with .to(…)."
+        )
+
+
+def test_a_model_can_be_pickled() -> None:
+    model = VisionTransformer(OPTIONS).eval()
+    images, again = torch.randn(2, 2, 8, 12), pickle.loads(pickle.dumps(model))
+    assert torch.equal(again(images), model(images)) and again.options == model.options

@@ -222,6 +222,39 @@ def test_errors(call: Callable[[], object], kind: type[Exception], text: str) ->
     assert str(caught.value).startswith(text), str(caught.value)
 
 
+class Around(nn.Module):
+    """What someone puts in the place of an attention."""
+
+    def __init__(self, attention: nn.Module | None = None) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, y: Tensor, *given: Any, **options: Any) -> Tensor:
+        return 0 * y if self.attention is None else self.attention(y, *given, **options)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_attention_with_something_around_it_or_none_at_all() -> None:
+    layer = filled(DecoderLayer(C, H, 20))
+    steps, states, mask = x(4), x(2), it.causal(offset=0)
+    want = layer(steps, states, states_mask=mask)
+    layer.self_attention, layer.cross_attention = (
+        Around(layer.self_attention), Around(layer.cross_attention)
+    )  # fmt: skip
+    torch.testing.assert_close(layer(steps, states, states_mask=mask), want)
+    with pytest.raises(
+        ArgumentError, match=r"x: expected shape \(b, t, c=12\); got shape \(4, 6, 13"
+    ):
+        layer(x(4, T, 13), states)
+    with pytest.raises(
+        ArgumentError, match=r"states: expected shape \(n, s, 12\) where n divides b=4"
+    ):
+        layer(steps, x(3))
+    layer.self_attention, layer.cross_attention = Around(), Around()
+    found = layer(steps, states, states_mask=mask)
+    torch.testing.assert_close(found, steps + layer.feed_forward(layer.feed_norm(steps)))
+
+
 @torch.no_grad()
 @pytest.mark.usefixtures("as_users_call")
 def test_a_refused_call_leaves_both_caches_alone() -> None:

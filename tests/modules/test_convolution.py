@@ -155,3 +155,65 @@ def test_bad_input(as_users_call: None) -> None:
 def test_a_mask_draws_itself() -> None:
     taps = Taps(torch.tensor([[2]]), "zeros", *(1, 1, 1, 1, 0, 1), *(3, 3, 3, 1, 1, 1))
     assert taps.draw(3) == "· █ ·\n· · █\n· · ·"
+
+
+class Squared(nn.Conv2d):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) ** 2
+
+
+class Standardized(nn.Conv2d):
+    def _conv_forward(self, input: Any, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+        return super()._conv_forward(input, weight / weight.std(), bias)
+
+
+class Named(nn.Conv2d):
+    """Computes what its parent does."""
+
+
+def test_what_computes_something_of_its_own_is_refused() -> None:
+    for kind, method in ((Squared, "forward"), (Standardized, "_conv_forward")):
+        with pytest.raises(KindError) as caught:
+            convolution_as_attention(kind(2, 3, 3))
+        assert str(caught.value) == (
+            f"conv: expected an nn.Conv2d; got {kind.__name__}, which has a {method} of its own. "
+            "What it computes is not known."
+        )
+    x, conv = torch.randn(1, 2, 5, 5), Named(2, 3, 3)
+    torch.testing.assert_close(convolution_as_attention(conv)(x), conv(x))
+
+
+def test_a_lazy_convolution_is_called_first() -> None:
+    conv, x = nn.LazyConv2d(3, 3), torch.randn(1, 2, 5, 5)
+    with pytest.raises(KindError) as caught:
+        convolution_as_attention(conv)
+    assert str(caught.value) == (
+        "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once, and it "
+        "knows its channels."
+    )
+    expected = conv(x)
+    torch.testing.assert_close(convolution_as_attention(conv)(x), expected)
+
+
+def test_other_dtypes_are_refused_in_words() -> None:
+    layer, x = convolution_as_attention(nn.Conv2d(2, 3, 3)), torch.randn(1, 2, 5, 5)
+    for dtype in (torch.float64, torch.bfloat16):
+        for call in (layer, layer.attend):
+            with pytest.raises(KindError) as caught:
+                call(x.to(dtype))
+            assert str(caught.value) == (
+                f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
+                "Convert one of them with .to(…)."
+            )
+
+
+def test_what_is_frozen_stays_frozen() -> None:
+    conv = nn.Conv2d(2, 3, 3)
+    assert conv.bias is not None
+    conv.weight.requires_grad_(False)
+    layer = convolution_as_attention(conv)
+    assert {n: p.requires_grad for n, p in layer.named_parameters()} == {
+        "out_weight": False, "out_bias": True,
+    }  # fmt: skip
+    conv.requires_grad_(False)
+    assert not any(p.requires_grad for p in convolution_as_attention(conv).parameters())

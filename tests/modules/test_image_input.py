@@ -42,7 +42,7 @@ Spatial: Any = SpatialTransformer
 Image: Any = ImageAttention
 WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "no context": (X, None, ArgumentError,
-                   "context: expected shape (b=2, s, 6); got None. This block was made with "
+                   "context: expected shape (b, s, 6); got None. This block was made with "
                    "context_width=6."),
     "one context for all": (X, WORDS[:1], ArgumentError,
                             "context: expected shape (b=2, s, 6); got shape (1, 5, 6). Each image "
@@ -122,6 +122,13 @@ def test_a_spatial_transformer_without_a_norm() -> None:
     torch.testing.assert_close(normed(x), bare(ChannelNorm(8)(x)) + x - ChannelNorm(8)(x))
 
 
+def test_a_spatial_transformer_without_layers() -> None:
+    block, x = SpatialTransformer(8, 2, 4, depth=0), torch.randn(2, 8, 3, 3)
+    within = block.project_out(block.project_in(block.norm(x).movedim(1, -1)))
+    torch.testing.assert_close(block(x), x + within.movedim(-1, 1))
+    assert block.attentions(x) == {}
+
+
 def test_an_image_of_other_channels_without_a_residual() -> None:
     block = ImageAttention(8, 2, residual=False, projections=Projections(out_width=6))
     assert block(torch.randn(2, 8, 3, 4)).shape == (2, 6, 3, 4)
@@ -146,9 +153,8 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Image(8, 2, head_width=0), ArgumentError, "head_widths: expected an int ≥ 1; got 0."),
     (lambda: Image(8, 2, context_width=0), ArgumentError,
      "context_width: expected an int ≥ 1; got 0."),
-    (lambda: Spatial(8, 2, 4, depth=-1), ArgumentError, "depth: expected an int ≥ 1; got -1."),
-    (lambda: Spatial(8, 2, 4, depth=0), ArgumentError, "depth: expected an int ≥ 1; got 0."),
-    (lambda: Spatial(8, 2, 4, depth=2.0), KindError, "depth: expected an int ≥ 1; got 2.0."),
+    (lambda: Spatial(8, 2, 4, depth=-1), ArgumentError, "depth: expected an int ≥ 0; got -1."),
+    (lambda: Spatial(8, 2, 4, depth=2.0), KindError, "depth: expected an int ≥ 0; got 2.0."),
     (lambda: Spatial(8, 0, 4), ArgumentError, "heads: expected an int ≥ 1; got 0."),
     (lambda: Spatial(8, 2, 4.0), KindError, "head_width: expected an int ≥ 1; got 4.0."),
     (lambda: Spatial(-8, 2, 4), ArgumentError, "channels: expected an int ≥ 1; got -8."),

@@ -73,8 +73,6 @@ MODELS: dict[str, Callable[[], Any]] = {
     "heads": lambda: MultiHeadAttention(C, H),
     "encoder layer": lambda: EncoderLayer(C, H, 20),
     "decoder layer": decoder,
-    "fused": decoder,
-    "separate": lambda: decoder(False),
     "image": lambda: ImageAttention(C, H, norm=nn.BatchNorm2d),
     "spatial": lambda: SpatialTransformer(C, H, 4, depth=2, context_width=5),
     "around": lambda: AroundAttention(MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
@@ -215,7 +213,7 @@ def test_what_is_no_tensor_under_a_name_of_the_other_storage(
     wrong: Any, kind: str, letter: str
 ) -> None:
     for fused in (True, False):
-        layer, other = (drawn(MODELS["fused" if f else "separate"]()) for f in (fused, not fused))
+        layer, other = (drawn(decoder(f)) for f in (fused, not fused))
         state: dict[str, Any] = other.state_dict()
         name = f"self_attention.{letter if fused else 'qkv'}_{kind}"
         assert name in state
@@ -315,6 +313,24 @@ def test_a_module_of_ones_own_with_the_same_base() -> None:
     state = foreign(pair)
     state["b.feed_norm.bias"] = torch.ones(1)
     refused(pair, state, "size mismatch for b.feed_norm.bias")
+
+
+def test_a_state_of_ones_own_that_is_no_tensor() -> None:
+    class Counting(AllOrNothing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.steps = nn.Linear(2, 2), 0
+
+        def get_extra_state(self) -> dict[str, int]:
+            return {"steps": self.steps}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            self.steps = state["steps"]
+
+    one, other = Counting(), Counting()
+    other.steps = 7
+    one.load_state_dict(other.state_dict())
+    assert one.steps == 7 and torch.equal(one.a.weight, other.a.weight)
 
 
 @pytest.mark.filterwarnings("error")

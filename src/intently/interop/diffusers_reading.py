@@ -249,7 +249,7 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
         context_width = None if block.attn2 is None else block.attn2.to_k.in_features
     project_out = _projection(theirs.proj_out, (width, c), weights.within("proj_out"))
     with torch.device("meta"):
-        made = SpatialTransformer(c, 1, 1, depth=0, context_width=context_width)
+        made = SpatialTransformer(c, 1, 1, context_width=context_width)
     assert norm is not None
     made.norm, made.layers = norm, nn.ModuleList(layers)
     made.project_in, made.project_out = project_in, project_out

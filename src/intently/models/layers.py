@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -19,17 +19,25 @@ Factory = Callable[[int], nn.Module]
 """Makes a part of a layer from the model width c: ``nn.LayerNorm``, ``nn.RMSNorm``, `mlp`."""
 
 
+@dataclass(frozen=True)
+class _FeedForwards:
+    """Makes feed-forward layers; a class, so that models that hold one can be pickled."""
+
+    inner: int | None
+    activation: Callable[[Tensor], Tensor]
+
+    def __call__(self, width: int) -> FeedForward:
+        inner = 4 * width if self.inner is None else self.inner
+        return FeedForward(width, inner, activation=self.activation)
+
+
 def mlp(inner: int | None = None, activation: Callable[[Tensor], Tensor] = F.gelu) -> Factory:
     """Return a factory of feed-forward layers, ``inner`` (4c unless given) wide inside.
 
     >>> mlp()(8).up.out_features
     32
     """
-    return partial(_mlp, inner=inner, activation=activation)
-
-
-def _mlp(width: int, inner: int | None, activation: Callable[[Tensor], Tensor]) -> FeedForward:
-    return FeedForward(width, 4 * width if inner is None else inner, activation=activation)
+    return _FeedForwards(inner, activation)
 
 
 FOURFOLD = mlp()

@@ -60,6 +60,9 @@ def side_by_side(mask: Mask, beams: int, g: Geometry) -> Mask:
     The mask has a row for each of the n rows of the states, or for each of the b = n · beams rows
     of x: it is written out then, b · t · s booleans. Raises `ArgumentError` where it has neither.
     """
+    if beams == 1:
+        mask.check(g)
+        return mask
     cause = _misfit(mask, g)
     if cause is None:
         return mask if mask.per_key else SideBySide(mask, beams)

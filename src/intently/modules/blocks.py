@@ -91,7 +91,7 @@ class EncoderLayer(_Residual):
         Raises `ArgumentError` for x of another shape, and `KindError` for another dtype or cache.
         """
         _check_growing(cache, "cache")
-        self.self_attention._check(x, None, cache)
+        _check_steps(self.self_attention, x, cache)
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=cache))
         return self._step(x, self.feed_norm, self.feed_forward)
 
@@ -147,17 +147,15 @@ class DecoderLayer(_Residual):
         stands; `KindError` for other dtypes and caches. The caches are as they were then.
         """
         own, cross = _caches(cache)
-        self.self_attention._check(x, None, own)
-        beams = self._beams(x, states)
-        n, t = len(states), x.shape[1]
-        self.cross_attention._check(_folded(x, n), states, cross)
-        rule = None if states_mask is None else as_mask(states_mask)
+        _check_steps(self.self_attention, x, own)
+        attention, rule = _inside(self.cross_attention), states_mask
+        beams, n = _beams(x, states, attention), len(states)
+        if attention is not None:
+            attention._check(_folded(x, n), states, cross)
         if rule is not None:
-            g = Geometry((n, self.cross_attention.heads), t, states.shape[1], x.device)
-            if beams > 1:
-                rule = side_by_side(rule, beams, g)
-            else:
-                rule.check(g)
+            heads = 1 if attention is None else attention.heads
+            g = Geometry((n, heads), x.shape[1], states.shape[1], x.device)
+            rule = side_by_side(as_mask(rule), beams, g)
 
         def read(y: Tensor) -> Tensor:
             found = self.cross_attention(_folded(y, n), states, mask=rule, cache=cross)
@@ -166,30 +164,6 @@ class DecoderLayer(_Residual):
         x = self._step(x, self.self_norm, lambda y: self.self_attention(y, mask=mask, cache=own))
         x = self._step(x, self.cross_norm, read)
         return self._step(x, self.feed_norm, self.feed_forward)
-
-    def _beams(self, x: Tensor, states: Tensor) -> int:
-        """How many rows of x a row of the states serves; raise where they do not fit."""
-        attention, rows = self.cross_attention, len(x)
-        _check_kind(states, "states", attention.out_weight)
-        n = len(states) if states.ndim else 0
-        whole = rows == n or (n > 0 and rows % n == 0)
-        if not whole or states.ndim != 3 or states.shape[-1] != attention.context_width:
-            raise build(
-                ArgumentError, "states",
-                f"shape (n, s, {attention.context_width}) where n divides b={rows}",
-                shape_of(states), "each row of the states serves m consecutive rows of x",
-            )  # fmt: skip
-        if n == rows:
-            return 1
-        mask, bias = attention.mask, attention.bias
-        if bias is not None or (mask is not None and not mask.per_key):
-            raise build(
-                ArgumentError, "states", f"as many rows as x, b={rows}", shape_of(states),
-                "the cross-attention has a mask or bias of its own, which may look at where a "
-                "query stands",
-                f"repeat them: states.repeat_interleave({rows // n}, 0), and rows of their mask",
-            )  # fmt: skip
-        return rows // n
 
 
 def _attention(
@@ -236,6 +210,47 @@ def made_norm(
     if not isinstance(made, nn.Module):
         raise build(KindError, name, expected, f"one that makes {type(made).__name__}", fix=fix)
     return made
+
+
+def _inside(attention: nn.Module) -> MultiHeadAttention | None:
+    """The attention itself, or what something was put around, as `intently.interop` does."""
+    if isinstance(attention, MultiHeadAttention):
+        return attention
+    return next((m for m in attention.modules() if isinstance(m, MultiHeadAttention)), None)
+
+
+def _check_steps(
+    attention: nn.Module, x: Tensor, cache: KeyValueCache | WindowCache | None
+) -> None:
+    """Raise what the attention would, before a norm does, which speaks of itself alone."""
+    inside = _inside(attention)
+    if inside is not None:
+        inside._check(x, None, cache)
+
+
+def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> int:
+    """How many rows of x a row of the states serves; raise where they do not fit."""
+    if attention is None:
+        return len(x) // max(1, len(states))
+    rows, width = len(x), attention.context_width
+    _check_kind(states, "states", attention.out_weight)
+    n = len(states) if states.ndim == 3 and states.shape[2] == width else -1
+    if n == rows:
+        return 1
+    if n < 1 or rows % n:
+        raise build(
+            ArgumentError, "states", f"shape (n, s, {width}) where n divides b={rows}",
+            shape_of(states), "each row of the states serves m consecutive rows of x",
+        )  # fmt: skip
+    mask, bias = attention.mask, attention.bias
+    if bias is not None or (mask is not None and not mask.per_key):
+        raise build(
+            ArgumentError, "states", f"as many rows as x, b={rows}", shape_of(states),
+            "the cross-attention has a mask or bias of its own, which may look at where a query "
+            "stands",
+            f"repeat them: states.repeat_interleave({rows // n}, 0), and rows of their mask",
+        )  # fmt: skip
+    return rows // n
 
 
 def _folded(x: Tensor, n: int) -> Tensor:

@@ -258,7 +258,8 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
     if own:
         raise build(
             KindError, "conv", "an nn.Conv2d",
-            f"{type(conv).__name__}, which has a {own[0]} of its own", "what it computes is not known",
+            f"{type(conv).__name__}, which has a {own[0]} of its own",
+            "what it computes is not known",
         )  # fmt: skip
     if nn.parameter.is_lazy(conv.weight):
         raise build(

@@ -26,6 +26,7 @@ class FeedForward(AllOrNothing):
     probability, or x not of this width, dtype and device.
     Source: Vaswani et al. 2017, section 3.3, equation 2; GELU: Hendrycks & Gimpel 2016.
 
+    >>> import torch
     >>> FeedForward(16, 64, activation=F.gelu)(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 5, 16])
     """
@@ -61,6 +62,7 @@ class GatedFeedForward(AllOrNothing):
 
     Source: Shazeer 2020, "GLU Variants Improve Transformer", equation 6.
 
+    >>> import torch
     >>> GatedFeedForward(16, 40, activation=F.gelu)(torch.zeros(2, 5, 16)).shape
     torch.Size([2, 5, 16])
     """

@@ -9,6 +9,7 @@ from intently.attention import Attention as Matrix
 from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.caching import undone
 from intently.modules.options import Attention
 from intently.modules.projected import Projected, Projections
 
@@ -48,6 +49,7 @@ class AttentionHead(Projected):
         )
         self.reset_parameters()
 
+    @undone
     def forward(
         self,
         x: Float[Tensor, "b t c"],
@@ -58,11 +60,12 @@ class AttentionHead(Projected):
     ) -> Float[Tensor, "b t e"]:
         """Return y (b, t, e): what the tokens x take from ``context`` (b, s, k), or each other.
 
-        Masks and caches are those of `MultiHeadAttention.forward`.
+        Masks, caches and padding are those of `MultiHeadAttention.forward`.
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
         return matrix.matmul(v).squeeze(1)
 
+    @undone
     def attend(
         self,
         x: Float[Tensor, "b t c"],
@@ -71,7 +74,10 @@ class AttentionHead(Projected):
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | FixedCache | None = None,
     ) -> Matrix:
-        """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies."""
+        """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies.
+
+        With a cache it goes on as with `forward`: call one of the two for a step.
+        """
         return self._matrix_and_values(x, context, mask, cache)[0]._lead((slice(None), 0))
 
     def extra_repr(self) -> str:

@@ -187,7 +187,7 @@ class SpatialTransformer(AllOrNothing):
         super().__init__()
         self.channels, self.context_width = whole_number(channels, "channels", 1), context_width
         width = whole_number(heads, "heads", 1) * whole_number(head_width, "head_width", 1)
-        whole_number(depth, "depth", 1)
+        whole_number(depth, "depth", 0)
         self.norm = _norm(norm, channels)
         self.project_in = nn.Linear(channels, width)
         self.layers = nn.ModuleList(
@@ -239,23 +239,22 @@ class SpatialTransformer(AllOrNothing):
 
     def _check(self, x: Tensor, context: Tensor | None) -> None:
         check_image(x, self.channels, self.project_in.weight)
-        want = (
-            "None" if self.context_width is None else f"shape (b={len(x)}, s, {self.context_width})"
-        )
-        if (context is None) != (self.context_width is None):
+        width = self.context_width
+        if (context is None) != (width is None):
             raise build(
-                ArgumentError, "context", want, "None" if context is None else shape_of(context),
-                f"this block was made with context_width={self.context_width}",
+                ArgumentError, "context", "None" if width is None else f"shape (b, s, {width})",
+                "None" if context is None else shape_of(context),
+                f"this block was made with context_width={width}",
             )  # fmt: skip
         if context is None:
             return
         _check_kind(context, "context", self.project_in.weight)
-        shape = tuple(context.shape)
-        if len(shape) != 3 or (shape[0], shape[2]) != (len(x), self.context_width):
-            one = len(shape) == 3 and shape[0] == 1
+        b, one = len(x), context.ndim == 3 and len(context) == 1
+        if context.ndim != 3 or (len(context), context.shape[2]) != (b, width):
             raise build(
-                ArgumentError, "context", want, shape_of(context), "each image has its own",
-                f"one for all is context.expand({len(x)}, -1, -1)" if one else None,
+                ArgumentError, "context", f"shape (b={b}, s, {width})", shape_of(context),
+                "each image has its own",
+                f"one for all is context.expand({b}, -1, -1)" if one else None,
             )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from intently.errors import ArgumentError, build
 from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.caching import undone
 from intently.modules.from_weights import Weights, read
 from intently.modules.linear import linear
 from intently.modules.options import Attention
@@ -120,6 +121,7 @@ class MultiHeadAttention(Projected):
         found.into(block)
         return block
 
+    @undone
     def forward(
         self,
         x: Float[Tensor, "b t c"],
@@ -133,11 +135,16 @@ class MultiHeadAttention(Projected):
         ``mask`` is joined with the layer's own. With a `KeyValueCache` or a `WindowCache`, x
         continues the steps the cache holds; with a `FixedCache` the keys and values of the context
         are computed on the first call only. A call that raises leaves the cache as it was.
+
+        What lies in padded steps changes no row of y that is not padded itself, and no gradient
+        but those of the maps: they sum over all steps, and 0 · NaN is NaN there. Fill padding with
+        finite numbers where you train.
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
         y = matrix.matmul(v).transpose(1, 2).flatten(2)
         return linear(y, self.out_weight, self.out_bias)
 
+    @undone
     def attend(
         self,
         x: Float[Tensor, "b t c"],
@@ -146,7 +153,11 @@ class MultiHeadAttention(Projected):
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | FixedCache | None = None,
     ) -> Matrix:
-        """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies."""
+        """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies.
+
+        With a cache it takes the steps of x as `forward` does: the cache goes on, and may write
+        over what the matrix holds, which refuses to answer then. Call one of the two for a step.
+        """
         return self._matrix_and_values(x, context, mask, cache)[0]
 
     def extra_repr(self) -> str:

@@ -186,7 +186,8 @@ class Projected(AllOrNothing):
         if isinstance(cache, FixedCache):
             q = self._queries(x)
             if cache.kv is None:
-                cache.kv = self._keys_and_values(x if context is None else context)
+                assert context is not None
+                cache.kv = self._keys_and_values(context)
             if cache.keep_queries:
                 cache.history.append(q)
             return q, *cache.kv
@@ -291,7 +292,7 @@ class Projected(AllOrNothing):
                 "this layer was made for cross-attention (context_width)",
             )  # fmt: skip
         if isinstance(cache, FixedCache):
-            self._check_fixed(x, cache, weight)
+            self._check_fixed(x, context, cache, weight)
 
     def _check_context(
         self, x: Tensor, context: Tensor, cache: Cache | None, weight: Tensor
@@ -315,15 +316,29 @@ class Projected(AllOrNothing):
                 "a context does not grow",
             )  # fmt: skip
 
-    def _check_fixed(self, x: Tensor, cache: FixedCache, weight: Tensor) -> None:
+    def _check_fixed(
+        self, x: Tensor, context: Tensor | None, cache: FixedCache, weight: Tensor
+    ) -> None:
         if self.attention.positions is not None:
             raise build(
                 ArgumentError, "cache", "a KeyValueCache or WindowCache", "a FixedCache",
                 "positions turn the steps of x, which go on",
             )  # fmt: skip
         if cache.kv is None:
+            if context is None:
+                raise build(
+                    ArgumentError, "context", f"shape (b={len(x)}, s, {self.context_width})",
+                    "None", "a FixedCache keeps the keys and values of a context, and is empty",
+                    "hand in the context on the first call; x itself goes into a KeyValueCache",
+                )  # fmt: skip
             return
         k, v = cache.kv
+        if context is not None and context.shape[1] != k.shape[-2]:
+            raise build(
+                ArgumentError, "context", f"{k.shape[-2]} steps, as the FixedCache holds",
+                shape_of(context), "it keeps the keys and values of its first context",
+                "make a new cache for another context",
+            )  # fmt: skip
         want, found = (x.shape[0], self.kv_heads, self.d, self.e), (*k.shape[:2], k.shape[3])
         if (*found, v.shape[3]) != want:
             b, g, d, e = want

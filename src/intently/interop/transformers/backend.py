@@ -25,7 +25,10 @@ def register(name: str = "intently") -> None:
 
     What differs from their "eager": a query that may attend to nothing (a padded one on the left)
     gives exactly zero, where theirs gives the mean of all values; ``output_attentions=True`` gives
-    the weights without dropout. Under ``torch.compile`` masks are written out.
+    the weights without dropout. Where texts are padded on the left, ``labels=`` lets the loss read
+    the last padded query, which foretells the first token, so that loss and gradients differ from
+    theirs: set the label of the first token to −100 too. Under ``torch.compile`` masks are written
+    out.
 
     Raises `KernelError` for a transformers too old to say where the queries of a mask stand.
 

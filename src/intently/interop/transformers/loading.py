@@ -30,7 +30,8 @@ def load(source: str | Path | nn.Module) -> Model:
     with the head of a language model (ViT: of a classifier). The result gives what theirs gives,
     logits where there is a head and states elsewhere; ``attentions`` of the same arguments gives
     every layer's lazy matrix. Weights are copied with dtype and device, laid out for single steps
-    (`by_columns`), tied ones stay tied; dropout and train or eval mode are kept.
+    (`by_columns`), tied ones stay tied, frozen ones frozen; dropout and train or eval mode are
+    kept.
 
     Masks say True where attention is allowed. A query that may attend to nothing, a padded one on
     the left, takes zero; theirs takes the mean of all values, and no other query sees it.

@@ -62,14 +62,17 @@ def rms_norm(width: int, eps: float) -> Callable[[], nn.Module]:
 def rotary(config: Any, d: int) -> Rotary:
     """Return the rotary positions of a config; raise `ArgumentError` for scalings without one.
 
-    Of the parameters the families read here heed the base alone where there is no scaling, so that
-    they turn the whole head whatever ``partial_rotary_factor`` says; all scalings heed it.
+    Without a scaling the families read here heed the base alone and turn the whole head, whatever
+    ``partial_rotary_factor`` says; with one they turn the whole head or fail.
     """
     given = dict(config.rope_parameters)
     kind, base = given.pop("rope_type", "default"), given.pop("rope_theta")
     if kind == "default":
         return Rotary(d, base=base)
-    width = int(d * (given.pop("partial_rotary_factor", None) or 1.0))
+    part = given.pop("partial_rotary_factor", None)
+    if part not in (None, 1):
+        refuse("config", "partial_rotary_factor", f"1 beside the scaling {kind!r}", part,
+               "their own model cannot turn a part of each head")  # fmt: skip
     scaling: Scaling
     if kind == "linear":
         scaling = Linear(given.pop("factor"))
@@ -98,7 +101,7 @@ def rotary(config: Any, d: int) -> Rotary:
     if left:
         refuse("config", "rope_parameters", f"options of {kind!r} that are known", left,
                "the angles would differ")  # fmt: skip
-    return Rotary(d, base=base, scaling=scaling, width=None if width == d else width)
+    return Rotary(d, base=base, scaling=scaling)
 
 
 def linear(weights: Weights, theirs: str, ours: str) -> Tensors:

@@ -1,0 +1,20 @@
+"""What heads are seen to do: patterns they follow, how they differ, what their weights carry."""
+
+from intently.matrix.patterns.heads import jensen_shannon
+from intently.matrix.patterns.kinds import duplicate, induction, mass_on, previous
+from intently.matrix.patterns.links import links
+from intently.matrix.patterns.measured import Average, measure
+from intently.matrix.patterns.weighted import by_gradient, by_value_norm
+
+__all__ = [
+    "Average",
+    "by_gradient",
+    "by_value_norm",
+    "duplicate",
+    "induction",
+    "jensen_shannon",
+    "links",
+    "mass_on",
+    "measure",
+    "previous",
+]

@@ -1,0 +1,99 @@
+"""How alike the heads of a layer are; and blocks of weights that hold all heads at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, build
+from intently.kernels.derivatives import differentiated
+from intently.kernels.problem import Problem
+from intently.kernels.streamed import Block, _weights
+from intently.kernels.walk import GRAIN, walk
+from intently.matrix import lazy
+from intently.matrix.lazy import LazyMatrix, no_autocast
+
+
+def jensen_shannon(matrix: LazyMatrix) -> Tensor:
+    """Return how differently each two heads weigh the keys, (…, h, h), in nats: 0 where alike.
+
+    JSD(p, q) = H((p + q) / 2) − H(p) / 2 − H(q) / 2 with H(p) = −Σ p log p, averaged over the
+    queries that attend to something in both heads; at most log 2, where no key is shared. The
+    weights of sinks are left out of the sums. Two heads without a common query have NaN.
+
+    Raises `ArgumentError` for a matrix without heads.
+
+    Source: Lin 1991, "Divergence Measures Based on the Shannon Entropy", equation 4.1; of heads,
+    Clark et al. 2019, "What Does BERT Look At?", section 6.
+
+    >>> from intently.matrix import Dense
+    >>> A = Dense(torch.tensor([[[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 1.0]]]))
+    >>> jensen_shannon(A)
+    tensor([[0.0000, 0.0000, 0.6931],
+            [0.0000, 0.0000, 0.6931],
+            [0.6931, 0.6931, 0.0000]])
+    """
+    if matrix.ndim < 3:
+        raise build(
+            ArgumentError, "jensen_shannon", "a matrix (…, h, t, s)", f"shape {matrix.shape}",
+            "it has no axis of heads",
+        )  # fmt: skip
+    h = matrix.shape[-3]
+    total, count = matrix._zeros(h), matrix._zeros(h)
+    with torch.no_grad():
+        for block in blocks_of_heads(matrix, lazy.BLOCK // 4):
+            w = block.weights.to(total.dtype)
+            sums, alive = w.sum(-1), w.amax(-1) > 0
+            own = entropies(w)
+            at = block.lead or (...,)
+            for a in range(h):
+                mixed = w[..., a : a + 1, :, :] + w[..., a:, :, :]
+                both = alive[..., a : a + 1, :] & alive[..., a:, :]
+                apart = entropies(mixed) - own[..., a : a + 1, :] - own[..., a:, :]
+                apart += math.log(2) * (sums[..., a : a + 1, :] + sums[..., a:, :])
+                total[at][..., a, a:] += (apart * both).sum(-1) / 2
+                count[at][..., a, a:] += both.sum(-1)
+    found = (total / count).clamp_min(0).triu()
+    return found + found.triu(1).mT
+
+
+def entropies(w: Tensor) -> Tensor:
+    """−Σ w log w over the last axis: logarithms and a dot product, which are vectorised."""
+    tiny = torch.finfo(w.dtype).tiny
+    return -torch.linalg.vecdot(w, w.clamp_min(tiny).log_())
+
+
+def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
+    """Yield all weights that are not certainly 0, about ``size`` at a time, heads never parted."""
+    from intently.attention import Attention
+
+    if not isinstance(matrix, Attention) or differentiated(matrix.problem.tensors()):
+        yield from LazyMatrix._blocks(matrix)
+        return
+    matrix._check_fresh()
+    found = _blocks(matrix.problem, size)
+    while True:
+        with no_autocast(matrix.device):
+            block = next(found, None)
+        if block is None:
+            return
+        yield block
+
+
+def _blocks(problem: Problem, size: int) -> Iterator[Block]:
+    p = problem.ready()
+    heads, s = p.geometry.shape[-3:-2] or (1,), max(1, p.geometry.s)
+    for cut, found in walk(p, max(size, 4 * GRAIN * heads[0] * s), s):
+        piece = p.part(cut)
+        count = max(1, math.prod(piece.geometry.lead))
+        for part in found:
+            if not part.runs:
+                continue
+            cols = slice(part.runs[0].start, part.runs[-1].stop)
+            step = max(1, size // (count * (cols.stop - cols.start)))
+            for start in range(part.start, part.stop, step):
+                rows = slice(start, min(start + step, part.stop))
+                yield Block(cut, rows, cols, _weights(piece, rows, cols, part))

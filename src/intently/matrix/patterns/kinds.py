@@ -1,0 +1,134 @@
+"""Kinds of heads as masks: which keys a previous-token or an induction head would look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks import Geometry, Mask, causal, segments, window
+from intently.masks.geometry import integers
+from intently.matrix.lazy import LazyMatrix
+
+
+def previous() -> Mask:
+    """Allow the one key that stands just before the query.
+
+    ::
+
+        previous(), t=s=4   · · · ·
+                            █ · · ·
+                            · █ · ·
+                            · · █ ·
+
+    Source: Clark et al. 2019, "What Does BERT Look At?", section 3.1; Voita et al. 2019,
+    "Analyzing Multi-Head Self-Attention", section 5.2 (positional heads).
+    """
+    return window(1, 0) & ~window(0, 0)
+
+
+def duplicate(ids: Tensor | Sequence[int], t: int | None = None) -> Mask:
+    """Allow the keys before a query that hold its own token: token_j = token_i, j < i.
+
+    ``ids`` are the tokens of the keys, (s,) or (b, s); the queries are the last ``t`` of them (all
+    where None).
+
+    ::
+
+        duplicate(tensor([5, 7, 5, 7]))   · · · ·
+                                          · · · ·
+                                          █ · · ·
+                                          · █ · ·
+
+    Source: Wang et al. 2023, "Interpretability in the Wild", section 3 (duplicate token heads).
+    """
+    tokens, queries = _tokens(ids, t)
+    return segments(queries, tokens) & causal() & ~window(0, 0)
+
+
+def induction(ids: Tensor | Sequence[int], t: int | None = None) -> Mask:
+    """Allow the keys that follow earlier occurrences of a query's token: token_(j−1) = token_i.
+
+    ``ids`` are the tokens of the keys, (s,) or (b, s); the queries are the last ``t`` of them (all
+    where None). j ≤ i, so that a query sees itself where its token has just been repeated.
+
+    ::
+
+        induction(tensor([5, 7, 5, 7]))   · · · ·
+                                          · · · ·
+                                          · █ · ·
+                                          · · █ ·
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads" (prefix matching).
+    """
+    tokens, queries = _tokens(ids, t)
+    named = 1 + _named(tokens)
+    before = torch.cat([torch.zeros_like(named[..., :1]), named[..., :-1]], -1)
+    return segments(named[..., named.shape[-1] - queries.shape[-1] :], before) & causal()
+
+
+def mass_on(matrix: LazyMatrix, mask: Mask) -> Tensor:
+    """Return the weight of each query on the keys that ``mask`` allows, (…, t): Σ_j w_ij m_ij.
+
+    Raises `ArgumentError` for a mask that does not fit the matrix.
+
+    >>> from intently.matrix import Dense
+    >>> A = Dense(torch.tensor([[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.125, 0.5, 0.375]]))
+    >>> mass_on(A, previous())
+    tensor([0.0000, 0.7500, 0.5000])
+    >>> mass_on(A, induction([4, 4, 9]))
+    tensor([0.0000, 0.2500, 0.0000])
+    """
+    if not isinstance(mask, Mask):
+        raise build(
+            KindError, "mask", "a mask such as patterns.previous()", type(mask).__name__,
+            fix="wrap a boolean tensor: it.allowed(tensor); for positions write A.mass(keys)",
+        )  # fmt: skip
+    *lead, t, s = matrix.shape
+    g = Geometry(tuple(lead), t, s, matrix.device)
+    mask.check(g)
+    found = matrix._zeros(t)
+    for block in matrix._blocks():
+        allow = allowed_in(mask, g, block.lead, block.rows, block.cols)
+        w = block.weights.to(found.dtype)
+        found[(*block.lead, ..., block.rows)] = (w * allow).sum(-1)
+    return found
+
+
+def allowed_in(mask: Mask, g: Geometry, cut: tuple[slice, ...], rows: slice, cols: slice) -> Tensor:
+    """A mask over a part of the matrix ``g``: a boolean that broadcasts to (…, rows, cols)."""
+    if cut:
+        mask = mask.part(cut, g)
+        g = g._replace(lead=tuple(len(range(n)[c]) for n, c in zip(g.lead, cut)))
+    at = (torch.arange(span.start, span.stop, device=g.device) for span in (rows, cols))
+    return mask.allow(g, *at)
+
+
+def appeared(ids: Tensor) -> Tensor:
+    """Whether the token at each position stood before it, (…, s): it has duplicates then."""
+    named = _named(ids)
+    order = named.sort(dim=-1, stable=True)
+    again = torch.zeros_like(named, dtype=torch.bool)
+    again[..., 1:] = order.values[..., 1:] == order.values[..., :-1]
+    return torch.zeros_like(again).scatter_(-1, order.indices, again)
+
+
+def _named(ids: Tensor) -> Tensor:
+    """The same tokens as numbers from 0."""
+    return ids.unique(return_inverse=True)[1]
+
+
+def _tokens(ids: Tensor | Sequence[int], t: int | None) -> tuple[Tensor, Tensor]:
+    """Tokens of the keys (…, s) and of the queries (…, t)."""
+    tokens = integers(ids, "ids")
+    if not tokens.ndim or not tokens.shape[-1]:
+        raise build(ArgumentError, "ids", "at least one token, (s,) or (b, s)", shape_of(tokens))
+    t = tokens.shape[-1] if t is None else t
+    if not 0 <= t <= tokens.shape[-1]:
+        raise build(
+            ArgumentError, "ids", f"a token for each key, and so at least t={t}", shape_of(tokens),
+            "cross-attention has other tokens on its two sides",
+        )  # fmt: skip
+    return tokens, tokens[..., tokens.shape[-1] - t :]

@@ -1,0 +1,207 @@
+"""Every statistic of the heads of a layer from one pass over its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, build, shape_of
+from intently.kernels.streamed import Block
+from intently.masks import Geometry
+from intently.masks.geometry import integers
+from intently.matrix.lazy import LazyMatrix
+from intently.matrix.patterns.heads import blocks_of_heads, entropies
+from intently.matrix.patterns.kinds import allowed_in, appeared, duplicate, induction
+
+SIZE = 2**20
+"""Weights in one block: with what is derived from them they stay in the cache."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """A sum over queries and how many there were, one of each for every head (…, h)."""
+
+    total: Tensor
+    count: Tensor
+
+    def value(self) -> Tensor:
+        """The mean over the queries, NaN where there was none."""
+        return self.total / self.count
+
+
+def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> dict[str, Average]:
+    """Return what every head does, averaged over its queries, from one pass over the weights.
+
+    ``ids`` are the tokens of self-attention, (s,) or (b, s), the last t of which are the queries'.
+    With p_i = s − t + i the position of query i, each statistic is a mean over queries of:
+
+    - ``entropy``: −Σ_j w_ij log w_ij, in nats (Shannon 1948, section 6);
+    - ``confidence``: max_j w_ij (Voita et al. 2019, section 4);
+    - ``sink``: the weight on the first key that gets any (Xiao et al. 2024, "Efficient Streaming
+      Language Models with Attention Sinks", section 3.1);
+    - ``self``, ``previous``: the weight on key p_i and on key p_i − 1 (Clark et al. 2019, section
+      3.1), over queries that have one;
+    - ``duplicate``, ``induction``: the weight on what the masks `duplicate` (Wang et al. 2023) and
+      `induction` (Olsson et al. 2022) allow, over queries whose token has appeared before; only
+      with ``ids``;
+    - ``distance``: Σ_j w_ij |p_i − j|, in steps (Clark et al. 2019, section 3.1);
+    - ``divergence``: Σ_j w_ij log(w_ij / w̄_j), w̄ the mean of the layer's heads, in nats: what
+      the head adds to their Jensen-Shannon divergence, which is its mean over the heads (Lin
+      1991, equation 5.1); only with two heads or more.
+
+    A query that may attend to nothing counts nowhere; nor does, with ``ids``, a token that no
+    query may see (padding). Gradients do not flow.
+
+    Raises `ArgumentError` for ids of another shape.
+
+    >>> from intently.matrix import Dense
+    >>> A = Dense(torch.tensor([[1.0, 0.0, 0.0], [0.75, 0.25, 0.0], [0.125, 0.5, 0.375]]))
+    >>> found = measure(A, [4, 9, 4])
+    >>> {name: round(float(average.value()), 3) for name, average in found.items()}
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'entropy': 0.512, 'confidence': 0.75, 'sink': 0.625, 'self': 0.542, 'previous': 0.625,
+     'duplicate': 0.125, 'induction': 0.5, 'distance': 0.5}
+    """
+    with torch.no_grad():
+        found = _Pass(matrix, None if ids is None else _checked(matrix, ids))
+        for block in blocks_of_heads(matrix, SIZE):
+            found.add(block)
+        return found.averages()
+
+
+def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
+    tokens = integers(ids, "ids").to(matrix.device)
+    *lead, t, s = matrix.shape
+    items = tuple(lead[:-1])
+    if t > s:
+        raise build(
+            ArgumentError, "ids", f"None where t={t} > s={s}", shape_of(tokens),
+            "patterns of tokens are those of self-attention",
+        )  # fmt: skip
+    if tuple(tokens.shape) not in {(s,), (*items, s)}:
+        expected = f"shape (s,) = ({s},)" + (f" or {(*items, s)}" if items else "")
+        raise build(ArgumentError, "ids", expected, shape_of(tokens))
+    return tokens
+
+
+class _Pass:
+    """Sums over the blocks of one matrix."""
+
+    def __init__(self, matrix: LazyMatrix, ids: Tensor | None) -> None:
+        self.matrix = matrix
+        *lead, t, s = matrix.shape
+        self.geometry = Geometry(tuple(lead), t, s, matrix.device)
+        self.heads = lead[-1] if lead else 1
+        self.first = s - t
+        self.counted: Tensor | None = None
+        self.rules = ()
+        if ids is not None and s:
+            self.rules = (duplicate(ids, t), induction(ids, t))
+            again = appeared(ids)[..., s - t :]
+            self.again = again.unsqueeze(-2).expand(*lead, t) if lead else again
+            counted = matrix._viewers()[..., s - t :] > 0
+            self.counted = None if bool(counted.all()) else counted.expand(*lead, t)
+        shape = tuple(lead) or (1,)
+        new = matrix._zeros
+        self.columns = new(s).reshape(*shape, s)
+        names = ("entropy", "confidence", "self", "previous", "distance")
+        names += ("duplicate", "induction") if ids is not None else ()
+        names += ("shared",) if self.heads > 1 else ()
+        self.totals = {name: new().reshape(shape) for name in names}
+        counts = ("attending", "self", "previous", "again")
+        self.counts = {name: new().reshape(shape) for name in counts}
+
+    def add(self, block: Block) -> None:
+        """Add the sums of a block, which holds all heads of its items."""
+        w = block.weights.to(self.columns.dtype)
+        shape = self.geometry.lead
+        if block.lead:
+            shape = tuple(len(range(n)[c]) for n, c in zip(shape, block.lead))
+        w = w.expand(*shape, *w.shape[-2:])
+        if self.counted is not None:
+            w = w * self._rows(self.counted, block)[..., None]
+        most = w.amax(-1)
+        alive = most > 0
+        at = block.lead or (...,)
+        self._count(block, at, alive)
+        w = w if shape else w[None]
+        self.columns[at][..., block.cols] += w.sum(-2)
+        self._sum("confidence", at, most.sum(-1))
+        self._sum("entropy", at, entropies(w).sum(-1))
+        for name, back in (("self", 0), ("previous", 1)):
+            offset = self.first + block.rows.start - back - block.cols.start
+            self._sum(name, at, w.diagonal(offset, -2, -1).sum(-1))
+        self._project(block, at, w)
+
+    def _sum(self, name: str, at: tuple, found: Tensor) -> None:
+        self.totals[name][at] += found
+
+    def _count(self, block: Block, at: tuple, alive: Tensor) -> None:
+        position = torch.arange(block.rows.start, block.rows.stop, device=alive.device) + self.first
+        kinds = {
+            "attending": alive,
+            "self": alive & (position >= 0),
+            "previous": alive & (position >= 1),
+        }
+        if self.rules:
+            kinds["again"] = alive & self._rows(self.again, block)
+        for name, rows in kinds.items():
+            self.counts[name][at] += rows.sum(-1)
+
+    def _rows(self, per_row: Tensor, block: Block) -> Tensor:
+        return per_row[(*block.lead, ..., block.rows)]
+
+    def _project(self, block: Block, at: tuple, w: Tensor) -> None:
+        """Sums Σ w · plane over a block, all planes in one product: the weights are read once."""
+        names = [n for n in ("distance", "duplicate", "induction", "shared") if n in self.totals]
+        *items, _, rows, cols = w.shape
+        planes = w.new_empty(*items, len(names), rows, cols)
+        first = self.first + block.rows.start - block.cols.start
+        steps = torch.arange(first, first + rows, device=w.device)[:, None]
+        planes[..., 0, :, :] = (steps - torch.arange(cols, device=w.device)).abs_()
+        for n, rule in enumerate(self.rules, 1):
+            allow = allowed_in(rule, self.geometry, block.lead, block.rows, block.cols)
+            planes[..., n, :, :] = allow.squeeze(-3) if allow.ndim > 2 else allow
+        if self.heads > 1:
+            mean = planes[..., -1, :, :]
+            torch.mean(w, -3, out=mean)
+            mean.clamp_min_(torch.finfo(w.dtype).tiny).log_()
+        found = w.flatten(-2) @ planes.flatten(-2).mT
+        for n, name in enumerate(names):
+            self._sum(name, at, found[..., n])
+
+    def averages(self) -> dict[str, Average]:
+        """The statistics in the order of `measure`."""
+        t, count = self.totals, self.counts
+        every = count["attending"]
+        found = {
+            "entropy": Average(t["entropy"], every),
+            "confidence": Average(t["confidence"], every),
+            "sink": Average(self._first_key(), every),
+            "self": Average(t["self"], count["self"]),
+            "previous": Average(t["previous"], count["previous"]),
+        }
+        for name in ("duplicate", "induction"):
+            if name in t:
+                found[name] = Average(t[name], count["again"])
+        found["distance"] = Average(t["distance"], every)
+        if "shared" in t:
+            found["divergence"] = Average(-t["entropy"] - t["shared"], every)
+        shape = self.geometry.lead
+        return {
+            name: Average(a.total.reshape(shape), a.count.reshape(shape))
+            for name, a in found.items()
+        }
+
+    def _first_key(self) -> Tensor:
+        """The weight in all on the first key of each item that gets any."""
+        s = self.columns.shape[-1]
+        if not s:
+            return torch.zeros_like(self.totals["entropy"])
+        keys = torch.arange(s, device=self.columns.device)
+        used = self.columns.sum(-2, keepdim=True) > 0
+        first = keys.where(used, s - 1).amin(-1, keepdim=True)
+        return self.columns.gather(-1, first.expand(*self.columns.shape[:-1], 1))[..., 0]

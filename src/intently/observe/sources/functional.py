@@ -1,0 +1,82 @@
+"""`torch.nn.functional.scaled_dot_product_attention`, and every name that is bound to it."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.biases import as_bias
+from intently.masks import allowed, causal
+from intently.observe.watch import current
+from intently.observe.call import Call, How
+from intently.observe.patches import Function, Target
+
+
+def targets(model: nn.Module | None) -> list[Target]:
+    """The function, its from-imports, and what the modules of the model hold of it."""
+    name = "scaled_dot_product_attention"
+    original = _unwrapped(F.scaled_dot_product_attention)
+    found = [Target(F, name, _wrap, everywhere=True)]
+    modules = [] if model is None else list(model.modules())
+    kinds = {kind for module in modules for kind in type(module).__mro__}
+    for owners, wrap in ((modules, _wrap), (kinds, _wrap_static)):
+        for owner in owners:
+            held = [name for name, x in list(vars(owner).items()) if _unwrapped(x) is original]
+            found += [Target(owner, name, wrap) for name in held]
+    return found
+
+
+def _unwrapped(x: Any) -> Any:
+    x = x.__func__ if isinstance(x, staticmethod) else x
+    return getattr(x, "__wrapped__", x) if isinstance(x, FunctionType) else x
+
+
+def _wrap_static(original: Any) -> Any:
+    """A function that a class holds must not become a method of its instances."""
+    return staticmethod(_wrap(_unwrapped(original)))
+
+
+def _wrap(original: Function) -> Function:
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        if torch.compiler.is_compiling():
+            recorders = ()
+        else:
+            recorders = current()
+        y = original(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        for recorder in recorders:
+            recorder.see(Call(
+                query, key, value, y, _how(query, key, attn_mask, dropout_p, is_causal, scale),
+                "functional",
+            ))  # fmt: skip
+        return y
+
+    scaled_dot_product_attention.__wrapped__ = original  # type: ignore[attr-defined]
+    return scaled_dot_product_attention
+
+
+def _how(
+    q: Tensor, k: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, scale: float | None
+) -> How:
+    rule = bias = None
+    if is_causal:  # counted from the first key
+        rule = causal() if q.shape[-2] == k.shape[-2] else causal(offset=0)
+    if mask is not None and mask.dtype is torch.bool:
+        rule = allowed(mask) if rule is None else rule & allowed(mask)
+    elif mask is not None:
+        bias = as_bias(mask)
+    return How(mask=rule, bias=bias, scale=scale, dropout=dropout)

@@ -1,0 +1,36 @@
+"""Our own products: every ``A @ v``, `attention` and `scaled_dot_product_attention` of ours."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor, nn
+
+from intently.kernels.problem import Problem
+from intently.observe.watch import current, inside
+from intently.observe.call import Call, How
+from intently.observe.patches import Function, Target
+
+
+def targets(model: nn.Module | None) -> list[Target]:
+    """The one function that every product of ours passes."""
+    return [Target(sys.modules["intently.attention"], "_product", _wrap)]
+
+
+def _wrap(original: Function) -> Function:
+    def product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
+        if torch.compiler.is_compiling():
+            return original(problem, v, autocast)
+        recorders = current()
+        if not recorders:
+            return original(problem, v, autocast)
+        with inside():
+            y = original(problem, v, autocast)
+        p = problem
+        how = How(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
+        for recorder in recorders:
+            recorder.see(Call(p.q, p.k, v, y, how, "intently"))
+        return y
+
+    return product

@@ -1,0 +1,258 @@
+"""Where operands are kept: own copies, references, or a file that is mapped into memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from intently.errors import ArgumentError, StaleError, build, shape_of
+from intently.observe.call import Projected
+
+PIECE = 2**22
+"""Bytes that are written to a file at a time."""
+
+
+class Kept(Protocol):
+    """A tensor that a store keeps."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        ...
+
+    def get(self) -> Tensor:
+        """Return the tensor; raises `StaleError` where it is not what it was."""
+        ...
+
+
+class Held:
+    """A tensor that belongs to the recording."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def get(self) -> Tensor:
+        return self.tensor
+
+
+class Referenced:
+    """A tensor of the model's own, refused once it was changed in place."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()
+        self._version = None if tensor.is_inference() else tensor._version
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def get(self) -> Tensor:
+        if self._version is None:
+            raise build(
+                StaleError, "store", "tensors that tell when they are changed in place",
+                f"an inference tensor of {shape_of(self.tensor)}, which does not",
+                fix='watch with store="copy", or run the model under torch.no_grad()',
+            )  # fmt: skip
+        if self.tensor._version != self._version:
+            raise build(
+                StaleError, "store", "q, k, mask and bias as the model left them",
+                f"a tensor of {shape_of(self.tensor)} changed in place since",
+                "the model writes into it again, as static caches do",
+                'watch with store="copy"',
+            )  # fmt: skip
+        return self.tensor
+
+
+class OnDisk:
+    """A tensor in a file: ``order`` permutes what is written, ``shape`` expands it."""
+
+    def __init__(self, file: Spool, at: int, dtype: torch.dtype, layout: _Layout) -> None:
+        self._file, self._at, self._dtype, self._layout = file, at, dtype, layout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._layout.shape
+
+    def get(self) -> Tensor:
+        size = math.prod(self._layout.stored) * self._dtype.itemsize
+        flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
+        return self._layout.restore(flat.view(self._layout.stored))
+
+
+class Computed:
+    """Heads that a native operator projects: x is kept, the weights are the model's own."""
+
+    def __init__(self, x: Kept, weight: Referenced, bias: Referenced | None, heads: int) -> None:
+        self.x, self.weight, self.bias, self.heads = x, weight, bias, heads
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *lead, steps, _ = self.x.shape
+        return (*lead, self.heads, steps, self.weight.shape[0] // self.heads)
+
+    def get(self) -> Tensor:
+        bias = None if self.bias is None else self.bias.get()
+        weight = self.weight.get()
+        return Projected(self.x.get().to(weight.dtype), weight, bias, self.heads).tensor()
+
+
+class _Layout:
+    """How a tensor lies in memory: axes from the longest stride to the shortest, none expanded.
+
+    A projection split into heads lies as (b, t, h, d); keeping that order makes copies fast.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self.shape = tuple(x.shape)
+        self._order = sorted(range(x.ndim), key=lambda axis: -x.stride(axis))
+        self._back = sorted(range(x.ndim), key=self._order.__getitem__)
+        self.stored = tuple(
+            1 if not x.stride(axis) and x.shape[axis] else x.shape[axis] for axis in self._order
+        )
+
+    def cut(self, x: Tensor) -> Tensor:
+        """The entries that differ, in the order in which they lie."""
+        for axis in range(x.ndim):
+            if not x.stride(axis) and x.shape[axis] > 1:
+                x = x.narrow(axis, 0, 1)
+        return x.permute(self._order)
+
+    def restore(self, stored: Tensor) -> Tensor:
+        return stored.permute(self._back).expand(self.shape)
+
+
+def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a copy of x that holds its entries and nothing else, in the order they lie in."""
+    layout = _Layout(x)
+    with torch.inference_mode(False), torch.no_grad():
+        own = torch.empty(layout.stored, dtype=dtype or x.dtype, device=x.device)
+        own.copy_(layout.cut(x.detach()))
+    return layout.restore(own)
+
+
+class Spool:
+    """A temporary file of tensors that goes away with the last of them."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        handle, path = tempfile.mkstemp(prefix="intently-", suffix=".watch", dir=folder)
+        self._file = os.fdopen(handle, "wb", buffering=0)
+        self._size, self._map = 0, torch.empty(0, dtype=torch.uint8)
+        self.path = path
+
+    def write(self, x: Tensor, dtype: torch.dtype) -> int:
+        """Append the entries of x and return where they begin; raises `OSError` when full."""
+        at = -(-self._size // 64) * 64
+        self._put(b"\0" * (at - self._size))
+        axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
+        x = x if x.ndim else x[None]
+        steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
+        for part in x.split(steps, axis) if x.numel() else ():
+            flat = part.to(dtype).cpu().contiguous().view(-1).view(torch.uint8)
+            self._put(memoryview(flat.numpy()))
+        return at
+
+    def mapped(self) -> Tensor:
+        """The bytes written so far, mapped and not read."""
+        if len(self._map) != self._size:
+            self._map = torch.from_file(self.path, size=self._size, dtype=torch.uint8)
+        return self._map
+
+    def _put(self, data: bytes | memoryview) -> None:
+        left = memoryview(data)
+        while len(left):
+            n = self._file.write(left)
+            self._size += n
+            left = left[n:]
+
+    def __del__(self) -> None:
+        self._file.close()
+        try:
+            os.unlink(self.path)
+        except OSError:
+            pass
+
+
+class Store:
+    """Keeps tensors its own way; what is seen again unchanged is kept once.
+
+    Raises `ArgumentError` for another name and for a ``dtype`` that is no floating-point type, or
+    that a reference cannot change.
+    """
+
+    def __init__(self, kind: str, dtype: torch.dtype | None) -> None:
+        kinds = ("copy", "reference", "disk")
+        if kind not in kinds:
+            raise build(ArgumentError, "store", '"copy", "reference" or "disk"', repr(kind))
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise build(ArgumentError, "dtype", "a floating-point dtype, or None", repr(dtype))
+        if dtype is not None and kind == "reference":
+            raise build(
+                ArgumentError, "dtype", 'None with store="reference"', dtype,
+                "a reference is the model's own tensor", 'store="copy" keeps it in another dtype',
+            )  # fmt: skip
+        self.kind, self.dtype = kind, dtype
+        self._spool = Spool() if kind == "disk" else None
+        self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Kept]] = {}
+
+    def keep(self, x: Tensor | Projected, own: bool = False) -> Kept:
+        """Keep x; ``own`` copies it even where tensors are kept by reference."""
+        if isinstance(x, Projected):
+            bias = None if x.bias is None else Referenced(x.bias)
+            return Computed(self.once(x.x), Referenced(x.weight), bias, x.heads)
+        if self.kind == "reference" and not own:
+            return Referenced(x)
+        dtype = self.dtype if x.is_floating_point() else None
+        if self._spool is None:
+            return Held(packed(x, dtype))
+        layout = _Layout(x)
+        dtype = dtype or x.dtype
+        parts = layout.cut(x.detach())
+        return OnDisk(self._spool, self._written(parts, dtype), dtype, layout)
+
+    def once(self, x: Tensor) -> Kept:
+        """Keep x, or return what was kept of the same tensor before."""
+        key = identity(x)
+        alive, kept = self._seen.get(key, (None, None))
+        fresh = kept is None or alive is None or alive.expired()
+        if fresh or (x.is_inference() and not self._same(x, kept)):
+            kept = self.keep(x)
+            self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
+        assert kept is not None
+        return kept
+
+    def _same(self, x: Tensor, kept: Kept | None) -> bool:
+        """Inference tensors do not count their changes: look."""
+        if kept is None or self.kind == "reference":
+            return False
+        old = kept.get()
+        return torch.equal(old, x.to(old.dtype))
+
+    def join(self, parts: Sequence[Tensor], axis: int) -> Kept:
+        """Keep tensors one after the other along an axis, as one."""
+        return self.keep(torch.cat(list(parts), axis), own=True)
+
+    def forget(self) -> None:
+        """Let go of what only tells whether a tensor comes again."""
+        self._seen.clear()
+
+    def _written(self, x: Tensor, dtype: torch.dtype) -> int:
+        assert self._spool is not None
+        return self._spool.write(x, dtype)
+
+
+def identity(x: Tensor) -> tuple[Any, ...]:
+    """What two looks at the same unchanged tensor have in common, while its storage lives."""
+    version = None if x.is_inference() else x._version
+    storage = x.untyped_storage()
+    return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, version

@@ -1,0 +1,209 @@
+"""`watch`: a context manager that keeps what a model attends, and changes nothing.
+
+Functions are replaced by name while anybody watches; who watches is a `ContextVar`, so that the
+replacements act for the thread or task that opened the watch and pass everybody else through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from intently.errors import KernelError, build
+from intently.observe import patches
+from intently.observe.patches import Function, Target
+from intently.observe.recorder import Recorder
+from intently.observe.recording import Recording
+
+
+class _Scope(NamedTuple):
+    recorders: tuple[Recorder, ...]
+    thread: int
+    task: asyncio.Task[Any] | None
+
+
+_NOBODY = _Scope((), 0, None)
+_scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
+
+
+def current() -> tuple[Recorder, ...]:
+    """Who watches this thread or task; nobody within `inside`, and nobody for their children."""
+    scope = _scope.get()
+    if not scope.recorders:
+        return ()
+    return scope.recorders if _here(scope) else ()
+
+
+def running() -> nn.Module | None:
+    """The innermost running module, None outside of modules; known while somebody watches."""
+    recorders = _scope.get().recorders
+    return recorders[-1].running[-1] if recorders and recorders[-1].running else None
+
+
+class inside:  # noqa: N801 - used as a function: `with inside():`
+    """Calls made within are not recorded: they belong to a call that a source saw already."""
+
+    def __enter__(self) -> None:
+        self._token: Token[_Scope] = _scope.set(_NOBODY)
+
+    def __exit__(self, *error: object) -> None:
+        _scope.reset(self._token)
+
+
+def _here(scope: _Scope) -> bool:
+    return scope.thread == threading.get_ident() and scope.task in (None, _task())
+
+
+def _task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
+    """Keep what every attention of ``model`` sees while the block runs, and change nothing.
+
+    Without a model all attention of this thread or task is kept. ``layers`` are names of modules
+    or patterns such as "decoder.layers.*.self_attn" (a name stands for all that is in it);
+    ``tokens`` label the matrices; ``store`` is "copy" (own copies of q and of new key rows),
+    "reference" (the tensors themselves, refused once they were changed in place) or "disk" (a
+    temporary file that is mapped into memory); ``dtype`` a floating-point type to store in;
+    ``gradients`` keeps v, and after a backward pass the gradient of what came out; ``deep`` sees
+    hand-written matmul, softmax, matmul too, which makes the model slower.
+
+    Outputs are the same bit for bit. Raises `ArgumentError` for patterns that match nothing, with
+    the nearest names, and `KernelError` for a compiled model, whose calls cannot be seen.
+
+    >>> import torch, intently as it
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.zeros(1, 3, 8)
+    >>> with it.watch() as seen:
+    ...     y = it.attention(x, x, x, mask=it.causal())
+    >>> seen["attention"].dense()
+    tensor([[[1.0000, 0.0000, 0.0000],
+             [0.5000, 0.5000, 0.0000],
+             [0.3333, 0.3333, 0.3333]]])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        layers: str | Sequence[str] | None = None,
+        tokens: Sequence[str] | None = None,
+        store: Literal["copy", "reference", "disk"] = "copy",
+        dtype: torch.dtype | None = None,
+        gradients: bool = False,
+        deep: bool = False,
+    ) -> None:
+        self._options = (model, layers, tokens, store, dtype, gradients)
+        self._model, self._deep = model, deep
+        self._recorder: Recorder | None = None
+
+    def __enter__(self) -> Recording:
+        if self._recorder is not None:
+            raise build(
+                KernelError, "watch", "one block for each watch", "one that was entered before",
+                fix="write `with it.watch(model) as seen:` again",
+            )  # fmt: skip
+        _refuse_compiled(self._model)
+        recorder = Recorder(*self._options)
+        self._installed = patches.install(_targets(self._model))
+        self._recorder = recorder
+        before = _scope.get()
+        mine = before.recorders if _here(before) else ()
+        _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
+        self._mode = None
+        if self._deep:
+            self._mode = _deep_mode()
+            self._mode.__enter__()
+        return recorder.recording
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._recorder is not None
+        if self._mode is not None:
+            self._mode.__exit__(kind, error, trace)
+        scope = _scope.get()
+        left = tuple(r for r in scope.recorders if r is not self._recorder)
+        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+        patches.remove(self._installed)
+        self._recorder.close()
+
+
+def _targets(model: nn.Module | None) -> list[Target]:
+    """What every source replaces, and what tells which module is running."""
+    from intently.observe import sources
+
+    found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
+    for targets in sources.every():
+        found += targets(model)
+    if "torch._dynamo" in __import__("sys").modules:
+        from torch._dynamo import eval_frame
+
+        found.append(Target(eval_frame, "_callback_from_stance", _compiled_region))
+    return found
+
+
+def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
+    """`nn.Module`, and the classes of the model that are called in a way of their own."""
+    modules = () if model is None else model.modules()
+    kinds = {kind for module in modules for kind in type(module).__mro__}
+    return {kind for kind in kinds if issubclass(kind, nn.Module) and "__call__" in vars(kind)} | {
+        nn.Module
+    }
+
+
+def _named(original: Function) -> Function:
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        recorders = current()
+        if not recorders:
+            return original(self, *args, **kwargs)
+        for recorder in recorders:
+            recorder.running.append(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            for recorder in recorders:
+                recorder.running.pop()
+
+    return __call__
+
+
+def _compiled_region(original: Function) -> Function:
+    def _callback_from_stance(callback: Any) -> Any:
+        found = original(callback)
+        if callable(found):
+            for recorder in current():
+                recorder.compiled()
+        return found
+
+    return _callback_from_stance
+
+
+def _deep_mode() -> Any:
+    from intently.observe.sources import deep
+
+    return deep.mode()
+
+
+def _refuse_compiled(model: nn.Module | None) -> None:
+    for name, module in () if model is None else model.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
+            raise build(
+                KernelError, "model", "a model that runs module by module",
+                f"{name or type(module).__name__}, compiled by torch.compile",
+                "what a compiled graph attends passes no function that could be watched",
+                "watch the model before it is compiled (model._orig_mod)",
+            )  # fmt: skip

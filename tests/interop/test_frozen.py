@@ -1,0 +1,205 @@
+"""Loaded blocks keep what was frozen, in whatever mode they are loaded, and can be pickled."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError
+from intently.interop import diffusers, transformers
+from intently.interop import torch as in_torch
+from intently.interop.extra_keys import KeyValueAttention
+from intently.modules import MultiHeadAttention, Projections
+
+SMALL = {
+    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 16,
+}  # fmt: skip
+SIDES = {"vocab_size": 32, "d_model": 16, "pad_token_id": 0, "decoder_start_token_id": 0}
+
+
+def of_transformers(name: str, **given: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import transformers as theirs
+
+        kind = getattr(theirs, name)
+        return kind(kind.config_class(**given))
+
+    return make
+
+
+def of_diffusers(**given: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from diffusers.models.attention_processor import Attention
+
+        return Attention(16, heads=4, dim_head=4, **given)
+
+    return make
+
+
+def block_of_diffusers(**given: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from diffusers.models.attention import BasicTransformerBlock
+
+        return BasicTransformerBlock(16, 4, 4, **given)
+
+    return make
+
+
+def image_of_diffusers() -> nn.Module:
+    from diffusers.models.transformers.transformer_2d import Transformer2DModel
+
+    return Transformer2DModel(2, 8, in_channels=16, norm_num_groups=4, cross_attention_dim=24)
+
+
+FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] = {
+    "fused": (in_torch.load, lambda: nn.MultiheadAttention(8, 2)),
+    "separate": (in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6)),
+    "extra": (
+        in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, add_bias_kv=True)
+    ),
+    "encoder layer": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12)),
+    "PReLU": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12, activation=nn.PReLU(12))),
+    "transformer": (in_torch.load, lambda: nn.Transformer(8, 2, 1, 1, 12)),
+    "diffusers": (diffusers.load, of_diffusers(bias=True, qk_norm="rms_norm")),
+    "image": (diffusers.load, of_diffusers(norm_num_groups=4, residual_connection=True)),
+    "around": (diffusers.load, of_diffusers(
+        cross_attention_dim=6, cross_attention_norm="layer_norm", qk_norm="layer_norm")),
+    "block": (diffusers.load, block_of_diffusers(cross_attention_dim=6)),
+    "approximate": (diffusers.load, block_of_diffusers(activation_fn="geglu-approximate")),
+    "spatial": (diffusers.load, image_of_diffusers),
+    "gpt2": (transformers.load, of_transformers(
+        "GPT2LMHeadModel", vocab_size=32, n_embd=16, n_layer=1, n_head=2)),
+    "llama": (transformers.load, of_transformers("LlamaForCausalLM", **SMALL)),
+    "qwen3": (transformers.load, of_transformers("Qwen3ForCausalLM", **SMALL, head_dim=8)),
+    "bert": (transformers.load, of_transformers("BertForMaskedLM", **SMALL)),
+    "vit": (transformers.load, of_transformers(
+        "ViTForImageClassification", **SMALL, image_size=8, patch_size=4)),
+    "t5": (transformers.load, of_transformers(
+        "T5ForConditionalGeneration", **SIDES, d_kv=8, d_ff=24, num_layers=1, num_heads=2,
+        feed_forward_proj="gated-gelu")),
+    "marian": (transformers.load, of_transformers(
+        "MarianMTModel", **SIDES, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
+        decoder_ffn_dim=24, encoder_attention_heads=2, decoder_attention_heads=2,
+        max_position_embeddings=16, eos_token_id=2, forced_eos_token_id=2)),
+}  # fmt: skip
+
+
+def drawn(theirs: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_()
+    return theirs
+
+
+def apart(ours: nn.Module, frozen: list[Tensor]) -> list[str]:
+    """Our parameters that learn though their numbers are frozen there, or the other way round."""
+    values = torch.cat([torch.zeros(0), *(x.detach().float().flatten() for x in frozen)])
+    return [
+        name
+        for name, p in ours.named_parameters()
+        if p.requires_grad == bool(torch.isin(p.detach(), values).float().mean() > 0.5)
+    ]
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_what_is_frozen_stays_frozen(case: str) -> None:
+    load, make = FOREIGN[case]
+    theirs = drawn(make())
+    buffers = [b for b in theirs.buffers() if b.is_floating_point()]
+    fixed = [p for p in theirs.parameters() if not p.requires_grad]
+    refused = []
+    for name, p in theirs.named_parameters():
+        p.requires_grad_(False)
+        try:
+            assert apart(load(theirs), [p, *fixed, *buffers]) == [], name
+        except ArgumentError as error:
+            assert "They become one tensor, which learns or does not" in str(error)
+            refused.append(name)
+        if all(p is not x for x in fixed):
+            p.requires_grad_(True)
+    parts = (
+        "to_q", "to_k", "to_v", "q_proj", "k_proj", "v_proj", "query", "key", "value", ".q.", ".k.",
+        ".v.", "gate_proj", "up_proj", "wi_0", "wi_1",
+    )  # fmt: skip
+    assert all(any(part in name for part in parts) for name in refused), refused
+    assert apart(load(theirs), [*fixed, *buffers]) == []
+    theirs.requires_grad_(False)
+    assert not any(p.requires_grad for p in load(theirs).parameters())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("case", FOREIGN)
+def test_the_mode_of_the_caller_freezes_nothing(case: str, mode: Any) -> None:
+    load, make = FOREIGN[case]
+    theirs = drawn(make())
+    expected = {name: p.requires_grad for name, p in load(theirs).named_parameters()}
+    with mode():
+        ours = load(theirs)
+    assert {name: p.requires_grad for name, p in ours.named_parameters()} == expected
+    assert not any(p.is_inference() for p in ours.parameters())
+
+
+def test_parts_of_one_tensor_are_frozen_together() -> None:
+    theirs: Any = of_diffusers()()
+    theirs.to_k.requires_grad_(False)
+    with pytest.raises(ArgumentError) as caught:
+        diffusers.load(theirs)
+    assert str(caught.value) == (
+        "MultiHeadAttention.qkv_weight: expected all or none of q_weight, k_weight, v_weight "
+        "frozen; got k_weight frozen alone. They become one tensor, which learns or does not. "
+        "Freeze, or let learn, all of them there and load again."
+    )
+    theirs = of_transformers("LlamaForCausalLM", **SMALL)()
+    theirs.model.layers[0].mlp.gate_proj.requires_grad_(False)
+    with pytest.raises(
+        ArgumentError, match=r"gate_up\.weight: expected all or none of .* frozen; "
+    ):
+        transformers.load(theirs)
+
+
+def test_dumped_blocks_are_frozen_where_ours_are() -> None:
+    for ours in (MultiHeadAttention(8, 2), KeyValueAttention(8, 2, key_width=6, value_width=4)):
+        ours.out_bias.requires_grad_(False)  # pyright: ignore
+        with torch.no_grad():
+            theirs = in_torch.dump(ours)
+        frozen = [name for name, p in theirs.named_parameters() if not p.requires_grad]
+        assert frozen == ["out_proj.bias"]
+    ours = MultiHeadAttention(8, 2).requires_grad_(False)
+    assert not any(p.requires_grad for p in diffusers.dump(ours).parameters())
+    ours = MultiHeadAttention(8, 2, projections=Projections(fused=False))
+    ours.k_weight.requires_grad_(False)
+    with pytest.raises(ArgumentError, match="in_proj_weight: expected all or none of q_weight, k_"):
+        in_torch.dump(ours)
+    assert not diffusers.dump(ours).to_k.weight.requires_grad  # pyright: ignore
+
+
+def test_biases_that_only_pytorch_has_do_not_learn() -> None:
+    ours = MultiHeadAttention(8, 2, projections=Projections(bias=False))
+    learns = {name: p.requires_grad for name, p in in_torch.dump(ours).named_parameters()}
+    assert learns == {
+        "in_proj_weight": True, "in_proj_bias": False, "out_proj.weight": True,
+        "out_proj.bias": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_loaded_blocks_can_be_pickled(case: str) -> None:
+    load, make = FOREIGN[case]
+    ours = load(drawn(make()))
+    again = pickle.loads(pickle.dumps(ours))
+    assert type(again) is type(ours)
+    state = ours.state_dict()
+    assert all(torch.equal(x, state[name]) for name, x in again.state_dict().items())
+
+
+def test_a_pickled_activation_is_the_same() -> None:
+    theirs: Any = block_of_diffusers(activation_fn="geglu-approximate")()
+    x, ours = torch.randn(1, 5, 16), diffusers.load(theirs.eval())
+    again = pickle.loads(pickle.dumps(ours))
+    torch.testing.assert_close(again(x), theirs(x), atol=1e-5, rtol=1e-5)
