@@ -18,7 +18,7 @@ class Packed(nn.Module):
 
     def __init__(self, inner: nn.Linear) -> None:
         super().__init__()
-        self.inner, self.in_features = inner, inner.in_features
+        self.inner = inner
 
     def weight(self) -> Tensor:
         return self.inner.weight

@@ -1,13 +1,17 @@
 """Modules: attention with parameters, built on `intently.attend`."""
 
-from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
+from intently.modules.additive import (
+    AdditiveAttention,
+    AttentionalVector,
+    LuongAttention,
+    Remembered,
+)
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.convolution import ConvolutionAsAttention, convolution_as_attention
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.head import AttentionHead
 from intently.modules.image import ChannelNorm, ImageAttention, SpatialTransformer, group_norm
-from intently.modules.layout import by_columns
 from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
@@ -18,6 +22,7 @@ __all__ = [
     "AdditiveScore",
     "Attention",
     "AttentionHead",
+    "AttentionalVector",
     "ChannelNorm",
     "ConvolutionAsAttention",
     "DecoderLayer",
@@ -36,7 +41,6 @@ __all__ = [
     "Sinks",
     "SpatialTransformer",
     "WindowCache",
-    "by_columns",
     "convolution_as_attention",
     "group_norm",
 ]

@@ -17,8 +17,11 @@ from intently.attention import Attention as Matrix
 from intently.attention import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
+from intently.masks.geometry import probability, whole_number
+from intently.modules.linear import Linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
+from intently.modules.rows import picked, row_lengths
 from intently.scores import Score, _energies
 
 
@@ -36,9 +39,12 @@ class Remembered:
         return None if self.lengths is None else padding(self.lengths)
 
     def expand(self, index: Int[Tensor, " n"]) -> Remembered:
-        """Return rows ``index`` of the memory, for beams."""
-        lengths = None if self.lengths is None else self.lengths[index]
-        return Remembered(self.keys[index], self.states[index], lengths)
+        """Return rows ``index`` of the memory, for beams.
+
+        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        """
+        lengths = None if self.lengths is None else picked(self.lengths, index)
+        return Remembered(picked(self.keys, index), picked(self.states, index), lengths)
 
 
 class Energies(Score):
@@ -59,10 +65,9 @@ class _Recurrent(AllOrNothing):
 
     def __init__(self, width: int, context_width: int, dropout: float) -> None:
         super().__init__()
-        _check_widths(width, context_width)
-        if not 0 <= dropout < 1:
-            raise build(ArgumentError, "dropout", "a probability in [0, 1)", dropout)
-        self.width, self.context_width, self.dropout = width, context_width, dropout
+        self.width = whole_number(width, "width", 1)
+        self.context_width = whole_number(context_width, "context_width", 1)
+        self.dropout = probability(dropout, "dropout")
 
     def _keys(self, states: Tensor) -> Tensor:
         raise NotImplementedError
@@ -74,10 +79,14 @@ class _Recurrent(AllOrNothing):
     def remember(
         self, states: Float[Tensor, "b s k"], lengths: Int[Tensor, " b"] | None = None
     ) -> Remembered:
-        """Project the encoder's states (b, s, k) once; ``lengths`` (b,) where rows are padded."""
+        """Project the encoder's states (b, s, k) once; ``lengths`` (b,) where rows are padded.
+
+        Raises `ArgumentError` for other shapes and for lengths below 0 or above s, `KindError` for
+        another dtype or device, and for lengths that are no integers.
+        """
         self._check(states, "states", "s", self.context_width)
-        if lengths is not None and tuple(lengths.shape) != (len(states),):
-            raise build(ArgumentError, "lengths", f"shape (b={len(states)},)", shape_of(lengths))
+        if lengths is not None:
+            lengths = row_lengths(lengths, states)
         return Remembered(self._keys(states), states, lengths)
 
     def forward(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Float[Tensor, "b t k"]:
@@ -138,10 +147,9 @@ class AdditiveAttention(_Recurrent):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(width, context_width, dropout)
-        if hidden < 1:
-            raise build(ArgumentError, "hidden", "a width ≥ 1", hidden)
-        self.query = nn.Linear(width, hidden, bias=False)
-        self.key = nn.Linear(context_width, hidden, bias=bias)
+        whole_number(hidden, "hidden", 1)
+        self.query = Linear(width, hidden, bias=False)
+        self.key = Linear(context_width, hidden, bias=bias)
         self.energy = nn.Parameter(torch.empty(hidden))
         _draw(self.query, self.key, self.energy)
 
@@ -185,16 +193,16 @@ class LuongAttention(_Recurrent):
                 ArgumentError, "context_width", f"width={width} for the score \"dot\"",
                 context_width, fix='"general" and "concat" join different widths',
             )  # fmt: skip
-        if hidden is not None and (score != "concat" or hidden < 1):
-            raise build(ArgumentError, "hidden", 'units ≥ 1, for the score "concat"', hidden)
+        if hidden is not None and score != "concat":
+            raise build(ArgumentError, "hidden", 'None: it is for the score "concat"', hidden)
         self.score = score
         if score == "general":
-            self.key = nn.Linear(context_width, width, bias=False)
+            self.key = Linear(context_width, width, bias=False)
             _draw(self.key)
         elif score == "concat":
-            units = width if hidden is None else hidden
-            self.query = nn.Linear(width, units, bias=False)
-            self.key = nn.Linear(context_width, units, bias=False)
+            units = width if hidden is None else whole_number(hidden, "hidden", 1)
+            self.query = Linear(width, units, bias=False)
+            self.key = Linear(context_width, units, bias=False)
             self.energy = nn.Parameter(torch.empty(units))
             _draw(self.query, self.key, self.energy)
 
@@ -224,9 +232,9 @@ class AttentionalVector(AllOrNothing):
 
     def __init__(self, width: int, context_width: int) -> None:
         super().__init__()
-        _check_widths(width, context_width)
-        self.width, self.context_width = width, context_width
-        self.join = nn.Linear(context_width + width, width, bias=False)
+        self.width = whole_number(width, "width", 1)
+        self.context_width = whole_number(context_width, "context_width", 1)
+        self.join = Linear(context_width + width, width, bias=False)
         _draw(self.join)
 
     def forward(
@@ -245,12 +253,6 @@ class AttentionalVector(AllOrNothing):
                 "it belongs to another step or batch",
             )  # fmt: skip
         return torch.tanh(self.join(torch.cat([context, query], -1)))
-
-
-def _check_widths(width: int, context_width: int) -> None:
-    for name, size in (("width", width), ("context_width", context_width)):
-        if size < 1:
-            raise build(ArgumentError, name, "a width ≥ 1", size)
 
 
 def _check_floats(x: Tensor, name: str, steps: str, weight: Tensor | None) -> None:

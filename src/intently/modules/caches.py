@@ -20,13 +20,12 @@ from intently.modules.caching import (
     Steps,
     check_continues,
     check_first,
-    check_index,
     grown,
     must_copy,
-    picked,
     put,
 )
 from intently.modules.kept import Written, standing
+from intently.modules.rows import check_index, picked
 from intently.modules.window_cache import WindowCache
 
 __all__ = ["FixedCache", "KeyValueCache", "WindowCache"]

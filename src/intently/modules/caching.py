@@ -12,6 +12,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks.geometry import integers
+from intently.modules.rows import check_index, picked
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -223,33 +224,3 @@ def _check_together(k: Tensor, v: Tensor) -> None:
             ArgumentError, "v", f"values (b={b}, g={g}, n={n}, e)", shape_of(v),
             "each key has a value",
         )  # fmt: skip
-
-
-def picked(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows ``index`` (n,) of x; raise `ArgumentError` or `KindError` where it has none such.
-
-    >>> picked(torch.tensor([5, 6, 7]), torch.tensor([2, 2, 0]))
-    tensor([7, 7, 5])
-    """
-    check_index(index)
-    try:
-        return x.index_select(0, index)
-    except (RuntimeError, IndexError):
-        if index.device != x.device:
-            expected = f"row numbers on {x.device}"
-            raise build(KindError, "index", expected, f"{index.device}") from None
-        least, most = (int(i) for i in index.aminmax()) if len(index) else (0, -1)
-        if least < 0 or most >= len(x):
-            raise build(
-                ArgumentError, "index", f"rows from 0 to {len(x) - 1}", f"{least} to {most}"
-            ) from None
-        raise
-
-
-def check_index(index: Tensor) -> None:
-    """Raise unless an index is a vector of integers, as `Tensor.index_select` takes them."""
-    if not (isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)):
-        got = f"dtype {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
-        raise build(KindError, "index", "a tensor of row numbers (n,), int64", got)
-    if index.ndim != 1:
-        raise build(ArgumentError, "index", "row numbers (n,)", shape_of(index))

@@ -44,12 +44,12 @@ class FeedForward(AllOrNothing):
         _check_options(width, inner, dropout, activation)
         self.up = Linear(width, inner, bias=bias)
         self.down = Linear(inner, width, bias=bias)
-        self.dropout, self.activation = dropout, activation
+        self.width, self.dropout, self.activation = width, dropout, activation
         _draw(self.up, self.down)
 
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(up(x)))."""
-        _check_input(x, self.up)
+        _check_input(x, self.width, self.up)
         inner = self.activation(self.up(x))
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)
 
@@ -80,14 +80,14 @@ class GatedFeedForward(AllOrNothing):
         _check_options(width, inner, dropout, activation)
         self.gate_up = Linear(width, 2 * inner, bias=bias)
         self.down = Linear(inner, width, bias=bias)
-        self.dropout, self.activation = dropout, activation
+        self.width, self.dropout, self.activation = width, dropout, activation
         _draw(self.gate_up, self.down)
         for half in self.gate_up.weight.detach().chunk(2):
             nn.init.xavier_uniform_(half)
 
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(gate(x)) · up(x))."""
-        _check_input(x, self.gate_up)
+        _check_input(x, self.width, self.gate_up)
         gate, up = self.gate_up(x).chunk(2, -1)
         inner = self.activation(gate) * up
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)
@@ -104,15 +104,15 @@ def _check_options(width: int, inner: int, dropout: float, activation: Activatio
         )  # fmt: skip
 
 
-def _check_input(x: Tensor, first: nn.Linear) -> None:
+def _check_input(x: Tensor, width: int, first: nn.Module) -> None:
     """Raise unless x (…, c) is what the first map takes."""
-    width, weight = first.in_features, first.weight
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise build(KindError, "x", f"a floating-point tensor (…, c={width})", got)
     if x.ndim < 1 or x.shape[-1] != width:
         raise build(ArgumentError, "x", f"shape (…, c={width})", shape_of(x))
-    if isinstance(weight, Tensor):  # the weight of a quantised map is packed
+    weight = getattr(first, "weight", None)
+    if isinstance(weight, Tensor):  # another map may stand here, quantised, say
         check_dtype(x, "x", weight)
 
 

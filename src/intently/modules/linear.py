@@ -21,11 +21,8 @@ from torch import Tensor, nn
 from intently.kernels.derivatives import forward_mode, transformed
 from intently.matrix.lazy import in_autocast
 
-ROWS = 4
-"""With fewer rows of x a product reads each weight once, which both libraries do alike."""
-
-SIZE = 2**20
-"""Multiplications from which on the library makes a difference."""
+SIZE, WEIGHT = 2**21, 2**18
+"""Multiplications, or numbers in a weight, from which on oneDNN makes up for its longer start."""
 
 PLAIN = (Tensor, nn.Parameter)
 """Subclasses have products of their own."""
@@ -87,8 +84,9 @@ def _serves(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN takes the product, and takes less time for it."""
     if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    rows = x.numel() // max(1, x.shape[-1])
-    if rows < ROWS or rows * weight.numel() < SIZE or not _prefers_onednn():
+    size = weight.numel()
+    small = size < WEIGHT and x.numel() * len(weight) < SIZE
+    if small or x.ndim < 2 or not _prefers_onednn():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
         return False

@@ -21,6 +21,7 @@ from intently.interop.transformers.parts import (
 from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights, refuse
 from intently.modules import FeedForward, MultiHeadAttention
+from intently.modules.linear import Linear
 
 PROJECTIONS = {
     "q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense",
@@ -43,7 +44,7 @@ def make(config: Any, headed: bool, pooled: bool) -> TextModel:
         return Layer(block, feed, make_norm, order="post", dropout=p)
 
     head = nn.Sequential(
-        nn.Linear(c, c), Activation(function), make_norm(), nn.Linear(c, config.vocab_size)
+        Linear(c, c), Activation(function), make_norm(), Linear(c, config.vocab_size)
     )
     return TextModel(
         Embeddings(
@@ -52,7 +53,7 @@ def make(config: Any, headed: bool, pooled: bool) -> TextModel:
         ),
         Stack([layer() for _ in range(config.num_hidden_layers)], nn.Identity()),
         head if headed else nn.Identity(),
-        nn.Linear(c, c) if pooled else None,
+        Linear(c, c) if pooled else None,
     )  # fmt: skip
 
 

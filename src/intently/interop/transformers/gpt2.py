@@ -16,6 +16,7 @@ from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import causal
 from intently.modules import Attention, FeedForward, MultiHeadAttention
+from intently.modules.linear import Linear
 
 
 def make(config: Any, headed: bool) -> TextModel:
@@ -41,7 +42,7 @@ def make(config: Any, headed: bool) -> TextModel:
     return TextModel(
         Embeddings(config.vocab_size, c, places=config.n_positions, dropout=config.embd_pdrop),
         Stack([layer(i) for i in range(config.num_hidden_layers)], make_norm()),
-        nn.Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
+        Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
     )
 
 

@@ -26,6 +26,7 @@ from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import Mask, causal, window
 from intently.modules import Attention, GatedFeedForward, MultiHeadAttention, Projections
+from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
 
@@ -59,7 +60,7 @@ def make(config: Any, headed: bool) -> TextModel:
     return TextModel(
         Embeddings(config.vocab_size, c),
         Stack([layer(i) for i in range(config.num_hidden_layers)], make_norm()),
-        nn.Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
+        Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
     )
 
 

@@ -15,7 +15,6 @@ from intently.interop.transformers import bert, gpt2, llama, marian, t5, vit
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel
 from intently.interop.transformers.parts import Tensors
 from intently.interop.weights import Weights, fill, listed, refuse
-from intently.modules import by_columns
 
 Model = TextModel | VisionModel | TextToText
 Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
@@ -29,9 +28,8 @@ def load(source: str | Path | nn.Module) -> Model:
     downloaded. Read are GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
     with the head of a language model (ViT: of a classifier). The result gives what theirs gives,
     logits where there is a head and states elsewhere; ``attentions`` of the same arguments gives
-    every layer's lazy matrix. Weights are copied with dtype and device, laid out for single steps
-    (`by_columns`), tied ones stay tied, frozen ones frozen; dropout and train or eval mode are
-    kept.
+    every layer's lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
+    ones frozen; dropout and train or eval mode are kept.
 
     Masks say True where attention is allowed. A query that may attend to nothing, a padded one on
     the left, takes zero; theirs takes the mean of all values, and no other query sees it.
@@ -55,7 +53,7 @@ def load(source: str | Path | nn.Module) -> Model:
     weights.finish()
     ours = fill(make, tensors)
     _tie(ours, model)
-    return by_columns(ours).train(model.training)
+    return ours.train(model.training)
 
 
 def _parts(model: nn.Module) -> Parts:

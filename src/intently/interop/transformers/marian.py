@@ -16,6 +16,7 @@ from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights, refuse
 from intently.masks import causal
 from intently.modules import Attention, FeedForward, MultiHeadAttention
+from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
 
@@ -57,7 +58,7 @@ def make(config: Any, headed: bool) -> TextToText:
             table.places.requires_grad_(False)
         return table
 
-    head = nn.Linear(c, config.decoder_vocab_size)
+    head = Linear(c, config.decoder_vocab_size)
     head.bias.requires_grad_(False)
     return TextToText(
         embed(config.vocab_size),

@@ -30,6 +30,7 @@ from intently.modules import (
     Projections,
     RelativeBias,
 )
+from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q", "k": "k", "v": "v", "out": "o"}
 
@@ -72,7 +73,7 @@ def make(config: Any, headed: bool) -> TextToText:
         Embeddings(config.vocab_size, c, dropout=p),
         side(config.num_layers, False),
         side(config.num_decoder_layers, True),
-        nn.Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
+        Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
         scale=c**-0.5 if headed and config.scale_decoder_outputs else 1.0,
     )
 

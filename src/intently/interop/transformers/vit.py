@@ -21,6 +21,7 @@ from intently.interop.transformers.parts import (
 from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.modules import FeedForward, MultiHeadAttention, Projections
+from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
 
@@ -40,10 +41,10 @@ def make(config: Any, labels: int | None, pooled: bool) -> VisionModel:
 
     stack = Stack([layer() for _ in range(config.num_hidden_layers)], make_norm())
     size = config.pooler_output_size or c
-    pooler = nn.Sequential(nn.Linear(c, size), Activation(activation(config.pooler_act)))
+    pooler = nn.Sequential(Linear(c, size), Activation(activation(config.pooler_act)))
     return VisionModel(
         config.num_channels, _pair(config.image_size), _pair(config.patch_size), c, stack,
-        head=nn.Identity() if labels is None else nn.Linear(c, labels),
+        head=nn.Identity() if labels is None else Linear(c, labels),
         pooler=pooler if pooled else None, dropout=p,
     )  # fmt: skip
 
