@@ -47,6 +47,8 @@ X = {
     "every other": lambda: drawn(2, 8, 6)[:, ::2],
     "strided": lambda: drawn(7, 12)[:, ::2],
     "expanded": lambda: drawn(1, 1, 6).expand(3, 4, 6),
+    "one row": lambda: drawn(1, 6),
+    "no rows": lambda: drawn(0, 6),
 }
 W = {
     "rows": lambda: drawn(10, 6),
@@ -70,7 +72,7 @@ def test_values_and_gradients(
         found.append([y, *torch.autograd.grad(y, given, torch.ones_like(y).cumsum(-1))])
     for ours, theirs in zip(*found):
         close(ours, theirs)
-    assert len(onednn_everywhere) >= 2  # the product and at least one gradient
+    assert len(onednn_everywhere) >= 2 or x == "no rows"  # the product, at least one gradient
 
 
 def test_second_derivatives() -> None:
@@ -97,10 +99,7 @@ def test_nan_stays_in_its_row() -> None:
     assert linear(x, drawn(10, 6)).isnan().any(-1).tolist() == [i == 2 for i in range(8)]
 
 
-@pytest.mark.parametrize(
-    "x", [drawn(9, 6).double(), drawn(9, 6).half(), drawn(1, 6), drawn(0, 6), drawn(6)],
-    ids=["double", "half", "one row", "empty", "one axis"],
-)  # fmt: skip
+@pytest.mark.parametrize("x", [drawn(9, 6).double(), drawn(9, 6).half(), drawn(6)])
 def test_what_the_default_library_keeps(x: Tensor, onednn_everywhere: list[int]) -> None:
     w = drawn(10, 6).to(x.dtype)
     assert torch.equal(linear(x, w), F.linear(x, w))

@@ -86,7 +86,7 @@ def _serves(x: Tensor, weight: Tensor) -> bool:
         return False
     size = weight.numel()
     small = size < WEIGHT and x.numel() * len(weight) < SIZE
-    if small or x.ndim < 2 or not _prefers_onednn():
+    if small or x.ndim < 2 or not x.numel() or not _prefers_onednn():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:
         return False
