@@ -42,7 +42,7 @@ def turned(rotary: Rotary, x: Tensor, offset: int | Tensor, end: int) -> Tensor:
         swapped = y.roll(width // 2, -1)
     else:
         swapped = y.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    y = torch.addcmul(y * cos, swapped, sin).to(x.dtype)
+    y = (y * cos).addcmul_(swapped, sin).to(x.dtype)
     return y if whole else torch.cat([y, x[..., width:]], -1)
 
 
