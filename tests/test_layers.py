@@ -20,8 +20,11 @@ LAYERS = {
     "L1": ("modules",),
     "L2": ("models",),
     "L3a": ("text", "corpora", "decoding"),
-    "L3b": ("training", "show", "interop"),
-    "L4": (*("translator", "evaluation", "runs", "language_runs", "language_cli", "demo", "cli"),),
+    "L3b": ("training", "observe", "show", "interop"),
+    "L4": (
+        *("translator", "evaluation", "runs", "language_runs", "language_cli", "watch_cli"),
+        *("demo", "cli"),
+    ),
 }
 SEES = {
     "L0": {"L0"},
@@ -31,6 +34,7 @@ SEES = {
     "corpora": {"L0"},
     "decoding": {"L0", "L1", "L2"},
     "training": {"L0", "L1", "L2", "L3a"},
+    "observe": {"L0", "L1", "L2", "L3a"},
     "show": {"L0"},
     "interop": {"L0", "L1", "L2", "L3a"},
     "L4": {"L0", "L1", "L2", "L3a", "L3b", "L4"},

@@ -1,4 +1,4 @@
-"""The command line: ``intently demo``, ``train``, ``translate``, ``evaluate``, ``train-lm``.
+"""The command line: ``demo``, ``translate``, ``watch``, ``train``, ``train-lm``, ``evaluate``.
 
 Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
 run was interrupted); so is what the system refuses, such as a full disk. Anything else is a bug and
@@ -25,6 +25,7 @@ import typer
 
 from intently.errors import ArgumentError, DataError, IntentlyError, build
 from intently.language_cli import train_lm
+from intently.watch_cli import watch
 
 MESSAGE = 100_000
 """Characters of a message's line that are shown."""
@@ -375,6 +376,7 @@ def _register_train() -> None:
 
 _register_train()
 app.command(name="train-lm")(train_lm)
+app.command(name="watch")(watch)
 
 if __name__ == "__main__":
     main()

@@ -31,6 +31,10 @@ class StaleError(IntentlyError, RuntimeError):
     """A lazy matrix was asked after its tensors had been changed in place."""
 
 
+class MissingLibraryError(IntentlyError, ImportError):
+    """A library that was asked for by name is not installed."""
+
+
 class MemoryRefused(IntentlyError, MemoryError):  # noqa: N818 - it is a refusal
     """A dense matrix would need more memory than the caller allowed."""
 

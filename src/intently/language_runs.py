@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ from intently.training import (
 from intently.training.batches import Sentences
 from intently.training.checkpoint import replace_file
 from intently.training.events import Listener
-from intently.training.language import USUAL, Variant
+from intently.training.language import USUAL, WORDS, Variant
 
 FORMAT = 1
 ABOUT, WEIGHTS, TOKENIZER = "language.json", "model.safetensors", "tokenizer.json"
@@ -69,6 +69,8 @@ class Windows(Pairs):
     >>> len(windows), windows.batch(np.array([1])).target_in.tolist()
     (3, [[6, 7, 8, 9]])
     """
+
+    words: ClassVar[Mapping[str, str]] = {option: word for word, option in WORDS.items()}
 
     def __init__(self, ids: Sequence[int], window: int) -> None:
         self.empty = self.too_long = 0

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
+import intently as it
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.matrix import LazyMatrix
+from intently.modules import Attention, MultiHeadAttention, RelativeBias
+from intently.modules.attended import attended
+from intently.positions import DynamicNTK
 
 from .slow_beam import EOS, SOS, tiny_model
 
@@ -30,6 +38,64 @@ def test_it_equals_forced_decoding_of_the_same_output(seed: int, beam: int) -> N
                 torch.testing.assert_close(
                     found.dense(), expected.dense()[0], atol=1e-5, rtol=0, msg=name
                 )
+
+
+OWN: dict[str, Callable[[], Attention]] = {
+    "mask": lambda: Attention(mask=it.window(1, 1)),
+    "alibi": lambda: Attention(bias=it.alibi(2)),
+    "learned": lambda: Attention(bias=RelativeBias(2, buckets=8, max_distance=5)),
+    "turned": lambda: Attention(positions=it.Rotary(8)),
+    "all": lambda: Attention(
+        mask=it.window(2, 2), bias=it.alibi(2), softcap=2.0, qk_norm=torch.nn.RMSNorm, scale=0.7,
+        sinks=torch.tensor([1.0, -1.0]), positions=it.Rotary(8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_the_options_of_layers_are_replayed(own: str) -> None:
+    model: Any = tiny_model(0)
+    for layer in (*model.encoder, *model.decoder):
+        layer.self_attention = MultiHeadAttention(16, 2, attention=OWN[own]()).eval()
+    for layer in model.decoder:
+        cross = Attention(softcap=1.0, sinks=torch.ones(2), scale=0.8)
+        layer.cross_attention = MultiHeadAttention(16, 2, attention=cross).eval()
+    options = SearchOptions(beam=2, n_best=2, max_length=8)
+    for source, hypotheses in zip(SOURCES, search(model, SOURCES, options)):
+        for h in hypotheses:
+            read = [SOS, *h.ids] if h.ended else [SOS, *h.ids[:-1]]
+            forced = model.attentions(torch.tensor([[*source, EOS]]), torch.tensor([read]))
+            for name, expected in forced.items():
+                torch.testing.assert_close(
+                    h.attention[name].dense(), expected.dense()[0], atol=1e-5, rtol=0, msg=name
+                )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("own", ["by length", "cross"])
+def test_every_step_is_replayed_as_it_was(own: str) -> None:
+    """Angles that hang on the length, and positions of queries of one step over the source."""
+    model: Any = tiny_model(0)
+    turned = Attention(positions=it.Rotary(8, scaling=DynamicNTK(4.0, 3)))
+    cross = Attention(mask=it.window(1, 0), bias=it.alibi(2))
+    for layer in model.decoder:
+        if own == "cross":
+            layer.cross_attention = MultiHeadAttention(16, 2, attention=cross).eval()
+        else:
+            layer.self_attention = MultiHeadAttention(16, 2, attention=turned).eval()
+    [[h]] = search(model, [[5, 6, 7]], SearchOptions(beam=1, max_length=8))
+    memory, cache = model.encode(torch.tensor([[5, 6, 7, EOS]])), model.new_cache()
+    name = "cross" if own == "cross" else "self"
+    for i, token in enumerate([SOS, *h.ids][: h.attention[f"decoder.0.{name}"].shape[-2]]):
+        blocks = [(str(j), getattr(x, f"{name}_attention")) for j, x in enumerate(model.decoder)]
+        ids, twin = torch.tensor([[token]]), copy.deepcopy(cache)
+        found = attended(blocks, partial(model.decode, ids, memory, twin))
+        model.decode(ids, memory, cache)
+        # the twin is done with: asked and then run, it has taken the step twice
+        row = h.attention[f"decoder.0.{name}"].dense()[:, i]
+        expected = found["0"].dense()[0, :, 0]
+        torch.testing.assert_close(row[:, : expected.shape[-1]], expected, atol=1e-6, rtol=0)
+        assert not row[:, expected.shape[-1] :].any()
 
 
 def test_shapes_have_a_row_for_each_produced_token_and_no_padding() -> None:

@@ -203,6 +203,22 @@ def test_bad_input(as_users_call: None) -> None:
     for bad in ([1.0, torch.nan], [torch.inf, 1.0], [-torch.inf, -torch.inf]):
         with pytest.raises(ArgumentError, match=r"^logits: expected finite numbers, −inf for .*;"):
             distribution(torch.tensor([[0.0, 1.0], bad]))
+    for logits, kind, text in [
+        ([1.0, 2.0], KindError, r"^logits: expected a tensor of numbers \(…, V\); got list\."),
+        (torch.ones(2) > 0, KindError, r"^logits: expected a tensor .*; got dtype torch\.bool\."),
+        (torch.zeros(2, 0), ArgumentError, r"^logits: expected shape \(…, V\), a number for each"),
+        (torch.tensor(1.0), ArgumentError, r"^logits: expected shape .*; got shape \(\)\."),
+    ]:
+        with pytest.raises(kind, match=text):
+            distribution(logits)  # type: ignore[arg-type]
+    with pytest.raises(KindError, match=r"^stop: expected an int ≥ 0; got 'a'\."):
+        sample(net, [[4]], steps=1, stop="a")  # type: ignore[arg-type]
+    with pytest.raises(KindError, match=r"^generator: expected a torch\.Generator; got int\."):
+        sample(net, [[4]], steps=1, generator=3)  # type: ignore[arg-type]
+    used = net.new_cache()
+    sample(net, [[4]], steps=2, cache=used)
+    with pytest.raises(ArgumentError, match=r"^cache: expected an empty one; got one of 2 steps\."):
+        sample(net, [[4]], steps=1, cache=used)
     wrong: object
     for name, wrong in [
         ("temperature", -1.0), ("temperature", float("inf")), ("top_k", 0), ("top_p", 0.0),

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intently as it
-from intently.errors import ArgumentError
-from intently.models.language import LanguageModel, LanguageOptions
+from intently.errors import ArgumentError, KindError
+from intently.models.language import LanguageCache, LanguageModel, LanguageOptions
 from intently.models.layers import mlp
+from intently.modules.caches import FixedCache, KeyValueCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.options import Attention
 from intently.modules.projected import Projections
@@ -127,6 +128,72 @@ def test_bad_input(as_users_call: None) -> None:
         LanguageOptions(9, attention=Attention(positions=it.Rotary(32)))
     with pytest.raises(ArgumentError, match=r"heads: expected a divisor of width=128; got 3"):
         LanguageModel(LanguageOptions(9, heads=3))
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    (
+        {"positions": "rotary"}, KindError,
+        "positions: expected it.Rotary, a number of learned positions, or None; got 'rotary'. A "
+        "function makes them from the head width: partial(it.Rotary, base=500_000.0).",
+    ),
+    ({"positions": it.Rotary(32)}, KindError, "positions: expected it.Rotary, a number of learned"),
+    ({"positions": True}, KindError, "positions: expected it.Rotary, a number of learned"),
+    ({"positions": -3}, ArgumentError, "positions: expected an int ≥ 1; got -3."),
+    (
+        {"positions": lambda d: d}, KindError,
+        "positions: expected a function that makes it.Rotary from the head width; got one that "
+        "makes int.",
+    ),
+    ({"vocabulary": 0}, ArgumentError, "vocabulary: expected an int ≥ 1; got 0."),
+    ({"layers": -1}, ArgumentError, "layers: expected an int ≥ 0; got -1."),
+    ({"heads": "a"}, KindError, "heads: expected an int ≥ 1; got 'a'."),
+    ({"kv_heads": 3}, ArgumentError, "kv_heads: expected a divisor of heads=4; got 3."),
+    ({"head_width": 0}, ArgumentError, "head_width: expected an int ≥ 1; got 0."),
+    ({"dropout": 2.0}, ArgumentError, "dropout: expected a probability in [0, 1); got 2.0."),
+    ({"norm": nn.LayerNorm(128)}, KindError, "norm: expected a function that makes the part"),
+]  # fmt: skip
+
+
+def raised(call: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(text), str(caught.value)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(("options", "kind", "text"), WRONG, ids=[case[2][:50] for case in WRONG])
+def test_options_that_cannot_be(options: dict[str, Any], kind: Any, text: str) -> None:
+    raised(lambda: LanguageModel(LanguageOptions(**{"vocabulary": 9, **options})), kind, text)
+
+
+@pytest.mark.usefixtures("as_users_call")
+def test_caches_of_other_models() -> None:
+    net, ids, one = model("rotary"), torch.tensor([[3, 4]]), KeyValueCache()
+    given: Any
+    for given, kind, text in (
+        (
+            one, KindError, "cache: expected a LanguageCache; got KeyValueCache. A model has a "
+            "cache for every layer. Make one: model.new_cache().",
+        ),
+        (
+            LanguageCache(3), ArgumentError,
+            "cache: expected one of 2 layers; got 3. It belongs to another model.",
+        ),
+    ):  # fmt: skip
+        raised(lambda cache=given: net(ids, cache), kind, text)
+    other, cache = model("grouped"), net.new_cache()
+    net(ids, cache)
+    raised(lambda: other(ids, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
+    assert [layer.length for layer in cache.layers] == [2, 2]
+    for make, kind, text in (
+        (lambda: one, ArgumentError, "make: expected a new cache for every layer; got the same"),
+        (
+            FixedCache, KindError, "make: expected a function that makes a KeyValueCache or "
+            "WindowCache; got one that makes FixedCache.",
+        ),
+        (one, KindError, "make: expected a function that makes a cache; got KeyValueCache."),
+    ):  # fmt: skip
+        raised(lambda make=make: net.new_cache(make), kind, text)  # type: ignore[misc]
 
 
 transformers = pytest.importorskip("transformers")

@@ -342,6 +342,5 @@ class TestErrors:
         )
         self.refused(
             lambda: m.encode(SOURCE, torch.tensor([1, 2])),
-            "lengths: expected a shape that matches the leftmost leading axes (3, 3); got shape "
-            "(2,).",
+            "lengths: expected shape (b=3,); got shape (2,).",
         )

@@ -151,6 +151,13 @@ def test_keys_are_projected_once_and_rows_can_be_picked(name: str) -> None:
         torch.testing.assert_close(att(q, memory), expected)
 
 
+def test_lengths_may_be_a_list() -> None:
+    states, q = draw(2, S, K), draw(2, T, C)
+    att = made("additive")
+    found = att(q, att.remember(states, LENGTHS.tolist()))
+    torch.testing.assert_close(found, att(q, att.remember(states, LENGTHS)))
+
+
 def test_padding_never_matters() -> None:
     att = made("additive")
     states = draw(2, S, K).detach()
@@ -221,8 +228,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: ATT(torch.zeros(2, 1, C).double(), MEMORY), KindError,
         "query: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu.",
     ),
-    (lambda: AdditiveAttention(C, K, 0), ArgumentError, "hidden: expected a width ≥ 1; got 0."),
-    (lambda: AdditiveAttention(0, K, 1), ArgumentError, "width: expected a width ≥ 1; got 0."),
+    (lambda: AdditiveAttention(C, K, 0), ArgumentError, "hidden: expected an int ≥ 1; got 0."),
+    (lambda: AdditiveAttention(0, K, 1), ArgumentError, "width: expected an int ≥ 1; got 0."),
     (
         lambda: AdditiveAttention(C, K, A, dropout=1.0), ArgumentError,
         "dropout: expected a probability in [0, 1); got 1.0.",
@@ -238,7 +245,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: AttentionalVector(C, 0), ArgumentError,
-        "context_width: expected a width ≥ 1; got 0.",
+        "context_width: expected an int ≥ 1; got 0.",
     ),
     (
         lambda: VECTOR(torch.zeros(2, 1, K), torch.zeros(2, C)), ArgumentError,
@@ -259,7 +266,41 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: LuongAttention(C, C, hidden=3), ArgumentError,
-        "hidden: expected units ≥ 1, for the score \"concat\"; got 3.",
+        "hidden: expected None: it is for the score \"concat\"; got 3.",
+    ),
+    (
+        lambda: LuongAttention(C, C, "concat", hidden=0), ArgumentError,
+        "hidden: expected an int ≥ 1; got 0.",
+    ),
+    (lambda: AdditiveAttention(C, 2.5, A), KindError,  # type: ignore[arg-type]
+        "context_width: expected an int ≥ 1; got 2.5."),
+    (
+        lambda: ATT.remember(torch.zeros(2, S, K), [7, 9]), ArgumentError,
+        "lengths: expected steps from 0 to s=7, those of the states; got 7 to 9.",
+    ),
+    (
+        lambda: ATT.remember(torch.zeros(2, S, K), [-4, 7]), ArgumentError,
+        "lengths: expected steps from 0 to s=7, those of the states; got -4 to 7.",
+    ),
+    (
+        lambda: ATT.remember(torch.zeros(2, S, K), torch.ones(2)), KindError,
+        "lengths: expected integers; got dtype torch.float32.",
+    ),
+    (
+        lambda: MEMORY.expand(torch.tensor([0, 2])), ArgumentError,
+        "index: expected rows from 0 to 1; got 0 to 2.",
+    ),
+    (
+        lambda: MEMORY.expand([0, 1]), KindError,  # type: ignore[arg-type]
+        "index: expected a tensor of row numbers (n,), int64; got list.",
+    ),
+    (
+        lambda: MEMORY.expand(torch.tensor([True, False])), KindError,
+        "index: expected a tensor of row numbers (n,), int64; got dtype torch.bool.",
+    ),
+    (
+        lambda: MEMORY.expand(torch.zeros(1, 2).long()), ArgumentError,
+        "index: expected row numbers (n,); got shape (1, 2).",
     ),
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ stands behind those that ended, so it cannot displace one.)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from intently.decoding.hypothesis import Hypothesis, Trace
 from intently.decoding.options import EOS, PAD, SOS, SearchOptions
 from intently.errors import ArgumentError, build
+from intently.modules.replay import Replay
 
 
 class Model(Protocol):
@@ -36,7 +37,7 @@ class Model(Protocol):
 
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
     ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and what it
-    keeps of the attention in ``history`` and ``cross_keys``.
+    keeps of the attention in ``history`` and ``cross_keys``; ``replays`` says what it attended by.
     """
 
     def encode(self, source: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Any: ...
@@ -46,6 +47,8 @@ class Model(Protocol):
     def new_cache(self, *, keep_queries: bool = False) -> Any: ...
 
     def new_encoder_cache(self) -> Any: ...
+
+    def replays(self) -> Mapping[str, Replay]: ...
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
@@ -83,7 +86,8 @@ def decode_batch(
             cache.reorder_targets(beams.parents[-1])
     trace = None
     if read is not None:
-        trace = Trace(tuple(lengths), read.history, cache.history, cross_keys)
+        histories = read.history, cache.history
+        trace = Trace(tuple(lengths), *histories, cross_keys, model.replays())
     return beams.hypotheses(trace)
 
 

@@ -10,16 +10,16 @@ the beams stood then. A hypothesis knows its row of each step, and gathers its o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from intently.attention import attend
 from intently.errors import ArgumentError, build
-from intently.masks import Mask, causal
 from intently.matrix import LazyMatrix
+from intently.modules.replay import Replay
 
 
 @dataclass(frozen=True)
@@ -38,27 +38,27 @@ class Trace:
     """For each step, queries and new keys (rows, h, 1, d)."""
     cross_keys: dict[str, Tensor]
     """Keys (n, h, s, d) of the encoder's states."""
+    replays: Mapping[str, Replay]
+    """What each layer attended by."""
 
     def matrices(self, sentence: int, path: Tensor) -> dict[str, LazyMatrix]:
         """Return every layer's attention (h, rows, columns) on ``path`` (t,), one row a step."""
         s = self.lengths[sentence]
         found: dict[str, LazyMatrix] = {}
         for name, (q, k) in self.encoder.items():
-            found[name] = _matrix(q[sentence, :, :s], k[sentence, :, :s])
+            own = q[sentence, :, :s], k[sentence, :, :s]
+            found[name] = self.replays[name].whole(*own, q.shape[-2])
         rows = path.tolist()
         for name, steps in self.decoder.items():
             q = torch.cat([queries[row] for row, (queries, _) in zip(rows, steps)], -2)
+            replay = self.replays[name]
             if name in self.cross_keys:
-                found[name] = _matrix(q, self.cross_keys[name][sentence, :, :s])
+                k = self.cross_keys[name][sentence]
+                found[name] = replay.reads(q, k[:, :s], k.shape[-2])
             else:
                 k = [keys[row] for row, (_, keys) in zip(rows, steps) if keys is not None]
-                found[name] = _matrix(q, torch.cat(k, -2), causal())
+                found[name] = replay.steps(q, torch.cat(k, -2))
         return found
-
-
-def _matrix(q: Tensor, k: Tensor, mask: Mask | None = None) -> LazyMatrix:
-    """Attention of one sentence; heads are grouped where a batch axis stands before them."""
-    return attend(q[None], k[None], mask=mask)[0]
 
 
 @dataclass(frozen=True)

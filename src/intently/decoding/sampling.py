@@ -17,7 +17,7 @@ from torch import Tensor
 
 from intently.decoding.options import _check_int
 from intently.decoding.search import _evaluating, _padded
-from intently.errors import ArgumentError, KindError, build
+from intently.errors import ArgumentError, KindError, build, shape_of
 
 
 class Model(Protocol):
@@ -55,8 +55,8 @@ def sample(
     one, where the model's own would grow too large. ``generator`` stands on the device of the
     model.
 
-    Raises `ArgumentError` for prompts without tokens, numbers out of range, and texts longer than
-    the model's positions; `KindError` for what are no ids.
+    Raises `ArgumentError` for prompts without tokens, numbers out of range, texts longer than the
+    model's positions and a cache that is not empty; `KindError` for what are no ids or numbers.
 
     >>> from intently.models.language import LanguageModel, LanguageOptions
     >>> model = LanguageModel(LanguageOptions(vocabulary=20))
@@ -66,6 +66,12 @@ def sample(
     """
     _check_int(steps, "steps", 0)
     _check(temperature, top_k, top_p)
+    if stop is not None:
+        _check_int(stop, "stop", 0)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise build(KindError, "generator", "a torch.Generator", type(generator).__name__)
+    if cache is not None:
+        _check_empty(cache)
     rows = [_ids(prompt, i) for i, prompt in enumerate(prompts)]
     longest = max(map(len, rows), default=0)
     if model.max_length is not None and longest + steps - 1 > model.max_length:
@@ -140,6 +146,12 @@ def distribution(
     tensor([1., 0., 0., 0.])
     """
     _check(temperature, top_k, top_p)
+    if not isinstance(logits, Tensor) or logits.is_complex() or logits.dtype is torch.bool:
+        got = f"dtype {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise build(KindError, "logits", "a tensor of numbers (…, V)", got)
+    if not logits.ndim or not logits.shape[-1]:
+        raise build(ArgumentError, "logits", "shape (…, V), a number for each token of a "
+                    "vocabulary", shape_of(logits))  # fmt: skip
     if temperature == 0:
         temperature, top_k = 1.0, 1
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -164,6 +176,16 @@ def _check_logits(z: Tensor) -> None:
             ArgumentError, "logits", "finite numbers, −inf for tokens that may not follow",
             "NaN or +inf, or −inf for every token of a row", "the model has diverged or overflows",
             "look at its weights, or compute in a wider dtype",
+        )  # fmt: skip
+
+
+def _check_empty(cache: Any) -> None:
+    offset = getattr(cache, "offset", 0)
+    if isinstance(offset, Tensor) or offset != 0:
+        got = f"one of {offset.tolist() if isinstance(offset, Tensor) else offset} steps"
+        raise build(
+            ArgumentError, "cache", "an empty one", got, "the prompts would go on from its text",
+            "make a new one: model.new_cache(…)",
         )  # fmt: skip
 
 

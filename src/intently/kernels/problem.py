@@ -153,9 +153,14 @@ class Problem:
                 return x
             return x.expand(*g.lead, *x.shape[-2:])[index]
 
-        q, sinks = pick(self.q), self.sinks
+        q, k, sinks = pick(self.q), self.k, self.sinks
+        if self.groups > 1 and len(index) == len(g.lead) and isinstance(index[-1], int):
+            own = index[-1] % g.lead[-1] // self.groups
+            k = k.expand(*g.lead[:-1], *k.shape[-3:])[(*index[:-1], own)]
+        else:
+            k = pick(self.per_query_head(k))
         return self.replaced(
-            q=q, k=pick(self.per_query_head(self.k)), scale=pick(self.scale),
+            q=q, k=k, scale=pick(self.scale),
             geometry=g._replace(lead=tuple(q.shape[:-2])),
             sinks=sinks if sinks is None or not sinks.ndim else sinks.expand(g.lead)[index],
             score=self.score.part(index, g),

@@ -18,13 +18,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from intently.attention import Attention as Matrix
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build
 from intently.masks import as_mask, causal
-from intently.models.layers import FOURFOLD, Factory
-from intently.models.transformer import _check_ids
+from intently.masks.geometry import whole_number
+from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
+from intently.models.transformer import _check_ids, check_cache
 from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches import KeyValueCache, WindowCache
+from intently.modules.caching import AsBefore
+from intently.modules.linear import Linear, linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
@@ -40,8 +43,8 @@ class LanguageOptions:
     for a learned table of n positions, or None (with ``Attention(bias=it.alibi(heads))``, say).
     ``norm`` and ``feed_forward`` make these parts from the width c. ``attention`` is what every
     layer attends by, beside the causal mask: ``Attention(mask=it.window(127, 0))`` sees the last
-    128 tokens. ``tied`` uses the embedding as output projection. Raises `ArgumentError` where
-    positions are given twice.
+    128 tokens. ``tied`` uses the embedding as output projection. Raises `ArgumentError` for sizes
+    that cannot be and where positions are given twice, `KindError` for other types.
 
     >>> from functools import partial
     >>> import intently as it
@@ -66,6 +69,17 @@ class LanguageOptions:
     tied: bool = True
 
     def __post_init__(self) -> None:
+        whole_number(self.vocabulary, "vocabulary", 1)
+        check_options(self)
+        if self.head_width is None:
+            check_heads(self.width, self.heads)
+        else:
+            whole_number(self.head_width, "head_width", 1)
+        if self.kv_heads is not None and self.heads % whole_number(self.kv_heads, "kv_heads", 1):
+            expected = f"a divisor of heads={self.heads}"
+            raise build(ArgumentError, "kv_heads", expected, self.kv_heads)
+        if self.positions is not None and not _makes(self.positions):
+            whole_number(_number(self.positions), "positions", 1)
         if callable(self.positions) and self.attention.positions is not None:
             raise build(
                 ArgumentError, "positions", "None beside attention=Attention(positions=…)",
@@ -73,13 +87,41 @@ class LanguageOptions:
             )  # fmt: skip
 
 
+def _makes(positions: object) -> bool:
+    return callable(positions) and not isinstance(positions, Rotary)
+
+
+def _number(positions: Any) -> int:
+    """The size of a learned table, or raise."""
+    if isinstance(positions, bool) or not isinstance(positions, int):
+        raise build(
+            KindError, "positions", "it.Rotary, a number of learned positions, or None",
+            repr(positions),
+            fix="a function makes them from the head width: partial(it.Rotary, base=500_000.0)",
+        )  # fmt: skip
+    return positions
+
+
 class LanguageCache:
-    """The key/value caches of every layer of a `LanguageModel`, each made by ``make``."""
+    """The key/value caches of every layer of a `LanguageModel`, each made by ``make``.
+
+    Raises `KindError` where ``make`` makes something else, `ArgumentError` where it hands out the
+    same cache twice.
+    """
 
     def __init__(
         self, layers: int, make: Callable[[], KeyValueCache | WindowCache] = KeyValueCache
     ) -> None:
-        self.layers = tuple(make() for _ in range(layers))
+        if not callable(make):
+            raise build(KindError, "make", "a function that makes a cache", type(make).__name__)
+        self.layers = tuple(make() for _ in range(whole_number(layers, "layers", 0)))
+        for layer in self.layers:
+            if not isinstance(layer, KeyValueCache | WindowCache):
+                expected = "a function that makes a KeyValueCache or WindowCache"
+                raise build(KindError, "make", expected, f"one that makes {type(layer).__name__}")
+        if len({id(layer) for layer in self.layers}) < layers:
+            got = "the same one twice"
+            raise build(ArgumentError, "make", "a new cache for every layer", got)
 
     @property
     def offset(self) -> int | Tensor:
@@ -132,7 +174,7 @@ class LanguageModel(AllOrNothing):
             for _ in range(o.layers)
         )  # fmt: skip
         self.norm = o.norm(o.width)
-        self.output = None if o.tied else nn.Linear(o.width, o.vocabulary, bias=False)
+        self.output = None if o.tied else Linear(o.width, o.vocabulary, bias=False)
 
     @property
     def output_weight(self) -> Tensor:
@@ -149,18 +191,25 @@ class LanguageModel(AllOrNothing):
     ) -> Float[Tensor, "b t v"]:
         """Return the logits (b, t, V) of the token after each of ``ids`` (b, t).
 
-        With a cache, ``ids`` holds only the new tokens.
+        With a cache, ``ids`` holds only the new tokens; where the call raises, it is as it was.
         """
-        return F.linear(self.hidden(ids, cache), self.output_weight)
+        return linear(self.hidden(ids, cache), self.output_weight)
 
     def hidden(
         self, ids: Int[Tensor, "b t"], cache: LanguageCache | None = None
     ) -> Float[Tensor, "b t c"]:
         """Return the states (b, t, c) before the output projection."""
-        x = self._embed(ids, 0 if cache is None else cache.offset)
-        for i, layer in enumerate(self.decoder):
-            x = layer(x, cache=None if cache is None else cache.layers[i])
-        return self.norm(x)
+        if cache is None:
+            x = self._embed(ids, 0)
+            for layer in self.decoder:
+                x = layer(x)
+            return self.norm(x)
+        check_cache(cache, LanguageCache, len(self.decoder))
+        x = self._embed(ids, cache.offset)
+        with AsBefore(cache.layers):
+            for layer, own in zip(self.decoder, cache.layers):
+                x = layer(x, cache=own)
+            return self.norm(x)
 
     def new_cache(
         self, make: Callable[[], KeyValueCache | WindowCache] = KeyValueCache
@@ -197,4 +246,9 @@ def _attends(o: LanguageOptions) -> Attention:
     turning = given.positions
     if callable(o.positions):
         turning = o.positions(o.width // o.heads if o.head_width is None else o.head_width)
+        if not isinstance(turning, Rotary):
+            raise build(
+                KindError, "positions", "a function that makes it.Rotary from the head width",
+                f"one that makes {type(turning).__name__}",
+            )  # fmt: skip
     return dataclasses.replace(given, mask=mask, positions=turning)

@@ -7,8 +7,10 @@ the decoder, keys and values from the encoder; positions are added to scaled emb
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +18,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from intently.attention import Attention
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, causal, padding
 from intently.modules.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches import FixedCache, KeyValueCache
+from intently.modules.caching import AsBefore
+from intently.modules.linear import linear
 from intently.modules.loading import AllOrNothing
+from intently.modules.replay import Replay
+from intently.modules.rows import picked, row_lengths
 from intently.positions import sinusoidal
 
 
@@ -58,9 +64,12 @@ class Memory:
         return None if self.lengths is None else padding(self.lengths)
 
     def expand(self, index: Int[Tensor, " n"]) -> Memory:
-        """Return rows ``index`` of the memory, for beams."""
-        lengths = None if self.lengths is None else self.lengths[index]
-        return Memory(self.states[index], lengths)
+        """Return rows ``index`` of the memory, for beams.
+
+        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        """
+        lengths = None if self.lengths is None else picked(self.lengths, index)
+        return Memory(picked(self.states, index), lengths)
 
 
 class EncoderCache:
@@ -193,11 +202,21 @@ class Transformer(AllOrNothing):
         ``cache`` keeps the queries and keys, see `new_encoder_cache`.
         """
         _check_ids(source, "source", self.options.source_vocabulary)
+        if lengths is not None:
+            lengths = row_lengths(lengths, source, "source")
+        layers: tuple[Any, ...] = (None,) * len(self.encoder)
+        if cache is not None:
+            check_cache(cache, EncoderCache, len(layers))
+            layers = cache.layers
+            if layers and layers[0].length:
+                got = f"one of {layers[0].length} steps"
+                raise build(ArgumentError, "cache", "an empty one for each source", got)
         x = self._embed(self.source_embedding, source, 0)
         mask = None if lengths is None else padding(lengths)
-        for i, layer in enumerate(self.encoder):
-            x = layer(x, mask=mask, cache=None if cache is None else cache.layers[i])
-        return Memory(self.encoder_norm(x), lengths)
+        with nullcontext() if cache is None else AsBefore(layers):
+            for layer, own in zip(self.encoder, layers):
+                x = layer(x, mask=mask, cache=own)
+            return Memory(self.encoder_norm(x), lengths)
 
     def decode(
         self,
@@ -208,9 +227,10 @@ class Transformer(AllOrNothing):
         """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
 
         With a cache, ``target`` holds only the new tokens. A memory of n rows serves a target of
-        n·m: m consecutive rows, the beams of a sentence, share one row of it.
+        n·m: m consecutive rows, the beams of a sentence, share one row of it. A call that raises
+        leaves the cache as it was.
         """
-        return F.linear(self.hidden(target, memory, cache), self.output_weight)
+        return linear(self.hidden(target, memory, cache), self.output_weight)
 
     def hidden(
         self,
@@ -225,12 +245,16 @@ class Transformer(AllOrNothing):
                 ArgumentError, "target", f"m rows for each of the n={len(memory.states)} of memory",
                 shape_of(target), "the memory belongs to another batch", "pick rows: memory.expand",
             )  # fmt: skip
+        layers: tuple[Any, ...] = ((None, None),) * len(self.decoder)
+        if cache is not None:
+            check_cache(cache, DecoderCache, len(layers))
+            layers = cache.layers
         x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
         mask, states_mask = causal(), memory.mask
-        for i, layer in enumerate(self.decoder):
-            own = (None, None) if cache is None else cache.layers[i]
-            x = layer(x, memory.states, mask=mask, states_mask=states_mask, cache=own)
-        return self.decoder_norm(x)
+        with nullcontext() if cache is None else AsBefore(chain.from_iterable(layers)):
+            for layer, own in zip(self.decoder, layers):
+                x = layer(x, memory.states, mask=mask, states_mask=states_mask, cache=own)
+            return self.decoder_norm(x)
 
     def forward(
         self,
@@ -263,13 +287,6 @@ class Transformer(AllOrNothing):
         what `forward` of the same arguments multiplies, whatever the options of the layers. A
         source may serve m consecutive targets, as in `decode`.
         """
-        blocks = [
-            (f"{side}.{i}.{name.removesuffix('_attention')}", block)
-            for side, layers in (("encoder", self.encoder), ("decoder", self.decoder))
-            for i, layer in enumerate(layers)
-            for name, block in layer.named_children()
-            if name in ("self_attention", "cross_attention")
-        ]
 
         def run() -> None:
             memory = self.encode(source, lengths)
@@ -277,7 +294,20 @@ class Transformer(AllOrNothing):
             beams = max(1, len(target) // max(1, len(source)))
             self.hidden(target, memory.expand(rows.repeat_interleave(beams)))
 
-        return attended(blocks, run)
+        return attended(self._blocks(), run)
+
+    def replays(self) -> dict[str, Replay]:
+        """Return what every attention attends by, named as in `attentions`."""
+        return {name: Replay.of(block) for name, block in self._blocks()}
+
+    def _blocks(self) -> list[tuple[str, Any]]:
+        return [
+            (f"{side}.{i}.{name.removesuffix('_attention')}", block)
+            for side, layers in (("encoder", self.encoder), ("decoder", self.decoder))
+            for i, layer in enumerate(layers)
+            for name, block in layer.named_children()
+            if name in ("self_attention", "cross_attention")
+        ]
 
     def _embed(self, embedding: nn.Module, ids: Tensor, offset: int) -> Tensor:
         last = offset + ids.shape[1]
@@ -290,6 +320,22 @@ class Transformer(AllOrNothing):
 
 def _no_norm(width: int) -> nn.Module:
     return nn.Identity()
+
+
+def check_cache(cache: object, kind: type, layers: int) -> None:
+    """Raise unless a cache is of the kind that a model of so many layers makes."""
+    if not isinstance(cache, kind):
+        made = "new_encoder_cache" if kind is EncoderCache else "new_cache"
+        raise build(
+            KindError, "cache", f"a {kind.__name__}", type(cache).__name__,
+            "a model has a cache for every layer", f"make one: model.{made}()",
+        )  # fmt: skip
+    held = len(getattr(cache, "layers"))  # noqa: B009 - every kind has them
+    if held != layers:
+        raise build(
+            ArgumentError, "cache", f"one of {layers} layers", f"{held}",
+            "it belongs to another model",
+        )  # fmt: skip
 
 
 def _check_ids(ids: Tensor, name: str, vocabulary: int) -> None:

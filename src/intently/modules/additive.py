@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,7 +78,9 @@ class _Recurrent(AllOrNothing):
         raise NotImplementedError
 
     def remember(
-        self, states: Float[Tensor, "b s k"], lengths: Int[Tensor, " b"] | None = None
+        self,
+        states: Float[Tensor, "b s k"],
+        lengths: Int[Tensor, " b"] | Sequence[int] | None = None,
     ) -> Remembered:
         """Project the encoder's states (b, s, k) once; ``lengths`` (b,) where rows are padded.
 

@@ -18,6 +18,7 @@ from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import probability, whole_number
 from intently.modules.beams import side_by_side
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.caching import undone
 from intently.modules.feed_forward import FeedForward
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
@@ -79,6 +80,7 @@ class EncoderLayer(_Residual):
         self.self_norm = made_norm(norms, width, "norms")
         self.feed_norm = made_norm(norms, width, "norms")
 
+    @undone
     def forward(
         self,
         x: Float[Tensor, "b s c"],
@@ -129,6 +131,7 @@ class DecoderLayer(_Residual):
         self.cross_norm = made_norm(norms, width, "norms")
         self.feed_norm = made_norm(norms, width, "norms")
 
+    @undone
     def forward(
         self,
         x: Float[Tensor, "b t c"],

@@ -82,6 +82,7 @@ class KeyValueCache(Steps):
         else:
             check_continues(k, v, self._k, self._v)
         first, last = self.length, self.length + k.shape[-2]
+        fresh = self._k is not None and must_copy(self._k)
         if self.size is not None and last > self.size:
             raise build(
                 ArgumentError, "cache", f"at most size={self.size} steps", last,
@@ -91,11 +92,11 @@ class KeyValueCache(Steps):
             if self.size is not None and not torch.is_grad_enabled():
                 k, v = (grown(x, last, self.size) for x in (k, v))
             self._k, self._v = k, v
-        elif self.lengths is None and must_copy(self._k):
+        elif fresh and self.lengths is None:
             pairs = (self._k, k), (self._v, v)
             self._k, self._v = (torch.cat([old[..., :first, :], x], -2) for old, x in pairs)
         else:
-            if last > self._k.shape[-2] or must_copy(self._k):
+            if fresh or last > self._k.shape[-2]:
                 room = self.size or max(2 * last, 8)
                 self._k, self._v = (grown(x, first, room) for x in (self._k, self._v))
             if self.lengths is None:

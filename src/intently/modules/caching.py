@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy as copies
 from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,13 +25,13 @@ class Cache:
         self.keep_queries = keep_queries
         self.history: list[Any] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Cache:
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         vars(twin).update({name: _copied(x, memo) for name, x in vars(self).items()})
         return twin
 
-    def __copy__(self) -> Self:
+    def __copy__(self) -> Cache:
         return copies.deepcopy(self)
 
     def _state(self) -> tuple[dict[str, Any], int]:
@@ -86,6 +86,13 @@ def undone(method: Callable[P, R]) -> Callable[P, R]:
         cache = options.get("cache")
         if cache is None:
             return method(*args, **options)
+        if isinstance(cache, Cache):
+            state = cache._state()
+            try:
+                return method(*args, **options)
+            except BaseException:
+                cache._put_back(state)
+                raise
         with AsBefore(cache if isinstance(cache, tuple) else (cache,)):
             return method(*args, **options)
 
@@ -154,6 +161,8 @@ class Steps(Cache):
     def _forget(self, here: Tensor) -> None:
         """Take from the history what no row has any more after its first ``here`` (b,) steps."""
         steps = int((self._totals(here) - here).min())
+        if not bool(here.any()):
+            self.history = []
         while steps > 0 and self.history:
             q, k = self.history.pop()
             left = q.shape[-2] - steps
@@ -194,9 +203,11 @@ def check_first(k: Tensor, v: Tensor) -> None:
 
 def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
     """Raise unless new keys and values belong together, and fit those that a cache holds."""
+    if _continues(k, old_k) and _continues(v, old_v) and k.shape[2] == v.shape[2]:
+        return
     for name, x, old in (("k", k, old_k), ("v", v, old_v)):
         _check_kind(name, x)
-        if x.shape[:-2] != old.shape[:-2] or x.shape[-1] != old.shape[-1]:
+        if x.ndim != 4 or x.shape[:-2] != old.shape[:-2] or x.shape[-1] != old.shape[-1]:
             raise build(
                 ArgumentError, name, f"{WHAT[name]} that continue {tuple(old.shape)}",
                 shape_of(x), "the cache belongs to another batch or module",
@@ -207,8 +218,14 @@ def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
                 KindError, name, f"{old.dtype} on {old.device}, as the cache holds",
                 f"{x.dtype} on {x.device}", fix="make a new cache after .to(…)",
             )  # fmt: skip
-    if v.shape[-2] != k.shape[-2]:
-        _check_together(k, v)
+    _check_together(k, v)
+
+
+def _continues(x: Tensor, old: Tensor) -> bool:
+    if not isinstance(x, Tensor) or x.dtype is not old.dtype or x.device != old.device:
+        return False
+    new, held = x.shape, old.shape
+    return len(new) == 4 and new[0] == held[0] and new[1] == held[1] and new[3] == held[3]
 
 
 def _check_kind(name: str, x: object) -> None:

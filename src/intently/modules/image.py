@@ -22,6 +22,7 @@ from intently.matrix import LazyMatrix
 from intently.modules.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.modules.feed_forward import GatedFeedForward
+from intently.modules.linear import Linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
@@ -189,11 +190,11 @@ class SpatialTransformer(AllOrNothing):
         width = whole_number(heads, "heads", 1) * whole_number(head_width, "head_width", 1)
         whole_number(depth, "depth", 0)
         self.norm = _norm(norm, channels)
-        self.project_in = nn.Linear(channels, width)
+        self.project_in = Linear(channels, width)
         self.layers = nn.ModuleList(
             _layer(width, heads, context_width, attention, dropout) for _ in range(depth)
         )
-        self.project_out = nn.Linear(width, channels)
+        self.project_out = Linear(width, channels)
 
     def forward(
         self,

@@ -85,7 +85,7 @@ def _serves(x: Tensor, weight: Tensor) -> bool:
     if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     size = weight.numel()
-    small = size < WEIGHT and x.numel() * len(weight) < SIZE
+    small = size < WEIGHT and x.numel() * weight.shape[0] < SIZE
     if small or x.ndim < 2 or not x.numel() or not _prefers_onednn():
         return False
     if type(x) not in PLAIN or type(weight) not in PLAIN or weight.dtype is not torch.float32:

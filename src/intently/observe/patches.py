@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +35,8 @@ class _Patch:
 
 _lock = threading.RLock()
 _patches: dict[tuple[int, str], _Patch] = {}
-_searched: dict[int, tuple[int, tuple[str, ...]]] = {}
-"""Globals of modules by id: how many names they had when searched, and which were bound."""
+_bound: dict[int, tuple[int, list[tuple[dict[str, Any], str]]]] = {}
+"""For a function by id: how many modules were searched, and where it was bound in them."""
 
 
 def install(targets: Iterable[Target]) -> list[Target]:
@@ -86,7 +86,7 @@ def _install(target: Target) -> None:
         _patches[key] = patch
     patch.count += 1
     if target.everywhere:  # again for each watch: modules may have been imported since
-        _rebind(patch.original, patch.replacement)
+        _rebind(patch.original, patch.replacement, id(patch.original))
 
 
 def _restore(target: Target, patch: _Patch) -> None:
@@ -96,23 +96,27 @@ def _restore(target: Target, patch: _Patch) -> None:
         else:
             setattr(target.owner, target.name, patch.original)
     if target.everywhere:
-        _rebind(patch.replacement, patch.original)
+        _rebind(patch.replacement, patch.original, id(patch.original))
 
 
-def _rebind(old: Function, new: Function) -> None:
-    """Change the globals of all modules that are bound to ``old``.
+def _rebind(old: Function, new: Function, which: int) -> None:
+    """Change the globals of all modules that are bound to ``old``, ``which`` by id.
 
-    Modules are searched once, and again when they have more names than before.
+    All modules are searched when some were imported since, else only those that were found then
+    and ``__main__``, where people type. PyTorch's compiler knows functions by their names in
+    ``torch._C``, which stay.
     """
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict):
-            continue
-        size, held = _searched.get(id(names), (0, ()))
-        if size != len(names):
-            held = tuple(name for name, x in list(names.items()) if x is old or x is new)
-            _searched[id(names)] = len(names), held
-        for name in held:
-            if names.get(name) is old:
-                names[name] = new
+    count, places = _bound.get(which, (0, []))
+    if count != len(sys.modules):
+        modules = [m for name, m in list(sys.modules.items()) if not name.startswith("torch._C")]
+        places = [place for module in modules for place in _places(module, old)]
+        _bound[which] = len(sys.modules), places
+    for names, name in [*places, *_places(sys.modules["__main__"], old)]:
+        if names.get(name) is old:
+            names[name] = new
 
+
+def _places(module: Any, x: Function) -> Iterator[tuple[dict[str, Any], str]]:
+    names = getattr(module, "__dict__", None)
+    if isinstance(names, dict):
+        yield from [(names, name) for name, held in list(names.items()) if held is x]

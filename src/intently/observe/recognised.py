@@ -6,12 +6,11 @@ first and the last key of each row, and is believed only where it is equal entry
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from intently.biases import Bias
 from intently.biases.rule import Given
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
 from intently.masks.by_tensor import Allowed
@@ -23,9 +22,10 @@ BLOCK = 2**22
 
 @dataclass(frozen=True)
 class Seen:
-    """Query i stands at ``first + i`` and sees keys from ``before`` to ``after`` around it.
+    """Query i stands at ``first + i`` and sees keys from − before to + after around it.
 
-    None stands for no bound; ``keys`` (b, s) are the keys that may be seen at all.
+    None stands for no bound; ``keys`` (n, s) are the keys that may be seen at all, where n is 1 or
+    the size of the first leading axis.
     """
 
     first: int
@@ -33,115 +33,109 @@ class Seen:
     after: int | None
     keys: Tensor | None
 
-    def mask(self, t: int, s: int) -> Mask | None:
-        """The same as a mask for t queries and s keys, None where all is seen."""
-        offset = None if self.first == s - t else self.first
+    def mask(self, g: Geometry) -> Mask | None:
+        """The same as a mask, None where all is seen."""
+        offset = None if self.first == g.s - g.t else self.first
+        wide = g.s + g.t
+        before = self.before
+        if before is not None and self.first + g.t - 1 - before <= 0:
+            before = None
         rule: Mask | None = None
-        before = None if self._reaches_start(t) else self.before
-        after = None if self.after is None or self.first + self.after >= s - 1 else self.after
-        if after == 0:
+        if self.after == 0 and self.first < g.s - 1:
             rule = causal(offset)
-        if before is not None or after not in (None, 0):
+        if before is not None or self.after:
             band = window(
-                s + t if before is None else before, s + t if after is None else after, offset
-            )
+                wide if before is None else before, wide if self.after is None else self.after,
+                offset,
+            )  # fmt: skip
             rule = band if rule is None else rule & band
-        keys = None if self.keys is None else _keys_mask(self.keys)
-        return keys if rule is None else rule if keys is None else rule & keys
-
-    def _reaches_start(self, t: int) -> bool:
-        return self.before is None or self.first + t - 1 - self.before <= 0
+        if self.keys is None:
+            return rule
+        keys = _keys_mask(self.keys, len(g.lead))
+        return keys if rule is None else rule & keys
 
 
 def simplified(how: How, g: Geometry) -> How:
-    """The same with tensors of its mask and bias as values, where they are equal to some."""
+    """Return the same with tensors of mask and bias as values, where they are equal to some."""
     mask, bias = how.mask, how.bias
-    if type(bias) is Given and not bias.tensor.requires_grad:
+    if mask is None and type(bias) is Given and not bias.tensor.requires_grad:
         hidden = _hidden(bias.tensor)
         if hidden is not None:
-            mask = allowed(~hidden) if mask is None else mask & allowed(~hidden)
-            bias = None
+            mask, bias = allowed(~hidden), None
     if type(mask) is Allowed:
-        found = recognise(mask.tensor, g.t, g.s)
-        mask = mask if found is None else found.mask(g.t, g.s)
-    if mask is how.mask and bias is how.bias:
-        return how
-    return How(how.score, mask, bias, how.scale, how.softcap, how.sinks, how.dropout)
+        found = recognise(mask.tensor, g)
+        mask = mask if found is None else found.mask(g)
+    return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
 
 
-def _hidden(bias: Tensor) -> Tensor | None:
-    """Where an additive mask of 0 and −∞ hides; None for biases that say more.
-
-    The lowest number of a dtype hides as −∞ does, but in rows that see nothing at all.
-    """
-    low = torch.finfo(bias.dtype).min
-    hides = bias <= low / 2
-    if not bool((hides | (bias == 0)).all()):
-        return None
-    whole = hides.all(-1)
-    if bool(whole.any()) and not bool((bias == -torch.inf).all(-1).eq(whole).all()):
-        return None
-    return hides
-
-
-def recognise(mask: Tensor, t: int, s: int) -> Seen | None:
-    """A boolean mask (…, t or 1, s or 1), True means attend, as a band joined with padding.
+def recognise(mask: Tensor, g: Geometry) -> Seen | None:
+    """Return a boolean mask, True means attend, as a band joined with a rule about keys.
 
     None where it is neither, or differs between heads.
     """
-    mask = mask.expand(*mask.shape[:-2], mask.shape[-2] if mask.ndim > 1 else 1, s)
-    while mask.ndim > 3 and mask.shape[1] == 1:
-        mask = mask.squeeze(1)
-    if mask.ndim > 3 or not mask.numel() or (mask.ndim == 3 and mask.shape[-2] not in (1, t)):
+    lead = len(g.lead)
+    mask = mask.reshape((1,) * (lead + 2 - mask.ndim) + tuple(mask.shape))
+    if mask.shape[1:lead].numel() != 1 or not mask.numel():
         return None
+    n = mask.shape[0] if lead else 1
+    mask = mask.expand(*mask.shape[:-1], g.s).reshape(n, mask.shape[-2], g.s)
     if mask.shape[-2] == 1:
-        return Seen(s - t, None, None, _some(mask.squeeze(-2)))
-    rows = torch.arange(t, device=mask.device)
-    as_bytes = mask.view(torch.uint8)
-    first = as_bytes.argmax(-1)
-    last = s - 1 - as_bytes.flip(-1).argmax(-1)
-    full = as_bytes.amax(-1).bool()
+        return Seen(g.s - g.t, None, None, _some(mask.squeeze(-2)))
+    bits = mask.view(torch.uint8)
+    full = bits.amax(-1).bool()
     if not bool(full.any()):
         return None
-    keys = as_bytes.amax(-2).bool()
-    after = int((last - rows)[full].max())
-    before = int((rows - first)[full].max())
-    for first_at, back, ahead in _bands(before, after, t, s):
-        seen = Seen(first_at, back, ahead, _some(keys))
-        if _equal(mask, seen, t, s):
-            return seen
+    rows = torch.arange(g.t, device=mask.device)
+    after = int((g.s - 1 - bits.flip(-1).argmax(-1) - rows)[full].max())
+    before = int((rows - bits.argmax(-1))[full].max())
+    keys = _some(bits.amax(-2).bool())
+    for band in _bands(before, after, g):
+        for some in (None, keys) if keys is not None else (None,):
+            seen = Seen(*band, some)
+            if _equal(mask, seen, g):
+                return seen
     return None
 
 
-def _bands(
-    before: int, after: int, t: int, s: int
-) -> list[tuple[int, int | None, int | None]]:
-    """Bands that reach ``before`` and ``after`` from query i at key i: (first, before, after)."""
-    found: list[tuple[int, int | None, int | None]] = [(s - t, None, None)]
+def _bands(before: int, after: int, g: Geometry) -> list[tuple[int, int | None, int | None]]:
+    """(first, before, after) of bands in which query i sees the keys i − before … i + after."""
+    start = g.s - g.t
+    found: list[tuple[int, int | None, int | None]] = [(start, None, None)]
+    if after > start and before + start >= 0:
+        found.append((start, before + start, after - start))
     if after >= 0:
-        start = s - t if after >= s - t else after
         found += [(after, None, 0), (after, before + after, 0)]
-        found += [(start, before + start, after - start)] if after > start else []
-    return [band for band in found if band[1] is None or band[1] >= 0]
+    return found
 
 
-def _equal(mask: Tensor, seen: Seen, t: int, s: int) -> bool:
-    """Whether the mask (b, t, s) is what ``seen`` says, some rows at a time."""
-    step = max(1, BLOCK // max(1, mask.numel() // t))
-    cols = torch.arange(s, device=mask.device)
-    for rows in torch.arange(t, device=mask.device).split(step):
-        at = rows[:, None] + seen.first
-        band = torch.ones(len(rows), s, dtype=torch.bool, device=mask.device)
-        if seen.after is not None:
-            band &= cols <= at + seen.after
+def _equal(mask: Tensor, seen: Seen, g: Geometry) -> bool:
+    """Whether the mask (n, t, s) is what ``seen`` says, some rows at a time."""
+    step = max(1, BLOCK // (mask.shape[0] * g.s))
+    cols = torch.arange(g.s, device=mask.device)
+    keys = None if seen.keys is None else seen.keys[:, None]
+    for start in range(0, g.t, step):
+        part = mask[:, start : start + step]
+        at = torch.arange(start, start + part.shape[1], device=mask.device)[:, None] + seen.first
+        band = cols <= at + (g.s + g.t if seen.after is None else seen.after)
         if seen.before is not None:
             band &= cols >= at - seen.before
-        if seen.keys is not None:
-            band = band & seen.keys[..., None, :]
-        part = mask.narrow(-2, int(rows[0]), len(rows))
-        if not bool((part == band).all()):
+        if not torch.equal(part, (band if keys is None else band & keys).expand_as(part)):
             return False
     return True
+
+
+def _hidden(bias: Tensor) -> Tensor | None:
+    """Where an additive mask of 0 and −∞ hides; None for a bias that says more.
+
+    The lowest number of a dtype hides as −∞ does, but in rows that see nothing at all.
+    """
+    hides = bias <= torch.finfo(bias.dtype).min / 2
+    if not bool((hides | (bias == 0)).all()):
+        return None
+    empty = hides.all(-1)
+    if bool(empty.any()) and bool((bias[empty] != -torch.inf).any()):
+        return None
+    return hides
 
 
 def _some(keys: Tensor) -> Tensor | None:
@@ -149,14 +143,11 @@ def _some(keys: Tensor) -> Tensor | None:
     return None if bool(keys.all()) else keys.clone()
 
 
-def _keys_mask(keys: Tensor) -> Mask:
-    """Padding on the right as lengths, other rules about keys (b, s) as a small tensor."""
-    if keys.ndim == 2:
-        lengths = keys.sum(-1)
-        if bool((keys == (torch.arange(keys.shape[-1], device=keys.device) < lengths[:, None])).all()):
-            return padding(lengths)
-        return allowed(keys[:, None, None, :])
-    return allowed(keys)
-
-
-__all__ = ["Bias", "Seen", "recognise", "simplified"]
+def _keys_mask(keys: Tensor, lead: int) -> Mask:
+    """Padding on the right as lengths, other rules about keys (n, s) as a small tensor."""
+    if not lead:
+        return allowed(keys[0])
+    lengths = keys.sum(-1)
+    if torch.equal(keys, torch.arange(keys.shape[-1], device=keys.device) < lengths[:, None]):
+        return padding(lengths)
+    return allowed(keys.view(len(keys), *(1,) * lead, -1))

@@ -2,68 +2,252 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
-from typing import Any
+from os import PathLike
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from intently.attention import Attention, attend
 from intently.errors import ArgumentError, UnverifiedError, build
-from intently.matrix import LazyMatrix
+from intently.masks import Geometry
+from intently.matrix import LazyMatrix, rollout
 from intently.observe.call import How
-from intently.observe.stores import Kept
+from intently.observe.coverage import Coverage
+from intently.observe.stores import Kept, KeptHow
 
 
-class Entry:
-    """One attention of a module: a call, or all calls of a generation joined."""
+class Rows(Protocol):
+    """Where an entry has its queries and keys from."""
 
-    def __init__(self, name: str, index: int, source: str, q: Kept, k: Kept, how: How) -> None:
-        self.name, self.index, self.source = name, index, source
-        self.q, self.k, self.how = q, k, how
-        self.verified: bool | None = None
-        self.why: str | None = None
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Q (b, h, t, d) and k (b, g, s, d)."""
+        ...
+
+    def how(self) -> How:
+        """What `attend` takes beside them."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.attention().shape
+        """(b, h, t, s)."""
+        ...
 
-    def attention(self) -> Attention:
-        h = self.how
-        return attend(
-            self.q.get(), self.k.get(), score=h.score, mask=h.mask, bias=h.bias, scale=h.scale,
-            softcap=h.softcap, sinks=h.sinks, dropout=h.dropout,
-        )  # fmt: skip
+
+class Whole:
+    """The queries and keys of one call."""
+
+    def __init__(self, q: Kept, k: Kept, how: KeptHow) -> None:
+        self.q, self.k, self._how = q, k, how
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        return self.q.get(), self.k.get()
+
+    def how(self) -> How:
+        return self._how.get()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.q.shape[:-1], self.k.shape[-2])
+
+
+class Entry:
+    """One attention of a module: a call, or the calls of a generation joined.
+
+    ``verified`` says whether its weights give what the model put out, None where that could not
+    be compared; ``why`` says why not.
+    """
+
+    def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
+        self.name, self.index, self.source, self.rows = name, index, source, rows
+        self.verified: bool | None = None
+        self.why: str | None = None
+        self.steps = 1
+        self.tokens: Sequence[str] | None = None
+        self.values: Kept | None = None
+        self.gradient: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(b, h, t, s)."""
+        return self.rows.shape
 
     def matrix(self) -> LazyMatrix:
+        """Return the weights (b, h, t, s), lazily, labelled where tokens are known.
+
+        Raises `UnverifiedError` where they do not give what the model put out, and `StaleError`
+        where a reference is not what it was.
+        """
         if self.verified is False:
             raise build(
-                UnverifiedError, f"{self.name}, {self.index}", "weights that give what came out",
-                "others", self.why,
+                UnverifiedError, f"seen[{self.name!r}, {self.index}]",
+                "weights that give what the model put out", "others", self.why,
+                "the model may change q, k or the weights in a way that its attention call does "
+                "not say",
             )  # fmt: skip
-        return self.attention()
+        return self._labelled(self.attention())
+
+    def attention(self) -> Attention:
+        """Return the weights whether or not they were verified."""
+        (q, k), how = self.rows.operands(), self.rows.how()
+        return attend(
+            q, k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale,
+            softcap=how.softcap, sinks=how.sinks, dropout=how.dropout,
+        )  # fmt: skip
+
+    def v(self) -> Tensor:
+        """The values (b, g, s, e), kept by a watch with ``gradients=True``."""
+        if self.values is None:
+            raise build(
+                ArgumentError, "v", "a recording with values", "one without",
+                fix="watch(model, gradients=True) keeps them",
+            )  # fmt: skip
+        return self.values.get()
+
+    def grad(self) -> Tensor:
+        """The gradient (b, h, t, e) of A @ v that a backward pass left."""
+        if self.gradient is None:
+            raise build(
+                ArgumentError, "grad", "a backward pass through what was watched", "none",
+                fix="watch(model, gradients=True), then call backward() on a loss",
+            )  # fmt: skip
+        return self.gradient
+
+    def _labelled(self, matrix: Attention) -> LazyMatrix:
+        t, s = matrix.shape[-2:]
+        tokens = self.tokens
+        if tokens is None or len(tokens) < s:
+            return matrix
+        columns = tuple(tokens[:s])
+        if t > s or (t != s and not _looks_back(matrix)):
+            return matrix.label(None, columns)
+        if _looks_back(matrix):
+            following = [*tokens[s - t + 1 :], ""]
+            return matrix.label(following[:t], columns)
+        return matrix.label(columns, columns)
+
+
+def _looks_back(matrix: Attention) -> bool:
+    """Whether the first query does not see the last key, while the last query does."""
+    t, s = matrix.shape[-2:]
+    g, mask = matrix.problem.geometry, matrix.mask
+    if mask is None or t == 1:
+        return False
+    return not bool(_sees(mask, g, 0, s - 1).any()) and bool(_sees(mask, g, t - 1, s - 1).any())
+
+
+def _sees(mask: Any, g: Geometry, row: int, column: int) -> Tensor:
+    import torch
+
+    return mask.allow(g, torch.tensor([row]), torch.tensor([column]))
 
 
 class Recording:
-    """What a watch kept."""
+    """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
+
+    ``layers`` are the names, ``calls`` all entries in the order in which they began, ``tokens``
+    the labels that were given.
+    """
 
     def __init__(self, tokens: Sequence[str] | None = None) -> None:
         self.tokens = tokens
         self.calls: list[Entry] = []
-        self.compiled = 0
+        self.covered = Coverage()
 
     @property
     def layers(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(e.name for e in self.calls))
+        """The names of the modules that attended, in the order in which they began."""
+        return tuple(dict.fromkeys(entry.name for entry in self.calls))
 
-    def count(self, name: str) -> int:
-        return sum(e.name == name for e in self.calls)
-
-    def add(self, entry: Entry) -> None:
-        self.calls.append(entry)
+    def entries(self, name: str) -> list[Entry]:
+        """All entries of a module; raises `ArgumentError` with the nearest names."""
+        found = [entry for entry in self.calls if entry.name == name]
+        if not found:
+            near = difflib.get_close_matches(str(name), self.layers, 3, 0.3)
+            raise build(
+                ArgumentError, "name", "the name of a module that attended", repr(name),
+                self.covered.missing(name),
+                f"the nearest are {', '.join(map(repr, near))}" if near else None,
+            )  # fmt: skip
+        return found
 
     def __getitem__(self, key: str | tuple[str, int]) -> LazyMatrix:
-        name, i = key if isinstance(key, tuple) else (key, None)
-        found = [e for e in self.calls if e.name == name]
-        if not found:
-            raise build(ArgumentError, "name", f"one of {self.layers}", repr(name))
-        if i is None and len(found) > 1:
-            raise build(ArgumentError, "name", f"seen[{name!r}, i], i from 0 to {len(found) - 1}", repr(name))
-        return found[i or 0].matrix()
+        """Return ``seen[name]``, the matrix of its one call, or ``seen[name, i]`` of call i.
+
+        Raises `ArgumentError` for names that did not attend and for several calls without a
+        number, and whatever `Entry.matrix` raises.
+        """
+        name, index = key if isinstance(key, tuple) else (key, None)
+        found = self.entries(name)
+        if index is None and len(found) > 1:
+            raise build(
+                ArgumentError, "name", f"seen[{name!r}, i] with i from 0 to {len(found) - 1}",
+                repr(name), f"it attended {len(found)} times",
+            )  # fmt: skip
+        index = index or 0
+        if (
+            isinstance(index, bool)
+            or not isinstance(index, int)
+            or not (-len(found) <= index < len(found))
+        ):
+            raise build(
+                ArgumentError, "i", f"a number from 0 to {len(found) - 1}", repr(index),
+                f"{name!r} attended {len(found)} times",
+            )  # fmt: skip
+        return found[index].matrix()
+
+    def __iter__(self) -> Any:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def coverage(self) -> Coverage:
+        """Return what was seen and verified, and what was not, with the reasons; print it."""
+        return self.covered.of(self.calls)
+
+    def summary(self) -> Any:
+        """Return a table (layer, head, statistic) of all that was seen."""
+        from intently.observe.summary import summary
+
+        return summary(self)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file that `load_recording` opens."""
+        from intently.observe.files import save
+
+        save(self, path)
+
+    def rollout(self, token: int | str, residual: float = 0.5) -> Tensor:
+        """Return what a token draws on each input position through all layers, (b, s).
+
+        ``token`` is a position, or one of ``tokens``. The self-attention of all layers is
+        followed, from the first to the last; raises `ArgumentError` where they differ in shape.
+
+        Source: Abnar & Zuidema 2020, section 3.
+        """
+        squares = [entry for entry in self.calls if entry.shape[-2] == entry.shape[-1]]
+        twice = [entry.name for entry in squares if entry.index]
+        if twice:
+            raise build(
+                ArgumentError, "rollout", "one self-attention of each layer",
+                f"several of {twice[0]!r}", "rollout follows one sequence through its layers",
+                "watch one call, or hand matrices to it.rollout([seen[name, i], …])",
+            )  # fmt: skip
+        matrices = [entry.matrix() for entry in squares]
+        return rollout(matrices, residual, queries=self._position(token))
+
+    def _position(self, token: int | str) -> int:
+        if isinstance(token, int):
+            return token
+        places = [n for n, text in enumerate(self.tokens or ()) if text == token]
+        if len(places) != 1:
+            raise build(
+                ArgumentError, "token", "a position, or a token that occurs once", repr(token),
+                f"it occurs {len(places)} times in tokens={list(self.tokens or ())}",
+            )  # fmt: skip
+        return places[0]
+
+    def __repr__(self) -> str:
+        return f"Recording({len(self.layers)} layers, {len(self.calls)} calls)"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.errors import ArgumentError, StaleError, build, shape_of
-from intently.observe.call import Projected
+from intently.observe.call import How, Projected
+from intently.values import Value
 
 PIECE = 2**22
 """Bytes that are written to a file at a time."""
@@ -75,19 +77,22 @@ class Referenced:
 
 
 class OnDisk:
-    """A tensor in a file: ``order`` permutes what is written, ``shape`` expands it."""
+    """A tensor in a file, where it has the shape ``stored``; it is expanded to ``shape``."""
 
-    def __init__(self, file: Spool, at: int, dtype: torch.dtype, layout: _Layout) -> None:
-        self._file, self._at, self._dtype, self._layout = file, at, dtype, layout
+    def __init__(
+        self, file: Spool, at: int, dtype: torch.dtype, stored: torch.Size, shape: torch.Size
+    ) -> None:
+        self._file, self._at, self._dtype, self._stored = file, at, dtype, stored
+        self._shape = tuple(shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._layout.shape
+        return self._shape
 
     def get(self) -> Tensor:
-        size = math.prod(self._layout.stored) * self._dtype.itemsize
+        size = self._stored.numel() * self._dtype.itemsize
         flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
-        return self._layout.restore(flat.view(self._layout.stored))
+        return flat.view(self._stored).expand(self._shape)
 
 
 class Computed:
@@ -107,38 +112,20 @@ class Computed:
         return Projected(self.x.get().to(weight.dtype), weight, bias, self.heads).tensor()
 
 
-class _Layout:
-    """How a tensor lies in memory: axes from the longest stride to the shortest, none expanded.
-
-    A projection split into heads lies as (b, t, h, d); keeping that order makes copies fast.
-    """
-
-    def __init__(self, x: Tensor) -> None:
-        self.shape = tuple(x.shape)
-        self._order = sorted(range(x.ndim), key=lambda axis: -x.stride(axis))
-        self._back = sorted(range(x.ndim), key=self._order.__getitem__)
-        self.stored = tuple(
-            1 if not x.stride(axis) and x.shape[axis] else x.shape[axis] for axis in self._order
-        )
-
-    def cut(self, x: Tensor) -> Tensor:
-        """The entries that differ, in the order in which they lie."""
-        for axis in range(x.ndim):
-            if not x.stride(axis) and x.shape[axis] > 1:
-                x = x.narrow(axis, 0, 1)
-        return x.permute(self._order)
-
-    def restore(self, stored: Tensor) -> Tensor:
-        return stored.permute(self._back).expand(self.shape)
-
-
 def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a copy of x that holds its entries and nothing else, in the order they lie in."""
-    layout = _Layout(x)
+    """Return a copy of x that holds its entries and nothing else; what is expanded stays so."""
     with torch.inference_mode(False), torch.no_grad():
-        own = torch.empty(layout.stored, dtype=dtype or x.dtype, device=x.device)
-        own.copy_(layout.cut(x.detach()))
-    return layout.restore(own)
+        part = _unexpanded(x.detach())
+        own = torch.empty(part.shape, dtype=dtype or x.dtype, device=x.device)
+        return own.copy_(part).expand(x.shape)
+
+
+def _unexpanded(x: Tensor) -> Tensor:
+    """The entries of x that differ: one along each axis without a stride."""
+    for axis in range(x.ndim):
+        if not x.stride(axis) and x.shape[axis] > 1:
+            x = x.narrow(axis, 0, 1)
+    return x
 
 
 class Spool:
@@ -159,7 +146,7 @@ class Spool:
         steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
         for part in x.split(steps, axis) if x.numel() else ():
             flat = part.to(dtype).cpu().contiguous().view(-1).view(torch.uint8)
-            self._put(memoryview(flat.numpy()))
+            self._put(flat.numpy().data)
         return at
 
     def mapped(self) -> Tensor:
@@ -177,10 +164,22 @@ class Spool:
 
     def __del__(self) -> None:
         self._file.close()
-        try:
+        with suppress(OSError):
             os.unlink(self.path)
-        except OSError:
-            pass
+
+
+@dataclass(frozen=True)
+class KeptHow:
+    """What a call handed to `attend` beside q and k; ``tensors`` are those it rests on."""
+
+    how: How
+    tensors: tuple[Kept, ...] = ()
+
+    def get(self) -> How:
+        """The same again; raises `StaleError` where a tensor is not what it was."""
+        for kept in self.tensors:
+            kept.get()
+        return self.how
 
 
 class Store:
@@ -205,28 +204,28 @@ class Store:
         self._spool = Spool() if kind == "disk" else None
         self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Kept]] = {}
 
-    def keep(self, x: Tensor | Projected, own: bool = False) -> Kept:
-        """Keep x; ``own`` copies it even where tensors are kept by reference."""
+    def keep(self, x: Tensor | Projected) -> Kept:
+        """Keep an operand."""
         if isinstance(x, Projected):
             bias = None if x.bias is None else Referenced(x.bias)
-            return Computed(self.once(x.x), Referenced(x.weight), bias, x.heads)
-        if self.kind == "reference" and not own:
-            return Referenced(x)
-        dtype = self.dtype if x.is_floating_point() else None
+            return Computed(self.once(x.x, self.dtype), Referenced(x.weight), bias, x.heads)
+        return Referenced(x) if self.kind == "reference" else self.own(x, self.dtype)
+
+    def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Kept:
+        """Keep a copy of x, also where tensors are kept by reference."""
         if self._spool is None:
             return Held(packed(x, dtype))
-        layout = _Layout(x)
-        dtype = dtype or x.dtype
-        parts = layout.cut(x.detach())
-        return OnDisk(self._spool, self._written(parts, dtype), dtype, layout)
+        part, dtype = _unexpanded(x.detach()), dtype or x.dtype
+        at = self._spool.write(part, dtype)
+        return OnDisk(self._spool, at, dtype, part.shape, x.shape)
 
-    def once(self, x: Tensor) -> Kept:
+    def once(self, x: Tensor, dtype: torch.dtype | None = None) -> Kept:
         """Keep x, or return what was kept of the same tensor before."""
         key = identity(x)
         alive, kept = self._seen.get(key, (None, None))
         fresh = kept is None or alive is None or alive.expired()
         if fresh or (x.is_inference() and not self._same(x, kept)):
-            kept = self.keep(x)
+            kept = Referenced(x) if self.kind == "reference" else self.own(x, dtype)
             self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
         assert kept is not None
         return kept
@@ -238,17 +237,31 @@ class Store:
         old = kept.get()
         return torch.equal(old, x.to(old.dtype))
 
-    def join(self, parts: Sequence[Tensor], axis: int) -> Kept:
-        """Keep tensors one after the other along an axis, as one."""
-        return self.keep(torch.cat(list(parts), axis), own=True)
+    def how(self, how: How) -> KeptHow:
+        """Keep the tensors that a score, mask, bias, scale and sinks hold, each once."""
+        tensors: list[Kept] = []
+
+        def change(x: Tensor) -> Tensor:
+            kept = self.once(x)
+            if self.kind == "reference":
+                tensors.append(kept)
+                return x.detach()
+            return kept.get()
+
+        changed = {
+            field: value.replaced(change) if isinstance(value, Value) else change(value)
+            for field in ("score", "mask", "bias", "scale", "sinks")
+            if isinstance(value := getattr(how, field), (Value, Tensor))
+        }
+        return KeptHow(replace(how, **changed) if changed else how, tuple(tensors))
+
+    def join(self, parts: Sequence[Tensor]) -> Kept:
+        """Keep tensors (…, n, d) one below the other, as one."""
+        return self.own(torch.cat(list(parts), -2), self.dtype)
 
     def forget(self) -> None:
         """Let go of what only tells whether a tensor comes again."""
         self._seen.clear()
-
-    def _written(self, x: Tensor, dtype: torch.dtype) -> int:
-        assert self._spool is not None
-        return self._spool.write(x, dtype)
 
 
 def identity(x: Tensor) -> tuple[Any, ...]:

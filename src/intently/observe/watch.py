@@ -7,8 +7,11 @@ replacements act for the thread or task that opened the watch and pass everybody
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -19,8 +22,13 @@ from torch import nn
 from intently.errors import KernelError, build
 from intently.observe import patches
 from intently.observe.patches import Function, Target
-from intently.observe.recorder import Recorder
+from intently.observe.recorder import COMPILED, Recorder
 from intently.observe.recording import Recording
+
+FIX_COMPILED = (
+    "watch the model that was compiled (model._orig_mod), or run it within "
+    'torch.compiler.set_stance("force_eager")'
+)
 
 
 class _Scope(NamedTuple):
@@ -111,17 +119,16 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
                 KernelError, "watch", "one block for each watch", "one that was entered before",
                 fix="write `with it.watch(model) as seen:` again",
             )  # fmt: skip
-        _refuse_compiled(self._model)
         recorder = Recorder(*self._options)
+        _refuse_compiled(self._model)
+        self._compiler = _compiler_knows()
+        self._mode = _deep_mode() if self._deep else nullcontext()
         self._installed = patches.install(_targets(self._model))
         self._recorder = recorder
         before = _scope.get()
         mine = before.recorders if _here(before) else ()
         _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
-        self._mode = None
-        if self._deep:
-            self._mode = _deep_mode()
-            self._mode.__enter__()
+        self._mode.__enter__()
         return recorder.recording
 
     def __exit__(
@@ -131,13 +138,16 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         trace: TracebackType | None,
     ) -> None:
         assert self._recorder is not None
-        if self._mode is not None:
-            self._mode.__exit__(kind, error, trace)
+        self._mode.__exit__(kind, error, trace)
         scope = _scope.get()
         left = tuple(r for r in scope.recorders if r is not self._recorder)
         _scope.set(scope._replace(recorders=left) if left else _NOBODY)
         patches.remove(self._installed)
+        if not self._compiler:
+            _compiler_forgets()
         self._recorder.close()
+        if self._recorder.ran_compiled and error is None:
+            _say_compiled(self._recorder)
 
 
 def _targets(model: nn.Module | None) -> list[Target]:
@@ -147,10 +157,9 @@ def _targets(model: nn.Module | None) -> list[Target]:
     found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
     for targets in sources.every():
         found += targets(model)
-    if "torch._dynamo" in __import__("sys").modules:
-        from torch._dynamo import eval_frame
-
-        found.append(Target(eval_frame, "_callback_from_stance", _compiled_region))
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:
+        found.append(Target(frames, "_callback_from_stance", _compiled_region))
     return found
 
 
@@ -192,18 +201,52 @@ def _compiled_region(original: Function) -> Function:
     return _callback_from_stance
 
 
-def _deep_mode() -> Any:
+def _deep_mode() -> AbstractContextManager[Any]:
     from intently.observe.sources import deep
 
     return deep.mode()
 
 
+def _say_compiled(recorder: Recorder) -> None:
+    """Raise where nothing but compiled code attended, warn where others did beside it."""
+    if recorder.recording.calls:
+        warnings.warn(COMPILED, stacklevel=3)
+        return
+    raise build(
+        KernelError, "watch", "attention that runs module by module", "none that could be seen",
+        COMPILED, FIX_COMPILED,
+    )  # fmt: skip
+
+
 def _refuse_compiled(model: nn.Module | None) -> None:
-    for name, module in () if model is None else model.named_modules():
+    if model is None or _forced_eager():
+        return
+    for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
             raise build(
                 KernelError, "model", "a model that runs module by module",
                 f"{name or type(module).__name__}, compiled by torch.compile",
                 "what a compiled graph attends passes no function that could be watched",
-                "watch the model before it is compiled (model._orig_mod)",
+                FIX_COMPILED,
             )  # fmt: skip
+
+
+def _forced_eager() -> bool:
+    """Whether torch.compile is told to run everything module by module."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return frames is not None and frames._stance.stance == "force_eager"
+
+
+def _compiler_knows() -> bool:
+    """Let torch.compile look up PyTorch's functions before they are replaced, if it is loaded."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.get_torch_obj_rule_map()
+    return rules is not None
+
+
+def _compiler_forgets() -> None:
+    """Let it look them up again, if it was loaded while they were replaced."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.get_torch_obj_rule_map.cache_clear()

@@ -7,9 +7,9 @@ the data is two numbers, (epoch, batch), and resuming there costs nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -90,6 +90,9 @@ class Pairs:
     >>> len(pairs), pairs.too_long
     (2, 1)
     """
+
+    words: ClassVar[Mapping[str, str]] = {}
+    """What those who train on such data call an option, where it is another word."""
 
     def __init__(
         self,

@@ -19,21 +19,23 @@ def check_same_run(state: Mapping[str, Any], options: TrainingOptions, data: Pai
     """Check that options and data are those the state of a checkpoint was made with.
 
     Steps, seconds, threads and what is about saving may change. Raises ArgumentError where
-    something else differs; warns where versions or threads do, for then the last bits may differ
-    from those of a run that was never stopped.
+    something else differs, in the words of the data; warns where versions or threads do, for then
+    the last bits may differ from those of a run that was never stopped.
     """
+    words = data.words
     stored = TrainingOptions.from_dict(state["options"], "options of the checkpoint").to_dict()
     for group, values in options.to_dict().items():
         for name, value in values.items():
             before = stored[group][name]
             if value != before and name not in CHANGEABLE:
-                fix = f"Resume with {name}={before!r}, or start a new run in another folder"
+                word = words.get(name, name)
+                fix = f"Resume with {word}={before!r}, or start a new run in another folder"
                 expected = f"{before!r}, with which the run began"
-                raise build(ArgumentError, name, expected, repr(value), fix=fix)
+                raise build(ArgumentError, word, expected, repr(value), fix=fix)
     if data.fingerprint != state["data"]:
         expected = f"the data the run began with (checksum {state['data']})"
         got = f"{len(data)} other pairs ({data.fingerprint})"
-        cause = "the files, the tokenizers or max_length have changed"
+        cause = f"the files, the tokenizers or {words.get('max_length', 'max_length')} have changed"
         raise build(ArgumentError, "data", expected, got, cause)
     changes = [
         f"{name} {state['versions'].get(name)} → {version}"

@@ -24,7 +24,7 @@ def previous() -> Mask:
                             · · █ ·
 
     Source: Clark et al. 2019, "What Does BERT Look At?", section 3.1; Voita et al. 2019,
-    "Analyzing Multi-Head Self-Attention", section 5.2 (positional heads).
+    "Analyzing Multi-Head Self-Attention", section 5.1 (positional heads).
     """
     return window(1, 0) & ~window(0, 0)
 

@@ -12,7 +12,7 @@ def links(matrix: LazyMatrix) -> set[tuple[int, int]]:
     Of cross-attention these are (source, target), as `corpora.alignment_error_rate` takes them. A
     query that may attend to nothing has no link. Raises `ArgumentError` for more than two axes.
 
-    Source: Garg et al. 2019, "Jointly Learning to Align and Translate", section 4.2.
+    Source: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models".
 
     >>> import torch
     >>> from intently.matrix import Dense

@@ -47,7 +47,7 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
     - ``duplicate``, ``induction``: the weight on what the masks `duplicate` (Wang et al. 2023) and
       `induction` (Olsson et al. 2022) allow, over queries whose token has appeared before; only
       with ``ids``;
-    - ``distance``: Σ_j w_ij |p_i − j|, in steps (Clark et al. 2019, section 3.1);
+    - ``distance``: Σ_j w_ij |p_i − j|, in steps (Vig & Belinkov 2019);
     - ``divergence``: Σ_j w_ij log(w_ij / w̄_j), w̄ the mean of the layer's heads, in nats: what
       the head adds to their Jensen-Shannon divergence, which is its mean over the heads (Lin
       1991, equation 5.1); only with two heads or more.
@@ -117,17 +117,13 @@ class _Pass:
     def add(self, block: Block) -> None:
         """Add the sums of a block, which holds all heads of its items."""
         w = block.weights.to(self.columns.dtype)
-        shape = self.geometry.lead
-        if block.lead:
-            shape = tuple(len(range(n)[c]) for n, c in zip(shape, block.lead))
-        w = w.expand(*shape, *w.shape[-2:])
         if self.counted is not None:
             w = w * self._rows(self.counted, block)[..., None]
         most = w.amax(-1)
         alive = most > 0
         at = block.lead or (...,)
         self._count(block, at, alive)
-        w = w if shape else w[None]
+        w = w if self.geometry.lead else w[None]
         self.columns[at][..., block.cols] += w.sum(-2)
         self._sum("confidence", at, most.sum(-1))
         self._sum("entropy", at, entropies(w).sum(-1))

@@ -23,7 +23,7 @@ def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> L
 
     Raises `KindError` and `ArgumentError` for values and maps that do not fit.
 
-    Source: Kobayashi et al. 2020, "Attention is Not Only a Weight", section 2.2, equation 4.
+    Source: Kobayashi et al. 2020, "Attention is Not Only a Weight", section 3.
 
     >>> from intently.matrix import Dense
     >>> A = Dense(torch.tensor([[0.5, 0.5]]))
@@ -52,8 +52,8 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
 
     ``v`` (…, g, s, e) are the values and ``dy`` (…, h, t, e) the gradient of the loss to
     y = A @ v: ∂L/∂w = dy vᵀ, by tiles, never the whole. ``.positive()`` keeps what argues for the
-    loss, and ``.positive().mean_heads()`` is the Ā of Chefer et al.: with one for each layer,
-    ``rollout(…) * 2**layers`` is their relevance R.
+    loss, and its mean over heads is the Ā of Chefer et al.; `rollout` of one such matrix for each
+    layer, times 2**layers, is their relevance R.
 
     Raises `KindError` and `ArgumentError` for values and gradients that do not fit.
 

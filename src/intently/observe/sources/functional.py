@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from intently.biases import as_bias
 from intently.masks import allowed, causal
-from intently.observe.watch import current
+from intently.matrix.lazy import in_autocast
 from intently.observe.call import Call, How
 from intently.observe.patches import Function, Target
+from intently.observe.sources.telling import tell
+from intently.observe.watch import current
 
 
 def targets(model: nn.Module | None) -> list[Target]:
@@ -51,22 +53,29 @@ def _wrap(original: Function) -> Function:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        if torch.compiler.is_compiling():
-            recorders = ()
-        else:
-            recorders = current()
+        recorders = () if torch.compiler.is_compiling() else current()
         y = original(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-        for recorder in recorders:
-            recorder.see(Call(
-                query, key, value, y, _how(query, key, attn_mask, dropout_p, is_causal, scale),
-                "functional",
-            ))  # fmt: skip
+        if recorders:
+
+            def call() -> Call:
+                q, k, v = (_in_autocast(x) for x in (query, key, value))
+                how = _how(q, k, attn_mask, dropout_p, is_causal, scale)
+                return Call(q, k, v, y, how, "functional")
+
+            tell(recorders, "functional", None, call)
         return y
 
     scaled_dot_product_attention.__wrapped__ = original  # type: ignore[attr-defined]
     return scaled_dot_product_attention
+
+
+def _in_autocast(x: Tensor) -> Tensor:
+    """What autocast hands on to the function, where it is on."""
+    if x.dtype is not torch.float32 or not in_autocast(x.device):
+        return x
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 def _how(

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from intently.kernels.problem import Problem
-from intently.observe.watch import current, inside
 from intently.observe.call import Call, How
 from intently.observe.patches import Function, Target
+from intently.observe.sources.telling import tell
+from intently.observe.watch import current, inside
 
 
 def targets(model: nn.Module | None) -> list[Target]:
@@ -29,8 +30,7 @@ def _wrap(original: Function) -> Function:
             y = original(problem, v, autocast)
         p = problem
         how = How(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
-        for recorder in recorders:
-            recorder.see(Call(p.q, p.k, v, y, how, "intently"))
+        tell(recorders, "intently", None, lambda: Call(p.q, p.k, v, y, how, "intently"))
         return y
 
     return product

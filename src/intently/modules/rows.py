@@ -1,0 +1,60 @@
+"""Rows of a batch: which of them are taken, and how long each is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks.geometry import integers
+
+
+def picked(x: Tensor, index: Tensor) -> Tensor:
+    """Return rows ``index`` (n,) of x; raise `ArgumentError` or `KindError` where it has none such.
+
+    >>> picked(torch.tensor([5, 6, 7]), torch.tensor([2, 2, 0]))
+    tensor([7, 7, 5])
+    """
+    check_index(index)
+    if index.device != x.device:
+        raise build(KindError, "index", f"row numbers on {x.device}", f"{index.device}")
+    try:
+        return x.index_select(0, index)
+    except (RuntimeError, IndexError):
+        least, most = (int(i) for i in index.aminmax()) if len(index) else (0, -1)
+        if least < 0 or most >= len(x):
+            raise build(
+                ArgumentError, "index", f"rows from 0 to {len(x) - 1}", f"{least} to {most}"
+            ) from None
+        raise
+
+
+def check_index(index: Tensor) -> None:
+    """Raise unless an index is a vector of integers, as `Tensor.index_select` takes them."""
+    if not (isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)):
+        got = f"dtype {index.dtype}" if isinstance(index, Tensor) else type(index).__name__
+        raise build(KindError, "index", "a tensor of row numbers (n,), int64", got)
+    if index.ndim != 1:
+        raise build(ArgumentError, "index", "row numbers (n,)", shape_of(index))
+
+
+def row_lengths(lengths: Any, states: Tensor, name: str = "states") -> Tensor:
+    """Return the lengths (b,) of the rows of states (b, s, …), or raise; lists are welcome.
+
+    Their range is checked where that stops no accelerator.
+
+    >>> row_lengths([3, 1], torch.zeros(2, 3, 4))
+    tensor([3, 1])
+    """
+    found = integers(lengths, "lengths")
+    b, s = states.shape[:2]
+    if tuple(found.shape) != (b,):
+        raise build(ArgumentError, "lengths", f"shape (b={b},)", shape_of(found))
+    if found.device.type == "cpu" and len(found) and not torch.compiler.is_compiling():
+        least, most = (int(x) for x in found.aminmax())
+        if least < 0 or most > s:
+            expected = f"steps from 0 to s={s}, those of the {name}"
+            raise build(ArgumentError, "lengths", expected, f"{least} to {most}")
+    return found.to(states.device)

@@ -1,0 +1,234 @@
+"""Calls of one generation as one matrix: rows of all calls, keys once, beams along their paths.
+
+A growing cache shows the old keys again at each step, a static one what is not written yet, a
+sliding one only the last keys, and beams show them in another order. What a call shows of the keys
+that were kept before tells which row continues which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from intently.masks import Geometry
+from intently.observe.call import How
+from intently.observe.pieces import Piece, joined_how
+from intently.observe.stores import Kept, KeptHow, Store, packed
+
+PENDING = 64
+"""Calls that are kept one by one before they are joined into one block."""
+
+
+@dataclass
+class Block:
+    """Queries and new keys of some calls, (b, …, n, d).
+
+    Row i continues row ``parents[i]`` of the block before, row i where there are none.
+    """
+
+    q: Kept
+    k: Kept | None
+    parents: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """How a call continues others: the joined column that it shows first, and the rows.
+
+    ``maybe`` (b, rows) says which rows each row may continue as far as its keys tell; ``parents``
+    is one of them for each, None where row i continues row i.
+    """
+
+    low: int
+    maybe: Tensor
+    parents: Tensor | None
+
+
+class Joined:
+    """The calls of one entry: queries and keys in blocks, and what each call saw."""
+
+    def __init__(self, store: Store, q: Tensor, k: Tensor, how: KeptHow, g: Geometry) -> None:
+        self._store = store
+        self._pieces = [Piece(g.t, 0, how, g)]
+        self._blocks = [Block(store.keep(q), store.keep(k))]
+        self.columns = g.s
+        self._ends = packed(_ends(k))
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def last(self) -> Piece:
+        """What the last call saw."""
+        return self._pieces[-1]
+
+    def continued_by(self, k: Tensor, new: int) -> Link | None:
+        """How a call with keys k (b, …, s, d), the last ``new`` of them its own, continues this."""
+        old, ends = k.shape[-2] - new, self._ends
+        if not 1 <= old <= self.columns or k.ndim != ends.ndim or k.dtype != ends.dtype:
+            return None
+        if k.shape[1:-2] != ends.shape[1:-2] or k.shape[-1] != ends.shape[-1]:
+            return None
+        low = self.columns - old
+        maybe = _same_rows(k[..., old - 1, :], ends[..., 1, :])
+        if maybe is None:
+            return None
+        if bool((maybe.sum(-1) == 1).all()):
+            first = ends[..., 0, :] if low == 0 else self._column(low)
+            first = first.index_select(0, maybe.int().argmax(-1))
+            found = torch.equal(k[..., 0, :].to(first.dtype), first)
+        else:
+            maybe = self._by_history(maybe, k[..., :old, :], low)
+            found = bool(maybe.any(-1).all())
+        return Link(low, maybe, _chosen(maybe)) if found else None
+
+    def shown_again(self, k: Tensor, maybe: Tensor) -> Link | None:
+        """How a call that shows the kept keys again continues this, for rows that are possible.
+
+        The first and the last key are compared.
+        """
+        ends = self._ends
+        if k.shape[1:] != (*ends.shape[1:-2], self.columns, ends.shape[-1]):
+            return None
+        if k.dtype != ends.dtype or maybe.shape != (len(k), len(ends)):
+            return None
+        same = _same_rows(_ends(k), ends)
+        if same is None or not bool((same & maybe).any(-1).all()):
+            return None
+        return Link(0, same & maybe, _chosen(same & maybe))
+
+    def add(self, q: Tensor, k: Tensor | None, how: KeptHow, g: Geometry, link: Link) -> None:
+        """Add a call that continues this one; k (b, …, new, d) holds its own keys alone."""
+        own, dtype = self._store.own, self._store.dtype
+        self._pieces.append(Piece(g.t, link.low, how, g, link.parents))
+        self._blocks.append(
+            Block(own(q, dtype), None if k is None else own(k, dtype), link.parents)
+        )
+        if link.parents is not None:
+            self._ends = self._ends.index_select(0, link.parents)
+        if k is not None:
+            self.columns += k.shape[-2]
+            self._ends[..., 1, :] = k[..., -1, :]
+        if len(self._blocks) > PENDING and self._store.kind != "reference":
+            self.compact()
+
+    def compact(self) -> None:
+        """Join the blocks into one, along the paths of the rows that are left."""
+        if len(self._blocks) == 1:
+            return
+        moved = any(block.parents is not None for block in self._blocks)
+        keys = [block.k for block in self._blocks if block.k is not None]
+        k = self._store.join(list(self._paths("k"))) if moved or len(keys) > 1 else keys[0]
+        for block in self._blocks:
+            block.k = None
+        self._blocks = [Block(self._store.join(list(self._paths("q"))), k)]
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last."""
+        self.compact()
+        (block,) = self._blocks
+        assert block.k is not None
+        return block.q.get(), block.k.get()
+
+    def kept(self) -> tuple[Kept, Kept]:
+        """The same, as they are kept."""
+        self.compact()
+        (block,) = self._blocks
+        assert block.k is not None
+        return block.q, block.k
+
+    def how(self) -> How:
+        """What `attend` takes beside them."""
+        return joined_how(self._pieces)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(b, h, t, s) of all calls."""
+        lead = self.last.geometry.lead
+        return (*lead, sum(piece.t for piece in self._pieces), self.columns)
+
+    def shown(self) -> Tensor:
+        """The keys (b, …, s, d) that the last call saw, from what is kept."""
+        piece = self.last
+        k = torch.cat(list(self._paths("k")), -2)
+        return k[..., piece.low : piece.low + piece.geometry.s, :]
+
+    def _paths(self, which: str) -> Iterator[Tensor]:
+        """The queries or keys of each block, for the rows of the last one."""
+        rows: Tensor | None = None
+        found: list[Tensor] = []
+        for block in reversed(self._blocks):
+            kept: Kept | None = getattr(block, which)
+            if kept is not None:
+                found.append(_picked(kept.get(), rows))
+            rows = _before(block.parents, rows)
+        yield from reversed(found)
+
+    def _column(self, at: int) -> Tensor:
+        """The key in column ``at`` (b, …, d), for the rows of the last call."""
+        rows: Tensor | None = None
+        start = self.columns
+        for block in reversed(self._blocks):
+            if block.k is not None:
+                start -= block.k.shape[-2]
+                if start <= at:
+                    return _picked(block.k.get()[..., at - start, :], rows)
+            rows = _before(block.parents, rows)
+        raise AssertionError("columns are counted from 0")
+
+    def _by_history(self, maybe: Tensor, shown: Tensor, low: int) -> Tensor:
+        """Which of the possible rows (b, rows) each row may continue, by all the keys it shows."""
+        kept = torch.cat(list(self._paths("k")), -2)[..., low : self.columns, :]
+        shown, found = shown.to(kept.dtype), maybe.clone()
+        for row, parent in maybe.nonzero().tolist():
+            found[row, parent] = torch.equal(kept[parent], shown[row])
+        return found
+
+
+def _ends(k: Tensor) -> Tensor:
+    """The first and the last key, (b, …, 2, d)."""
+    return torch.stack([k[..., 0, :], k[..., -1, :]], -2)
+
+
+def _before(parents: Tensor | None, rows: Tensor | None) -> Tensor | None:
+    """The rows that stood before, for rows that continue ``parents``."""
+    if parents is None or rows is None:
+        return parents if rows is None else rows
+    return parents[rows]
+
+
+def _picked(x: Tensor, rows: Tensor | None) -> Tensor:
+    return x if rows is None else x.index_select(0, rows)
+
+
+def _chosen(maybe: Tensor) -> Tensor | None:
+    """The row that each row continues: its own where it may; None where all do."""
+    n, rows = maybe.shape
+    own = torch.arange(n, device=maybe.device)
+    if n == rows and bool(maybe.diagonal().all()):
+        return None
+    first = maybe.int().argmax(-1)
+    stays = maybe[own, own.clamp(max=rows - 1)] & (own < rows)
+    return torch.where(stays, own, first)
+
+
+def _same_rows(a: Tensor, b: Tensor) -> Tensor | None:
+    """Which rows of a (n, …) and b (m, …) are the same, (n, m); None where a row has none."""
+    if len(a) == len(b) == 1:
+        return torch.ones(1, 1, dtype=torch.bool, device=a.device) if torch.equal(a, b) else None
+    same = _fingerprints(a)[:, None] == _fingerprints(b)
+    return same if bool(same.any(-1).all()) else None
+
+
+_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
+
+
+def _fingerprints(x: Tensor) -> Tensor:
+    """A number for each row of x (n, …), the same for the same bits."""
+    bits = x.detach().reshape(len(x), -1).view(_BITS[x.element_size()]).long()
+    mixed = (bits ^ (bits >> 15)) * 0x2545F4914F6CDD1D
+    steps = torch.arange(1, bits.shape[-1] + 1, device=x.device) * 0x5DEECE66D
+    return ((mixed ^ (mixed >> 29)) * (2 * steps + 1)).sum(-1)

@@ -1,0 +1,229 @@
+"""Scores on their way from q · k to the softmax: what was done to them, as `How` says it.
+
+A product of two tensors is followed through views, scales, biases and masks. Its axes are kept in
+one order (…, t, s); ``layout`` says how the tensor that the model holds is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from intently.biases import Bias, as_bias
+from intently.masks import allowed
+from intently.observe.call import How
+
+HIDES = -1e4
+"""Scores that are set to this or less are hidden."""
+
+MOST = 6
+"""Biases that are followed; a residual stream is a sum without end."""
+
+Layout: TypeAlias = tuple[tuple[int, ...], ...]
+"""For each axis of a tensor, the axes of (…, t, s) that it holds, one inside the other."""
+
+
+class Lost(Exception):  # noqa: N818 - says where scores went out of sight
+    """The scores, or the ``weights`` made of them, cannot be followed further; says why."""
+
+    def __init__(self, why: str, weights: bool = False) -> None:
+        super().__init__(why)
+        self.why, self.weights = why, weights
+
+
+@dataclass(frozen=True)
+class Scores:
+    """outer · tanh(inner · q kᵀ) or inner · q kᵀ, + biases, −∞ where a mask is False.
+
+    q (…, t, d) and k (…, s, d) have the same leading axes; biases and masks broadcast to
+    (…, t, s). After the softmax they stand for the weights.
+    """
+
+    q: Tensor
+    k: Tensor
+    layout: Layout
+    inner: float | Tensor = 1.0
+    outer: float | None = None
+    biases: tuple[Tensor, ...] = ()
+    masks: tuple[Tensor, ...] = ()
+    dropout: float = 0.0
+    weights: bool = False
+
+    @staticmethod
+    def of(a: Tensor, b: Tensor) -> Scores:
+        """The product of a (…, t, d) and b (…, d, s)."""
+        n = a.ndim
+        return Scores(a, b.mT, tuple((axis,) for axis in range(n)))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """(…, t, s)."""
+        return (*self.q.shape[:-1], self.k.shape[-2])
+
+    def how(self) -> How:
+        """What `attend` takes beside q and k."""
+        mask = allowed(reduce(torch.logical_and, self.masks)) if self.masks else None
+        bias: Bias | None = None
+        for x in self.biases:
+            bias = as_bias(x) if bias is None else bias + as_bias(x)
+        cap, scale = self.outer, self.inner
+        if cap is not None:
+            scale = scale * cap
+        return How(mask=mask, bias=bias, scale=scale, softcap=cap, dropout=self.dropout)
+
+    def times(self, factor: Any) -> Scores:
+        """The scores times a number, or a tensor that is the same for all t and s."""
+        if isinstance(factor, Tensor) and factor.ndim:
+            factor = self.ordered(factor)
+            if factor.shape[-2:].numel() != 1:
+                raise Lost("scores are multiplied with a tensor that differs between keys")
+        elif isinstance(factor, Tensor):
+            factor = float(factor)
+        if self.masks:
+            raise Lost("scores are scaled after some were hidden")
+        biases = tuple(x * factor for x in self.biases)
+        if self.outer is None:
+            return replace(self, inner=self.inner * factor, biases=biases)
+        if isinstance(factor, Tensor):
+            raise Lost("scores are multiplied with a tensor after tanh")
+        return replace(self, outer=self.outer * factor, biases=biases)
+
+    def plus(self, other: Any, sign: float = 1.0) -> Scores:
+        """The scores and a bias."""
+        if len(self.biases) == MOST:
+            raise Lost(f"more than {MOST} tensors are added to scores")
+        added = self.ordered(torch.as_tensor(other, device=self.q.device))
+        added = added if sign == 1 else added * sign
+        added = added if added.is_floating_point() else added.to(self.q.dtype)
+        return replace(self, biases=(*self.biases, added))
+
+    def bounded(self) -> Scores:
+        """Tanh of the scores."""
+        if self.biases or self.masks or self.outer is not None:
+            raise Lost("tanh of scores to which something was added")
+        return replace(self, outer=1.0)
+
+    def hidden(self, where: Tensor, value: Any) -> Scores:
+        """The scores with those at ``where`` set to a low value."""
+        if isinstance(value, Tensor):
+            if not value.numel() or bool((value != value.flatten()[0]).any()):
+                raise Lost("some scores are replaced by different numbers")
+            value = value.flatten()[0]
+        if self.weights and float(value) == 0:  # where nothing may be attended
+            return self
+        if not float(value) <= HIDES:
+            raise Lost(f"some scores are replaced by {float(value)}")
+        return replace(self, masks=(*self.masks, ~self.ordered(where)))
+
+    def softmax(self, axis: int) -> Scores:
+        """The weights, over the keys; queries and keys change places where it is over t."""
+        if self.weights:
+            raise Lost("they pass through a second softmax")
+        n, held = len(self.sizes), self.layout[axis]
+        if held == (n - 1,):
+            return replace(self, weights=True)
+        if held != (n - 2,):
+            raise Lost("the softmax goes over another axis than the keys")
+        turn = {n - 1: n - 2, n - 2: n - 1}
+        return replace(
+            self, q=self.k, k=self.q, weights=True,
+            biases=tuple(x.mT for x in self.biases), masks=tuple(x.mT for x in self.masks),
+            layout=tuple(tuple(turn.get(i, i) for i in held) for held in self.layout),
+        )  # fmt: skip
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """A tensor that broadcasts to the one the model holds, as one that does to (…, t, s)."""
+        x = x.reshape((1,) * (len(self.layout) - x.ndim) + tuple(x.shape))
+        if x.ndim > len(self.layout):
+            raise Lost("scores are joined with a tensor of more axes")
+        sizes: list[int] = []
+        for size, held in zip(x.shape, self.layout):
+            sizes += [1] * len(held) if size == 1 else [self.sizes[i] for i in held]
+        if math.prod(sizes) != x.numel():
+            raise Lost("scores are repeated along an axis")
+        order = [i for held in self.layout for i in held]
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return x.reshape(sizes).permute(back)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Scores:
+        """With the leading axes of all its tensors changed."""
+        return replace(
+            self, q=change(self.q), k=change(self.k), biases=tuple(map(change, self.biases)),
+            masks=tuple(map(change, self.masks)),
+            inner=change(self.inner) if isinstance(self.inner, Tensor) else self.inner,
+        )  # fmt: skip
+
+    def permuted(self, order: list[int]) -> Scores:
+        """With the axes of the tensor in another order."""
+        return replace(self, layout=tuple(self.layout[i] for i in order))
+
+    def viewed(self, shape: tuple[int, ...]) -> Scores:
+        """With the tensor seen in another shape: leading axes may be split and joined."""
+        scores, held = self, [i for axes in self.layout for i in axes]
+        layout: list[tuple[int, ...]] = []
+        for size in reversed(shape):  # the axes that matter most are the last
+            mine: list[int] = []
+            left = size
+            while held and (left > 1 or (scores.sizes[held[-1]] == 1 and not mine)):
+                n = scores.sizes[held[-1]]
+                if n and left % n == 0:
+                    left //= n
+                    mine.insert(0, held.pop())
+                elif n % left == 0 and held[-1] < len(scores.sizes) - 2:
+                    scores, held, layout, mine = _split(scores, held, layout, mine, left)
+                else:
+                    raise Lost("queries or keys are split into several axes")
+            if left > 1:
+                raise Lost("scores are repeated along an axis")
+            if not mine and all(i < len(scores.sizes) - 2 for i in held):
+                scores, layout, mine = _widened(scores, layout, len(held))
+            layout.insert(0, tuple(mine))
+        if any(scores.sizes[i] != 1 for i in held):
+            raise Lost("a part of the scores is taken")
+        if held:  # axes of size 1 that the new shape does not show
+            layout[0] = (*held, *layout[0])
+        return replace(scores, layout=tuple(layout))
+
+    def operands(self, held: Layout) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], How]:
+        """With the leading axes in the order of ``held``: q, k, what shapes v alike, and how."""
+        order = [i for axes in held for i in axes]
+        lead = [self.sizes[i] for i in order]
+        n = len(self.sizes)
+        turned = self.changed(lambda x: x.permute(*order, n - 2, n - 1))
+        return turned.q, turned.k, lambda x: x.reshape(*lead, *x.shape[-2:]), turned.how()
+
+
+def _split(
+    scores: Scores, held: list[int], layout: list[tuple[int, ...]], mine: list[int], size: int
+) -> tuple[Scores, list[int], list[tuple[int, ...]], list[int]]:
+    """Split the leading axis ``held[-1]`` into the rest and one of ``size``."""
+    axis = held[-1]
+
+    def cut(x: Tensor) -> Tensor:
+        n = x.shape[axis]
+        return x.unflatten(axis, (1, 1) if n == 1 else (n // size, size))
+
+    def later(i: int) -> int:
+        return i + (i > axis)
+
+    moved = [tuple(map(later, axes)) for axes in layout]
+    return (
+        scores.changed(cut),
+        [*map(later, held[:-1]), axis, axis + 1],
+        moved,
+        [later(i) for i in mine],
+    )
+
+
+def _widened(
+    scores: Scores, layout: list[tuple[int, ...]], axis: int
+) -> tuple[Scores, list[tuple[int, ...]], list[int]]:
+    """Put a leading axis of size 1 before ``axis``: a batch of one."""
+    made = scores.changed(lambda x: x.unsqueeze(axis))
+    return made, [tuple(i + (i >= axis) for i in axes) for axes in layout], [axis]

@@ -1,0 +1,273 @@
+"""PyTorch's own attention that passes no `scaled_dot_product_attention`.
+
+`torch._native_multi_head_attention` and `torch._transformer_encoder_layer_fwd` are the operators of
+the fast paths in evaluation; `F.multi_head_attention_forward` writes the formula out where it is
+asked for weights. They keep q, k and v to themselves: the input and the weights say what they are.
+"""
+
+from __future__ import annotations
+
+from inspect import Signature, signature
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.biases import as_bias
+from intently.masks import Mask, allowed, padding
+from intently.observe.call import After, Call, How, Projected, operand
+from intently.observe.patches import Function, Target
+from intently.observe.sources.telling import tell
+from intently.observe.watch import current, inside, running
+
+
+def targets(model: nn.Module | None) -> list[Target]:
+    """The two operators, and the function that writes the formula out."""
+    return [
+        Target(torch, "_native_multi_head_attention", _wrap_operator(_attention_call)),
+        Target(torch, "_transformer_encoder_layer_fwd", _wrap_operator(_layer_call)),
+        Target(F, "multi_head_attention_forward", _wrap_formula, everywhere=True),
+    ]
+
+
+def _wrap_operator(read: Any) -> Any:
+    """What replaces an operator, whose arguments and output ``read`` turns into a call."""
+
+    def wrap(original: Function) -> Function:
+        def operator(*args: Any, **kwargs: Any) -> Any:
+            recorders = () if torch.compiler.is_compiling() else current()
+            result = original(*args, **kwargs)
+            if recorders:
+                block = getattr(running(), "self_attn", running())
+                module = block if isinstance(block, nn.Module) else None
+                tell(recorders, "native", module, lambda: read(module, result, *args, **kwargs))
+            return result
+
+        return operator
+
+    return wrap
+
+
+def _attention_call(
+    module: nn.Module | None,
+    result: tuple[Tensor, Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> Call:
+    real = _real(query)
+    rule = _operator_mask(mask, mask_type) if real is None else _nested_mask(real)
+    x, y = _padded(query), _padded(result[0])
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
+        return _cut(F.linear(_merged(mixed), proj_weight, proj_bias), real, rows)
+
+    q, k, v = _projected((x, _padded(key), _padded(value)), qkv_weight, qkv_bias, num_head)
+    return Call(q, k, v, After(y, finish), How(mask=rule), "native", module)
+
+
+def _layer_call(
+    module: nn.Module | None,
+    result: Tensor,
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Call:
+    real = _real(src)
+    rule = _operator_mask(mask, mask_type) if real is None else _nested_mask(real)
+    before, y = _padded(src), _padded(result)
+
+    def first(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def second(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    def forward(x: Tensor) -> Tensor:
+        wide = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(wide) if use_gelu else F.relu(wide), ffn_weight_2, ffn_bias_2)
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
+        mixed = F.linear(_merged(mixed), proj_weight, proj_bias)
+        x = before.index_select(-2, rows) + mixed
+        if norm_first:
+            return _cut(x + forward(second(x)), real, rows)
+        x = first(x)
+        return _cut(second(x + forward(x)), real, rows)
+
+    x = first(before) if norm_first else before
+    q, k, v = _projected((x, x, x), qkv_weight, qkv_bias, num_heads)
+    return Call(q, k, v, After(y, finish), How(mask=rule), "native", module)
+
+
+def _wrap_formula(original: Function) -> Function:
+    order = signature(original)
+
+    def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
+        recorders = () if torch.compiler.is_compiling() else current()
+        if not recorders:
+            return original(*args, **kwargs)
+        given = _arguments(order, args, kwargs)
+        if not given["need_weights"]:  # goes on to F.scaled_dot_product_attention
+            return original(*args, **kwargs)
+        with inside():
+            result = original(*args, **kwargs)
+        tell(recorders, "native", None, lambda: _formula_call(given, result[0]))
+        return result
+
+    return multi_head_attention_forward
+
+
+def _arguments(order: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    bound = order.bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
+    """The call that was written out, from the arguments of `multi_head_attention_forward`."""
+    h, bias = given["num_heads"], given["in_proj_bias"]
+    if given["use_separate_proj_weight"]:
+        weights = [given[f"{name}_proj_weight"] for name in "qkv"]
+    else:
+        weights = given["in_proj_weight"].chunk(3)
+    biases = (None, None, None) if bias is None else bias.chunk(3)
+    inputs = [_batch_first(given[name]) for name in ("query", "key", "value")]
+    dtype = _linear_dtype(inputs[0])
+    q, k, v = (
+        Projected(x.to(dtype), w.to(dtype), _cast(b, dtype), h)
+        for x, w, b in zip(inputs, weights, biases)
+    )
+    added = _added(given["attn_mask"], given["key_padding_mask"], h, q.x)
+    keys, values = _longer(k, given, "k"), _longer(v, given, "v")
+    more = keys.shape[-2] - inputs[1].shape[-2]
+    if more and given["static_k"] is None and added is not None:
+        added = F.pad(added, (0, more), value=0)
+    out_weight, out_bias = given["out_proj_weight"].to(dtype), _cast(given["out_proj_bias"], dtype)
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
+        return F.linear(_merged(mixed), out_weight, out_bias)
+
+    rule = bias_added = None
+    if added is not None and added.dtype is torch.bool:
+        rule = allowed(~added)
+    elif added is not None:
+        bias_added = as_bias(added)
+    how = How(mask=rule, bias=bias_added, dropout=given["dropout_p"] if given["training"] else 0.0)
+    return Call(q, keys, values, After(_batch_first(y), finish), how, "native")
+
+
+def _linear_dtype(x: Tensor) -> torch.dtype:
+    """In what a linear map of x is computed, autocast or not."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if x is None else x.to(dtype)
+
+
+def _longer(x: Projected, given: dict[str, Any], name: str) -> Projected | Tensor:
+    """Keys or values with what the module adds after the last of them."""
+    static, last = given[f"static_{name}"], given[f"bias_{name}"]
+    if static is None and last is None and not given["add_zero_attn"]:
+        return x
+    found = operand(x) if static is None else static.unflatten(0, (-1, x.heads))
+    if last is not None:
+        row = last.reshape(x.heads, 1, -1).expand(*found.shape[:-2], 1, -1)
+        found = torch.cat([found, row], -2)
+    return F.pad(found, (0, 0, 0, 1)) if given["add_zero_attn"] else found
+
+
+def _added(mask: Tensor | None, keys: Tensor | None, heads: int, x: Tensor) -> Tensor | None:
+    """Both masks of PyTorch, True means hidden or floats that are added, as one tensor."""
+    if mask is not None and mask.ndim == 3 and x.ndim == 3:
+        mask = mask.unflatten(0, (-1, heads))
+    if keys is not None and keys.ndim == 2:
+        keys = keys[:, None, None]
+    if mask is None or keys is None:
+        return keys if mask is None else mask
+    if mask.dtype is keys.dtype is torch.bool:
+        return mask | keys
+    return _as_floats(mask, x.dtype) + _as_floats(keys, x.dtype)
+
+
+def _as_floats(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    if hidden.dtype is not torch.bool:
+        return hidden
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, -torch.inf)
+
+
+def _operator_mask(mask: Tensor | None, kind: int | None) -> Mask | None:
+    """A mask of the operators: all but zero is hidden; kind 1 is padding (b, s)."""
+    if mask is None:
+        return None
+    if kind == 2 and torch.equal(mask, mask[:, :1].expand_as(mask)):
+        mask = mask[:, :1]  # PyTorch repeats masks for all heads
+    return allowed(mask[:, None, None] == 0 if kind == 1 else mask == 0)
+
+
+def _real(x: Tensor) -> Tensor | None:
+    """Which steps of a nested batch hold a token, (b, t); None where it is not nested."""
+    if not x.is_nested:
+        return None
+    lengths = torch.tensor([len(row) for row in x.unbind()], device=x.device)
+    return torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
+
+
+def _nested_mask(real: Tensor) -> Mask:
+    """What is no token of a nested batch neither attends nor is attended."""
+    return padding(real.sum(-1)) & allowed(real[:, None, :, None])
+
+
+def _cut(y: Tensor, real: Tensor | None, rows: Tensor) -> Tensor:
+    """Zeros in the rows (b, n, c) that a nested batch does not have."""
+    return y if real is None else y * real.index_select(-1, rows)[..., None]
+
+
+def _padded(x: Tensor) -> Tensor:
+    return x.to_padded_tensor(0.0) if x.is_nested else x
+
+
+def _projected(
+    inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor, heads: int
+) -> list[Projected]:
+    parts = zip(inputs, weight.chunk(3), bias.chunk(3))
+    return [Projected(x, w, b, heads) for x, w, b in parts]
+
+
+def _batch_first(x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if x.ndim == 3 else x
+
+
+def _merged(mixed: Tensor) -> Tensor:
+    """Heads (…, h, n, e) side by side, (…, n, h · e)."""
+    return mixed.transpose(-3, -2).flatten(-2)

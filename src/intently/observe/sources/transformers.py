@@ -1,0 +1,199 @@
+"""transformers: every attention that its models ask the attention interface for.
+
+A model asks `AttentionInterface.get_interface` at each call which function to run; what it gets
+here runs that very function, and says what went in and came out, and whose call it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from intently.biases import Bias, as_bias, relative_buckets
+from intently.masks import Geometry, Mask, allowed, causal, window
+from intently.observe.call import Call, How
+from intently.observe.patches import Function, Target
+from intently.observe.recognised import simplified
+from intently.observe.sources.telling import tell
+from intently.observe.watch import current, inside
+
+
+def targets(model: nn.Module | None) -> list[Target]:
+    """What hands out attention functions, where transformers is imported."""
+    theirs, masks = (
+        sys.modules.get(f"transformers.{n}") for n in ("modeling_utils", "masking_utils")
+    )
+    if theirs is None:
+        return []
+    found = [Target(theirs.AttentionInterface, "get_interface", _wrap)]
+    if hasattr(masks, "create_block_mask"):
+        found.append(Target(masks, "create_block_mask", _wrap_mask))
+    return found
+
+
+def _wrap_mask(original: Function) -> Function:
+    """FlexAttention's masks are made by compiled code, in which nothing attends."""
+
+    def create_block_mask(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not current():
+            return original(*args, **kwargs)
+        with inside():
+            return original(*args, **kwargs)
+
+    return create_block_mask
+
+
+def _wrap(original: Function) -> Function:
+    def get_interface(self: Any, attn_implementation: str, default: Function) -> Function:
+        function = original(self, attn_implementation, default)
+        if torch.compiler.is_compiling() or not current() or _is_ours(function):
+            return function
+        return _seen(function, str(attn_implementation))
+
+    return get_interface
+
+
+def _is_ours(function: Function) -> bool:
+    """Ours end in products that are seen themselves, with masks that were never written out."""
+    return str(getattr(function, "__module__", "")).startswith("intently.")
+
+
+def _seen(function: Function, name: str) -> Function:
+    """The function, whose calls are handed to whoever watches."""
+
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+        attention_mask: Any = None, *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        recorders = current()
+        if not recorders:
+            return function(module, query, key, value, attention_mask, *args, **kwargs)
+        with inside():
+            result = function(module, query, key, value, attention_mask, *args, **kwargs)
+        tell(
+            recorders, "transformers", module,
+            lambda: _call(name, module, query, key, value, attention_mask, kwargs, result[0]),
+        )  # fmt: skip
+        return result
+
+    return attention
+
+
+def _call(
+    name: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any,
+    kwargs: dict[str, Any], y: Tensor,
+) -> Call | str:  # fmt: skip
+    """The call of the function called ``name``, or why it cannot be kept."""
+    if name.startswith("paged|") or kwargs.get("cache") is not None:
+        return "continuous batching keeps keys in pages, of which a call sees only the new ones"
+    if "flash" in name and kwargs.get("cu_seq_lens_q") is not None:
+        return f"{name} runs sequences packed into one, told apart by cu_seq_lens"
+    if q.ndim != 4:
+        return f"queries of {q.ndim} axes, not (b, h, t, d)"
+    how = _how(name, module, q, k, mask, kwargs)
+    return Call(q, k, v, y.transpose(1, 2), how, "transformers", module)
+
+
+def _how(
+    name: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, kwargs: dict[str, Any]
+) -> How:
+    """What the function called ``name`` does with its arguments."""
+    rule, bias = _mask(name, module, q, k, mask, kwargs)
+    position = kwargs.get("position_bias")
+    if position is not None:
+        g = Geometry((*q.shape[:2],), q.shape[-2], k.shape[-2], q.device)
+        how = simplified(How(mask=rule, bias=bias), g)
+        rule, bias = how.mask, how.bias
+        added = _position_bias(module, position, g)
+        bias = added if bias is None else bias if added is None else added + bias
+    sinks = kwargs.get("s_aux")
+    return How(
+        mask=rule, bias=bias, scale=kwargs.get("scaling"), softcap=kwargs.get("softcap"),
+        sinks=None if sinks is None else sinks.reshape(-1), dropout=kwargs.get("dropout") or 0.0,
+    )  # fmt: skip
+
+
+def _mask(
+    name: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, kwargs: dict[str, Any]
+) -> tuple[Mask | None, Bias | None]:
+    """The mask of a call: a boolean tensor, floats that are added, FlexAttention's, or none.
+
+    Without one, all functions but the plain formula and FlexAttention see the past alone where the
+    module is causal: counted from the first key, by flash attention from the last.
+    """
+    flash = "flash" in name
+    t, s = q.shape[-2], k.shape[-2]
+    if isinstance(mask, Tensor):
+        mask = mask[..., :s] if mask.ndim == 4 else mask
+        if mask.is_floating_point():
+            return None, as_bias(mask)
+        mask = mask if mask.dtype is torch.bool else mask != 0
+        rule = allowed(mask[:, None, None] if mask.ndim == 2 else mask)
+    else:
+        rule = None if mask is None else _block_mask(mask, q, k)
+    if flash or (mask is None and name not in ("eager", "flex_attention")):
+        plain = kwargs.get("is_causal")
+        plain = getattr(module, "is_causal", True) if plain is None else plain
+        if plain and t > 1:
+            rule = _both(rule, causal(None if flash or t == s else 0))
+    width = kwargs.get("sliding_window")
+    if flash and width is not None:
+        rule = _both(rule, window(width - 1, s))
+    return rule, None
+
+
+def _both(rule: Mask | None, other: Mask) -> Mask:
+    return other if rule is None else rule & other
+
+
+_block_masks: WeakKeyDictionary[Any, Mask] = WeakKeyDictionary()
+
+
+def _block_mask(mask: Any, q: Tensor, k: Tensor) -> Mask:
+    """A mask of FlexAttention, written out once for all layers."""
+    known = _block_masks.get(mask)
+    if known is None:
+        from torch.nn.attention.flex_attention import create_mask
+
+        b, h = mask.kv_num_blocks.shape[:2]
+        dense = create_mask(mask.mask_mod, b, h, q.shape[-2], k.shape[-2], q.device)
+        known = _block_masks[mask] = allowed(dense)
+    return known
+
+
+_position_biases = WeakTensorKeyDictionary()
+
+
+def _position_bias(module: nn.Module, position: Tensor, g: Geometry) -> Bias | None:
+    """T5's position bias (1, h, t, s) as buckets of distances where it is equal to them.
+
+    The first layer computes it and all share it; None where it is zero.
+    """
+    if position in _position_biases:
+        return _position_biases[position]
+    found = _buckets(module, position, g)
+    if found is None:
+        found = as_bias(position.detach()) if bool(position.any()) else None
+    _position_biases[position] = found
+    return found
+
+
+def _buckets(module: nn.Module, position: Tensor, g: Geometry) -> Bias | None:
+    table = getattr(getattr(module, "relative_attention_bias", None), "weight", None)
+    if table is None or position.shape != (1, *g.lead[1:], g.t, g.s):
+        return None
+    found = relative_buckets(
+        table.detach(), bidirectional=not getattr(module, "is_decoder", False),
+        max_distance=getattr(module, "relative_attention_max_distance", 128),
+    )  # fmt: skip
+    cols = torch.arange(g.s, device=g.device)
+    for rows in torch.arange(g.t, device=g.device).split(max(1, 2**22 // max(1, g.s))):
+        tile = found.tile(g._replace(lead=g.lead[1:]), rows, cols, position.dtype)
+        if not torch.equal(tile, position[0].index_select(-2, rows).detach()):
+            return None
+    return found

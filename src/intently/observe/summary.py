@@ -1,0 +1,207 @@
+"""`Summary`: what every head of a recording does, one row for each."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, MissingLibraryError, build
+from intently.matrix import LazyMatrix
+from intently.matrix.patterns import measure
+
+Row: TypeAlias = dict[str, Any]
+Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
+
+PLACE = ("layer", "item", "head", "queries")
+STATISTICS = (
+    *("entropy", "confidence", "sink", "self", "previous", "duplicate", "induction"),
+    *("distance", "divergence"),
+)
+SHOWN = 48
+"""Rows that a repr shows; printing shows all."""
+
+
+class Summary:
+    """A tidy table: one row for each head, one column for each statistic.
+
+    Columns are ``layer``, ``head`` (and ``item``, where batch items are apart), ``queries``, how
+    many were counted, and the statistics that `intently.matrix.patterns.measure` defines. A
+    statistic that a head does not have (no tokens known, no query that counts) is NaN.
+
+    >>> import torch
+    >>> from intently.matrix import Dense
+    >>> A = Dense(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]]))
+    >>> table = Summary.of([("layers.0", A, None)])
+    >>> print(table)
+    layer     head  queries  entropy  confidence   sink   self  previous  distance  divergence
+    layers.0     0        2    0.347       0.750  0.750  0.750     0.500     0.250       0.072
+    layers.0     1        2    0.000       1.000  1.000  0.500     1.000     0.500       0.144
+    >>> table.sort("entropy")["head"]
+    [1, 0]
+    >>> len(table.filter(lambda row: row["previous"] > 0.9))
+    1
+    """
+
+    def __init__(self, rows: Iterable[Row], columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self.rows = tuple(rows)
+
+    @classmethod
+    def of(cls, sources: Iterable[Source], *, per_item: bool = False) -> Summary:
+        """Measure every head of (name, matrix, tokens or None), each matrix read once.
+
+        A statistic is the mean over all queries of all items that count, whatever batch they came
+        in; with ``per_item`` each item has rows of its own. Rows of padding (queries that may
+        attend to nothing and, where tokens are known, tokens that no query may see) never count.
+
+        Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of another
+        shape.
+        """
+        rows = [row for source in sources for row in _rows(*source, per_item)]
+        found = {name for row in rows for name in row}
+        place = tuple(name for name in PLACE if name != "item" or per_item)
+        return cls(
+            ({name: row.get(name, math.nan) for name in (*place, *STATISTICS) if name in found}
+             for row in rows),
+            (*place, *(name for name in STATISTICS if name in found)),
+        )  # fmt: skip
+
+    def sort(self, by: str, *, reverse: bool = False) -> Summary:
+        """Return the rows ordered by a column, smallest first; NaN comes last either way.
+
+        Numbers in names count as numbers: ``layers.2`` stands before ``layers.10``. Raises
+        `ArgumentError` for an unknown column.
+        """
+        self._check(by)
+        known = [row for row in self if not _is_missing(row[by])]
+        known.sort(key=lambda row: _natural(row[by]), reverse=reverse)
+        return Summary([*known, *(row for row in self if _is_missing(row[by]))], self.columns)
+
+    def filter(self, condition: Callable[[Row], bool] | None = None, /, **columns: Any) -> Summary:
+        """Return the rows for which ``condition(row)`` holds and ``columns`` have these values.
+
+        Names are patterns: ``filter(layer="encoder.*", head=3)``. No comparison holds for NaN,
+        where a head has no such statistic. Raises `ArgumentError` for an unknown column.
+        """
+        for name in columns:
+            self._check(name)
+        kept = (row for row in self if all(_is(row[n], want) for n, want in columns.items()))
+        return Summary([row for row in kept if condition is None or condition(row)],
+                       self.columns)  # fmt: skip
+
+    def csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as UTF-8 text separated by commas, a header first, NaN as nothing."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            for row in self:
+                writer.writerow(
+                    {n: "" if _is_missing(value) else value for n, value in row.items()}
+                )
+
+    def pandas(self) -> Any:
+        """Return the table as a pandas DataFrame.
+
+        Raises `MissingLibraryError`, an ImportError, where pandas is not installed.
+        """
+        try:
+            import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+        except ImportError:
+            raise build(
+                MissingLibraryError, "pandas", "pandas, which makes data frames",
+                "an environment without it", fix="pip install pandas, or write .csv(path)",
+            ) from None  # fmt: skip
+        return pandas.DataFrame(list(self), columns=list(self.columns))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (dict(row) for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, column: str) -> list[Any]:
+        """Return the values of a column."""
+        self._check(column)
+        return [row[column] for row in self.rows]
+
+    def __str__(self) -> str:
+        return _aligned(self.columns, self.rows)
+
+    def __repr__(self) -> str:
+        left = len(self) - SHOWN
+        if left <= 0:
+            return str(self)
+        return f"{_aligned(self.columns, self.rows[:SHOWN])}\n… {left} rows more: print(table)"
+
+    def _check(self, column: str) -> None:
+        if column not in self.columns:
+            raise build(ArgumentError, "column", f"one of {', '.join(self.columns)}", repr(column))
+
+
+def _rows(
+    name: str, matrix: LazyMatrix, ids: Tensor | Sequence[int] | None, per_item: bool
+) -> Iterator[Row]:
+    if not isinstance(matrix, LazyMatrix):
+        raise build(
+            KindError, "matrix", "a lazy matrix", type(matrix).__name__,
+            fix="wrap dense weights: it.Dense(weights)",
+        )  # fmt: skip
+    h = matrix.shape[-3] if matrix.ndim > 2 else 1
+    sums = {}
+    for statistic, average in measure(matrix, ids).items():
+        pair = [x.reshape(-1, h) for x in (average.total, average.count)]
+        if not per_item:
+            pair = [x.sum(0, keepdim=True) for x in pair]
+        sums[statistic] = [x.tolist() for x in pair]
+    for item, queries in enumerate(sums["entropy"][1]):
+        for head in range(h):
+            row: Row = {"layer": name, "item": item, "head": head, "queries": int(queries[head])}
+            for statistic, (total, count) in sums.items():
+                n = count[item][head]
+                row[statistic] = total[item][head] / n if n else math.nan
+            yield row
+
+
+def _is(value: Any, want: Any) -> bool:
+    if isinstance(value, str) and isinstance(want, str):
+        return value == want or fnmatchcase(value, want)
+    return value == want
+
+
+def _is_missing(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _natural(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    parts = re.split(r"(\d+)", value)
+    return [int(part) if n % 2 else part for n, part in enumerate(parts)]
+
+
+def _aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    cells = [list(columns), *([_written(row[name]) for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if name == "layer" else cell.rjust(width)
+            for name, cell, width in zip(columns, line, widths)
+        )
+        for line in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _written(value: Any) -> str:
+    if _is_missing(value):
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))

@@ -1,0 +1,515 @@
+"""Every statistic of heads against its definition on the dense weights, entry by entry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import intently as it
+from intently.errors import ArgumentError, IntentlyError, KindError
+from intently.kernels.streamed import Block
+from intently.matrix import patterns
+from intently.matrix.lazy import LazyMatrix
+from intently.matrix.patterns.heads import blocks_of_heads
+
+from .formula import families, random
+
+B, H, T, S = 2, 3, 5, 7
+IDS = torch.tensor([[1, 2, 1, 1, 2, 3, 2], [9, 9, 9, 4, 5, 9, 4]])
+SMALL = 60
+"""Weights in a block, so that all matrices are read in several."""
+
+
+@pytest.fixture(params=[2**20, SMALL], ids=["whole", "in pieces"], autouse=True)
+def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 4 * request.param)
+    monkeypatch.setattr("intently.matrix.patterns.measured.SIZE", request.param)
+
+
+def matrices() -> dict[str, LazyMatrix]:
+    q, k = (random(B, H, n, 4, dtype=torch.float64, seed=n) for n in (T, S))
+    rules = families(B, H, T, S)
+    found: dict[str, LazyMatrix] = {
+        name: it.attend(q, k, mask=rule, scale=1.5) for name, (rule, _) in rules.items()
+    }
+    A = found["allowed"]
+    return found | {
+        "sinks, softcap": it.attend(q, k, sinks=random(H).double(), softcap=2.0),
+        "grouped": it.attend(q.repeat(1, 2, 1, 1), k, mask=it.causal()),
+        "shared keys": it.attend(q, k[:1], mask=rules["causal"][0]),
+        "shared queries": it.attend(q[:1], k, mask=it.padding(torch.tensor([7, 3]))),
+        "dense": it.Dense(A.dense()),
+        "stacked": it.stack_rows(
+            [it.attend(q[..., :2, :], k[..., :4, :]), it.attend(q[..., 2:, :], k)]
+        ),
+        "mean of heads": A.mean_heads(),
+        "heads of one item": A[1],
+        "one head": A[1, 1],
+        "transposed": it.attend(k, q).mT,
+        "empty rows": it.attend(q, k, mask=it.causal(-3)),
+    }
+
+
+NAMES = sorted(matrices())
+
+
+def entropy(w: Tensor) -> Tensor:
+    return -(w * w.clamp_min(1e-300).log()).sum(-1)
+
+
+def by_definition(A: LazyMatrix, ids: Tensor | None) -> dict[str, Tensor]:
+    """Means (…,) over queries of the weights of A, one entry after the other."""
+    w = A.dense()
+    *lead, t, s = w.shape
+    heads = w.reshape(-1, lead[-1] if lead else 1, t, s)
+    tokens = None if ids is None else ids.expand(len(heads), s)
+    names = ["entropy", "confidence", "sink", "self", "previous", "distance", "divergence"]
+    names += ["duplicate", "induction"] if ids is not None else []
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for b, item in enumerate(heads):
+        first = next((j for j in range(s) if item[:, :, j].any()), s - 1)
+        for head in item:
+            means: dict[str, list[float]] = {name: [] for name in names}
+            for i, row in enumerate(head):
+                if not row.any():
+                    continue
+                p = s - t + i
+                means["entropy"].append(float(entropy(row)))
+                means["confidence"].append(float(row.max()))
+                means["sink"].append(float(row[first]))
+                means["distance"].append(sum(float(row[j]) * abs(p - j) for j in range(s)))
+                mean = item[:, i].mean(0)
+                means["divergence"].append(
+                    sum(float(x) * math.log(x / m) for x, m in zip(row, mean) if x > 0)
+                )
+                if p >= 0:
+                    means["self"].append(float(row[p]))
+                if p >= 1:
+                    means["previous"].append(float(row[p - 1]))
+                if tokens is not None:
+                    own = tokens[b, p]
+                    same = [j for j in range(p) if tokens[b, j] == own]
+                    if same:
+                        means["duplicate"].append(sum(float(row[j]) for j in same))
+                        means["induction"].append(sum(float(row[j + 1]) for j in same))
+            for name in names:
+                x = means[name]
+                found[name].append(sum(x) / len(x) if x else math.nan)
+    if heads.shape[1] == 1:
+        found.pop("divergence")
+    return {n: torch.tensor(x, dtype=torch.float64).reshape(lead) for n, x in found.items()}
+
+
+def agree(
+    found: dict[str, patterns.Average], expected: dict[str, Tensor], tolerance: float
+) -> None:
+    assert found.keys() == expected.keys()
+    for name, average in found.items():
+        torch.testing.assert_close(
+            average.value(), expected[name].to(average.total.dtype), atol=tolerance,
+            rtol=tolerance, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("tokens", ["none", "shared", "by item"])
+@pytest.mark.parametrize("name", NAMES)
+def test_measured_in_one_pass(name: str, tokens: str) -> None:
+    A = matrices()[name]
+    ids = {"none": None, "shared": IDS[0], "by item": IDS if A.ndim > 3 else IDS[1]}
+    counted = A._viewers().expand(*A.shape[:-2], S)[..., S - A.shape[-2] :] > 0
+    expected = A
+    if tokens != "none":
+        expected = it.Dense(A.dense() * counted[..., None])
+    agree(patterns.measure(A, ids[tokens]), by_definition(expected, ids[tokens]), 1e-12)
+
+
+def test_queries_that_count() -> None:
+    """Item 1 has five keys of padding; rows of padding attend to the others all the same."""
+    x = random(B, H, S, 4, dtype=torch.float64)
+    A = it.attend(x, x, mask=it.padding(torch.tensor([7, 2])))
+    assert patterns.measure(A)["entropy"].count.tolist() == [[7] * H] * B
+    found = patterns.measure(A, IDS)
+    assert found["entropy"].count.tolist() == [[7] * H, [2] * H]
+    assert found["previous"].count.tolist() == [[6] * H, [1] * H]
+    assert found["induction"].count.tolist() == [[4] * H, [1] * H]
+    alone = patterns.measure(A[1:, :, :, :][..., :, :], IDS[1:])["entropy"].value()
+    torch.testing.assert_close(found["entropy"].value()[1:], alone)
+    dense = A.dense()[1, :, :2]
+    torch.testing.assert_close(found["entropy"].value()[1], entropy(dense).mean(-1))
+    torch.testing.assert_close(found["sink"].value()[1], dense[..., 0].mean(-1))
+
+
+def test_padding_on_the_left_has_its_sink_at_the_first_word() -> None:
+    x = random(B, H, S, 4, dtype=torch.float64)
+    real = torch.arange(S) >= torch.tensor([[0], [3]])
+    A = it.attend(x, x, mask=it.causal() & it.allowed(real[:, None, None]))
+    w, found = A.dense(), patterns.measure(A)
+    assert found["sink"].count.tolist() == [[7] * H, [4] * H]
+    torch.testing.assert_close(found["sink"].value()[1], w[1, :, 3:, 3].mean(-1))
+    torch.testing.assert_close(found["sink"].value()[0], w[0, :, :, 0].mean(-1))
+
+
+def test_by_hand() -> None:
+    w = torch.tensor([[[1.0, 0, 0], [0.75, 0.25, 0], [0.125, 0.5, 0.375]]])
+    found = {n: float(a.value()) for n, a in patterns.measure(it.Dense(w), [4, 9, 4]).items()}
+    assert found["previous"] == (0.75 + 0.5) / 2
+    assert found["self"] == pytest.approx((1 + 0.25 + 0.375) / 3)
+    assert found["duplicate"] == 0.125 and found["induction"] == 0.5
+    assert found["sink"] == 1.875 / 3 and found["confidence"] == (1 + 0.75 + 0.5) / 3
+    assert found["distance"] == (0 + 0.75 + 0.25 + 0.5) / 3
+
+
+def test_the_mean_of_divergence_is_the_divergence_of_the_layer() -> None:
+    """Lin 1991, equation 5.1, with equal shares."""
+    A = matrices()["causal"]
+    w = A.dense()
+    expected = (entropy(w.mean(1)) - entropy(w).mean(1)).mean(-1)
+    torch.testing.assert_close(patterns.measure(A)["divergence"].value().mean(-1), expected)
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (2, 2, 3)], ids=str)
+@pytest.mark.parametrize("mask", [None, it.causal(), it.window(20, 9)], ids=str)
+def test_long_matrices_of_any_lead(lead: tuple[int, ...], mask: it.Mask | None) -> None:
+    q, k = (random(*lead, 300, 4, seed=n, dtype=torch.float32) for n in (1, 2))
+    A = it.attend(q, k, mask=mask, scale=1.0)
+    ids = torch.randint(0, 40, (*lead[:-1], 300))
+    whole = patterns.measure(it.Dense(A.dense().double()), ids)
+    agree(patterns.measure(A, ids), {n: a.value() for n, a in whole.items()}, 2e-5)
+
+
+def test_heads_are_never_parted_and_blocks_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = random(2, 6, 700, 4, dtype=torch.float32)
+    for mask in (None, it.causal(), it.window(30, 0), it.padding(torch.tensor([700, 200]))):
+        A = it.attend(q, q, mask=mask)
+        found = list(blocks_of_heads(A, 40_000))
+        assert all(len(range(6)[b.lead[-1]]) == 6 for b in found)
+        assert max(b.weights.numel() for b in found) <= 40_000
+        seen = torch.zeros(A.shape)
+        for b in found:
+            seen[(*b.lead, b.rows, b.cols)] += b.weights
+        torch.testing.assert_close(seen, A.dense())
+
+    def refused(*_: Any) -> Tensor:
+        raise AssertionError("all of it was asked for")
+
+    monkeypatch.setattr(LazyMatrix, "dense", refused)
+    patterns.measure(it.attend(q, q), torch.arange(700))
+
+
+def test_empty_blocks_are_not_computed() -> None:
+    q = random(1, 2, 1024, 4)
+    found = blocks_of_heads(it.attend(q, q, mask=it.causal()), 2**16)
+    share = sum(b.weights.numel() for b in found) / (2 * 1024**2)
+    assert share < 0.65
+
+
+def test_nothing_to_measure() -> None:
+    for shape in ((2, 0, 4), (2, 4, 0)):
+        q, k = torch.ones(shape[0], shape[1], 3), torch.ones(shape[0], shape[2], 3)
+        found = patterns.measure(it.attend(q, k))
+        assert found["entropy"].count.tolist() == [0, 0]
+        assert found["sink"].value().isnan().all()
+    more_queries = patterns.measure(it.Dense(torch.eye(4, 2)[None]))
+    assert more_queries["entropy"].count.item() == 2 and more_queries["self"].count.item() == 0
+
+
+def test_gradients_and_half_types() -> None:
+    q = random(2, 9, 4).requires_grad_()
+    found = patterns.measure(it.attend(q, q))
+    assert not found["entropy"].total.requires_grad
+    half = it.attend(q.bfloat16(), q.bfloat16())
+    exact = by_definition(it.attend(q.detach().double(), q.detach().double()), None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert patterns.measure(half)["entropy"].total.dtype is torch.float32
+        agree(patterns.measure(half), exact, 0.03)
+
+
+def test_a_matrix_that_changed_is_refused() -> None:
+    q = random(2, 9, 4)
+    A = it.attend(q, q)
+    q += 1
+    with pytest.raises(it.errors.StaleError, match="changed in place"):
+        patterns.measure(A)
+
+
+# --- kinds of heads as masks --------------------------------------------------------------------
+
+
+def test_masks_of_kinds() -> None:
+    ids = torch.tensor([5, 7, 5, 5, 7])
+    allow = {name: getattr(patterns, name)(ids) for name in ("duplicate", "induction")}
+    for i in range(5):
+        for j in range(5):
+            same = j < i and ids[j] == ids[i]
+            follows = 1 <= j <= i and ids[j - 1] == ids[i]
+            grids = {n: m.draw(5).split("\n")[i].split(" ")[j] == "█" for n, m in allow.items()}
+            assert grids == {"duplicate": bool(same), "induction": bool(follows)}
+    last = patterns.induction(ids, 2).draw(2, 5).split("\n")
+    assert last == patterns.induction(ids).draw(5).split("\n")[3:]
+
+
+def test_tokens_of_items_and_any_numbers() -> None:
+    ids = torch.tensor([[-5, 2**40, -5], [0, 0, 0]])
+    g = it.masks.Geometry((2, 4), 3, 3, torch.device("cpu"))
+    found = patterns.induction(ids).dense(g)
+    assert found.shape == (2, 1, 3, 3)
+    assert found[0, 0].tolist() == [[False] * 3, [False] * 3, [False, True, False]]
+    assert found[1, 0].tolist() == [[False] * 3, [False, True, False], [False, True, True]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mass_on_a_mask(name: str) -> None:
+    A = matrices()[name]
+    t = A.shape[-2]
+    ids = IDS if A.ndim > 3 else IDS[0]
+    for mask in (patterns.previous(), patterns.induction(ids, t), it.window(2, 1)):
+        g = it.masks.Geometry(tuple(A.shape[:-2]), t, S, torch.device("cpu"))
+        torch.testing.assert_close(patterns.mass_on(A, mask), (A.dense() * mask.dense(g)).sum(-1))
+
+
+def test_mass_can_be_trained_on() -> None:
+    q = random(4, 3).requires_grad_()
+    found = patterns.mass_on(it.attend(q, q), patterns.previous())
+    assert torch.autograd.grad(found.sum(), q)[0].abs().sum() > 0
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if matrices()[name].ndim > 2])
+def test_jensen_shannon(name: str) -> None:
+    A = matrices()[name]
+    w = A.dense()
+    h = w.shape[-3]
+    found = patterns.jensen_shannon(A)
+    assert found.shape == (*w.shape[:-3], h, h)
+    for a in range(h):
+        for b in range(h):
+            p, q = w[..., a, :, :], w[..., b, :, :]
+            apart = entropy((p + q) / 2) - entropy(p) / 2 - entropy(q) / 2
+            both = (p.sum(-1) > 0) & (q.sum(-1) > 0)
+            mean = (apart * both).sum(-1) / both.sum(-1)
+            torch.testing.assert_close(
+                found[..., a, b], mean.clamp_min(0), atol=1e-12, rtol=1e-12, equal_nan=True
+            )
+
+
+def test_heads_that_share_no_key_and_heads_that_are_one() -> None:
+    w = torch.tensor([[[0.5, 0.5, 0, 0]], [[0.5, 0.5, 0, 0]], [[0, 0, 0.25, 0.75]]])
+    found = patterns.jensen_shannon(it.Dense(w))
+    assert found[0, 1] == 0 and found.diagonal().tolist() == [0, 0, 0]
+    torch.testing.assert_close(found[:2, 2], torch.full((2,), math.log(2)))
+
+
+def test_heads_that_are_one_are_never_less_than_alike() -> None:
+    w = torch.rand(20, 1, 200, 50).softmax(-1).expand(20, 3, 200, 50)
+    found = patterns.jensen_shannon(it.Dense(w))
+    assert found.min() >= 0 and found.max() < 1e-6
+
+
+def test_queries_that_one_head_hides_are_not_compared() -> None:
+    x = random(2, 4, 3)
+    allow = torch.ones(2, 4, 4, dtype=torch.bool)
+    allow[0, 1] = False
+    found = patterns.jensen_shannon(it.attend(x, x, mask=allow))
+    kept = patterns.jensen_shannon(it.Dense(it.attend(x, x).dense()[:, [0, 2, 3]]))
+    torch.testing.assert_close(found[0, 1], kept[0, 1])
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+def test_links() -> None:
+    A = it.Dense(torch.tensor([[0.2, 0.8], [0.0, 0.0], [0.6, 0.4]]))
+    assert patterns.links(A) == {(1, 0), (0, 2)}
+
+
+# --- weights times what they carry --------------------------------------------------------------
+
+
+def value_norms(v: Tensor, out: Tensor | None, h: int) -> Tensor:
+    v = v.repeat_interleave(h // v.shape[-3], -3)
+    return (v if out is None else v @ out).norm(dim=-1)
+
+
+WEIGHTED: dict[str, Callable[[it.Attention, Tensor, Tensor, Tensor], tuple[LazyMatrix, Tensor]]] = {
+    "value norms": lambda A, v, dy, out: (
+        patterns.by_value_norm(A, v),
+        A.dense() * value_norms(v, None, A.shape[-3])[..., None, :],
+    ),
+    "mapped value norms": lambda A, v, dy, out: (
+        patterns.by_value_norm(A, v, out),
+        A.dense() * value_norms(v, out, A.shape[-3])[..., None, :],
+    ),
+    "gradient": lambda A, v, dy, out: (patterns.by_gradient(A, v, dy), gradient_of(A, v, dy)),
+    "positive": lambda A, v, dy, out: (
+        patterns.by_gradient(A, v, dy).positive(),
+        gradient_of(A, v, dy).clamp_min(0),
+    ),
+}
+
+
+def gradient_of(A: it.Attention, v: Tensor, dy: Tensor) -> Tensor:
+    """What autograd gives for the weights, times the weights."""
+    w = A.dense().requires_grad_()
+    loss = ((w @ v.repeat_interleave(A.shape[-3] // v.shape[-3], -3)) * dy).sum()
+    return (w * torch.autograd.grad(loss, w)[0]).detach()
+
+
+@pytest.fixture(params=[1, 2, 4], ids=lambda g: f"g={g}")
+def carried(
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[it.Attention, Tensor, Tensor, Tensor]]:
+    q, k, v = (
+        random(B, n, m, 3, dtype=torch.float64, seed=i)
+        for i, (n, m) in enumerate([(4, T), (request.param, S), (request.param, S)])
+    )
+    A = it.attend(q, k, mask=it.causal() & it.padding(torch.tensor([7, 5])))
+    yield A, v, random(B, 4, T, 3, dtype=torch.float64, seed=9), random(4, 3, 8).double()
+
+
+@pytest.mark.parametrize("what", WEIGHTED)
+def test_weighted(what: str, carried: tuple[it.Attention, Tensor, Tensor, Tensor]) -> None:
+    found, expected = WEIGHTED[what](*carried)
+
+    def same(a: Tensor, b: Tensor) -> None:
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+    same(found.dense(), expected)
+    same(found[..., [4, 0], 2:5], expected[..., [4, 0], 2:5])
+    same(found[1, 2].dense(), expected[1, 2])
+    same(found[:, [3, 1]].dense(), expected[:, [3, 1]])
+    u = random(B, 4, S, 2, dtype=torch.float64)
+    same(found @ u, expected @ u)
+    same(found.mT @ random(B, 4, T, 2, dtype=torch.float64),
+         expected.mT @ random(B, 4, T, 2, dtype=torch.float64))  # fmt: skip
+    same(found.received(), expected.sum(-2))
+    same(found.mean_heads().dense(), expected.mean(1))
+    same(found.to("cpu").dense(), expected)
+    same(found.top(2)[0][expected.amax(-1) > 0], expected.topk(2)[0][expected.amax(-1) > 0])
+
+
+def test_relevance_of_chefer() -> None:
+    """R ← R + Ā R, from R = I: their equation 6, by rollout and by hand."""
+    layers, R = [], torch.eye(S, dtype=torch.float64).expand(B, S, S)
+    for n in range(3):
+        q, k, v, dy = (random(B, H, S, 4, dtype=torch.float64, seed=4 * n + i) for i in range(4))
+        A = it.attend(q, k)
+        layers.append(patterns.by_gradient(A, v, dy).positive())
+        R = R + gradient_of(A, v, dy).clamp_min(0).mean(1) @ R
+    torch.testing.assert_close(it.rollout(layers) * 2**3, R)
+
+
+def test_gradient_of_a_long_sequence_is_never_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, v, dy = (random(2, 900, 4, seed=i, dtype=torch.float32) for i in range(3))
+    largest = 0
+    whole = it.Attention._blocks
+
+    def watched(self: it.Attention) -> Iterator[Block]:
+        nonlocal largest
+        for block in whole(self):
+            largest = max(largest, block.weights.numel())
+            yield block
+
+    monkeypatch.setattr(it.Attention, "_blocks", watched)
+    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 50_000)
+    found = patterns.by_gradient(it.attend(q, q, mask=it.causal()), v, dy)
+    received = found.received()
+    assert 0 < largest <= 50_000
+    torch.testing.assert_close(received, found.dense().sum(-2), atol=1e-4, rtol=1e-4)
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+A3 = it.Dense(torch.ones(2, 3, 4) / 4)
+V = torch.ones(2, 4, 5)
+CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
+    (
+        lambda: patterns.measure(A3, [1, 2, 3]), ArgumentError,
+        "ids: expected shape (s,) = (4,); got shape (3,).",
+    ),
+    (
+        lambda: patterns.measure(it.Dense(torch.ones(2, 2, 3, 4)), torch.ones(3, 4).long()),
+        ArgumentError, "ids: expected shape (s,) = (4,) or (2, 4); got shape (3, 4).",
+    ),
+    (
+        lambda: patterns.measure(A3, [0.5] * 4), KindError,  # type: ignore[list-item]
+        "ids: expected integers; got dtype torch.float32.",
+    ),
+    (
+        lambda: patterns.measure(A3.mT, [1, 2, 3]), ArgumentError,
+        "ids: expected None where t=4 > s=3; got shape (3,). Patterns of tokens are those of "
+        "self-attention.",
+    ),
+    (
+        lambda: patterns.duplicate(torch.zeros(0).long()), ArgumentError,
+        "ids: expected at least one token, (s,) or (b, s); got shape (0,).",
+    ),
+    (
+        lambda: patterns.induction([1, 2], 3), ArgumentError,
+        "ids: expected a token for each key, and so at least t=3; got shape (2,). "
+        "Cross-attention has other tokens on its two sides.",
+    ),
+    (
+        lambda: patterns.mass_on(A3, [0, 1]), KindError,  # type: ignore[arg-type]
+        "mask: expected a mask such as patterns.previous(); got list. Wrap a boolean tensor: "
+        "it.allowed(tensor); for positions write A.mass(keys).",
+    ),
+    (
+        lambda: patterns.mass_on(A3, patterns.duplicate([1, 2, 3])), ArgumentError,
+        "key_ids: expected shape (…, s=4); got shape (3,). Give one id per step, and key_ids of "
+        "their own where t and s differ.",
+    ),
+    (
+        lambda: patterns.jensen_shannon(A3[0]), ArgumentError,
+        "jensen_shannon: expected a matrix (…, h, t, s); got shape (3, 4). It has no axis of "
+        "heads.",
+    ),
+    (
+        lambda: patterns.links(A3), ArgumentError,
+        "matrix: expected one head of one sentence, (t, s); got shape (2, 3, 4). Choose one, "
+        "A[0, 3], or average: A[0].mean_heads().",
+    ),
+    (
+        lambda: patterns.by_value_norm(A3, V, torch.ones(2, 4, 8)), ArgumentError,
+        "out: expected shape (h=2, e=5, c); got shape (2, 4, 8). Each head has its own rows of "
+        "the output map. For nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e)).",
+    ),
+    (
+        lambda: patterns.by_value_norm(A3, V[:, :3]), ArgumentError,
+        "v: expected shape (…, s=4, e); got shape (2, 3, 5). V holds one row for each key.",
+    ),
+    (
+        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 4)), ArgumentError,
+        "dy: expected the shape of A @ v, (2, 3, 5); got shape (2, 3, 4). It is the gradient of "
+        "the loss to A @ v.",
+    ),
+    (
+        lambda: patterns.by_gradient(A3, V, None), KindError,  # type: ignore[arg-type]
+        "dy: expected a tensor like v, torch.float32 on cpu; got NoneType.",
+    ),
+    (
+        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 5).double()), KindError,
+        "dy: expected a tensor like v, torch.float32 on cpu; got torch.float64 on cpu.",
+    ),
+    (
+        lambda: patterns.by_value_norm(it.Dense(torch.ones(1, 3, 2, 4)), torch.ones(1, 2, 4, 5)),
+        ArgumentError,
+        "v: expected g heads, h=3 a multiple of g; got shape (1, 2, 4, 5). Heads are axis −3.",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize(
+    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
+)
+def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == text

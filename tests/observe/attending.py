@@ -1,0 +1,77 @@
+"""Small models that attend, for the tests of watching."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class SelfAttention(nn.Module):
+    """Heads of one fused projection, so that q, k and v share a storage; x (b, t, c)."""
+
+    def __init__(self, width: int = 32, heads: int = 4, **options: object) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.heads, self.options = heads, {"is_causal": True, **options}
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.merge(F.scaled_dot_product_attention(*self.split(x), **self.options))
+
+    def merge(self, y: Tensor) -> Tensor:
+        return self.out(y.transpose(1, 2).flatten(2))
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The plain formula."""
+        q, k, _ = self.split(x)
+        t = q.shape[-2]
+        z = q @ k.mT / q.shape[-1] ** 0.5
+        mask = self.options.get("attn_mask")
+        if self.options["is_causal"]:
+            mask = torch.ones(t, t, dtype=torch.bool).tril()
+        if isinstance(mask, Tensor):
+            z = z.masked_fill(~mask, -torch.inf) if mask.dtype is torch.bool else z + mask
+        return z.softmax(-1)
+
+
+class FromImport(SelfAttention):
+    """Calls the name that this file imported."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.merge(scaled_dot_product_attention(*self.split(x), is_causal=True))
+
+
+class HoldsFunction(SelfAttention):
+    """Calls the function that its class holds, and another that it holds itself."""
+
+    static = staticmethod(F.scaled_dot_product_attention)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = F.scaled_dot_product_attention
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.static(*self.split(x), is_causal=True)
+        return self.merge(y + self.own(*self.split(x), is_causal=True))
+
+
+class Stack(nn.Module):
+    """Layers with a residual."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def stack(count: int = 3) -> Stack:
+    return Stack(*[SelfAttention() for _ in range(count)])

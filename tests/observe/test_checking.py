@@ -1,0 +1,124 @@
+"""Weights are believed only where they give what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import intently as it
+from intently.observe.call import After, Call, How
+from intently.observe.checking import check, sample
+from intently.observe.sources import functional
+
+from .attending import SelfAttention, Stack, stack
+
+
+def call(dtype: torch.dtype = torch.float32, **how: object) -> Call:
+    q, k = torch.randn(2, 4, 9, 8, dtype=dtype), torch.randn(2, 2, 9, 8, dtype=dtype)
+    v = torch.randn(2, 2, 9, 8, dtype=dtype)
+    given = How(**how)  # type: ignore[arg-type]
+    y = it.attention(q, k, v, mask=given.mask, scale=given.scale, softcap=given.softcap)
+    return Call(q, k, v, y, given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_what_is_right_is_verified(dtype: torch.dtype) -> None:
+    own = call(dtype, mask=it.causal())
+    assert check(own, it.attend(own.q, own.k, mask=it.causal()), 3).verified
+
+
+WRONG: dict[str, Callable[[Tensor, Tensor], it.Attention]] = {
+    "scale": lambda q, k: it.attend(q, k, mask=it.causal(), scale=0.36),
+    "mask": lambda q, k: it.attend(q, k),
+    "offset": lambda q, k: it.attend(q, k, mask=it.causal(1)),
+    "softcap": lambda q, k: it.attend(q, k, mask=it.causal(), softcap=5.0),
+    "heads": lambda q, k: it.attend(q, k.flip(1), mask=it.causal()),
+    "rows": lambda q, k: it.attend(q.flip(0), k, mask=it.causal()),
+    "queries": lambda q, k: it.attend(q * 1.01, k, mask=it.causal()),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_found(name: str) -> None:
+    own = call(mask=it.causal())
+    assert isinstance(own.q, Tensor) and isinstance(own.k, Tensor)
+    found = check(own, WRONG[name](own.q, own.k), 3)
+    assert found.verified is False and "differs from what came out" in str(found.why)
+
+
+def test_what_an_operator_made_of_the_product_is_compared() -> None:
+    own, weight = call(), torch.randn(32, 32)
+    assert isinstance(own.y, Tensor)
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
+        return mixed.transpose(1, 2).flatten(2) @ weight
+
+    right = replace(own, y=After(finish(own.y, torch.arange(9)), finish))
+    assert check(right, it.attend(own.q, own.k), 0).verified
+    wrong = replace(right, y=After(right.y.output + 0.01, finish))  # type: ignore[union-attr]
+    assert check(wrong, it.attend(own.q, own.k), 0).verified is False
+
+
+def test_rows_that_see_nothing_and_values_that_cancel() -> None:
+    own = call(mask=it.padding(torch.tensor([9, 0])))
+    assert isinstance(own.y, Tensor)
+    own.y[1] = torch.nan
+    assert check(own, it.attend(own.q, own.k, mask=own.how.mask), 0).verified
+    q = torch.zeros(1, 1, 1000, 8)
+    v = torch.cat([torch.ones(500, 8), -torch.ones(500, 8)])[torch.randperm(1000)][None, None]
+    noisy = Call(q, q, v, F.scaled_dot_product_attention(q, q, v))
+    assert check(noisy, it.attend(q, q), 0).verified
+
+
+def test_dropout_cannot_be_compared() -> None:
+    model = Stack(SelfAttention(dropout_p=0.5))
+    with it.watch(model) as seen:
+        model(torch.randn(1, 5, 32))
+    entry = seen.calls[0]
+    assert entry.verified is None and "dropout=0.5" in str(seen.coverage())
+    assert seen["layers.0"].shape == (1, 4, 5, 5)
+
+
+def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = functional._how
+
+    def wrong(*args: object) -> How:
+        return replace(whole(*args), scale=1.0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(functional, "_how", wrong)
+    model = stack(2)
+    with it.watch(model) as seen:
+        model(torch.randn(1, 5, 32))
+    assert str(seen.coverage()).count("UNVERIFIED: A[rows] @ v differs") == 2
+    with pytest.raises(it.errors.UnverifiedError, match=r"seen\['layers.1', 0\]: expected weights"):
+        seen["layers.1"]
+
+
+def test_a_check_that_fails_by_itself_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "_how", lambda *args: How(scale=torch.ones(7, 1, 1)))
+    model = stack(1)
+    with it.watch(model) as seen:
+        model(torch.randn(1, 5, 32))
+    assert "layers.0" in seen.coverage().unseen or seen.calls[0].verified is False
+
+
+def test_random_numbers_stay_as_they_were() -> None:
+    model, x = stack(2), torch.randn(1, 5, 32)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with it.watch(model):
+        model(x)
+    assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize("t", [1, 2, 3, 1000])
+def test_sampled_rows_are_within_and_change(t: int) -> None:
+    found = [sample(t, turn).tolist() for turn in range(50)]
+    assert all(rows[-1] == t - 1 and 0 <= rows[0] < t and rows == sorted(rows) for rows in found)
+    assert t < 1000 or len({tuple(rows) for rows in found}) > 40

@@ -1,0 +1,309 @@
+"""`deep=True`: attention that is written by hand, followed from product to product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as T
+from torch import Tensor, nn
+
+from intently.observe import watch
+from intently.observe.sources import followed
+
+B, H, N, S, D = 2, 3, 5, 6, 4
+ONE: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 4, "vocab_size": 50}
+GPT: dict[str, Any] = {
+    "n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 32, "rotary_dim": 4,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+Written = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def operands() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v with their heads, and a boolean mask in which no row is empty."""
+    torch.manual_seed(0)
+    mask = torch.rand(B, 1, N, S) > 0.3
+    mask[..., 0] = True
+    return torch.randn(B, H, N, D), torch.randn(B, H, S, D), torch.randn(B, H, S, D), mask
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = (q @ k.mT / math.sqrt(D)).masked_fill(~mask, -torch.inf).softmax(-1)
+    return w, w @ v
+
+
+def in_place(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    z = q @ k.mT
+    z /= 3
+    z += torch.linspace(-1, 1, S)
+    z.masked_fill_(~mask, -1e9)
+    w = torch.nan_to_num(z.softmax(-1))
+    return w, w @ v
+
+
+def by_einsum(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = torch.einsum("bhid,bhjd->bhij", q, k).mul(0.3)
+    w = w.add(torch.where(mask, 0.0, -1e9)).softmax(-1)
+    return w, torch.einsum("bhij,bhjd->bihd", w, v)
+
+
+def steps_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    q, k, v = (x.permute(2, 0, 1, 3) for x in (q, k, v))
+    w = torch.einsum("ibnd,jbnd->bnij", q, k).softmax(3)
+    return w, torch.einsum("bnij,jbnd->ibnd", w, v)
+
+
+def heads_in_the_batch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    z = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(B, H, N, S) / math.sqrt(D)
+    z = torch.where(mask, z, torch.tensor(-1e9)).view(B * H, N, S)
+    w = F.softmax(z, -1, dtype=torch.float32).type_as(q)
+    w = F.dropout(w, 0.1, training=False)
+    return w.view(B, H, N, S), torch.bmm(w, v.flatten(0, 1))
+
+
+def added_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    bias = torch.linspace(-2, 2, B * H * S).view(B * H, 1, S)
+    z = torch.baddbmm(bias, q.flatten(0, 1), k.flatten(0, 1).mT, beta=0.5, alpha=0.7)
+    w = z.view(B, H, N, S).softmax(-1)
+    return w, w @ v
+
+
+def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    z = 2.0 * torch.tanh((q @ k.mT) * 0.5 / 2.0)
+    w = (z + torch.linspace(-1, 1, N * S).view(N, S)).softmax(-1)
+    return w, w @ v
+
+
+def keys_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = (k @ q.mT).masked_fill(~mask.mT, -1e9).softmax(-2)
+    return w.mT, v.mT @ w
+
+
+def stable(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    z = q @ k.mT
+    w = (z - z.amax(-1, keepdim=True)).softmax(-1)
+    return w, w @ v
+
+
+def heads_outside(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = (q @ k.mT).transpose(0, 1).softmax(-1)
+    return w, w @ v.transpose(0, 1)
+
+
+def temperatures(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = ((q @ k.mT) * torch.linspace(0.2, 1, H).view(H, 1, 1)).softmax(-1)
+    return w, w @ v
+
+
+def one_sentence(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = (q[0, 0] @ k[0, 0].T / 2).softmax(-1)
+    return w, w @ v[0, 0]
+
+
+def one_of_each(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = (q[:1, :1, :1] @ k[:1, :1].mT).softmax(-1)
+    return w, w @ v[:1, :1]
+
+
+def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = (q[:, :, :1] @ k.mT).softmax(-1)
+    return w, w @ v
+
+
+FOLLOWED: list[Written] = [
+    plain, in_place, by_einsum, steps_first, heads_in_the_batch, added_product, capped, keys_first,
+    stable, heads_outside, temperatures, one_sentence, one_of_each, one_query,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("written", FOLLOWED, ids=lambda f: f.__name__)
+def test_written_by_hand(written: Written, mode: Any) -> None:
+    given = operands()
+    with mode():
+        _, y = written(*given)
+        with watch(deep=True) as seen:
+            weights, found = written(*given)
+    assert torch.equal(found, y)
+    (entry,) = seen.calls
+    assert entry.source == "deep" and entry.verified, seen.coverage()
+    assert entry.shape == tuple(weights.shape)
+    torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-5, rtol=1e-5)
+
+
+def test_softcap_masks_and_scale_are_told_apart() -> None:
+    with watch(deep=True) as seen:
+        capped(*operands())
+        plain(*operands())
+    first, second = (entry.attention().problem for entry in seen.calls)
+    assert (first.softcap, first.scale) == (2.0, 0.5) and first.bias is not None
+    assert (second.softcap, second.scale) == (None, 0.5) and second.mask is not None
+
+
+def test_a_function_that_is_seen_itself_is_recorded_once() -> None:
+    q, k, v, mask = operands()
+    with watch(deep=True) as seen:
+        F.scaled_dot_product_attention(q, k, v, mask)
+        nn.MultiheadAttention(D, 2)(q[0, 0], k[0, 0], v[0, 0])
+    assert [entry.source for entry in seen.calls] == ["functional", "native"]
+
+
+def test_dropout_is_named_and_not_compared() -> None:
+    q, k, v, _ = operands()
+    with watch(deep=True) as seen:
+        F.dropout((q @ k.mT).softmax(-1), 0.25) @ v
+    (entry,) = seen.calls
+    assert entry.verified is None and "dropout=0.25" in str(entry.why)
+    torch.testing.assert_close(entry.matrix().dense(), (q @ k.mT).softmax(-1))
+
+
+def squashed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.sigmoid(q @ k.mT).softmax(-1) @ v
+
+
+def additive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    z = torch.tanh(q[:, :, :, None] + k[:, :, None]) @ torch.ones(D, 1)
+    return z.squeeze(-1).softmax(-1) @ v
+
+
+def given_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.ones(N, S).softmax(-1) @ v
+
+
+def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.mT).softmax(-1) * torch.linspace(0, 1, S)) @ v
+
+
+def over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(-1).mT @ q
+
+
+def replaced_by_numbers(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).masked_fill(torch.ones(N, S).tril().bool(), 1.0).softmax(-1) @ v
+
+
+def capped_late(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.tanh(q @ k.mT + 1).softmax(-1) @ v
+
+
+def scaled_late(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    hidden = (q @ k.mT).masked_fill(torch.ones(N, S).triu(1).bool(), -1e9)
+    return (hidden * 2).softmax(-1) @ v
+
+
+def weighted_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1) @ v
+
+
+def twice(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(-1).softmax(-1) @ v
+
+
+def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).softmax(1) @ v
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (squashed, "scores pass through aten.sigmoid"),
+        (additive, "queries or keys are split into several axes"),
+        (given_weights, "the scores of its softmax are no product of queries and keys"),
+        (gated, "weights are multiplied with something that is not dropout"),
+        (over_queries, "the weights are summed over another axis than the keys"),
+        (replaced_by_numbers, "some scores are replaced by 1.0"),
+        (capped_late, "tanh of scores to which something was added"),
+        (scaled_late, "scores are scaled after some were hidden"),
+        (weighted_keys, "scores are multiplied with a tensor that differs between keys"),
+        (twice, "they pass through a second softmax"),
+        (over_heads, "the softmax goes over another axis than the keys"),
+    ],
+    ids=lambda x: getattr(x, "__name__", "why"),
+)
+def test_what_cannot_be_followed_is_said(written: Callable[..., Tensor], why: str) -> None:
+    q, k, v, _ = operands()
+    with watch(deep=True) as seen:
+        found = written(q, k, v)
+    assert torch.equal(found, written(q, k, v))
+    assert not seen.calls and f"deep: {why}" in str(seen.coverage())
+
+
+def test_a_step_that_fails_is_missed_and_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no such view")
+
+    monkeypatch.setattr(followed.Scores, "viewed", broken)
+    given = operands()
+    with watch(deep=True) as seen:
+        _, y = plain(*given)
+    assert torch.equal(y, plain(*given)[1])
+    assert "RuntimeError in aten._unsafe_view: no such view" in str(seen.coverage())
+
+
+def test_gradients_are_as_without() -> None:
+    q, k, v, mask = operands()
+    q.requires_grad_()
+    (plain_grad,) = torch.autograd.grad(plain(q, k, v, mask)[1].sum(), q)
+    with watch(deep=True) as seen:
+        (grad,) = torch.autograd.grad(plain(q, k, v, mask)[1].sum(), q)
+    assert torch.equal(grad, plain_grad) and len(seen.calls) == 1
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "bloom": lambda: T.BloomModel(
+        T.BloomConfig(hidden_size=16, n_layer=2, n_head=4, vocab_size=50)
+    ),
+    "gpt-j": lambda: T.GPTJModel(T.GPTJConfig(**GPT)),
+    "codegen": lambda: T.CodeGenModel(T.CodeGenConfig(**GPT)),
+    "deberta": lambda: T.DebertaV2Model(
+        T.DebertaV2Config(
+            **ONE,
+            num_hidden_layers=2,
+            intermediate_size=32,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+            position_buckets=8,
+        )  # fmt: skip
+    ),
+    "xlnet": lambda: T.XLNetModel(
+        T.XLNetConfig(d_model=16, n_layer=2, n_head=4, d_inner=32, vocab_size=50)
+    ),
+    "mpt": lambda: T.MptModel(T.MptConfig(d_model=16, n_layers=2, n_heads=4, vocab_size=50)),
+}
+NAMES = {
+    "bloom": "h.{}.self_attention", "gpt-j": "h.{}.attn", "codegen": "h.{}.attn",
+    "deberta": "encoder.layer.{}.attention.self", "xlnet": "layer.{}.rel_attn",
+    "mpt": "blocks.{}.attn",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
+    torch.manual_seed(0)
+    model: Any = MODELS[name]().eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.4)
+    given = {
+        "input_ids": torch.randint(3, 50, (rows, 7)),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1] * 7])[:rows],
+    }
+    with torch.no_grad():
+        y = model(**given)[0]
+        expected = model(**given, output_attentions=True).attentions
+        with watch(model, deep=True) as seen:
+            assert torch.equal(model(**given)[0], y)
+        with watch(model) as shallow:
+            model(**given)
+    assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
+    real = given["attention_mask"].bool()[:, None, :, None]
+    for entry, weights in zip(seen.calls, expected):
+        assert entry.verified, entry.why
+        found = entry.matrix().dense() * real
+        torch.testing.assert_close(found, weights * real, atol=1e-5, rtol=1e-5)
+    assert not shallow.calls and "watch with deep=True" in str(shallow.coverage())

@@ -1,0 +1,144 @@
+"""A UNet of diffusers: its pixels attending to each other and to the prompt, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from diffusers import DDIMScheduler, UNet2DConditionModel
+from diffusers.models.attention_processor import Attention, AttnProcessor
+from torch import Tensor, nn
+
+from intently.observe import Recording, watch
+
+WORDS = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
+REAL = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+BLOCKS = (
+    "down_blocks.1.attentions.0.transformer_blocks.0", "mid_block.attentions.0.transformer_blocks.0",
+    "up_blocks.0.attentions.0.transformer_blocks.0", "up_blocks.0.attentions.1.transformer_blocks.0",
+)  # fmt: skip
+
+
+@pytest.fixture
+def unet() -> Any:
+    torch.manual_seed(0)
+    made = UNet2DConditionModel(
+        sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4,
+        cross_attention_dim=12, attention_head_dim=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    for p in made.parameters():
+        nn.init.normal_(p, std=0.3)
+    return made.eval()
+
+
+@contextmanager
+def weights_of(unet: Any) -> Iterator[dict[str, list[Tensor]]]:
+    """What the plain processor computes, (b · h, t, s)."""
+    found: dict[str, list[Tensor]] = {}
+    blocks = {name: m for name, m in unet.named_modules() if isinstance(m, Attention)}
+
+    def asked(original: Any, name: str, *args: Any) -> Tensor:
+        weights = original(*args)
+        found.setdefault(name, []).append(weights)
+        return weights
+
+    before = unet.attn_processors
+    unet.set_attn_processor(AttnProcessor())
+    for name, block in blocks.items():
+        block.get_attention_scores = partial(asked, block.get_attention_scores, name)
+    try:
+        yield found
+    finally:
+        unet.set_attn_processor(before)
+        for block in blocks.values():
+            del block.get_attention_scores
+
+
+def image() -> Tensor:
+    return torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+def close(seen: Recording, name: str, index: int, weights: Tensor) -> None:
+    torch.testing.assert_close(
+        seen[name, index].dense().reshape(weights.shape), weights, atol=1e-5, rtol=1e-5
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padded", [False, True])
+def test_self_and_cross(unet: Any, padded: bool) -> None:
+    given = {"encoder_attention_mask": REAL} if padded else {}
+    y = unet(image(), 10, WORDS, **given).sample
+    with watch(unet) as seen:
+        assert torch.equal(unet(image(), 10, WORDS, **given).sample, y)
+    with weights_of(unet) as weights:
+        unet(image(), 10, WORDS, **given)
+    names = {f"{block}.{name}" for block in BLOCKS for name in ("attn1", "attn2")}
+    assert set(seen.layers) == set(weights) == names
+    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    assert seen[f"{BLOCKS[0]}.attn1"].shape == (2, 4, 16, 16)
+    assert seen[f"{BLOCKS[0]}.attn2"].shape == (2, 4, 16, 5)
+    for name, (expected,) in weights.items():
+        close(seen, name, 0, expected)
+
+
+def denoised(unet: Any, chosen: tuple[int, ...], layers: str) -> tuple[Tensor, list[Recording]]:
+    """An image after six steps, and the recordings of the chosen ones."""
+    scheduler = DDIMScheduler()
+    scheduler.set_timesteps(6)
+    x, recordings = image(), []
+    for n, t in enumerate(scheduler.timesteps):
+        if n in chosen:
+            with watch(unet, layers=layers) as seen:
+                noise = unet(x, t, WORDS).sample
+            recordings.append(seen)
+        else:
+            noise = unet(x, t, WORDS).sample
+        x = scheduler.step(noise, t, x).prev_sample
+    return x, recordings
+
+
+@torch.no_grad()
+def test_chosen_denoising_steps(unet: Any) -> None:
+    y, none = denoised(unet, (), "*.attn2")
+    found, some = denoised(unet, (1, 4), "*.attn2")
+    assert not none and torch.equal(found, y)
+    with weights_of(unet) as weights:
+        denoised(unet, (), "*.attn2")
+    for n, seen in zip((1, 4), some):
+        assert seen.layers == tuple(f"{block}.attn2" for block in BLOCKS)
+        for name in seen.layers:
+            close(seen, name, 0, weights[name][n])
+
+
+@torch.no_grad()
+def test_a_whole_loop_keeps_each_step_by_its_number(unet: Any) -> None:
+    with watch(unet, layers="mid_block") as seen:
+        y, _ = denoised(unet, (), "")
+    assert torch.equal(y, denoised(unet, (), "")[0])
+    with weights_of(unet) as weights:
+        denoised(unet, (), "")
+    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    for name in seen.layers:
+        assert name.startswith("mid_block.") and len(seen.entries(name)) == 6
+        for n in range(6):
+            close(seen, name, n, weights[name][n])
+
+
+@torch.no_grad()
+def test_the_plain_processor_is_seen_on_request(unet: Any) -> None:
+    unet.set_attn_processor(AttnProcessor())
+    with weights_of(unet) as weights:
+        y = unet(image(), 10, WORDS).sample
+    with watch(unet, deep=True) as seen:
+        assert torch.equal(unet(image(), 10, WORDS).sample, y)
+    assert set(seen.layers) == set(weights)
+    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    for name, (expected,) in weights.items():
+        close(seen, name, 0, expected)

@@ -1,0 +1,400 @@
+"""Calls of one generation become one matrix, against the model's own plain implementation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import intently as it
+from intently.masks import Geometry
+from intently.observe.joining import Joined
+from intently.observe.recognised import recognise
+from intently.observe.recording import Recording
+from intently.observe.stores import Store, packed
+
+NEW = 9
+COMMON = {"vocab_size": 64, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": 1}
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "initializer_range": 0.5,
+}  # fmt: skip
+
+
+def llama() -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**COMMON, **SIZES)).eval()
+
+
+def mistral() -> Any:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM(MistralConfig(**COMMON, **SIZES, sliding_window=4)).eval()
+
+
+def gpt2() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, initializer_range=0.5)
+    return GPT2LMHeadModel(config).eval()
+
+
+def marian() -> Any:
+    from transformers import MarianConfig, MarianMTModel
+
+    own = {k: v for k, v in COMMON.items() if k != "bos_token_id"}
+    config = MarianConfig(
+        **own, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.5,
+        decoder_start_token_id=1, forced_eos_token_id=None,
+    )  # fmt: skip
+    return MarianMTModel(config).eval()
+
+
+def t5() -> Any:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    own = {k: v for k, v in COMMON.items() if k != "bos_token_id"}
+    config = T5Config(
+        **own, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=1
+    )
+    return T5ForConditionalGeneration(config).eval()
+
+
+HOWS: dict[str, dict[str, Any]] = {
+    "greedy": {}, "beams": {"num_beams": 3}, "static": {"cache_implementation": "static"},
+}  # fmt: skip
+
+
+def generated(model: Any, **options: Any) -> tuple[Recording, Tensor, Tensor, Tensor]:
+    """What was seen, the sequences, the prompts, and which of their tokens are real."""
+    ids = torch.randint(2, 64, (2, 6))
+    real = torch.ones_like(ids)
+    real[1, :2] = 0
+    given = {"attention_mask": real, "max_new_tokens": NEW, "do_sample": False, **options}
+    plain = model.generate(ids, **given)
+    with it.watch(model) as seen:
+        watched = model.generate(ids, **given)
+    assert torch.equal(plain, watched)
+    assert all(entry.verified for entry in seen.calls), str(seen.coverage())
+    return seen, watched, ids, real
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("make", [llama, gpt2, mistral])
+def test_a_decoder_joins_prompt_and_steps(make: Any, how: str) -> None:
+    model = make()
+    seen, sequences, _, real = generated(model, **HOWS[how])
+    assert len(seen.calls) == 2 and all(entry.steps == NEW for entry in seen.calls)
+    s = sequences.shape[1] - 1
+    if how == "beams":
+        beams = [_beam(model, seen, layer, sequences, real) for layer in range(2)]
+        assert beams[0] == beams[1]
+        return
+    expected = _dense(model, sequences[:, :-1], real)
+    for name, weights in zip(seen.layers, expected):
+        assert seen[name].shape == (2, 4, s, s)
+        _close(seen[name].dense(), weights, real)
+
+
+def _dense(model: Any, ids: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+    """The weights (b, h, t, s) of each layer in one pass of the plain formula."""
+    model.set_attn_implementation("eager")
+    real = torch.cat([real, real.new_ones(len(ids), ids.shape[1] - real.shape[1])], 1)
+    at = (real.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        return model(ids, attention_mask=real, position_ids=at, output_attentions=True).attentions
+
+
+def _close(found: Tensor, expected: Tensor, real: Tensor) -> None:
+    for row, missing in enumerate((real == 0).sum(-1).tolist()):  # padded queries are nobody's
+        assert torch.allclose(found[row, :, missing:], expected[row, :, missing:], atol=1e-5)
+
+
+def _beam(model: Any, seen: Recording, layer: int, sequences: Tensor, real: Tensor) -> list[int]:
+    """Which rows of the joined matrix are the hypotheses that were returned, by their weights."""
+    found = seen[seen.layers[layer]].dense()
+    expected = _dense(model, sequences[:, :-1], real)[layer]
+    rows: list[int] = []
+    for text, weights in enumerate(expected):
+        missing = int((real[text] == 0).sum())
+        own = [
+            beam
+            for beam in range(3 * text, 3 * text + 3)
+            if torch.allclose(found[beam, :, missing:-1], weights[:, missing:-1], atol=1e-5)
+        ]
+        assert own, f"layer {layer}, text {text}"
+        rows.append(own[0])
+    return rows
+
+
+@pytest.mark.parametrize("how", ["greedy", "static"])
+@pytest.mark.parametrize("make", [marian, t5])
+def test_an_encoder_and_decoder_join_steps_that_see_the_same_keys(make: Any, how: str) -> None:
+    model = make()
+    seen, sequences, ids, real = generated(model, **HOWS[how])
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        told = model(
+            ids, attention_mask=real, decoder_input_ids=sequences[:, :-1], output_attentions=True
+        )
+    assert len(seen.layers) == len(seen.calls) == 6
+    t = sequences.shape[1] - 1
+    own = [n for n in seen.layers if "encoder" not in n.split(".")]
+    inner = [n for n in seen.layers if n.startswith(("model.decoder", "decoder"))]
+    cross = [n for n in inner if "encoder_attn" in n or "EncDec" in n]
+    both = zip([*[n for n in inner if n not in cross], *cross],
+               [*told.decoder_attentions, *told.cross_attentions])  # fmt: skip
+    for name, weights in both:
+        assert seen[name].shape == (2, 4, t, weights.shape[-1])
+        assert torch.allclose(seen[name].dense(), weights, atol=1e-5), name
+    assert own
+
+
+def test_beams_of_a_decoder_carry_their_cross_attention() -> None:
+    model = marian()
+    seen, sequences, ids, real = generated(model, num_beams=3)
+    assert len(seen.layers) == len(seen.calls) == 6
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        told = model(
+            ids, attention_mask=real, decoder_input_ids=sequences[:, :-1], output_attentions=True
+        )
+    for layer in range(2):
+        own = seen[f"model.decoder.layers.{layer}.self_attn"].dense()
+        cross = seen[f"model.decoder.layers.{layer}.encoder_attn"].dense()
+        for text in range(2):
+            a, b = told.decoder_attentions[layer][text], told.cross_attentions[layer][text]
+            rows = [
+                beam
+                for beam in range(3 * text, 3 * text + 3)
+                if torch.allclose(own[beam, :, :-1], a[:, :-1], atol=1e-5)
+                and torch.allclose(cross[beam, :, :-1], b[:, :-1], atol=1e-5)
+            ]
+            assert rows, (layer, text)
+
+
+def test_references_to_a_static_cache_are_refused() -> None:
+    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    given: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False}
+    plain = model.generate(ids, **given, cache_implementation="static")
+    with it.watch(model, store="reference") as seen:
+        watched = model.generate(ids, **given, cache_implementation="static")
+    assert torch.equal(plain, watched)
+    with pytest.raises(it.errors.StaleError, match="as static caches do"):
+        seen[seen.layers[0]]
+    with it.watch(model, store="reference") as seen:
+        model.generate(ids, **given)
+    assert seen[seen.layers[0]].shape == (1, 4, 84, 84)
+
+
+def test_two_generations_are_two_entries() -> None:
+    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    with it.watch(model) as seen:
+        for _ in range(2):
+            model.generate(ids, max_new_tokens=4, do_sample=False)
+    assert [entry.steps for entry in seen.calls] == [4] * 4
+    name = seen.layers[0]
+    assert torch.equal(seen[name, 0].dense(), seen[name, 1].dense())
+
+
+def test_calls_without_a_cache_stay_apart() -> None:
+    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    with it.watch(model) as seen:
+        model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=False)
+    assert [entry.shape[-1] for entry in seen.entries(seen.layers[0])] == [5, 6, 7, 8]
+
+
+def test_only_new_keys_are_kept() -> None:
+    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    with it.watch(model) as seen:
+        model.generate(ids, max_new_tokens=200, do_sample=False)
+        during = sum(_bytes(entry.rows) for entry in seen.calls)
+    q, k = seen.calls[0].rows.operands()
+    exact = 2 * (q.numel() + k.numel()) * 4
+    assert q.shape == (1, 4, 204, 8) and k.shape == (1, 2, 204, 8)
+    assert during <= 1.2 * exact
+    assert sum(x.untyped_storage().nbytes() for x in (q, k)) == exact / 2
+
+
+def _bytes(rows: Any) -> int:
+    """What the blocks of a generation hold."""
+    assert isinstance(rows, Joined)
+    held = [x for block in rows._blocks for x in (block.q, block.k) if x is not None]
+    return sum(x.get().untyped_storage().nbytes() for x in held)
+
+
+class Cache:
+    """Keys of beams as a cache shows them, and what each row really is."""
+
+    def __init__(self, rows: int, prompt: int) -> None:
+        self.k = torch.randn(1, 2, prompt, 4).expand(rows, -1, -1, -1).clone()
+        self.q = torch.randn(1, 4, prompt, 4).expand(rows, -1, -1, -1).clone()
+
+    def step(self, parents: list[int], tokens: list[int], table: Tensor) -> Tensor:
+        """Go on from ``parents``; rows with the same token get the same new key."""
+        k = torch.stack([table[n] for n in tokens])[:, None, None].expand(-1, 2, 1, -1)
+        q = torch.stack([table[n] + 1 for n in tokens])[:, None, None].expand(-1, 4, 1, -1)
+        self.k = torch.cat([self.k[parents], k], -2)
+        self.q = torch.cat([self.q[parents], q], -2)
+        return q
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_with_the_same_last_key_are_told_apart_by_their_history(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(high: int, n: int) -> list[int]:
+        return torch.randint(high, (n,), generator=generator).tolist()
+
+    rows, table = 4, torch.randn(3, 4)
+    cache = Cache(rows, 3)
+    q = cache.q
+    with it.watch() as seen:
+        it.attention(q, cache.k, cache.k, mask=it.causal())
+        for _ in range(150):  # past the point where blocks are joined
+            q = cache.step(draw(rows, rows), draw(3, rows), table)
+            it.attention(q, cache.k, cache.k)
+    (entry,) = seen.calls
+    found_q, found_k = entry.rows.operands()
+    assert entry.verified and torch.equal(found_k, cache.k) and torch.equal(found_q, cache.q)
+    expected = it.attend(cache.q, cache.k, mask=it.causal()).dense()
+    assert repr(entry.rows.how().mask) == "causal()"
+    assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
+
+
+def test_a_prompt_is_expanded_to_beams() -> None:
+    k, q = torch.randn(2, 2, 5, 4), torch.randn(2, 4, 5, 4)
+    index = torch.tensor([0, 0, 0, 1, 1, 1])
+    new, own = torch.randn(6, 2, 1, 4), torch.randn(6, 4, 1, 4)
+    with it.watch() as seen:
+        it.attention(q, k, k, mask=it.causal())
+        longer = torch.cat([k[index], new], -2)
+        it.attention(own, longer, longer)
+    (entry,) = seen.calls
+    assert entry.shape == (6, 4, 6, 6)
+    assert torch.equal(entry.rows.operands()[1], longer)
+    assert torch.equal(entry.rows.operands()[0], torch.cat([q[index], own], -2))
+
+
+def test_padding_follows_the_rows() -> None:
+    k, q = torch.randn(2, 2, 5, 4), torch.randn(2, 4, 5, 4)
+    real = torch.tensor([[True] * 5, [False, False, True, True, True]])[:, None, None]
+    index = torch.tensor([1, 0])
+    longer = torch.cat([k[index], torch.randn(2, 2, 1, 4)], -2)
+    new = torch.cat([real[index], torch.ones(2, 1, 1, 1, dtype=torch.bool)], -1)
+    with it.watch() as seen:
+        it.attention(q, k, k, mask=it.causal() & real)
+        it.attention(own := torch.randn(2, 4, 1, 4), longer, longer, mask=new)
+    assert len(seen.calls) == 1
+    whole = it.attend(torch.cat([q[index], own], -2), longer, mask=it.causal() & new)
+    assert torch.allclose(seen["attention"].dense(), whole.dense(), atol=1e-6)
+
+
+def test_a_call_with_another_mask_or_bias_is_written_out() -> None:
+    k, q = torch.randn(1, 2, 5, 4), torch.randn(1, 4, 5, 4)
+    longer = torch.cat([k, torch.randn(1, 2, 1, 4)], -2)
+    odd = torch.tensor([True, False, True, True, False, True])
+    first, second = torch.randn(4, 5, 5), torch.randn(4, 1, 6)
+    with it.watch() as seen:
+        a = it.attend(q, k, bias=first)
+        a @ k
+        b = it.attend(q[..., :1, :], longer, mask=odd, bias=second)
+        b @ longer
+    expected = it.stack_rows([a, b]).dense()
+    assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
+
+
+def test_another_scale_begins_anew() -> None:
+    k = torch.randn(1, 2, 5, 4)
+    longer = torch.cat([k, torch.randn(1, 2, 1, 4)], -2)
+    with it.watch() as seen:
+        it.attention(k, k, k)
+        it.attention(k[..., :1, :], longer, longer, scale=2.0)
+    assert len(seen.calls) == 2
+
+
+def test_steps_that_overwrite_their_keys_begin_anew() -> None:
+    k = torch.randn(1, 2, 5, 4)
+    longer = torch.cat([k, torch.randn(1, 2, 1, 4)], -2)
+    longer[..., 4, :] += 1
+    with it.watch() as seen:
+        it.attention(k, k, k)
+        it.attention(k[..., :1, :], longer, longer)
+    assert len(seen.calls) == 2
+
+
+def test_our_caches_join() -> None:
+    from intently.modules import Attention, KeyValueCache, MultiHeadAttention, WindowCache
+
+    block = MultiHeadAttention(
+        32, 4, kv_heads=2, attention=Attention(positions=it.Rotary(8))
+    ).eval()
+    x = torch.randn(2, 12, 32)
+    for cache, mask in (
+        (KeyValueCache(), it.causal()),
+        (KeyValueCache(64), it.causal()),
+        (WindowCache(4), it.causal() & it.window(3, 0)),
+    ):
+        with torch.no_grad(), it.watch(block) as seen:
+            for part in x.split([5, *[1] * 7], 1):
+                block(part, cache=cache, mask=it.causal())
+            expected = block.attend(x, mask=mask).dense()
+        assert len(seen.calls) == 1, type(cache)
+        assert torch.allclose(seen["MultiHeadAttention"].dense(), expected, atol=1e-5)
+
+
+def test_recurrent_attention_is_one_matrix() -> None:
+    from intently.modules import AdditiveAttention
+
+    block, states = AdditiveAttention(16, 24, 32), torch.randn(2, 7, 24)
+    queries = torch.randn(2, 5, 16)
+    with it.watch(block) as seen, torch.no_grad():
+        memory = block.remember(states, torch.tensor([7, 4]))
+        for query in queries.split(1, 1):
+            block(query, memory)
+        expected = block.attend(queries, memory).dense()
+        block(queries[:, :1], block.remember(states))
+    assert [entry.steps for entry in seen.calls] == [5, 1]
+    assert torch.allclose(seen["AdditiveAttention", 0].dense(), expected, atol=1e-6)
+
+
+MASKS = [
+    it.causal(), it.causal(2), it.window(2, 0), it.window(2, 1), it.padding(torch.tensor([5, 3])),
+    it.causal() & it.window(2, 0) & ~it.padding(torch.tensor([1, 2])),
+    it.causal() & it.padding(torch.tensor([5, 3])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=repr)
+@pytest.mark.parametrize(("t", "s"), [(6, 6), (4, 9), (1, 6)])
+@pytest.mark.parametrize("lead", [(2, 4), (2,)])
+def test_masks_are_recognised(mask: it.Mask, t: int, s: int, lead: tuple[int, ...]) -> None:
+    g = Geometry(lead, t, s, torch.device("cpu"))
+    dense = mask.dense(g).expand(2, *(1,) * (len(lead) - 1), t, s)
+    found = recognise(dense, g)
+    assert found is not None
+    again = found.mask(g)
+    all_seen = torch.ones(t, s, dtype=torch.bool)
+    assert torch.equal((all_seen if again is None else again.dense(g)).expand_as(dense), dense)
+
+
+def test_other_masks_are_not() -> None:
+    g = Geometry((2, 4), 6, 6, torch.device("cpu"))
+    causal = it.causal().dense(g)
+    changed = causal.clone()
+    changed[3, 1] = False
+    assert recognise(changed, g) is None
+    assert recognise(torch.stack([causal, ~causal])[:, None], g) is None
+    assert recognise(causal.expand(4, 6, 6), g) is None
+    assert repr(recognise(causal, g).mask(g)) == "causal()"  # type: ignore[union-attr]
+
+
+def test_a_store_joins_what_it_kept() -> None:
+    parts = [torch.randn(2, 3, n, 4) for n in (2, 1, 5)]
+    for kind in ("copy", "reference", "disk"):
+        assert torch.equal(Store(kind, None).join(parts).get(), torch.cat(parts, -2))
+    assert packed(parts[0]).data_ptr() != parts[0].data_ptr()

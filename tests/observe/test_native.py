@@ -1,0 +1,248 @@
+"""PyTorch's own attention: `nn.MultiheadAttention` on every path, encoders, decoders, padding."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from intently.observe import Recording, watch
+from intently.observe.sources import native
+
+B, T, S, C, H = 2, 5, 7, 8, 2
+PADDED = torch.tensor([[False] * 5 + [True] * 2, [False] * 7])
+
+
+@pytest.fixture(autouse=True)
+def _drawn() -> None:
+    torch.manual_seed(0)
+
+
+@contextmanager
+def weights_of(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """The weights that each `nn.MultiheadAttention` gives when it is asked for them."""
+    found: dict[str, list[Tensor]] = {}
+    blocks = {n: m for n, m in model.named_modules() if isinstance(m, nn.MultiheadAttention)}
+
+    def asked(forward: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
+        kwargs |= {"need_weights": True, "average_attn_weights": False}
+        y, weights = forward(*args, **kwargs)
+        found.setdefault(name, []).append(weights)
+        return y, weights
+
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        for name, block in blocks.items():
+            block.forward = partial(asked, block.forward, name)
+        yield found
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+        for block in blocks.values():
+            del block.forward
+
+
+def watched(model: nn.Module, *args: Any, **kwargs: Any) -> Recording:
+    """The recording of a call, whose output is the same with and without it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
+        plain = model(*args, **kwargs)
+        with watch(model) as seen:
+            found = model(*args, **kwargs)
+    for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (plain, found))):
+        assert (a is None and b is None) or torch.equal(a, b)
+    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    return seen
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def large(model: nn.Module) -> nn.Module:
+    """With weights that make attention uneven, and biases that are not zero."""
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.5)
+    return model
+
+
+MASKS = {
+    "none": {},
+    "padding": {"key_padding_mask": PADDED},
+    "pattern": {"attn_mask": torch.ones(T, S).triu(3).bool()},
+    "both": {"key_padding_mask": PADDED, "attn_mask": torch.ones(T, S).triu(3).bool()},
+    "floats": {"attn_mask": torch.linspace(-2, 2, T * S).view(T, S)},
+    "both floats": {
+        "key_padding_mask": torch.zeros(B, S).masked_fill(PADDED, -torch.inf),
+        "attn_mask": torch.linspace(-2, 2, T * S).view(T, S),
+    },
+    "for each head": {"attn_mask": torch.arange(B * H * T * S).view(B * H, T, S) % 3 == 1},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "learned key": {"add_bias_kv": True},
+    "zero key": {"add_zero_attn": True},
+    "both": {"add_bias_kv": True, "add_zero_attn": True},
+    "other widths": {"kdim": 6, "vdim": 5},
+    "no biases": {"bias": False},
+    "steps first": {"batch_first": False},
+}
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_multi_head_attention(kind: str, mask: str, need_weights: bool) -> None:
+    options = {"batch_first": True} | KINDS[kind]
+    block = large(nn.MultiheadAttention(C, H, **options))
+    q, k, v = (
+        torch.randn(B, n, width)
+        for n, width in ((T, C), (S, options.get("kdim", C)), (S, options.get("vdim", C)))
+    )
+    if not options["batch_first"]:
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    with torch.no_grad():
+        seen = watched(block, q, k, v, need_weights=need_weights, **MASKS[mask])
+        _, weights = block(q, k, v, average_attn_weights=False, **MASKS[mask])
+    assert seen.layers == ("MultiheadAttention",)
+    assert seen.calls[0].source == ("native" if need_weights else "functional")
+    close(seen["MultiheadAttention"].dense(), weights)
+
+
+def test_averaged_weights_are_the_mean_of_the_heads() -> None:
+    block = large(nn.MultiheadAttention(C, H, batch_first=True))
+    x, memory = torch.randn(B, T, C), torch.randn(B, S, C)
+    seen = watched(block, x, memory, memory)
+    close(seen["MultiheadAttention"].mean_heads().dense(), block(x, memory, memory)[1])
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_one_sentence_without_a_batch(need_weights: bool) -> None:
+    block = large(nn.MultiheadAttention(C, H))
+    q, k = torch.randn(T, C), torch.randn(S, C)
+    options = {"key_padding_mask": PADDED[0], "attn_mask": torch.ones(T, S).triu(3).bool()}
+    seen = watched(block, q, k, k, need_weights=need_weights, **options)
+    weights = block(q, k, k, average_attn_weights=False, **options)[1]
+    close(seen["MultiheadAttention"].dense().view(H, T, S), weights)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("mask", ["none", "padding", "pattern", "both"])
+def test_the_fast_path_of_evaluation(mask: str, need_weights: bool) -> None:
+    block = large(nn.MultiheadAttention(C, H, batch_first=True)).eval()
+    x = torch.randn(B, S, C)
+    options = {
+        "padding": {"key_padding_mask": PADDED},
+        "pattern": {"attn_mask": torch.ones(S, S).triu(1).bool()},
+        "both": {"key_padding_mask": PADDED, "attn_mask": torch.ones(S, S).triu(1).bool()},
+    }.get(mask, {})
+    with torch.no_grad():
+        seen = watched(block, x, x, x, need_weights=need_weights, **options)
+    assert seen.calls[0].source == "native"
+    with weights_of(block) as weights:
+        block(x, x, x, **options)
+    close(seen["MultiheadAttention"].dense(), weights[""][0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
+def test_encoder(options: dict[str, Any], padded: bool, masked: bool) -> None:
+    layer = nn.TransformerEncoderLayer(C, H, 16, batch_first=True, **options)
+    encoder = large(nn.TransformerEncoder(layer, 3, enable_nested_tensor=not options)).eval()
+    x = torch.randn(B, S, C)
+    given: dict[str, Any] = {"src_key_padding_mask": PADDED} if padded else {}
+    if masked:
+        given["mask"] = torch.ones(S, S).triu(1).bool()
+    with torch.no_grad():
+        seen = watched(encoder, x, **given)
+    names = tuple(f"layers.{n}.self_attn" for n in range(3))
+    assert seen.layers == names
+    assert {entry.source for entry in seen.calls} == {"native"}
+    with weights_of(encoder) as weights:
+        encoder(x, **given)
+    real = ~PADDED if padded else torch.ones(B, S, dtype=torch.bool)
+    for name in names:
+        rows = real[:, None, :, None]
+        close(seen[name].dense() * rows, weights[name][0] * rows)
+
+
+def test_what_a_nested_batch_lacks_attends_nothing() -> None:
+    layer = nn.TransformerEncoderLayer(C, H, 16, batch_first=True)
+    encoder = large(nn.TransformerEncoder(layer, 1)).eval()
+    with torch.no_grad():
+        seen = watched(encoder, torch.randn(B, S, C), src_key_padding_mask=PADDED)
+    weights = seen["layers.0.self_attn"].dense()
+    assert not weights[0, :, 5:].any() and not weights[..., 5:][0].any()
+    close(weights.sum(-1)[0, :, :5], torch.ones(H, 5))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_transformer(grad: bool) -> None:
+    model = large(nn.Transformer(C, H, 2, 2, 16, batch_first=True)).eval()
+    src, tgt = torch.randn(B, S, C), torch.randn(B, T, C)
+    given = {
+        "tgt_mask": nn.Transformer.generate_square_subsequent_mask(T, dtype=torch.bool),
+        "src_key_padding_mask": PADDED,
+        "memory_key_padding_mask": PADDED,
+    }
+    with torch.set_grad_enabled(grad):
+        seen = watched(model, src, tgt, **given)
+    with weights_of(model) as weights:
+        model(src, tgt, **given)
+    assert set(seen.layers) == set(weights) and "decoder.layers.1.multihead_attn" in seen.layers
+    rows = ~PADDED[:, None, :, None]
+    for name, (expected,) in weights.items():
+        found = seen[name].dense()
+        close(found * rows, expected * rows) if "encoder" in name else close(found, expected)
+
+
+def test_training_keeps_the_weights_before_dropout_uncompared() -> None:
+    block = large(nn.MultiheadAttention(C, H, dropout=0.5, batch_first=True))
+    x = torch.randn(B, S, C)
+    with watch(block) as seen:
+        block(x, x, x)
+    entry = seen.calls[0]
+    assert entry.verified is None and "dropout=0.5" in str(entry.why)
+    close(entry.matrix().dense(), block.eval()(x, x, x, average_attn_weights=False)[1])
+
+
+def test_autocast() -> None:
+    block = large(nn.MultiheadAttention(C, H, batch_first=True))
+    x = torch.randn(B, S, C)
+    with torch.autocast("cpu", torch.bfloat16):
+        seen = watched(block, x, x, x)
+        weights = block(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(
+        seen["MultiheadAttention"].dense().float(), weights.float(), atol=2e-2, rtol=2e-2
+    )
+
+
+def test_a_mask_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_operator_mask", lambda mask, kind: None)
+    block = large(nn.MultiheadAttention(C, H, batch_first=True)).eval()
+    x = torch.randn(B, S, C)
+    with torch.no_grad(), watch(block) as seen:
+        block(x, x, x, key_padding_mask=PADDED)
+    assert seen.calls[0].verified is False
+
+
+def test_what_cannot_be_read_is_missed_and_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("no such layout")
+
+    layer = nn.TransformerEncoderLayer(C, H, 16, batch_first=True).eval()
+    x = torch.randn(B, S, C)
+    with torch.no_grad():
+        plain = layer(x)
+        monkeypatch.setattr(native, "_projected", broken)
+        with watch(layer) as seen:
+            assert torch.equal(layer(x), plain)
+    assert not seen.calls
+    assert "self_attn" in str(seen.coverage())
+    assert "native: RuntimeError: no such layout" in str(seen.coverage())

@@ -1,0 +1,160 @@
+"""A recording gives matrices by name, labels them, and says what it lacks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intently as it
+from intently.observe import Recording
+
+from .attending import SelfAttention, Stack, stack
+
+WORDS = ["I", "drink", "cold", "milk", "."]
+
+
+def seen_once(**options: object) -> Recording:
+    model = stack(2)
+    with it.watch(model, **options) as seen:  # type: ignore[arg-type]
+        model(torch.randn(1, 4, 32))
+    return seen
+
+
+def test_names_calls_and_counts() -> None:
+    seen = seen_once()
+    assert list(seen) == ["layers.0", "layers.1"] and len(seen) == 2
+    assert seen.calls[1].name == "layers.1" and seen.calls[1].shape == (1, 4, 4, 4)
+    assert repr(seen) == "Recording(2 layers, 2 calls)"
+    assert torch.equal(seen["layers.1"].dense(), seen["layers.1", -1].dense())
+
+
+def test_other_names_and_numbers_are_refused() -> None:
+    seen = seen_once()
+    message = r"name: expected the name of a module that attended; got 'layer.1'. The nearest are"
+    with pytest.raises(it.errors.ArgumentError, match=message):
+        seen["layer.1"]
+    with pytest.raises(it.errors.ArgumentError, match=r"i: expected a number from 0 to 0; got 1"):
+        seen["layers.1", 1]
+    with pytest.raises(it.errors.ArgumentError, match=r"i: expected a number .* got True"):
+        seen["layers.1", True]
+
+
+def test_rows_of_a_decoder_are_labelled_with_what_they_produce() -> None:
+    rows, columns = seen_once(tokens=WORDS)["layers.0"].labels
+    assert columns == ("I", "drink", "cold", "milk")
+    assert rows == ("drink", "cold", "milk", ".")
+    assert seen_once(tokens=WORDS[:4])["layers.0"].labels[0] == ("drink", "cold", "milk", "")
+    assert seen_once(tokens=WORDS[:2])["layers.0"].labels == (None, None)
+
+
+def test_rows_of_an_encoder_are_labelled_with_what_they_are() -> None:
+    model = Stack(SelfAttention(is_causal=False))
+    with it.watch(model, tokens=WORDS) as seen:
+        model(torch.randn(1, 5, 32))
+        F.scaled_dot_product_attention(*(torch.randn(1, 2, 5, 8) for _ in "qkv"))
+    assert seen["layers.0"].labels == (tuple(WORDS), tuple(WORDS))
+    with it.watch(tokens=WORDS) as seen:
+        k = torch.randn(1, 2, 5, 8)
+        F.scaled_dot_product_attention(k[..., :3, :], k, k)
+    assert seen["attention"].labels == (None, tuple(WORDS))
+
+
+def test_rollout_follows_a_token() -> None:
+    seen = seen_once(tokens=WORDS[:4])
+    expected = it.rollout([seen["layers.0"], seen["layers.1"]], queries=1)
+    assert torch.equal(seen.rollout("drink"), expected)
+    assert torch.equal(seen.rollout(1), expected)
+    with pytest.raises(it.errors.ArgumentError, match=r"token: expected a position, or a token"):
+        seen.rollout("tea")
+    model = stack(1)
+    with it.watch(model) as seen:
+        model(torch.randn(1, 4, 32))
+        model(torch.randn(1, 4, 32))
+    with pytest.raises(it.errors.ArgumentError, match=r"several of 'layers.0'"):
+        seen.rollout(0)
+
+
+class ByHand(nn.Module):
+    """Attention that nobody can see."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1) @ x
+
+
+class HandAttention(ByHand):
+    """The same, by a name that tells."""
+
+
+def test_coverage_lists_what_was_not_seen() -> None:
+    model = Stack(SelfAttention(), HandAttention())
+    with it.watch(model) as seen:
+        model(torch.randn(1, 4, 32))
+    assert str(seen.coverage()).splitlines() == [
+        "layers.0  1 call    functional  verified",
+        "layers.1  not seen              no call of an attention function was seen: it did not "
+        "run, or it computes by hand (watch with deep=True)",
+    ]
+    with pytest.raises(it.errors.ArgumentError, match=r"got 'layers.1'. No call of an attention"):
+        seen["layers.1"]
+
+
+def test_what_cannot_be_kept_is_listed() -> None:
+    q = torch.randn(1, 2, 3, 8)
+    with it.watch() as seen:
+        y = F.scaled_dot_product_attention(q.to_sparse().to_dense(), q, q)
+        nested = torch.nested.nested_tensor([q[0]], layout=torch.jagged)
+        F.scaled_dot_product_attention(*[nested.transpose(1, 2)] * 3)
+    assert y.shape == q.shape
+    assert "NestedTensor, not plain tensors" in seen.coverage().unseen["attention"]
+
+
+def test_autocast_is_followed() -> None:
+    model, x = stack(1), torch.randn(2, 5, 32)
+    with it.watch(model) as seen, torch.autocast("cpu"):
+        model(x)
+    assert seen["layers.0"].dtype is torch.bfloat16 and seen.calls[0].verified
+
+
+def test_grouped_heads_and_top_left_masks() -> None:
+    q, k = torch.randn(2, 6, 4, 8), torch.randn(2, 2, 7, 8)
+    with it.watch() as seen:
+        F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True, scale=0.5)
+    expected = it.attend(q, k, mask=it.causal(0), scale=0.5).dense()
+    (entry,) = seen.calls
+    assert entry.verified, entry.why
+    assert torch.allclose(seen["attention"].dense(), expected[..., :4], atol=1e-6)
+
+
+def test_additive_masks_become_rules_and_other_biases_stay() -> None:
+    q = torch.randn(2, 2, 5, 8)
+    low = torch.finfo(torch.float32).min
+    causal = torch.full((5, 5), low).triu(1)
+    bias = torch.randn(2, 5, 5)
+    with it.watch() as seen:
+        for mask in (
+            causal,
+            causal.clamp(min=-100),
+            bias,
+            causal.masked_fill(causal < 0, -torch.inf),
+        ):
+            F.scaled_dot_product_attention(q, q, q, mask)
+        everything = causal.clone()
+        everything[2] = low  # the lowest number everywhere gives a mean, not zeros
+        F.scaled_dot_product_attention(q, q, q, everything)
+    hows = [entry.rows.how() for entry in seen.calls]
+    assert [repr(how.mask) for how in hows] == ["causal()", "None", "None", "causal()", "None"]
+    assert all(entry.verified for entry in seen.calls), str(seen.coverage())
+    assert torch.allclose(seen["attention", 4].dense()[..., 2, :], torch.tensor(0.2))
+
+
+def test_import_intently_does_not_load_watching() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, intently; print('intently.observe' in sys.modules, intently.watch.__name__)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "watch"]
+    with pytest.raises(AttributeError, match="has no attribute 'watches'"):
+        it.watches  # type: ignore[attr-defined]  # noqa: B018

@@ -1,0 +1,201 @@
+"""What the three stores keep, how much of it, and what they refuse."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import intently as it
+from intently.observe.recording import Entry
+from intently.observe.stores import Spool, Store, packed
+
+from .attending import SelfAttention, Stack, stack
+
+
+def storages(*tensors: Tensor) -> int:
+    """Bytes of the storages that tensors keep alive, each counted once."""
+    found = {x.untyped_storage()._cdata: x.untyped_storage().nbytes() for x in tensors}
+    return sum(found.values())
+
+
+def kept(seen: it.observe.Recording) -> list[Tensor]:  # type: ignore[name-defined]
+    operands = [entry.rows.operands() for entry in seen.calls]
+    return [x for pair in operands for x in pair]
+
+
+def exact(entry: Entry) -> int:
+    """Bytes of q and k of one call."""
+    return sum(x.numel() * x.element_size() for x in entry.rows.operands())
+
+
+def test_copies_let_go_of_what_they_were_cut_from() -> None:
+    model, x = stack(2), torch.randn(2, 64, 32)
+    with it.watch(model) as copies:
+        model(x)
+    with it.watch(model, store="reference") as references:
+        model(x)
+    both = sum(map(exact, copies.calls))
+    assert storages(*kept(copies)) <= 1.01 * both
+    assert storages(*kept(references)) == 1.5 * both  # q, k and v are of one storage
+    assert torch.equal(copies["layers.1"].dense(), references["layers.1"].dense())
+
+
+def test_half_precision_is_stored_and_close() -> None:
+    model, x = stack(2), torch.randn(2, 9, 32)
+    with it.watch(model, dtype=torch.bfloat16) as seen:
+        model(x)
+    assert seen.calls[0].rows.operands()[0].dtype is torch.bfloat16
+    expected = model.layers[0].weights(x)  # type: ignore[operator]
+    assert torch.allclose(seen["layers.0"].dense().float(), expected, atol=0.02)
+    assert all(entry.verified for entry in seen.calls)
+
+
+def test_a_reference_that_changed_is_refused() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with it.watch(store="reference") as seen, torch.no_grad():
+        F.scaled_dot_product_attention(q, q, q)
+    assert seen["attention"].shape == (1, 2, 5, 5)
+    q.add_(1)
+    with pytest.raises(it.errors.StaleError, match=r"store: .*changed in place since.*store=.copy"):
+        seen["attention"]
+
+
+def test_a_mask_that_changed_is_refused() -> None:
+    q, mask = torch.randn(1, 2, 5, 8), torch.rand(2, 5, 5) > 0.3
+    mask[..., 0] = True
+    for store in ("reference", "copy"):
+        with it.watch(store=store) as seen, torch.no_grad():  # type: ignore[arg-type]
+            F.scaled_dot_product_attention(q, q, q, mask)
+        expected = seen["attention"].dense()
+        mask.logical_not_()
+        if store == "copy":
+            assert torch.equal(seen["attention"].dense(), expected)
+        else:
+            with pytest.raises(it.errors.StaleError, match="changed in place since"):
+                seen["attention"]
+        mask.logical_not_()
+
+
+def test_references_to_inference_tensors_are_refused() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    with it.watch(model, store="reference") as seen, torch.inference_mode():
+        model(x)
+    with pytest.raises(it.errors.StaleError, match=r"an inference tensor of shape .* does not"):
+        seen["layers.0"]
+    assert seen.calls[0].verified is None and "inference" in str(seen.coverage())
+
+
+def test_copies_made_in_inference_mode_are_plain_tensors() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    with torch.inference_mode(), it.watch(model) as seen:
+        model(x)
+    assert not any(tensor.is_inference() for tensor in kept(seen))
+
+
+def test_masks_and_biases_are_kept_once() -> None:
+    bias = torch.randn(4, 6, 6)
+    model = Stack(*[SelfAttention(is_causal=False, attn_mask=bias) for _ in range(3)])
+    x = torch.randn(2, 6, 32)
+    with it.watch(model) as seen, torch.no_grad():
+        model(x)
+        bias += 1
+        model(x)
+    held = [entry.rows.how().bias.tensors()[0] for entry in seen.calls]  # type: ignore[union-attr]
+    ids = [id(x) for x in held]
+    assert [ids.index(one) for one in ids] == [0, 0, 0, 3, 3, 3]
+    assert all(entry.verified for entry in seen.calls)
+
+
+def test_disk_keeps_little_in_memory_and_cleans_up(tmp_path: Path) -> None:
+    model, x = stack(2), torch.randn(2, 40, 32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        with it.watch(model, store="disk") as seen:
+            model(x)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size == pytest.approx(sum(map(exact, seen.calls)), rel=0.05)
+    with it.watch(model) as copies:
+        model(x)
+    for name in seen.layers:
+        assert torch.equal(seen[name].dense(), copies[name].dense())
+    assert all(entry.verified for entry in seen.calls)
+    del seen
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_spool_gives_back_what_was_written(dtype: torch.dtype) -> None:
+    store = Store("disk", None)
+    given = [
+        torch.randn(2, 3, 5, 7, dtype=dtype),
+        torch.randn(2, 5, 3, 7, dtype=dtype).transpose(1, 2),
+        torch.randn(1, 3, 1, 7, dtype=dtype).expand(4, 3, 5, 7),
+        torch.randn(0, 3, dtype=dtype),
+        torch.randn(3, 2**20, dtype=dtype)[:, ::2],
+    ]
+    stored = [store.own(x) for x in given]
+    for x, y in zip(given, stored):
+        assert y.shape == tuple(x.shape) and torch.equal(y.get(), x)
+
+
+def test_what_is_expanded_is_packed_once() -> None:
+    x = torch.randn(1, 2, 1, 8).expand(6, 2, 5, 8)
+    assert packed(x).untyped_storage().nbytes() == 16 * 4 and torch.equal(packed(x), x)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = stack(4), torch.randn(2, 40, 32)
+    plain, written = model(x), 0
+
+    def write(spool: Spool, data: bytes | memoryview) -> None:
+        nonlocal written
+        written += len(data)
+        if written > 30_000:
+            raise OSError(28, "No space left on device")
+        whole(spool, data)
+
+    whole = Spool._put
+    monkeypatch.setattr(Spool, "_put", write)
+    with it.watch(model, store="disk") as seen:
+        watched = model(x)
+    assert torch.equal(plain, watched)
+    assert seen.layers == ("layers.0",)
+    assert "The recording ended at layers.1: [Errno 28] No space left" in str(seen.coverage())
+    assert seen["layers.0"].shape == (2, 4, 40, 40)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_device_that_is_full_says_so() -> None:
+    spool = Spool()
+    spool._file.close()
+    spool._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    with pytest.raises(OSError, match="No space left"):
+        spool.write(torch.zeros(9), torch.float32)
+
+
+def test_values_and_gradients_are_kept_on_request() -> None:
+    model, x = stack(1), torch.randn(2, 6, 32)
+    layer = model.layers[0]
+    assert isinstance(layer, SelfAttention)
+    with it.watch(model, gradients=True) as seen:
+        y = model(x)
+    entry = seen.calls[0]
+    with pytest.raises(it.errors.ArgumentError, match="grad: expected a backward pass"):
+        entry.grad()
+    y.square().sum().backward()
+    q, k, v = layer.split(x)
+    mixed = it.attention(q, k, v, mask=it.causal()).detach().requires_grad_()
+    (x + layer.merge(mixed)).square().sum().backward()
+    assert torch.equal(entry.v(), v)
+    assert mixed.grad is not None and torch.allclose(entry.grad(), mixed.grad, atol=1e-5)
+    with it.watch(model) as seen:
+        model(x)
+    with pytest.raises(it.errors.ArgumentError, match=r"v: expected .*gradients=True"):
+        seen.calls[0].v()

@@ -1,0 +1,309 @@
+"""Models of transformers, fused and plain, against the weights that their plain formula gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers as T
+from torch import Tensor, nn
+
+from intently.interop.transformers.backend import register
+from intently.matrix import LazyMatrix
+from intently.observe import Recording, watch
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 32, "vocab_size": 50,
+}  # fmt: skip
+ENDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED: dict[str, Any] = SIZES | ENDS | {"num_key_value_heads": 2}
+GPT2: dict[str, Any] = ENDS | {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50}
+T5: dict[str, Any] = {
+    "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 50,
+    "pad_token_id": 0, "decoder_start_token_id": 0, "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 6,
+}  # fmt: skip
+MARIAN: dict[str, Any] = ENDS | {
+    "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+    "vocab_size": 50, "max_position_embeddings": 64, "decoder_start_token_id": 1,
+}  # fmt: skip
+WINDOW = {"sliding_window": 3}
+CAPPED = WINDOW | {"head_dim": 4, "attn_logit_softcapping": 2.0}
+SINKS = WINDOW | {"head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "bert": lambda: T.BertModel(T.BertConfig(**SIZES)),
+    "gpt2": lambda: T.GPT2LMHeadModel(
+        T.GPT2Config(**GPT2, n_positions=64, scale_attn_by_inverse_layer_idx=True)
+    ),
+    "llama": lambda: T.LlamaForCausalLM(T.LlamaConfig(**GROUPED)),
+    "mistral": lambda: T.MistralForCausalLM(T.MistralConfig(**GROUPED, **WINDOW)),
+    "gemma 2": lambda: T.Gemma2ForCausalLM(T.Gemma2Config(**GROUPED, **CAPPED)),
+    "gpt-oss": lambda: T.GptOssForCausalLM(T.GptOssConfig(**GROUPED, **SINKS)),
+    "t5": lambda: T.T5ForConditionalGeneration(T.T5Config(**T5)),
+    "marian": lambda: T.MarianMTModel(T.MarianConfig(**MARIAN)),
+    "vit": lambda: T.ViTModel(T.ViTConfig(**SIZES, image_size=8, patch_size=4)),
+}
+NAMES = {
+    "bert": "encoder.layer.{}.attention.self", "gpt2": "transformer.h.{}.attn",
+    "llama": "model.layers.{}.self_attn", "mistral": "model.layers.{}.self_attn",
+    "gemma 2": "model.layers.{}.self_attn", "gpt-oss": "model.layers.{}.self_attn",
+    "vit": "layers.{}.attention",
+}  # fmt: skip
+T5_NAMES = {
+    "encoder": "encoder.block.{}.layer.0.SelfAttention",
+    "decoder": "decoder.block.{}.layer.0.SelfAttention",
+    "cross": "decoder.block.{}.layer.1.EncDecAttention",
+}
+MARIAN_NAMES = {
+    "encoder": "model.encoder.layers.{}.self_attn",
+    "decoder": "model.decoder.layers.{}.self_attn",
+    "cross": "model.decoder.layers.{}.encoder_attn",
+}
+ONLY_PLAIN = ("gemma 2", "gpt-oss")  # transformers refuses their softcap and sinks in sdpa
+TEXT = [name for name in NAMES if name != "vit"]
+
+
+def drawn(name: str, implementation: str = "sdpa") -> Any:
+    """A tiny model whose attention is uneven."""
+    torch.manual_seed(0)
+    register()
+    model: Any = MODELS[name]().eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.4)
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def tokens(side: str, rows: int = 2, length: int = 7) -> dict[str, Tensor]:
+    """Token numbers with some padding in the first row."""
+    ids = torch.randint(3, 50, (rows, length), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    if side:
+        mask[0, :2] = 0
+    mask = mask.flip(1) if side == "right" else mask
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@torch.no_grad()
+def watched(model: Any, given: dict[str, Any]) -> Recording:
+    """A recording of one pass, which leaves the output as it is."""
+    plain = model(**given)
+    with watch(model) as seen:
+        found = model(**given)
+    for name, x in plain.items():
+        if isinstance(x, Tensor):
+            assert torch.equal(x, found[name]), name
+    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    return seen
+
+
+@torch.no_grad()
+def plain_weights(model: Any, given: dict[str, Any]) -> Any:
+    model.set_attn_implementation("eager")
+    return model(**given, output_attentions=True)
+
+
+def close(found: LazyMatrix, expected: Tensor, rows: Tensor | None = None) -> None:
+    """Equal in the rows (b, t) of real tokens."""
+    seen = torch.tensor(True) if rows is None else rows.bool()[:, None, :, None]
+    torch.testing.assert_close(found.dense() * seen, expected * seen, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["", "left", "right"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
+@pytest.mark.parametrize("name", TEXT)
+def test_language_models(name: str, implementation: str, side: str) -> None:
+    if implementation == "sdpa" and name in ONLY_PLAIN:
+        pytest.skip(f"transformers has no sdpa for {name}")
+    model, given = drawn(name, implementation), tokens(side)
+    seen = watched(model, given)
+    expected = plain_weights(model, given).attentions
+    assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
+    for layer, weights in zip(seen.layers, expected):
+        close(seen[layer], weights, given["attention_mask"])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
+def test_vision(implementation: str) -> None:
+    model = drawn("vit", implementation)
+    given = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    seen = watched(model, given)
+    assert seen.layers == tuple(NAMES["vit"].format(n) for n in range(2))
+    for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
+        close(seen[layer], weights)
+
+
+@pytest.mark.parametrize("side", ["", "left", "right"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_encoders_and_decoders(name: str, implementation: str, side: str) -> None:
+    model, given = drawn(name, implementation), tokens(side)
+    given["decoder_input_ids"] = tokens("")["input_ids"][:, :5]
+    seen = watched(model, given)
+    expected = plain_weights(model, given)
+    names = T5_NAMES if name == "t5" else MARIAN_NAMES
+    assert set(seen.layers) == {x.format(n) for x in names.values() for n in range(2)}
+    for n in range(2):
+        rows = given["attention_mask"]
+        close(seen[names["encoder"].format(n)], expected.encoder_attentions[n], rows)
+        close(seen[names["decoder"].format(n)], expected.decoder_attentions[n])
+        close(seen[names["cross"].format(n)], expected.cross_attentions[n])
+
+
+def test_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel is compiled; here the same function runs uncompiled."""
+    from torch.nn.attention import flex_attention as flex
+    from transformers import masking_utils
+    from transformers.integrations import flex_attention as theirs
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return flex.create_block_mask(*args, **{**kwargs, "_compile": False})
+
+    monkeypatch.setattr(masking_utils, "create_block_mask", make)
+    monkeypatch.setattr(theirs, "WrappedFlexAttention", lambda training: lambda: flex._math)
+    monkeypatch.setattr(flex, "_math", flex.flex_attention, raising=False)
+    for name, side in (("llama", "left"), ("mistral", "right"), ("gemma 2", "left")):
+        model, given = drawn(name, "flex_attention"), tokens(side)
+        seen = watched(model, given)
+        for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
+            close(seen[layer], weights, given["attention_mask"])
+
+
+def test_what_is_kept_of_grouped_heads_is_not_repeated() -> None:
+    seen = watched(drawn("llama"), tokens(""))
+    entry = seen.calls[0].attention()
+    assert entry.q.shape == (2, 4, 7, 4) and entry.k.shape == (2, 2, 7, 4)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_masks_are_kept_as_values(implementation: str) -> None:
+    def mask(name: str, side: str) -> str:
+        return repr(watched(drawn(name, implementation), tokens(side)).calls[0].attention().mask)
+
+    assert mask("bert", "right") == "padding([5, 7])"
+    assert mask("llama", "") == "causal()"
+    assert mask("llama", "right") in ("causal() & padding([5, 7])", "padding([5, 7]) & causal()")
+    assert "window(2, 0" in mask("mistral", "") and "tensor" not in mask("mistral", "")
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_the_position_bias_of_t5_is_kept_as_buckets(implementation: str) -> None:
+    given = tokens("right") | {"decoder_input_ids": tokens("")["input_ids"][:, :5]}
+    seen = watched(drawn("t5", implementation), given)
+    for entry in seen.calls:
+        bias = entry.attention().problem.bias
+        if "EncDec" in entry.name:
+            assert bias is None
+        else:
+            assert str(bias).startswith("relative_buckets(8×4 tensor, max_distance=6")
+
+
+def test_a_changed_position_bias_is_kept_as_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.t5 import modeling_t5
+
+    original = modeling_t5.T5Attention.compute_bias
+
+    def other(self: Any, *args: Any, **kwargs: Any) -> Tensor:
+        return original(self, *args, **kwargs) + 0.5 * torch.eye(7)[None, None]
+
+    model, given = drawn("t5"), tokens("")
+    monkeypatch.setattr(modeling_t5.T5Attention, "compute_bias", other)
+    given = {"input_ids": given["input_ids"]}
+    seen = watched(model.encoder, given)
+    assert "Given" in repr(seen.calls[0].attention().problem.bias)
+    for layer, weights in zip(seen.layers, plain_weights(model.encoder, given).attentions):
+        close(seen[layer], weights)
+
+
+def test_a_scale_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from intently.observe.sources import transformers as source
+
+    original = source._how
+
+    def wrong(*args: Any) -> Any:
+        return type(original(*args))(mask=original(*args).mask, scale=1.0)
+
+    monkeypatch.setattr(source, "_how", wrong)
+    with torch.no_grad(), watch(model := drawn("llama")) as seen:
+        model(**tokens(""))
+    assert [entry.verified for entry in seen.calls] == [False, False]
+
+
+def test_a_paged_cache_is_not_seen_and_said_so() -> None:
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    model = drawn("llama")
+    module = model.model.layers[0].self_attn
+    q, k = torch.randn(1, 4, 3, 4), torch.randn(1, 2, 3, 4)
+    with watch(model) as seen:
+        ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)(module, q, k, k, None, cache=object())
+    assert not seen.calls
+    assert "transformers: continuous batching keeps keys in pages" in str(seen.coverage())
+
+
+@torch.no_grad()
+def generated(model: Any, given: dict[str, Tensor], **options: Any) -> tuple[Recording, Any]:
+    """The recording of a generation that gives the same tokens as without it."""
+    options |= {"max_new_tokens": 5, "min_new_tokens": 5}
+    plain = model.generate(**given, **options)
+    with watch(model) as seen:
+        found = model.generate(**given, **options)
+    assert torch.equal(plain, found)
+    assert all(entry.verified for entry in seen.calls), seen.coverage()
+    return seen, found
+
+
+def continued(ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """What one pass is given to attend as `generate` did, which counts from the first token."""
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma 2"])
+def test_greedy_generation_is_one_matrix(name: str, implementation: str) -> None:
+    if implementation == "sdpa" and name in ONLY_PLAIN:
+        pytest.skip(f"transformers has no sdpa for {name}")
+    model, given = drawn(name, implementation), tokens("left")
+    seen, found = generated(model, given, do_sample=False)
+    whole = found[:, :-1]
+    mask = torch.cat([given["attention_mask"], torch.ones(2, 4, dtype=torch.long)], 1)
+    expected = plain_weights(model, continued(whole, mask)).attentions
+    for layer, weights in zip(seen.layers, expected):
+        close(seen[layer], weights, mask)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_generation_by_an_encoder_and_a_decoder(name: str, implementation: str) -> None:
+    model, given = drawn(name, implementation), tokens("right")
+    seen, found = generated(model, given, do_sample=False, num_beams=1)
+    expected = plain_weights(model, given | {"decoder_input_ids": found[:, :-1]})
+    names = T5_NAMES if name == "t5" else MARIAN_NAMES
+    for n in range(2):
+        rows = given["attention_mask"]
+        close(seen[names["encoder"].format(n)], expected.encoder_attentions[n], rows)
+        close(seen[names["decoder"].format(n)], expected.decoder_attentions[n])
+        close(seen[names["cross"].format(n)], expected.cross_attentions[n])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_beams(name: str) -> None:
+    """The joined rows are those of the beams as they ended, the best first."""
+    model, given = drawn(name), tokens("left", rows=1)
+    options = {"do_sample": False, "num_beams": 3, "num_return_sequences": 3}
+    seen, found = generated(model, given, **options)
+    whole = found[:, :-1]
+    mask = torch.ones_like(whole)
+    mask[:, :2] = 0
+    expected = plain_weights(model, continued(whole, mask)).attentions
+    for layer, weights in zip(seen.layers, expected):
+        rows = seen[layer].dense() * mask[:, None, :, None]
+        for beam in weights * mask[:, None, :, None]:
+            best = min(float((row - beam).abs().amax()) for row in rows)
+            assert best <= 1e-5, layer

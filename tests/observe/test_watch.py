@@ -1,0 +1,350 @@
+"""`watch` changes nothing, acts for its own thread or task, nests, and is undone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import intently as it
+from intently.observe import patches
+from intently.observe.watch import current, running
+
+from .attending import FromImport, HoldsFunction, SelfAttention, Stack, stack
+
+PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
+"""In a tuple, because names bound to them are replaced, those of this file too."""
+
+
+@pytest.fixture(autouse=True)
+def _undone() -> Iterator[None]:
+    yield
+    assert patches.active() == 0
+    assert (F.scaled_dot_product_attention, nn.Module.__call__) == PLAIN
+    assert current() == ()
+
+
+@pytest.mark.parametrize("kind", [SelfAttention, FromImport, HoldsFunction])
+@pytest.mark.parametrize("how", ["grad", "no_grad", "inference"])
+def test_outputs_are_the_same_and_weights_exact(kind: type[SelfAttention], how: str) -> None:
+    model, x = Stack(kind(), kind()), torch.randn(2, 7, 32)
+    context = {"grad": torch.enable_grad, "no_grad": torch.no_grad}.get(how, torch.inference_mode)
+    with context():
+        plain = model(x)
+        with it.watch(model) as seen:
+            watched = model(x)
+        assert torch.equal(plain, watched)
+        first = model.layers[0]
+        assert isinstance(first, SelfAttention)
+        expected = first.weights(x)
+    assert seen.layers == ("layers.0", "layers.1")
+    name = ("layers.0", 0)
+    assert torch.allclose(seen[name].dense(), expected, atol=1e-6)
+    assert all(entry.verified for entry in seen.calls)
+    assert len(seen.calls) == (4 if kind is HoldsFunction else 2)
+    if kind is HoldsFunction:
+        assert HoldsFunction.static is PLAIN[0] and first.own is PLAIN[0]
+
+
+def test_gradients_are_the_same() -> None:
+    model, x = stack(), torch.randn(2, 7, 32)
+    model(x).square().sum().backward()
+    plain = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    with it.watch(model, gradients=True):
+        model(x).square().sum().backward()
+    assert all(
+        torch.equal(a, p.grad) for a, p in zip(plain, model.parameters()) if p.grad is not None
+    )
+
+
+def test_an_exception_undoes_it() -> None:
+    with pytest.raises(ZeroDivisionError), it.watch(stack()):
+        assert F.scaled_dot_product_attention is not PLAIN[0]
+        raise ZeroDivisionError
+    with pytest.raises(RuntimeError), it.watch(model := stack()) as seen:
+        model(torch.zeros(1, 2, 3))
+    assert seen.layers == ()
+
+
+def test_watches_nest() -> None:
+    one, two, x = stack(2), stack(1), torch.randn(1, 5, 32)
+    with it.watch(one) as outer:
+        one(x)
+        with it.watch(two) as inner, it.watch() as every:
+            one(x)
+            two(x)
+        two(x)
+    assert [len(seen.calls) for seen in (outer, inner, every)] == [4, 1, 3]
+    assert every.layers == ("Stack.layers.0", "Stack.layers.1")
+
+
+def test_watches_that_end_in_another_order() -> None:
+    one, x = stack(1), torch.randn(1, 5, 32)
+    first, second = it.watch(one), it.watch(one)
+    a, b = first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    one(x)
+    second.__exit__(None, None, None)
+    one(x)
+    assert (len(a.calls), len(b.calls)) == (0, 1)
+
+
+def test_other_threads_pass_through() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    theirs: list[int] = []
+
+    def other() -> None:
+        with it.watch(model) as own:
+            model(x)
+        theirs.append(len(own.calls))
+        model(x)
+
+    with it.watch(model) as seen:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        model(x)
+    assert theirs == [1] and len(seen.calls) == 1
+
+
+def test_other_tasks_pass_through() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    counts: list[int] = []
+
+    async def watched() -> None:
+        with it.watch(model) as seen:
+            child = asyncio.create_task(unwatched())  # inherits the context, and is another task
+            await asyncio.sleep(0)
+            model(x)
+            await asyncio.to_thread(model, x)
+            await child
+        counts.append(len(seen.calls))
+
+    async def unwatched() -> None:
+        model(x)
+        await asyncio.sleep(0)
+        model(x)
+
+    async def both() -> None:
+        await asyncio.gather(watched(), watched(), unwatched())
+
+    asyncio.run(both())
+    assert counts == [1, 1]
+
+
+def test_a_loop_within_a_watch_belongs_to_it() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+
+    async def main() -> None:
+        model(x)
+
+    with it.watch(model) as seen:
+        asyncio.run(main())
+    assert len(seen.calls) == 1
+
+
+def test_the_fast_path_of_transformer_encoders_stays_on() -> None:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 6, 32)
+    padded = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    ran: list[int] = []
+    fast = torch._transformer_encoder_layer_fwd
+
+    def counted(*args: object) -> torch.Tensor:
+        ran.append(1)
+        return fast(*args)
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
+        plain = model(x, src_key_padding_mask=padded)
+        with it.watch(model):
+            watched = model(x, src_key_padding_mask=padded)
+    assert torch.equal(plain, watched) and len(ran) == 4
+
+
+def test_a_shared_module_is_called_twice() -> None:
+    layer, x = SelfAttention(), torch.randn(1, 5, 32)
+    model = Stack(layer, layer)
+    with it.watch(model) as seen:
+        model(x)
+    assert seen.layers == ("layers.0",)
+    y = x + layer(x)
+    assert torch.allclose(seen["layers.0", 1].dense(), layer.weights(y), atol=1e-6)
+    with pytest.raises(it.errors.ArgumentError, match=r"seen\['layers.0', i\] with i from 0 to 1"):
+        seen["layers.0"]
+
+
+def test_modules_outside_the_model_are_not_seen() -> None:
+    model, other, x = stack(1), SelfAttention(), torch.randn(1, 5, 32)
+    with it.watch(model) as seen:
+        other(x)
+        F.scaled_dot_product_attention(x, x, x)
+    assert seen.layers == ()
+    with it.watch(model.layers[0]) as seen:
+        model(x)
+    assert seen.layers == ("SelfAttention",)
+
+
+def test_without_a_model_all_is_seen() -> None:
+    x = torch.randn(1, 5, 32)
+    with it.watch() as seen:
+        assert running() is None
+        F.scaled_dot_product_attention(x, x, x)
+        it.attention(x, x, x)
+        SelfAttention()(x)
+    assert seen.layers == ("attention", "SelfAttention")
+    assert [entry.source for entry in seen.calls] == ["functional", "intently", "functional"]
+
+
+def test_our_own_products_are_seen_once() -> None:
+    q = torch.randn(1, 4, 600, 16)
+    with it.watch() as seen:
+        y = it.scaled_dot_product_attention(q, q, q, is_causal=True)
+        it.attend(q, q, mask=it.causal()).matmul(q)
+    assert [entry.source for entry in seen.calls] == ["intently", "intently"]
+    assert torch.allclose(seen["attention", 0] @ q, y)
+
+
+def test_layers_are_chosen_by_patterns() -> None:
+    model, x = Stack(stack(2), stack(2)), torch.randn(1, 5, 32)
+    for layers, count in (("layers.0", 2), ("layers.*.layers.1", 2), (["layers.1.layers.0"], 1)):
+        with it.watch(model, layers=layers) as seen:
+            model(x)
+        assert len(seen.layers) == count, layers
+    message = r"layers: expected .*; got 'layers.7'. The nearest are 'layers.[01]'"
+    with pytest.raises(it.errors.ArgumentError, match=message), it.watch(model, layers="layers.7"):
+        pass
+    with pytest.raises(it.errors.KindError, match=r"layers: expected names .* as text"):
+        it.watch(model, layers=[3]).__enter__()  # type: ignore[list-item]
+
+
+def test_wrong_arguments() -> None:
+    for options, message in (
+        ({"store": "ram"}, 'store: expected "copy", "reference" or "disk"'),
+        ({"dtype": torch.int8}, "dtype: expected a floating-point dtype"),
+        ({"dtype": "half"}, "dtype: expected a floating-point dtype"),
+        ({"dtype": torch.half, "store": "reference"}, "dtype: expected None with"),
+    ):
+        with pytest.raises(it.errors.ArgumentError, match=message):
+            it.watch(**options).__enter__()
+    with pytest.raises(it.errors.KindError, match=r"model: expected an nn.Module"):
+        it.watch([1]).__enter__()  # type: ignore[arg-type]
+    again = it.watch()
+    with again:
+        pass
+    with pytest.raises(it.errors.KernelError, match=r"one block for each watch"):
+        again.__enter__()
+
+
+def test_names_imported_within_the_block_are_put_back() -> None:
+    with it.watch():
+        module = type(sys)("imported_meanwhile")
+        sys.modules[module.__name__] = module
+        exec("from torch.nn.functional import scaled_dot_product_attention as f", vars(module))
+        assert vars(module)["f"] is not PLAIN[0]
+    assert vars(sys.modules.pop(module.__name__))["f"] is PLAIN[0]
+
+
+def test_a_patch_of_somebody_else_stays() -> None:
+    def theirs(*args: object) -> None: ...
+
+    with it.watch():
+        vars(F)["scaled_dot_product_attention"] = theirs
+    try:
+        assert F.scaled_dot_product_attention is theirs
+    finally:
+        vars(F)["scaled_dot_product_attention"] = PLAIN[0]
+
+
+def test_modes_of_the_user_see_the_model_alone() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, x = stack(1), torch.randn(1, 5, 32)
+    with FlopCounterMode(display=False) as plain:
+        model(x)
+    with it.watch(model) as seen, FlopCounterMode(display=False) as watched:
+        model(x)
+    assert plain.get_total_flops() == watched.get_total_flops() and seen.calls[0].verified
+
+
+def test_checkpointing_is_seen_once() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32, requires_grad=True)
+    with it.watch(model) as seen:
+        checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert len(seen.calls) == 1
+
+
+def test_what_holds_no_numbers_is_listed() -> None:
+    model, x = stack(1), torch.randn(3, 1, 5, 32)
+    with it.watch(model) as seen, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch has no batching rule for it
+        torch.func.vmap(model)(x)
+    assert "torch.func" in seen.coverage().unseen["layers.0"]
+    with it.watch(model.to("meta")) as seen:
+        model(x[0].to("meta"))
+    assert "meta device" in str(seen.coverage())
+    with pytest.raises(it.errors.ArgumentError, match=r"meta device"):
+        seen["layers.0"]
+
+
+def test_tracing_traces_nothing_of_ours() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    with it.watch(model) as seen:
+        traced = torch.jit.trace(model, x)
+    assert torch.equal(traced(x), model(x)) and "jit.trace" in str(seen.coverage())
+
+
+@pytest.fixture
+def compiled() -> Iterator[tuple[Stack, nn.Module]]:
+    model = stack(1)
+    yield model, torch.compile(model, backend="aot_eager")
+    torch._dynamo.reset()
+
+
+def test_compiled_models_are_refused(compiled: tuple[Stack, nn.Module]) -> None:
+    model, fast = compiled
+    x = torch.randn(1, 5, 32)
+    with pytest.raises(it.errors.KernelError, match=r"OptimizedModule, compiled by torch.compile"):
+        it.watch(fast).__enter__()
+    for _ in range(2):  # compiled within the block, and before it
+        unseen = pytest.raises(it.errors.KernelError, match=r"none that could be seen. Code")
+        with unseen, it.watch(model):
+            y = fast(x)
+        assert torch.equal(y, model(x))
+    with torch.compiler.set_stance("force_eager"), it.watch(model) as seen:
+        fast(x)
+    assert seen["layers.0"].shape == (1, 4, 5, 5)
+    inner = stack(2)
+    inner.layers[1].compile(backend="aot_eager")
+    with pytest.raises(it.errors.KernelError, match=r"layers.1, compiled by torch.compile"):
+        it.watch(inner).__enter__()
+
+
+def test_compiled_code_beside_the_model_is_told(compiled: tuple[Stack, nn.Module]) -> None:
+    model, _ = compiled
+    double = torch.compile(lambda x: 2 * x, backend="aot_eager")
+    told = pytest.warns(UserWarning, match=r"Code compiled by torch.compile ran meanwhile")
+    with told, it.watch(model) as seen:
+        model(double(torch.randn(1, 5, 32)))
+    assert "Code compiled" in str(seen.coverage()) and len(seen.calls) == 1
+
+
+def test_compiling_while_another_thread_watches(compiled: tuple[Stack, nn.Module]) -> None:
+    model, fast = compiled
+    x = torch.randn(1, 5, 32)
+    found: list[torch.Tensor] = []
+    with it.watch() as seen, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        thread = threading.Thread(target=lambda: found.append(fast(x)))
+        thread.start()
+        thread.join()
+    assert torch.equal(found[0], model(x)) and not seen.calls

@@ -1,0 +1,58 @@
+"""x-transformers, fused and plain, against the maps that it returns itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from intently.observe import watch
+
+x_transformers = pytest.importorskip(
+    "x_transformers", reason="x-transformers is not installed: pip install x-transformers"
+)
+
+IDS = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(0))
+MASK = torch.tensor([[True] * 5 + [False] * 2, [True] * 7])
+NAMES = ("attn_layers.layers.0.1.attend", "attn_layers.layers.2.1.attend")
+
+
+def model(kind: str, flash: bool, options: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    stack = getattr(x_transformers, kind)(
+        dim=16, depth=2, heads=4, attn_dim_head=4, attn_flash=flash, **options
+    )
+    made = x_transformers.TransformerWrapper(num_tokens=50, max_seq_len=16, attn_layers=stack)
+    for p in made.parameters():
+        torch.nn.init.normal_(p, std=0.4)
+    return made.eval()
+
+
+FUSED: list[dict[str, Any]] = [{}, {"attn_kv_heads": 2}, {"alibi_pos_bias": True}]
+PLAIN: list[dict[str, Any]] = [
+    *FUSED, {"rel_pos_bias": True}, {"attn_softclamp_logits": True}, {"attn_qk_norm": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["Encoder", "Decoder"])
+@pytest.mark.parametrize(
+    ("flash", "options"), [(True, x) for x in FUSED] + [(False, x) for x in PLAIN]
+)
+def test_every_layer(kind: str, flash: bool, options: dict[str, Any]) -> None:
+    """The fused path is seen as it is, the formula written out with ``deep=True``."""
+    watched = model(kind, flash, options)
+    with torch.no_grad():
+        y = watched(IDS, mask=MASK)
+        with watch(watched, deep=not flash) as seen:
+            found = watched(IDS, mask=MASK)
+        _, maps = model(kind, False, options)(IDS, mask=MASK, return_attn=True)
+    assert torch.equal(found, y)
+    assert seen.layers == NAMES
+    rows = MASK[:, None, :, None]
+    for entry, weights in zip(seen.calls, maps):
+        assert entry.verified, seen.coverage()
+        assert entry.source == ("functional" if flash else "deep")
+        torch.testing.assert_close(
+            entry.matrix().dense() * rows, weights * rows, atol=1e-5, rtol=1e-5
+        )
