@@ -111,7 +111,8 @@ def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) 
     resumed = fit(source, options(source), tmp_path / "half", resume=True)
     for a, b in zip(whole.text_model.model.parameters(), resumed.text_model.model.parameters()):
         assert torch.equal(a, b)
-    with pytest.raises(ArgumentError, match=r"^window: expected 12, with which .* Resume with window=12,"):
+    wanted = r"^window: expected 12, with which .* Resume with window=12,"
+    with pytest.raises(ArgumentError, match=wanted):
         fit(source, options(source, window=8), tmp_path / "half", resume=True)
 
 

@@ -24,9 +24,7 @@ def drawn(layer: Any) -> Any:
 
 
 def close(found: torch.Tensor, expected: Any) -> None:
-    np.testing.assert_allclose(
-        found.detach().numpy(), keras.ops.convert_to_numpy(expected), atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(found, torch.as_tensor(expected), atol=1e-5, rtol=1e-5)
 
 
 def watched(layer: Any, *args: Any, deep: bool = False, **kwargs: Any) -> Recording:

@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers as T
+import transformers
 from torch import Tensor, nn
 
 from intently.observe import watch
 from intently.observe.sources import followed
 
+T: Any = transformers
 B, H, N, S, D = 2, 3, 5, 6, 4
-ONE: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 4, "vocab_size": 50}
+DEBERTA: dict[str, Any] = {
+    "hidden_size": 16, "num_attention_heads": 4, "vocab_size": 50, "num_hidden_layers": 2,
+    "intermediate_size": 32, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+}  # fmt: skip
 GPT: dict[str, Any] = {
     "n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 32, "rotary_dim": 4,
     "bos_token_id": 1, "eos_token_id": 2,
@@ -80,7 +85,8 @@ def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tenso
 
 
 def keys_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    w = (k @ q.mT).masked_fill(~mask.mT, -1e9).softmax(-2)
+    z = k @ q.mT + torch.linspace(-1, 1, S).view(S, 1)
+    w = z.masked_fill(~mask.mT, -1e9).softmax(-2)
     return w.mT, v.mT @ w
 
 
@@ -156,7 +162,7 @@ def test_a_function_that_is_seen_itself_is_recorded_once() -> None:
 def test_dropout_is_named_and_not_compared() -> None:
     q, k, v, _ = operands()
     with watch(deep=True) as seen:
-        F.dropout((q @ k.mT).softmax(-1), 0.25) @ v
+        _ = F.dropout((q @ k.mT).softmax(-1), 0.25) @ v
     (entry,) = seen.calls
     assert entry.verified is None and "dropout=0.25" in str(entry.why)
     torch.testing.assert_close(entry.matrix().dense(), (q @ k.mT).softmax(-1))
@@ -204,6 +210,12 @@ def twice(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).softmax(-1).softmax(-1) @ v
 
 
+def changed_in_part(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    z = q @ k.mT
+    z[..., 0] = -1e9
+    return z.softmax(-1) @ v
+
+
 def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).softmax(1) @ v
 
@@ -221,6 +233,7 @@ def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         (scaled_late, "scores are scaled after some were hidden"),
         (weighted_keys, "scores are multiplied with a tensor that differs between keys"),
         (twice, "they pass through a second softmax"),
+        (changed_in_part, "the scores of its softmax are no product of queries and keys"),
         (over_heads, "the softmax goes over another axis than the keys"),
     ],
     ids=lambda x: getattr(x, "__name__", "why"),
@@ -260,16 +273,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
     "gpt-j": lambda: T.GPTJModel(T.GPTJConfig(**GPT)),
     "codegen": lambda: T.CodeGenModel(T.CodeGenConfig(**GPT)),
-    "deberta": lambda: T.DebertaV2Model(
-        T.DebertaV2Config(
-            **ONE,
-            num_hidden_layers=2,
-            intermediate_size=32,
-            relative_attention=True,
-            pos_att_type=["p2c", "c2p"],
-            position_buckets=8,
-        )  # fmt: skip
-    ),
+    "deberta": lambda: T.DebertaV2Model(T.DebertaV2Config(**DEBERTA)),
     "xlnet": lambda: T.XLNetModel(
         T.XLNetConfig(d_model=16, n_layer=2, n_head=4, d_inner=32, vocab_size=50)
     ),

@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import DDIMScheduler, UNet2DConditionModel
 from diffusers.models.attention_processor import Attention, AttnProcessor
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from torch import Tensor, nn
 
 from intently.observe import Recording, watch
 
 WORDS = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
 REAL = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-BLOCKS = (
-    "down_blocks.1.attentions.0.transformer_blocks.0", "mid_block.attentions.0.transformer_blocks.0",
-    "up_blocks.0.attentions.0.transformer_blocks.0", "up_blocks.0.attentions.1.transformer_blocks.0",
+BLOCKS = tuple(
+    f"{name}.transformer_blocks.0"
+    for name in (
+        "down_blocks.1.attentions.0", "mid_block.attentions.0",
+        "up_blocks.0.attentions.0", "up_blocks.0.attentions.1",
+    )
 )  # fmt: skip
 
 
@@ -41,7 +45,9 @@ def unet() -> Any:
 def weights_of(unet: Any) -> Iterator[dict[str, list[Tensor]]]:
     """What the plain processor computes, (b · h, t, s)."""
     found: dict[str, list[Tensor]] = {}
-    blocks = {name: m for name, m in unet.named_modules() if isinstance(m, Attention)}
+    blocks: dict[str, Any] = {
+        name: m for name, m in unet.named_modules() if isinstance(m, Attention)
+    }
 
     def asked(original: Any, name: str, *args: Any) -> Tensor:
         weights = original(*args)
@@ -90,7 +96,7 @@ def test_self_and_cross(unet: Any, padded: bool) -> None:
 
 def denoised(unet: Any, chosen: tuple[int, ...], layers: str) -> tuple[Tensor, list[Recording]]:
     """An image after six steps, and the recordings of the chosen ones."""
-    scheduler = DDIMScheduler()
+    scheduler: Any = DDIMScheduler()
     scheduler.set_timesteps(6)
     x, recordings = image(), []
     for n, t in enumerate(scheduler.timesteps):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import intently as it
 from intently.masks import Geometry
@@ -264,6 +264,40 @@ def test_rows_with_the_same_last_key_are_told_apart_by_their_history(seed: int) 
     expected = it.attend(cache.q, cache.k, mask=it.causal()).dense()
     assert repr(entry.rows.how().mask) == "causal()"
     assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
+
+
+class Attend(nn.Module):
+    """Attention alone."""
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return it.attention(q, k, k)
+
+
+class Decoder(nn.Module):
+    """Self-attention and cross-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attend(), Attend()
+
+    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
+        self.own(q, k)
+        self.cross(q + 1, states)
+
+
+def test_cross_attention_moves_with_the_beams_of_self_attention() -> None:
+    model, table = Decoder(), torch.randn(40, 4)
+    states = torch.randn(2, 2, 7, 4).repeat_interleave(2, 0)  # two texts of two beams
+    tokens = iter(range(40))
+    cache = Cache(4, 0)
+    with it.watch(model) as seen:
+        for parents in ([0, 1, 2, 3], [1, 0, 3, 3], [1, 1, 3, 2], [1, 0, 2, 2], [0, 1, 3, 2]):
+            q = cache.step(parents, [next(tokens) for _ in range(4)], table)
+            model(q, cache.k, states[parents])
+    own, cross = seen.calls
+    assert torch.equal(own.rows.operands()[0], cache.q)
+    assert torch.equal(cross.rows.operands()[0], cache.q + 1)
+    assert torch.equal(cross.rows.operands()[1], states)
 
 
 def test_a_prompt_is_expanded_to_beams() -> None:

@@ -55,7 +55,7 @@ def watched(model: nn.Module, *args: Any, **kwargs: Any) -> Recording:
         with watch(model) as seen:
             found = model(*args, **kwargs)
     for a, b in zip(*(x if isinstance(x, tuple) else (x,) for x in (plain, found))):
-        assert (a is None and b is None) or torch.equal(a, b)
+        assert a is b is None or (b is not None and torch.equal(a, b))
     assert all(entry.verified for entry in seen.calls), seen.coverage()
     return seen
 

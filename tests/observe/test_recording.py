@@ -49,6 +49,14 @@ def test_rows_of_a_decoder_are_labelled_with_what_they_produce() -> None:
     assert seen_once(tokens=WORDS[:2])["layers.0"].labels == (None, None)
 
 
+def test_tokens_that_are_known_only_afterwards() -> None:
+    seen = seen_once()
+    seen.tokens = WORDS
+    assert seen["layers.1"].labels[1] == tuple(WORDS[:4]) and seen.tokens is WORDS
+    seen.tokens = None
+    assert seen["layers.1"].labels == (None, None)
+
+
 def test_rows_of_an_encoder_are_labelled_with_what_they_are() -> None:
     model = Stack(SelfAttention(is_causal=False))
     with it.watch(model, tokens=WORDS) as seen:
@@ -74,6 +82,19 @@ def test_rollout_follows_a_token() -> None:
         model(torch.randn(1, 4, 32))
     with pytest.raises(it.errors.ArgumentError, match=r"several of 'layers.0'"):
         seen.rollout(0)
+
+
+def test_a_summary_has_a_row_for_each_head() -> None:
+    model = stack(1)
+    with it.watch(model, tokens=["a", "b", "a", "c"]) as seen:
+        model(torch.randn(1, 4, 32))
+    table = seen.summary()
+    assert table["layer"] == ["layers.0"] * 4 and table["head"] == [0, 1, 2, 3]
+    assert torch.isfinite(torch.tensor(table["duplicate"])).all()
+    with it.watch(model) as seen:
+        model(torch.randn(1, 4, 32))
+        model(torch.randn(1, 4, 32))
+    assert set(seen.summary()["layer"]) == {"layers.0[0]", "layers.0[1]"}
 
 
 class ByHand(nn.Module):
@@ -124,7 +145,7 @@ def test_grouped_heads_and_top_left_masks() -> None:
     expected = it.attend(q, k, mask=it.causal(0), scale=0.5).dense()
     (entry,) = seen.calls
     assert entry.verified, entry.why
-    assert torch.allclose(seen["attention"].dense(), expected[..., :4], atol=1e-6)
+    assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
 
 
 def test_additive_masks_become_rules_and_other_biases_stay() -> None:

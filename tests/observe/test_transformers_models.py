@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as T
+import transformers
 from torch import Tensor, nn
 
 from intently.interop.transformers.backend import register
 from intently.matrix import LazyMatrix
+from intently.matrix.patterns import by_gradient
 from intently.observe import Recording, watch
 
+T: Any = transformers
 SIZES: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 32, "vocab_size": 50,
@@ -31,9 +33,9 @@ MARIAN: dict[str, Any] = ENDS | {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
     "vocab_size": 50, "max_position_embeddings": 64, "decoder_start_token_id": 1,
 }  # fmt: skip
-WINDOW = {"sliding_window": 3}
-CAPPED = WINDOW | {"head_dim": 4, "attn_logit_softcapping": 2.0}
-SINKS = WINDOW | {"head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
+WINDOW: dict[str, Any] = {"sliding_window": 3}
+CAPPED: dict[str, Any] = WINDOW | {"head_dim": 4, "attn_logit_softcapping": 2.0}
+SINKS: dict[str, Any] = WINDOW | {"head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: T.BertModel(T.BertConfig(**SIZES)),
@@ -165,8 +167,9 @@ def test_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
         return flex.create_block_mask(*args, **{**kwargs, "_compile": False})
 
     monkeypatch.setattr(masking_utils, "create_block_mask", make)
-    monkeypatch.setattr(theirs, "WrappedFlexAttention", lambda training: lambda: flex._math)
-    monkeypatch.setattr(flex, "_math", flex.flex_attention, raising=False)
+    monkeypatch.setattr(
+        theirs, "WrappedFlexAttention", lambda training: lambda: flex.flex_attention
+    )
     for name, side in (("llama", "left"), ("mistral", "right"), ("gemma 2", "left")):
         model, given = drawn(name, "flex_attention"), tokens(side)
         seen = watched(model, given)
@@ -234,6 +237,36 @@ def test_a_scale_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -
     assert [entry.verified for entry in seen.calls] == [False, False]
 
 
+@pytest.mark.parametrize("implementation", ["sdpa", "intently"])
+def test_without_a_mask_queries_count_from_the_first_key(implementation: str) -> None:
+    """So begins a generation with a static cache: most keys are not written yet."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    module = drawn("llama").model.layers[0].self_attn
+    q, k = torch.randn(1, 4, 3, 4), torch.randn(1, 2, 6, 4)
+    with watch() as seen:
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, print)
+        attention(module, q, k, k, None, scaling=0.5)
+    (entry,) = seen.calls
+    assert entry.verified, entry.why
+    z = (q @ k.repeat_interleave(2, 1).mT * 0.5)[..., :3]
+    weights = z.masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf).softmax(-1)
+    torch.testing.assert_close(entry.matrix().dense()[..., :3], weights)
+
+
+def test_a_mask_that_says_more_is_added_to_the_position_bias() -> None:
+    model = drawn("t5", "eager").encoder
+    given = {
+        "input_ids": tokens("")["input_ids"],
+        "attention_mask": torch.linspace(-3, 0, 2 * 7 * 7).view(2, 1, 7, 7),
+    }
+    seen = watched(model, given)
+    bias = repr(seen.calls[0].attention().problem.bias)
+    assert bias.startswith("relative_buckets(") and bias.endswith("+ Given(2×1×7×7 tensor)")
+    for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
+        close(seen[layer], weights)
+
+
 def test_a_paged_cache_is_not_seen_and_said_so() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -241,7 +274,7 @@ def test_a_paged_cache_is_not_seen_and_said_so() -> None:
     module = model.model.layers[0].self_attn
     q, k = torch.randn(1, 4, 3, 4), torch.randn(1, 2, 3, 4)
     with watch(model) as seen:
-        ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", None)(module, q, k, k, None, cache=object())
+        ALL_ATTENTION_FUNCTIONS.get_interface("sdpa", print)(module, q, k, k, None, cache=object())
     assert not seen.calls
     assert "transformers: continuous batching keeps keys in pages" in str(seen.coverage())
 
@@ -307,3 +340,23 @@ def test_beams(name: str) -> None:
         for beam in weights * mask[:, None, :, None]:
             best = min(float((row - beam).abs().amax()) for row in rows)
             assert best <= 1e-5, layer
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_gradients(implementation: str) -> None:
+    """Of what the attention put out: A @ v with the gradient of the plain formula's weights."""
+    model, given = drawn("gpt2", implementation), tokens("right")
+    with watch(model, gradients=True) as seen:
+        out = model(**given)
+        out.logits.square().sum().backward()
+    plain = drawn("gpt2", "eager")
+    found = plain(**given, output_attentions=True)
+    for weights in found.attentions:
+        weights.retain_grad()
+    found.logits.square().sum().backward()
+    assert len(seen.calls) == 2
+    for entry, weights in zip(seen.calls, found.attentions):
+        torch.testing.assert_close(
+            by_gradient(entry.matrix(), entry.v(), entry.grad()).dense(),
+            (weights * weights.grad).detach(), atol=1e-4, rtol=1e-4,
+        )  # fmt: skip

@@ -23,6 +23,7 @@ from intently.modules import (
     Projections,
 )
 from intently.modules.image import ImageAttention, SpatialTransformer
+from intently.modules.linear import Linear
 
 if TYPE_CHECKING:
     from diffusers.models.attention import BasicTransformerBlock
@@ -256,9 +257,9 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
     return made
 
 
-def _projection(theirs: nn.Module, widths: tuple[int, int], weights: Weights) -> nn.Linear:
+def _projection(theirs: nn.Module, widths: tuple[int, int], weights: Weights) -> Linear:
     """A linear map, which diffusers also writes as a convolution of single pixels."""
     check_kind(theirs, nn.Linear, nn.Conv2d, verb=f"load({weights.source})")
     weight, bias = weights.take("weight").flatten(1), weights.optional("bias")
     weights.finish()
-    return fill(lambda: nn.Linear(*widths, bias is not None), {"weight": weight, "bias": bias})
+    return fill(lambda: Linear(*widths, bias is not None), {"weight": weight, "bias": bias})

@@ -67,7 +67,8 @@ class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
 
     ``source`` says who saw it; ``module`` whose call it is where the source knows, else it is the
-    innermost running module. Nothing is kept yet.
+    innermost running module. ``handed`` (b, t, h, e) is what the model goes on with, where y is a
+    view of it that no gradient reaches. Nothing is kept yet.
     """
 
     q: Tensor | Projected
@@ -77,6 +78,7 @@ class Call:
     how: How = field(default_factory=How)
     source: str = "functional"
     module: nn.Module | None = None
+    handed: Tensor | None = None
 
 
 def operand(x: Tensor | Projected) -> Tensor:

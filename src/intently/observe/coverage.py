@@ -57,4 +57,4 @@ class Coverage:
         lines = [
             "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[3]]) for row in rows
         ]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self.notes]) or "No call of an attention function was seen."

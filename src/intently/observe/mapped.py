@@ -106,6 +106,7 @@ class InFile:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its shape, known without reading."""
         return tuple(self._x.shape)
 
     def get(self) -> Tensor:

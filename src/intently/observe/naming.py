@@ -79,7 +79,13 @@ class Names:
 
 
 def _named(model: nn.Module) -> dict[nn.Module, str]:
-    return {m: name or type(m).__name__ for name, m in model.named_modules()}
+    """The names of all modules; Keras' models keep their layers to themselves."""
+    names = {m: name or type(m).__name__ for name, m in model.named_modules()}
+    for layer in getattr(model, "_flatten_layers", list)():
+        if layer not in names:
+            path = layer.path or layer.name
+            names[layer] = path.removeprefix(f"{getattr(model, 'name', '')}/").replace("/", ".")
+    return names
 
 
 def _free_name(module: nn.Module | None, running: Sequence[nn.Module]) -> str:
@@ -87,7 +93,7 @@ def _free_name(module: nn.Module | None, running: Sequence[nn.Module]) -> str:
     if not running:
         return OUTSIDE if module is None else type(module).__name__
     root = running[0]
-    names = dict((m, name) for name, m in root.named_modules())
+    names = _named(root) | {root: ""}
     inner = next(m for m in (module, *reversed(running)) if m in names)
     return ".".join(filter(None, (type(root).__name__, names[inner])))
 

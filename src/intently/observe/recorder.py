@@ -16,7 +16,7 @@ from intently.attention import Attention, attend
 from intently.biases import as_bias
 from intently.errors import StaleError
 from intently.kernels.derivatives import transformed
-from intently.masks import Geometry, Mask, allowed
+from intently.masks import Geometry, allowed
 from intently.matrix.lazy import no_autocast
 from intently.observe import checking
 from intently.observe.call import Call, How, operand
@@ -172,7 +172,7 @@ class Recorder:
     def _written(self, how: How, k: Tensor, g: Geometry) -> tuple[How, Tensor, Geometry]:
         """Without the last columns, where a static cache has nothing yet and no query looks.
 
-        Its empty keys are zeros; a mask that counts from the first key tells as much.
+        Its empty keys are zeros; padding has others.
         """
         if g.s <= g.t or how.mask is None:
             return how, k, g
@@ -181,7 +181,7 @@ class Recorder:
             return how, k, g
         columns = seen.reshape(-1, g.s).any(0).nonzero()
         end = int(columns.max()) + 1 if len(columns) else g.s
-        if end == g.s or (_by_keys(how.mask, g, end) and bool(k[..., end, :].any())):
+        if end == g.s or bool(k[..., end:, :].any()):
             return how, k, g
         part = g._replace(s=end)
         mask, bias = allowed(how.mask.dense(g)[..., :end]), how.bias
@@ -216,10 +216,12 @@ class Recorder:
 
     def _keep_gradient(self, entry: Entry, call: Call) -> None:
         entry.values = self._store.keep(call.v)
-        y = call.y
+        turned = call.handed is not None
+        y = call.handed if turned else call.y
         if isinstance(y, Tensor) and y.requires_grad:
 
             def keep(grad: Tensor) -> None:
+                grad = grad.transpose(1, 2) if turned else grad
                 entry.gradient = self._store.own(grad, self._store.dtype).get()
 
             y.register_hook(keep)
@@ -247,12 +249,6 @@ def _attend(q: Tensor, k: Tensor, how: How) -> Attention:
         q.to(k.dtype), k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale,
         softcap=how.softcap, sinks=how.sinks, dropout=how.dropout,
     )  # fmt: skip
-
-
-def _by_keys(mask: Mask, g: Geometry, key: int) -> bool:
-    """Whether the first query sees the last of some keys, so that the mask is about keys alone."""
-    first = torch.zeros(1, dtype=torch.long, device=g.device)
-    return g.t == 1 or bool(mask.allow(g, first, first + key - 1).any())
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
@@ -16,6 +16,9 @@ from intently.matrix import LazyMatrix, rollout
 from intently.observe.call import How
 from intently.observe.coverage import Coverage
 from intently.observe.stores import Kept, KeptHow
+
+if TYPE_CHECKING:
+    from intently.observe.summary import Summary
 
 
 class Rows(Protocol):
@@ -42,13 +45,16 @@ class Whole:
         self.q, self.k, self._how = q, k, how
 
     def operands(self) -> tuple[Tensor, Tensor]:
+        """Return the queries (b, h, t, d) and keys (b, g, s, d)."""
         return self.q.get(), self.k.get()
 
     def how(self) -> How:
+        """Return everything else that makes the matrix."""
         return self._how.get()
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(b, h, t, s)."""
         return (*self.q.shape[:-1], self.k.shape[-2])
 
 
@@ -114,6 +120,14 @@ class Entry:
             )  # fmt: skip
         return self.gradient
 
+    def numbers(self) -> list[int] | None:
+        """Tokens of a self-attention as numbers, the same for the same text; None if unknown."""
+        t, s = self.shape[-2:]
+        if self.tokens is None or t != s or len(self.tokens) < s:
+            return None
+        known: dict[str, int] = {}
+        return [known.setdefault(token, len(known)) for token in self.tokens[:s]]
+
     def _labelled(self, matrix: Attention) -> LazyMatrix:
         t, s = matrix.shape[-2:]
         tokens = self.tokens
@@ -147,13 +161,24 @@ class Recording:
     """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
 
     ``layers`` are the names, ``calls`` all entries in the order in which they began, ``tokens``
-    the labels that were given.
+    the labels that were given; set afterwards, after a generation say, they label all entries.
     """
 
     def __init__(self, tokens: Sequence[str] | None = None) -> None:
-        self.tokens = tokens
         self.calls: list[Entry] = []
         self.covered = Coverage()
+        self.tokens = tokens
+
+    @property
+    def tokens(self) -> Sequence[str] | None:
+        """The labels of what was read, None where none were given."""
+        return self._tokens
+
+    @tokens.setter
+    def tokens(self, tokens: Sequence[str] | None) -> None:
+        self._tokens = tokens
+        for entry in self.calls:
+            entry.tokens = tokens
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -207,11 +232,23 @@ class Recording:
         """Return what was seen and verified, and what was not, with the reasons; print it."""
         return self.covered.of(self.calls)
 
-    def summary(self) -> Any:
-        """Return a table (layer, head, statistic) of all that was seen."""
-        from intently.observe.summary import summary
+    def summary(self) -> Summary:
+        """Return a table (layer, head, statistic) of all that was seen and is not unverified.
 
-        return summary(self)
+        Layers that attended several times stand there as ``name[i]``.
+        """
+        from intently.observe.summary import Summary
+
+        often = {entry.name for entry in self.calls if entry.index}
+        return Summary.of(
+            (
+                f"{entry.name}[{entry.index}]" if entry.name in often else entry.name,
+                entry.matrix(),
+                entry.numbers(),
+            )
+            for entry in self.calls
+            if entry.verified is not False
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file that `load_recording` opens."""

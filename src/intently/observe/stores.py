@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from intently.values import Value
 
 PIECE = 2**22
 """Bytes that are written to a file at a time."""
+
+LARGE = 2**20
+"""Bytes from which on a copy gets pages of its own."""
 
 
 class Kept(Protocol):
@@ -42,9 +46,11 @@ class Held:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its shape."""
         return tuple(self.tensor.shape)
 
     def get(self) -> Tensor:
+        """Return it."""
         return self.tensor
 
 
@@ -57,9 +63,11 @@ class Referenced:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its shape."""
         return tuple(self.tensor.shape)
 
     def get(self) -> Tensor:
+        """Return it; raises `StaleError` where it changed, or cannot tell."""
         if self._version is None:
             raise build(
                 StaleError, "store", "tensors that tell when they are changed in place",
@@ -87,9 +95,11 @@ class OnDisk:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Its shape."""
         return self._shape
 
     def get(self) -> Tensor:
+        """Return it, mapped and not read."""
         size = self._stored.numel() * self._dtype.itemsize
         flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
         return flat.view(self._stored).expand(self._shape)
@@ -103,10 +113,12 @@ class Computed:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """(b, heads, steps, d)."""
         *lead, steps, _ = self.x.shape
         return (*lead, self.heads, steps, self.weight.shape[0] // self.heads)
 
     def get(self) -> Tensor:
+        """Return the heads, computed; raises `StaleError` where the weights changed."""
         bias = None if self.bias is None else self.bias.get()
         weight = self.weight.get()
         return Projected(self.x.get().to(weight.dtype), weight, bias, self.heads).tensor()
@@ -116,8 +128,19 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return a copy of x that holds its entries and nothing else; what is expanded stays so."""
     with torch.inference_mode(False), torch.no_grad():
         part = _unexpanded(x.detach())
-        own = torch.empty(part.shape, dtype=dtype or x.dtype, device=x.device)
+        own = _room(part.shape, dtype or x.dtype, x.device)
         return own.copy_(part).expand(x.shape)
+
+
+def _room(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An empty tensor; a large one lies outside of the heap, which stays as the model knows it."""
+    size = shape.numel() * dtype.itemsize
+    if device.type != "cpu" or size < LARGE:
+        return torch.empty(shape, dtype=dtype, device=device)
+    area = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        area.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(area, dtype=dtype).view(shape)
 
 
 def _unexpanded(x: Tensor) -> Tensor:

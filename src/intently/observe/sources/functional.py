@@ -15,7 +15,7 @@ from intently.matrix.lazy import in_autocast
 from intently.observe.call import Call, How
 from intently.observe.patches import Function, Target
 from intently.observe.sources.telling import tell
-from intently.observe.watch import current
+from intently.observe.watch import current, inside
 
 
 def targets(model: nn.Module | None) -> list[Target]:
@@ -54,17 +54,18 @@ def _wrap(original: Function) -> Function:
         enable_gqa: bool = False,
     ) -> Tensor:
         recorders = () if torch.compiler.is_compiling() else current()
-        y = original(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-        if recorders:
+        given = query, key, value, attn_mask, dropout_p, is_causal
+        if not recorders:
+            return original(*given, scale=scale, enable_gqa=enable_gqa)
+        with inside():
+            y = original(*given, scale=scale, enable_gqa=enable_gqa)
 
-            def call() -> Call:
-                q, k, v = (_in_autocast(x) for x in (query, key, value))
-                how = _how(q, k, attn_mask, dropout_p, is_causal, scale)
-                return Call(q, k, v, y, how, "functional")
+        def call() -> Call:
+            q, k, v = (_in_autocast(x) for x in (query, key, value))
+            how = _how(q, k, attn_mask, dropout_p, is_causal, scale)
+            return Call(q, k, v, y, how, "functional")
 
-            tell(recorders, "functional", None, call)
+        tell(recorders, "functional", None, call)
         return y
 
     scaled_dot_product_attention.__wrapped__ = original  # type: ignore[attr-defined]

@@ -96,7 +96,7 @@ def _call(
     if q.ndim != 4:
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
     how = _how(name, module, q, k, mask, kwargs)
-    return Call(q, k, v, y.transpose(1, 2), how, "transformers", module)
+    return Call(q, k, v, y.transpose(1, 2), how, "transformers", module, handed=y)
 
 
 def _how(
