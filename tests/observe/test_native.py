@@ -246,3 +246,18 @@ def test_what_cannot_be_read_is_missed_and_the_model_runs(monkeypatch: pytest.Mo
     assert not seen.calls
     assert "self_attn" in str(seen.coverage())
     assert "native: RuntimeError: no such layout" in str(seen.coverage())
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_fast_path_in_inference_mode(norm_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 6, 16)
+    with torch.no_grad(), watch(model) as expected:
+        model(x)
+    with torch.inference_mode(), watch(model) as seen:
+        model(x)
+    assert seen.layers == expected.layers and len(seen.layers) == 2, str(seen.coverage())
+    assert all(entry.verified for entry in seen.calls)
+    for name in seen.layers:
+        torch.testing.assert_close(seen[name].dense(), expected[name].dense())

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import intently as it
 from intently.observe.recording import Entry
-from intently.observe.stores import Spool, Store, packed
+from intently.observe.stores import LARGE, Spool, Store, packed
 
 from .attending import SelfAttention, Stack, stack
 
@@ -199,3 +199,36 @@ def test_values_and_gradients_are_kept_on_request() -> None:
         model(x)
     with pytest.raises(it.errors.ArgumentError, match=r"v: expected .*gradients=True"):
         seen.calls[0].v()
+
+
+def test_weights_of_a_native_operator_that_changed_are_refused() -> None:
+    layer, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), torch.randn(1, 5, 16)
+    with torch.no_grad():
+        with it.watch(layer) as seen:
+            layer(x, x, x, need_weights=False)
+        layer.in_proj_weight.mul_(2)
+    message = r"the weights that the model had when it ran; got a weight of .*before the model is"
+    with pytest.raises(it.errors.StaleError, match=message):
+        seen["MultiheadAttention"].dense()
+
+
+def test_large_copies_have_pages_of_their_own_and_the_order_of_the_original() -> None:
+    x = torch.randn(1, 4096, 3, 4, 64)[:, :, 0].transpose(1, 2)
+    own = packed(x)
+    assert torch.equal(own, x) and own.stride() == (4096 * 256, 64, 256, 1)
+    assert own.untyped_storage().nbytes() == x.numel() * 4 >= LARGE
+    own.zero_()
+    assert x.any()
+
+
+def test_a_forked_child_leaves_the_file_to_its_parent() -> None:
+    q = torch.randn(1, 2, 5, 8)
+    with it.watch(store="disk") as seen:
+        it.attention(q, q, q)
+    code = os.fork()
+    if not code:
+        del seen
+        gc.collect()
+        os._exit(0)
+    os.waitpid(code, 0)
+    assert seen["attention"].dense().shape == (1, 2, 5, 5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from intently.observe.patches import Function, Target
 from intently.observe.sources.telling import tell
 from intently.observe.watch import current, inside
 
+FUNCTIONS = (FunctionType, BuiltinFunctionType, staticmethod)
+
 
 def targets(model: nn.Module | None) -> list[Target]:
     """The function, its from-imports, and what the modules of the model hold of it."""
@@ -27,7 +29,8 @@ def targets(model: nn.Module | None) -> list[Target]:
     kinds = {kind for module in modules for kind in type(module).__mro__}
     for owners, wrap in ((modules, _wrap), (kinds, _wrap_static)):
         for owner in owners:
-            held = [name for name, x in list(vars(owner).items()) if _unwrapped(x) is original]
+            functions = [(n, x) for n, x in list(vars(owner).items()) if isinstance(x, FUNCTIONS)]
+            held = [name for name, x in functions if _unwrapped(x) is original]
             found += [Target(owner, name, wrap) for name in held]
     return found
 
