@@ -129,6 +129,7 @@ def test_a_spatial_transformer_without_layers() -> None:
     assert block.attentions(x) == {}
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_an_image_of_other_channels_without_a_residual() -> None:
     block = ImageAttention(8, 2, residual=False, projections=Projections(out_width=6))
     assert block(torch.randn(2, 8, 3, 4)).shape == (2, 6, 3, 4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,6 +60,24 @@ class HoldsFunction(SelfAttention):
     def forward(self, x: Tensor) -> Tensor:
         y = self.static(*self.split(x), is_causal=True)
         return self.merge(y + self.own(*self.split(x), is_causal=True))
+
+
+class HoldsPartial(SelfAttention):
+    """Calls the function through partials and containers, its own and those of its class."""
+
+    static = partial(F.scaled_dot_product_attention, is_causal=True)
+    table = {"sdpa": F.scaled_dot_product_attention}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = partial(F.scaled_dot_product_attention, is_causal=True)
+        self.several = [F.scaled_dot_product_attention, self.own]
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.split(x)
+        y = self.static(q, k, v) + self.own(q, k, v) + self.several[1](q, k, v)
+        y = y + self.table["sdpa"](q, k, v, is_causal=True)
+        return self.merge(y + self.several[0](q, k, v, is_causal=True))
 
 
 class Stack(nn.Module):

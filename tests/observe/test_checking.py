@@ -51,6 +51,46 @@ def test_what_is_wrong_is_found(name: str) -> None:
     assert found.verified is False and "differs from what came out" in str(found.why)
 
 
+HALF = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("t", [9, 64, 512])
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_precision_verifies_no_other_scale(dtype: torch.dtype, t: int) -> None:
+    q, k, v = (torch.randn(2, 4, t, 32).to(dtype) for _ in range(3))
+    own = Call(q, k, v, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    for turn in range(4):
+        assert check(own, it.attend(q, k, mask=it.causal()), turn).verified
+        found = check(own, it.attend(q, k, mask=it.causal(), scale=0.5 * 32**-0.5), turn)
+        assert found.verified is not True
+        assert ("too coarse to verify in " if found.verified is None else "differs") in str(
+            found.why
+        )
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_what_rounding_hides_is_not_verified(dtype: torch.dtype) -> None:
+    own = call(dtype)
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:  # a residual beside which A @ v is small
+        return 1000 + mixed.transpose(1, 2).flatten(2)
+
+    assert isinstance(own.y, Tensor)
+    hidden = replace(own, y=After(finish(own.y, torch.arange(9)), finish))
+    for scale in (None, 0.5 * 8**-0.5):
+        found = check(hidden, it.attend(own.q, own.k, scale=scale), 0)
+        name = str(dtype).removeprefix("torch.")
+        assert found.verified is None and f"too coarse to verify in {name}: A" in str(found.why)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_weights_that_have_no_scale_are_verified_in_half_precision(dtype: torch.dtype) -> None:
+    q, v = torch.zeros(1, 2, 5, 8, dtype=dtype), torch.randn(1, 2, 5, 8).to(dtype)
+    assert check(
+        Call(q, q, v, F.scaled_dot_product_attention(q, q, v)), it.attend(q, q), 0
+    ).verified
+
+
 def test_what_an_operator_made_of_the_product_is_compared() -> None:
     own, weight = call(), torch.randn(32, 32)
     assert isinstance(own.y, Tensor)

@@ -538,6 +538,12 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x)["how"].update(bias=["alibi", 2**40, None, None]), "one entry for each"),
     (lambda x: first(x)["how"].update(score=["energies", first(x)["q"]]), "no floating-point"),
     (lambda x: first(x)["how"].update(score=["general", None]), "weight: expected a"),
+    (lambda x: first(x)["how"].update(score=["cosine", 1, 2, 3]), "made of other parts than"),
+    (lambda x: first(x)["how"].update(score=["dot", None]), "made of other parts than it has"),
+    (lambda x: first(x).update(steps=-1), "call 0: 6 rows of other steps"),
+    (lambda x: first(x).update(steps=0), "call 0: 6 rows of other steps"),
+    (lambda x: first(x).update(steps=7), "call 0: 6 rows of other steps"),
+    (lambda x: first(x).update(steps=10**30), "call 0: 6 rows of other steps"),
     (
         lambda x: first(x)["how"].update(score=["energies", first(x)["how"]["sinks"]]),
         "energies of shape (4,) for q of shape (2, 4, 6, 8)",
@@ -576,6 +582,24 @@ def test_leading_axes_that_multiply(tmp_path: Path) -> None:
     made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(How())))
     path = files.save(recording(made), tmp_path / "x")
     assert "which do not fit" in refused(path, path.read_bytes())
+
+
+def test_vectors_without_a_width(tmp_path: Path) -> None:
+    """They take no bytes, however many they are."""
+    for n, fits in ((2**12, True), (2**12 + 1, False), (2**28, False)):
+        q = torch.zeros(1, 1, n, 0)
+        made = Entry("x", 0, "functional", Whole(Held(q), Held(q), KeptHow(How())))
+        path = files.save(recording(made), tmp_path / "x")
+        if fits:
+            assert load_recording(path)["x"].shape == (1, 1, n, n)
+        else:
+            assert "of queries and keys without a width" in refused(path, path.read_bytes())
+
+
+def test_a_scale_of_zero_comes_back(tmp_path: Path) -> None:
+    """All keys weigh the same then; F.scaled_dot_product_attention takes it."""
+    back = reopened(recording(entry(how=How(scale=0.0))), tmp_path)
+    assert torch.allclose(back.calls[0].matrix().dense(), torch.tensor(1 / S))
 
 
 def test_booleans_that_are_neither(good: Path) -> None:

@@ -300,6 +300,19 @@ def test_cross_attention_moves_with_the_beams_of_self_attention() -> None:
     assert torch.equal(cross.rows.operands()[1], states)
 
 
+def test_calls_of_no_module_that_share_their_keys_stay_apart() -> None:
+    k = torch.randn(1, 2, 5, 4)
+    with it.watch() as seen:
+        for _ in range(3):
+            nn.functional.scaled_dot_product_attention(torch.randn(1, 2, 1, 4), k, k)
+    assert [entry.shape for entry in seen.calls] == [(1, 2, 1, 5)] * 3
+    with it.watch() as seen:
+        block = Attend()
+        for _ in range(3):
+            block(torch.randn(1, 2, 1, 4), k)
+    assert [entry.shape for entry in seen.calls] == [(1, 2, 3, 5)]
+
+
 def test_a_prompt_is_expanded_to_beams() -> None:
     k, q = torch.randn(2, 2, 5, 4), torch.randn(2, 4, 5, 4)
     index = torch.tensor([0, 0, 0, 1, 1, 1])

@@ -212,8 +212,9 @@ def test_training_keeps_the_weights_before_dropout_uncompared() -> None:
     close(entry.matrix().dense(), block.eval()(x, x, x, average_attn_weights=False)[1])
 
 
-def test_autocast() -> None:
-    block = large(nn.MultiheadAttention(C, H, batch_first=True))
+@pytest.mark.parametrize("more", [False, True])
+def test_autocast(more: bool) -> None:
+    block = large(nn.MultiheadAttention(C, H, batch_first=True, add_bias_kv=more))
     x = torch.randn(B, S, C)
     with torch.autocast("cpu", torch.bfloat16):
         seen = watched(block, x, x, x)

@@ -179,3 +179,12 @@ def test_import_intently_does_not_load_watching() -> None:
     assert told.stdout.split() == ["False", "watch"]
     with pytest.raises(AttributeError, match="has no attribute 'watches'"):
         it.watches  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_tokens_label_only_the_side_they_belong_to() -> None:
+    model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
+    with torch.no_grad(), it.watch(model, tokens=list("abcdabc")) as seen:
+        model(torch.randn(1, 5, 16), torch.randn(1, 7, 16))
+    labels = {tuple(entry.shape[-2:]): entry.matrix().labels for entry in seen.calls}
+    assert labels[5, 5] == labels[7, 5] == (None, None)
+    assert labels[7, 7] == (tuple("abcdabc"), tuple("abcdabc"))

@@ -171,6 +171,68 @@ def test_a_full_disk_ends_the_recording_and_not_the_model(monkeypatch: pytest.Mo
     assert seen["layers.0"].shape == (2, 4, 40, 40)
 
 
+class Steps(nn.Module):
+    """Self-attention over keys that grow, and attention over keys that stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attend(), Attend()
+
+    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
+        self.own(q, k)
+        self.cross(q + 1, states)
+
+
+class Attend(nn.Module):
+    """Attention alone."""
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, k)
+
+
+@pytest.mark.parametrize("moving", [False, True])
+@pytest.mark.parametrize("room", [0, 3_000, 9_000, 15_000, 22_000, 30_000])
+def test_what_was_written_is_read_while_the_disk_is_full(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, room: int, moving: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    whole = Spool._put
+
+    def write(spool: Spool, data: bytes | memoryview) -> None:
+        if spool._size + len(data) > room:
+            left = memoryview(data)[: room - spool._size]
+            whole(spool, left)
+            raise OSError(28, "No space left on device")
+        whole(spool, data)
+
+    monkeypatch.setattr(Spool, "_put", write)
+    model = Steps()
+    q, k, states = torch.randn(2, 1, 90, 4), torch.randn(2, 1, 90, 4), torch.randn(2, 1, 7, 4)
+    with it.watch(model, store="disk") as seen:
+        for n in range(1, 91):
+            if moving and n % 7 == 0:  # beams change places
+                q, k, states = q.flip(0), k.flip(0), states.flip(0)
+            model(q[..., n - 1 : n, :], k[..., :n, :], states)
+            if n in (30, 70):  # reading meanwhile changes nothing
+                assert all(entry.matrix().shape == entry.shape for entry in seen.calls)
+    told = str(seen.coverage())
+    assert "No space left" in told and len(seen.calls) == (2 if room else 0)
+    for entry in seen.calls:
+        (found_q, found_k), steps = entry.rows.operands(), entry.steps
+        assert entry.shape[-2] == steps == found_q.shape[-2]
+        turned = moving and (steps // 7) % 2 != (90 // 7) % 2
+        cross = entry.name == "cross"
+        all_q, all_k = (q + 1 if cross else q), (states if cross else k[..., :steps, :])
+        assert torch.equal(found_q, (all_q.flip(0) if turned else all_q)[..., :steps, :])
+        assert torch.equal(found_k, all_k.flip(0) if turned else all_k)
+        assert entry.matrix().dense().isfinite().all()
+    if seen.calls:
+        files = list(tmp_path.glob("*.watch"))
+        assert all(file.stat().st_size <= room for file in files)
+        seen.save(tmp_path / "run.safetensors")
+        assert it.load_recording(tmp_path / "run.safetensors").calls[0].steps == seen.calls[0].steps
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_device_that_is_full_says_so() -> None:
     spool = Spool()
@@ -178,6 +240,28 @@ def test_a_device_that_is_full_says_so() -> None:
     spool._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     with pytest.raises(OSError, match="No space left"):
         spool.write(torch.zeros(9), torch.float32)
+
+
+def test_a_write_that_fails_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, x = Store("disk", None), torch.randn(3, 5)
+    first, whole = store.own(x), Spool._put
+
+    def write(spool: Spool, data: bytes | memoryview) -> None:
+        whole(spool, memoryview(data)[:7])
+        if len(data) > 7:
+            raise OSError(28, "No space left on device")
+
+    assert store._spool is not None
+    size = os.path.getsize(store._spool.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Spool, "_put", write)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                store.own(x + 1)
+            assert os.path.getsize(store._spool.path) == size
+            assert torch.equal(first.get(), x)
+    second = store.own(x + 1)
+    assert torch.equal(first.get(), x) and torch.equal(second.get(), x + 1)
 
 
 def test_values_and_gradients_are_kept_on_request() -> None:

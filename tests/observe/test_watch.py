@@ -18,7 +18,7 @@ import intently as it
 from intently.observe import patches
 from intently.observe.watch import current, running
 
-from .attending import FromImport, HoldsFunction, SelfAttention, Stack, stack
+from .attending import FromImport, HoldsFunction, HoldsPartial, SelfAttention, Stack, stack
 
 PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
 """In a tuple, because names bound to them are replaced, those of this file too."""
@@ -52,6 +52,43 @@ def test_outputs_are_the_same_and_weights_exact(kind: type[SelfAttention], how: 
     assert len(seen.calls) == (4 if kind is HoldsFunction else 2)
     if kind is HoldsFunction:
         assert HoldsFunction.static is PLAIN[0] and first.own is PLAIN[0]
+
+
+def test_what_partials_dicts_and_lists_hold_is_seen() -> None:
+    model, x = Stack(HoldsPartial(), HoldsPartial()), torch.randn(2, 7, 32)
+    first = model.layers[0]
+    assert isinstance(first, HoldsPartial)
+    partials, plain = (HoldsPartial.static, first.own, *first.several), model(x)
+    with it.watch(model) as seen:
+        with it.watch(model) as inner:
+            assert torch.equal(model(x), plain)
+        assert torch.equal(model(x), plain)
+    assert (len(seen.calls), len(inner.calls)) == (20, 10)
+    assert all(entry.verified for entry in seen.calls)
+    assert torch.allclose(seen["layers.0", 3].dense(), first.weights(x), atol=1e-6)
+    after = (HoldsPartial.static, first.own, *first.several)
+    assert all(x is y for x, y in zip(partials, after, strict=True))
+    assert HoldsPartial.table["sdpa"] is PLAIN[0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_graphs_that_attend_unseen_are_named() -> None:
+    block, x = SelfAttention(), torch.randn(1, 5, 32)
+    graphs: dict[str, nn.Module] = {
+        "a ScriptModule of torch.jit": torch.jit.trace(block, x),  # type: ignore[dict-item]
+        "an exported or traced graph": torch.export.export(block, (x,)).module(),
+    }
+    for kind, graph in graphs.items():
+        model = Stack(graph, SelfAttention(), torch.jit.trace(nn.Linear(32, 32), x))  # type: ignore[arg-type]
+        with it.watch(model) as seen:
+            model(x)
+        assert seen.layers == ("layers.1",)
+        why = f"it is {kind}, which calls no function that could be watched: watch the model"
+        assert list(seen.coverage().unseen) == ["layers.0"]
+        assert why in str(seen.coverage())
+        with it.watch(model, layers="layers.1") as seen:
+            model(x)
+        assert not seen.coverage().unseen
 
 
 def test_gradients_are_the_same() -> None:

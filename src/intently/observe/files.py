@@ -40,6 +40,9 @@ KIND, FORMAT = "intently recording", 1
 LONGEST = 4096
 """Characters of a name."""
 
+HOLLOW = 2**24
+"""Weights at most where queries and keys have no width, and so no bytes in the file."""
+
 
 def save(recording: Recording, path: str | PathLike[str]) -> Path:
     """Write a recording as one safetensors file, whole or not at all, and return its path.
@@ -210,6 +213,8 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     entry.verified = _a((bool, type(None)), form.get("verified"), "a verdict")
     entry.why = None if form.get("why") is None else _line(form["why"], "a reason")
     entry.steps = _a(int, form.get("steps"), "a number of steps")
+    if not 1 <= entry.steps <= max(1, entry.shape[-2]):
+        raise UnreadableError(f"{name!r}, call {index}: {entry.shape[-2]} rows of other steps")
     entry.tokens = _texts(form.get("tokens"), "tokens")
     if "values" in found:
         entry.values = file.kept(found["values"])
@@ -248,6 +253,8 @@ def _check(parts: Mapping[str, Tensor], how: How) -> None:
     *lead, t, s = matrix.shape
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
         raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")
+    if not q.shape[-1] and math.prod(matrix.shape) > HOLLOW:
+        raise UnreadableError(f"weights {tuple(matrix.shape)} of queries and keys without a width")
     energy = how.score.parts[0] if isinstance(how.score, Energies) else None
     if energy is not None and (q.ndim, energy.shape) != (3, q.shape[-1:]):
         raise UnreadableError(f"energies of {shape_of(energy)} for q of {shape_of(q)}")

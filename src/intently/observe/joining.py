@@ -101,44 +101,51 @@ class Joined:
         return Link(0, same & maybe, _chosen(same & maybe))
 
     def add(self, q: Tensor, k: Tensor | None, how: KeptHow, g: Geometry, link: Link) -> None:
-        """Add a call that continues this one; k (b, …, new, d) holds its own keys alone."""
+        """Add a call that continues this one; k (b, …, new, d) holds its own keys alone.
+
+        Raises `OSError` where the disk is full, and holds the calls before then.
+        """
+        if len(self._blocks) > PENDING and self._store.kind != "reference":
+            self.compact()
         own, dtype = self._store.own, self._store.dtype
+        block = Block(own(q, dtype), None if k is None else own(k, dtype), link.parents)
+        self._blocks.append(block)
         self._pieces.append(Piece(g.t, link.low, how, g, link.parents))
-        self._blocks.append(
-            Block(own(q, dtype), None if k is None else own(k, dtype), link.parents)
-        )
         if link.parents is not None:
             self._ends = self._ends.index_select(0, link.parents)
         if k is not None:
             self.columns += k.shape[-2]
             self._ends[..., 1, :] = k[..., -1, :]
-        if len(self._blocks) > PENDING and self._store.kind != "reference":
-            self.compact()
 
     def compact(self) -> None:
-        """Join the blocks into one, along the paths of the rows that are left."""
+        """Join the blocks into one, along the paths of the rows that are left.
+
+        Raises `OSError` where the disk is full; everything can be read then as before.
+        """
         if len(self._blocks) == 1:
             return
+        last = self._blocks[-1]
         moved = any(block.parents is not None for block in self._blocks)
         keys = [block.k for block in self._blocks if block.k is not None]
-        k = self._store.join(list(self._paths("k"))) if moved or len(keys) > 1 else keys[0]
+        if len(keys) > 1 or (moved and last.k is None):
+            keys = [self._store.join(list(self._paths("k")))]
         for block in self._blocks:
             block.k = None
-        self._blocks = [Block(self._store.join(list(self._paths("q"))), k)]
+        (last.k,) = keys
+        self._blocks = [Block(self._store.join(list(self._paths("q"))), last.k)]
 
     def operands(self) -> tuple[Tensor, Tensor]:
-        """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last."""
-        self.compact()
+        """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last.
+
+        They are joined in memory where the disk has no room for them.
+        """
+        try:
+            self.compact()
+        except OSError:
+            return torch.cat(list(self._paths("q")), -2), torch.cat(list(self._paths("k")), -2)
         (block,) = self._blocks
         assert block.k is not None
         return block.q.get(), block.k.get()
-
-    def kept(self) -> tuple[Kept, Kept]:
-        """The same, as they are kept."""
-        self.compact()
-        (block,) = self._blocks
-        assert block.k is not None
-        return block.q, block.k
 
     def how(self) -> How:
         """What `attend` takes beside them."""

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
 from intently.errors import ArgumentError, KindError, build
@@ -52,8 +53,16 @@ class Names:
     def unseen(self, seen: Iterable[str]) -> dict[str, str]:
         """Modules that look like attention and were not seen, with the likely reason."""
         found: dict[str, str] = {}
-        known = set(seen)
+        known, fixed = set(seen), list[set[nn.Module]]()
         for module, name in self._names.items():
+            above = any(module in other for other in fixed)
+            why = None if above else _fixed_graph(module)
+            if why is not None:
+                fixed.append(set(module.modules()))
+                if self.wanted(name) and name not in known:
+                    found[name] = why
+            if above or why is not None:
+                continue
             kind = type(module).__name__.lower()
             if not ("attention" in kind or "attn" in kind) or not self.wanted(name):
                 continue
@@ -86,6 +95,21 @@ def _named(model: nn.Module) -> dict[nn.Module, str]:
             path = layer.path or layer.name
             names[layer] = path.removeprefix(f"{getattr(model, 'name', '')}/").replace("/", ".")
     return names
+
+
+def _fixed_graph(module: nn.Module) -> str | None:
+    """Why a graph with attention in it cannot be watched; None for all other modules."""
+    if isinstance(module, torch.jit.ScriptModule):
+        graph, kind = str(getattr(module, "inlined_graph", "")), "a ScriptModule of torch.jit"
+    elif isinstance(module, torch.fx.GraphModule):
+        calls = (node.target for node in module.graph.nodes if node.op == "call_function")
+        graph, kind = " ".join(map(str, calls)), "an exported or traced graph"
+    else:
+        return None
+    product = any(word in graph for word in ("matmul", "bmm", "einsum"))
+    if "attention" not in graph and not ("softmax" in graph and product):
+        return None
+    return f"it is {kind}, which calls no function that could be watched: watch the model behind it"
 
 
 def _free_name(module: nn.Module | None, running: Sequence[nn.Module]) -> str:

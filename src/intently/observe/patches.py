@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,13 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Target:
-    """Replace ``owner.name`` by ``wrap(original)``; with ``everywhere`` its from-imports too."""
+    """Replace ``owner.name`` by ``wrap(original)``; with ``everywhere`` its from-imports too.
+
+    A dict or list is an owner too, whose names are its keys or indices.
+    """
 
     owner: Any
-    name: str
+    name: Any
     wrap: Callable[[Function], Function]
     everywhere: bool = False
 
@@ -34,7 +37,7 @@ class _Patch:
 
 
 _lock = threading.RLock()
-_patches: dict[tuple[int, str], _Patch] = {}
+_patches: dict[tuple[int, Any], _Patch] = {}
 _bound: dict[int, tuple[int, list[tuple[dict[str, Any], str]]]] = {}
 """For a function by id: how many modules were searched, and where it was bound in them."""
 
@@ -77,12 +80,11 @@ def _install(target: Target) -> None:
     key = id(target.owner), target.name
     patch = _patches.get(key)
     if patch is None:
-        inherited = target.name not in vars(target.owner)
-        original = (
-            getattr(target.owner, target.name) if inherited else vars(target.owner)[target.name]
-        )
+        own = _own(target.owner)
+        inherited = target.name not in own
+        original = getattr(target.owner, target.name) if inherited else own[target.name]
         patch = _Patch(original, target.wrap(original), inherited)
-        setattr(target.owner, target.name, patch.replacement)
+        _set(target.owner, target.name, patch.replacement)
         _patches[key] = patch
     patch.count += 1
     if target.everywhere:  # again for each watch: modules may have been imported since
@@ -90,13 +92,27 @@ def _install(target: Target) -> None:
 
 
 def _restore(target: Target, patch: _Patch) -> None:
-    if vars(target.owner).get(target.name) is patch.replacement:
+    if _own(target.owner).get(target.name) is patch.replacement:
         if patch.inherited:
             delattr(target.owner, target.name)
         else:
-            setattr(target.owner, target.name, patch.original)
+            _set(target.owner, target.name, patch.original)
     if target.everywhere:
         _rebind(patch.replacement, patch.original, id(patch.original))
+
+
+def _own(owner: Any) -> Mapping[Any, Any]:
+    """What an owner itself holds, by name, key or index."""
+    if isinstance(owner, list):
+        return dict(enumerate(owner))
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _set(owner: Any, name: Any, x: Any) -> None:
+    if isinstance(owner, (dict, list)):
+        owner[name] = x
+    else:
+        setattr(owner, name, x)
 
 
 def _rebind(old: Function, new: Function, which: int) -> None:

@@ -91,6 +91,15 @@ def _around(kind: Callable[..., Value], of: type[Value], least: int) -> Callable
     return make
 
 
+def _alone(kind: Callable[[], Value]) -> Callable[[], Value]:
+    """A maker of a value that is made of nothing."""
+
+    def make() -> Value:
+        return kind()
+
+    return make
+
+
 def _energies(energy: Any) -> Score:
     if not isinstance(energy, Tensor) or energy.ndim != 1 or not energy.is_floating_point():
         raise UnreadableError("energies that are no floating-point tensor (a,)")
@@ -120,9 +129,9 @@ _KINDS: dict[str, _Kind] = {
     "given": _Kind(Given, Given),
     "sum": _Kind(_SUM, _pair(_SUM, Bias)),
     "kept bias": _Kind(KeptBias, _around(KeptBias, Bias, 0)),
-    "dot": _Kind(Dot, Dot),
+    "dot": _Kind(Dot, _alone(Dot)),
     "general": _Kind(General, General),
-    "cosine": _Kind(Cosine, Cosine),
+    "cosine": _Kind(Cosine, _alone(Cosine)),
     "additive": _Kind(Additive, Additive),
     "energies": _Kind(Energies, _energies),
 }

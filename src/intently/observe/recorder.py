@@ -22,7 +22,7 @@ from intently.matrix.lazy import no_autocast
 from intently.observe import checking
 from intently.observe.call import Call, How, operand
 from intently.observe.joining import Joined, Link
-from intently.observe.naming import Names
+from intently.observe.naming import OUTSIDE, Names
 from intently.observe.pieces import may_join
 from intently.observe.recognised import simplified
 from intently.observe.recording import Entry, Recording, Whole
@@ -161,8 +161,11 @@ class Recorder:
         """How a single query continues others that saw the same keys: those of an encoder.
 
         Where self-attention went on meanwhile, its rows tell which row continues which; where
-        there is none (recurrent decoders) the keys have to be the same tensor.
+        there is none (recurrent decoders) the keys have to be the same tensor. Nothing tells
+        whether calls that no module makes belong together: they stay apart.
         """
+        if not self.running and last.entry.name == OUTSIDE:
+            return None
         path = self._path
         if path.turn == last.turn:
             same = last.key == identity(k) and not last.alive.expired()

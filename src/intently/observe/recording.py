@@ -38,6 +38,10 @@ class Rows(Protocol):
         ...
 
 
+OWN = (0, 1)
+"""Tokens that are a matrix's own are as many as its keys, or one more: the last one produced."""
+
+
 class Whole:
     """The queries and keys of one call."""
 
@@ -123,7 +127,7 @@ class Entry:
     def numbers(self) -> list[int] | None:
         """Tokens of a self-attention as numbers, the same for the same text; None if unknown."""
         t, s = self.shape[-2:]
-        if self.tokens is None or t != s or len(self.tokens) < s:
+        if self.tokens is None or t != s or len(self.tokens) - s not in OWN:
             return None
         known: dict[str, int] = {}
         return [known.setdefault(token, len(known)) for token in self.tokens[:s]]
@@ -131,7 +135,7 @@ class Entry:
     def _labelled(self, matrix: Attention) -> LazyMatrix:
         t, s = matrix.shape[-2:]
         tokens = self.tokens
-        if tokens is None or len(tokens) < s:
+        if tokens is None or len(tokens) - s not in OWN:
             return matrix
         columns = tuple(tokens[:s])
         if t > s or (t != s and not _looks_back(matrix)):

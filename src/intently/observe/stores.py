@@ -183,14 +183,19 @@ class Spool:
 
     def write(self, x: Tensor, dtype: torch.dtype) -> int:
         """Append the entries of x and return where they begin; raises `OSError` when full."""
-        at = -(-self._size // 64) * 64
-        self._put(b"\0" * (at - self._size))
+        before = self._size
+        at = -(-before // 64) * 64
         axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
         x = x if x.ndim else x[None]
         steps = max(1, PIECE * x.shape[axis] // max(1, x.numel() * dtype.itemsize))
-        for part in x.split(steps, axis) if x.numel() else ():
-            flat = part.to(dtype).cpu().contiguous().view(-1).view(torch.uint8)
-            self._put(flat.numpy().data)
+        try:
+            self._put(b"\0" * (at - before))
+            for part in x.split(steps, axis) if x.numel() else ():
+                flat = part.to(dtype).cpu().contiguous().view(-1).view(torch.uint8)
+                self._put(flat.numpy().data)
+        except OSError:
+            self._cut(before)
+            raise
         return at
 
     def mapped(self) -> Tensor:
@@ -205,6 +210,13 @@ class Spool:
             n = self._file.write(left)
             self._size += n
             left = left[n:]
+
+    def _cut(self, size: int) -> None:
+        """Give back what a write that failed took."""
+        self._size = size
+        with suppress(OSError):
+            self._file.seek(size)
+            self._file.truncate()
 
     def __del__(self) -> None:
         self._file.close()

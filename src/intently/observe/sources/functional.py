@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -17,7 +18,8 @@ from intently.observe.patches import Function, Target
 from intently.observe.sources.telling import tell
 from intently.observe.watch import current, inside
 
-FUNCTIONS = (FunctionType, BuiltinFunctionType, staticmethod)
+FUNCTIONS = (FunctionType, BuiltinFunctionType, staticmethod, partial)
+CONTAINERS = (dict, list)
 
 
 def targets(model: nn.Module | None) -> list[Target]:
@@ -29,15 +31,35 @@ def targets(model: nn.Module | None) -> list[Target]:
     kinds = {kind for module in modules for kind in type(module).__mro__}
     for owners, wrap in ((modules, _wrap), (kinds, _wrap_static)):
         for owner in owners:
-            functions = [(n, x) for n, x in list(vars(owner).items()) if isinstance(x, FUNCTIONS)]
-            held = [name for name, x in functions if _unwrapped(x) is original]
-            found += [Target(owner, name, wrap) for name in held]
+            found += _held(owner, original, wrap)
+    containers = {id(x): x for owner in (*modules, *kinds) for x in vars(owner).values()
+                  if type(x) in CONTAINERS and x}  # fmt: skip
+    for container in containers.values():
+        found += _held(container, original, _wrap)
     return found
 
 
+def _held(owner: Any, original: Function, wrap: Any) -> list[Target]:
+    """What a module, a class, a dict or a list holds of the function, in a partial or not."""
+    if isinstance(owner, list):
+        items: list[tuple[Any, Any]] = list(enumerate(owner))
+    else:
+        items = list((owner if isinstance(owner, dict) else vars(owner)).items())
+    return [
+        Target(owner, name, _wrap_partial if type(x) is partial else wrap)
+        for name, x in items
+        if isinstance(x, FUNCTIONS) and _unwrapped(x) is original
+    ]
+
+
 def _unwrapped(x: Any) -> Any:
+    x = x.func if type(x) is partial else x
     x = x.__func__ if isinstance(x, staticmethod) else x
     return getattr(x, "__wrapped__", x) if isinstance(x, FunctionType) else x
+
+
+def _wrap_partial(original: Any) -> Any:
+    return partial(_wrap(_unwrapped(original)), *original.args, **original.keywords)
 
 
 def _wrap_static(original: Any) -> Any:

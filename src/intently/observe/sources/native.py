@@ -202,7 +202,7 @@ def _longer(x: Projected, given: dict[str, Any], name: str) -> Projected | Tenso
         return x
     found = operand(x) if static is None else static.unflatten(0, (-1, x.heads))
     if last is not None:
-        row = last.reshape(x.heads, 1, -1).expand(*found.shape[:-2], 1, -1)
+        row = last.to(found.dtype).reshape(x.heads, 1, -1).expand(*found.shape[:-2], 1, -1)
         found = torch.cat([found, row], -2)
     return F.pad(found, (0, 0, 0, 1)) if given["add_zero_attn"] else found
 
