@@ -22,13 +22,14 @@ class Block(NamedTuple):
     weights: Tensor
 
 
-def blocks(problem: Problem, size: int) -> Iterator[Block]:
+def blocks(problem: Problem, size: int, least: int = 0) -> Iterator[Block]:
     """Yield all weights that are not certainly 0, about ``size`` at a time, in the compute dtype.
 
-    Each block is overwritten by nobody: the caller may change it in place.
+    Each block is overwritten by nobody: the caller may change it in place. Heads whose rows fit
+    into ``least`` weights stay in one block.
     """
     p = problem.ready()
-    for cut, found in walk(p, size, max(1, p.geometry.s)):
+    for cut, found in walk(p, max(size, least), max(1, p.geometry.s)):
         piece = p.part(cut)
         heads = max(1, math.prod(piece.geometry.lead))
         for part in found:

@@ -56,6 +56,8 @@ def alignment(
 ) -> Figure:
     """Draw the weights of one sentence: source words above, produced words on the left.
 
+    Where both sides have the same words, as in self-attention, they are keys and queries.
+
     ``matrix`` has shape (t, s); of (h, t, s) the mean over heads is drawn and the title says so.
     Links of ``gold`` are outlined, sure ones solid, possible ones dashed. White is 0, the darkest
     blue 1, or 0.5, 0.2, 0.1, … where no weight is above; up to 12 × 12 cells show their value.
@@ -147,9 +149,10 @@ def _draw(
         rule(axes, (t, s))
     name_columns(axes, columns, s * room, size, top_labels.turn)
     name_rows(axes, rows, t * room, size)
-    axes.set_xlabel("source")
+    above_it, beside = ("keys", "queries") if rows == columns else ("source", "produced")
+    axes.set_xlabel(above_it)
     axes.xaxis.set_label_coords(0.5, 1 + (top_labels.height + 0.02) / high)
-    axes.set_ylabel("produced")
+    axes.set_ylabel(beside)
     axes.yaxis.set_label_coords(-(left - MARGIN - size * LINE) / wide, 0.5)
     if max(t, s) <= 12:
         _print_values(axes, values, min(8.0, cell * 72 * 0.24), image.norm)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
+from intently.kernels import streamed
 from intently.kernels.derivatives import differentiated
-from intently.kernels.problem import Problem
-from intently.kernels.streamed import Block, _weights
-from intently.kernels.walk import GRAIN, walk
+from intently.kernels.streamed import Block
+from intently.kernels.walk import GRAIN
 from intently.matrix import lazy
 from intently.matrix.lazy import LazyMatrix, no_autocast
 
@@ -74,26 +74,11 @@ def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
         yield from LazyMatrix._blocks(matrix)
         return
     matrix._check_fresh()
-    found = _blocks(matrix.problem, size)
+    heads, s = matrix.shape[-3:-2] or (1,), matrix.shape[-1]
+    found = streamed.blocks(matrix.problem, size, 4 * GRAIN * heads[0] * max(1, s))
     while True:
         with no_autocast(matrix.device):
             block = next(found, None)
         if block is None:
             return
         yield block
-
-
-def _blocks(problem: Problem, size: int) -> Iterator[Block]:
-    p = problem.ready()
-    heads, s = p.geometry.shape[-3:-2] or (1,), max(1, p.geometry.s)
-    for cut, found in walk(p, max(size, 4 * GRAIN * heads[0] * s), s):
-        piece = p.part(cut)
-        count = max(1, math.prod(piece.geometry.lead))
-        for part in found:
-            if not part.runs:
-                continue
-            cols = slice(part.runs[0].start, part.runs[-1].stop)
-            step = max(1, size // (count * (cols.stop - cols.start)))
-            for start in range(part.start, part.stop, step):
-                rows = slice(start, min(start + step, part.stop))
-                yield Block(cut, rows, cols, _weights(piece, rows, cols, part))
