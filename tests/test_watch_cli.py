@@ -124,15 +124,23 @@ def test_the_embedded_translator(watched: Command) -> None:
         want = made.attention[name]
         found = seen[f"{name}_attention"][0]
         torch.testing.assert_close(found.dense(), want.dense(), rtol=0, atol=1e-5)
-        if "cross" not in name:
-            assert found.labels[1] == want.labels[1]
-    assert seen["decoder.1.self_attention"].labels[0] == made.attention["decoder.1.self"].labels[0]
+        assert found.labels == want.labels
 
 
 def it_greedy() -> Any:
     from intently.decoding import SearchOptions
 
     return SearchOptions(beam=1)
+
+
+def test_beams_are_labelled_with_the_source_alone(watched: Command) -> None:
+    assert watched("I drink milk.", "--beam", "3", "--save", "run.safetensors").status == 0
+    seen = it.load_recording("run.safetensors")
+    source = seen["encoder.0.self_attention"].labels[1]
+    assert source is not None and source[-1] == "</s>"
+    for entry in seen.calls:
+        want = {"enc": (source, source), "dec": (None, None)}[entry.name[:3]]
+        assert entry.matrix().labels == ((None, source) if "cross" in entry.name else want)
 
 
 def test_a_translator_of_a_run(watched: Command, tmp_path: Path) -> None:
@@ -199,6 +207,13 @@ def test_what_writes_is_watched_while_it_writes(watched: Command, folders: Path)
     )
     written = decoder[-1]
     assert encoder[-2:] == (6, 6) and decoder[-2] == written and cross[-2:] == (written, 6)
+    source, target = seen.tokens or ((), ())
+    assert source == TEXT.split() and len(target) == written + 1
+    across = next(entry for entry in seen.calls if "EncDecAttention" in entry.name).matrix()
+    assert across.labels == (tuple(target[1:]), tuple(source))
+    listed = watched("--list", "run.safetensors").out.splitlines()
+    assert listed[1] == f"6 tokens: {TEXT}"
+    assert listed[2].startswith(f"{written + 1} tokens: <pad> ")
     assert watched(folders / "t5-bare", TEXT).status == 0
 
 

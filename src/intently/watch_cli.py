@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from intently.observe import Recording
     from intently.observe.recording import Entry
+    from intently.translator import Translator
 
 PRODUCED = 64
 """Tokens that a transformers model writes at most, where it writes."""
@@ -66,15 +67,16 @@ def watch(
         print(_listing(listed))
         return
     model, text = _model_and_text(model_and_text or [])
-    found = _kind(model)(model, text, layers, beam)
+    found = runner(model)(model, text, layers, beam)
     if not found.seen.calls:
         raise build(
             KernelError, "watch", "attention to be seen", "none",
-            "; ".join(_unsure(found.seen)).removeprefix("; ") or "no module of it attended",
+            "; ".join(unsure(found.seen)).removeprefix("; ") or "no module of it attended",
         )  # fmt: skip
     if save is not None:
         found.seen.save(save)
-    for line in (*found.told, found.seen.summary(), *_unsure(found.seen)):
+    table = found.seen.summary()
+    for line in (*found.told, table, *unsure(found.seen, table.left_out)):
         print(line)
     if save is not None:
         again = f"it.load_recording({str(save)!r})"
@@ -99,7 +101,7 @@ def _is_folder(name: str) -> bool:
         return False
 
 
-def _kind(folder: Path | None) -> Callable[..., Watched]:
+def runner(folder: Path | None) -> Callable[..., Watched]:
     """The function that runs the kind of model that is in a folder."""
     from intently.errors import DataError, build
 
@@ -127,22 +129,27 @@ def _kind(folder: Path | None) -> Callable[..., Watched]:
 
 
 def _translation(folder: Path | None, text: str, layers: list[str] | None, beam: int) -> Watched:
-    """The translation of a text; self-attention is labelled with the tokens it reads, produces."""
+    """The translation of a text, labelled with the tokens of both sides, of a beam's the source."""
+    from intently.translator import Translator
+
+    return translated(Translator.load(folder), text, layers, beam)
+
+
+def translated(
+    translator: Translator, text: str, layers: list[str] | None = None, beam: int = 1
+) -> Watched:
+    """Watch a translator translate a text; what is labelled are the tokens of both sides."""
     from intently.decoding import SearchOptions
     from intently.observe import watch
     from intently.show.labels import visible
-    from intently.translator import Translator
 
-    translator = Translator.load(folder)
     with watch(translator.model, layers=layers) as seen:
         (made,) = translator.translate([text], SearchOptions(beam=beam))
     _fitting(made.sides[0].ids, None)
     source = [*translator.source_tokenizer.tokens(made.sides[0].ids), "</s>"]
     produced = translator.target_tokenizer.tokens(made.hypothesis.ids)
-    read = {"encoder": source, "decoder": ["<s>", *produced, "</s>"]}
-    for entry in seen.calls:
-        side, _, rest = entry.name.partition(".")
-        entry.tokens = None if "cross" in rest else read.get(side)
+    target = ["<s>", *produced, "</s>"] if beam == 1 else []  # each beam has its own
+    seen.tokens = source, target
     return Watched(seen, [visible(made.text, 100_000), ""])
 
 
@@ -171,7 +178,7 @@ def _transformers(folder: Path, text: str, layers: list[str] | None, beam: int) 
     from intently.observe import watch
     from intently.show.labels import visible
 
-    with _quiet():
+    with quiet():
         model, tokenizer = _pretrained(folder)
         config = model.config
         known = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
@@ -179,9 +186,8 @@ def _transformers(folder: Path, text: str, layers: list[str] | None, beam: int) 
         ids, told = _fitting(tokenizer(text)["input_ids"], limit)
         given = torch.tensor([ids])
         both = getattr(config, "is_encoder_decoder", False)
-        tokens = None if both else [str(x) for x in tokenizer.convert_ids_to_tokens(ids)]
-        with torch.inference_mode(), watch(model, layers=layers, tokens=tokens) as seen:
-            mask = torch.ones_like(given)
+        with torch.inference_mode(), watch(model, layers=layers) as seen:
+            mask, made = torch.ones_like(given), given
             if both and model.can_generate():
                 made = model.generate(
                     given, attention_mask=mask, max_new_tokens=PRODUCED, num_beams=1,
@@ -193,6 +199,11 @@ def _transformers(folder: Path, text: str, layers: list[str] | None, beam: int) 
                 model(given, attention_mask=mask, decoder_input_ids=given)
             else:
                 model(given, attention_mask=mask)
+        source, target = (
+            [str(x) for x in tokenizer.convert_ids_to_tokens(side[0].tolist())]
+            for side in (given, made)
+        )
+        seen.tokens = (source, target) if both else source
     return Watched(seen, told)
 
 
@@ -234,7 +245,7 @@ def _pretrained(folder: Path) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without what transformers has to say about its folders."""
     from transformers.utils import logging
 
@@ -252,14 +263,14 @@ def _quiet() -> Iterator[None]:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def _unsure(seen: Recording) -> Iterator[str]:
-    """What was not seen, or does not give what came out."""
+def unsure(seen: Recording, told: Iterable[str] = ()) -> Iterator[str]:
+    """What was not seen, cannot be read or does not give what came out, but for what was told."""
     from intently.show.labels import visible
 
-    found = seen.coverage()
+    found, known = seen.coverage(), {name.partition("[")[0] for name in told}
     lines = [
         f"{'not compared' if line.verified is None else 'UNVERIFIED'}: {line.name}: {line.why}"
-        for line in found.seen if line.verified is not True
+        for line in found.seen if line.verified is not True and line.name not in known
     ]  # fmt: skip
     lines += [f"not seen: {name}: {why}" for name, why in found.unseen.items()]
     lines += found.notes
@@ -269,18 +280,17 @@ def _unsure(seen: Recording) -> Iterator[str]:
 def _listing(path: Path) -> str:
     """What a recording holds: one line for each call."""
     from intently.observe import load_recording
+    from intently.observe.labels import sides
     from intently.show.labels import visible
 
     seen = load_recording(path)
     said = [
-        f"{path}: {_count(len(seen.layers), 'layer')}, {_count(len(seen), 'call')}, "
+        f"{path}: {_count(len(seen), 'layer')}, {_count(len(seen.calls), 'call')}, "
         f"{path.stat().st_size:,} bytes"
     ]
-    if seen.tokens:
-        shown = " ".join(visible(token) for token in seen.tokens[:SHOWN])
-        said.append(
-            f"{_count(len(seen.tokens), 'token')}: {shown}{' …' * (len(seen.tokens) > SHOWN)}"
-        )
+    for side in filter(len, sides(seen.tokens)):
+        shown = " ".join(visible(token) for token in side[:SHOWN])
+        said.append(f"{_count(len(side), 'token')}: {shown}{' …' * (len(side) > SHOWN)}")
     rows = [("layer", "call", "b×h×t×s", "dtype", "source", "bytes", "verified")]
     rows += [_row(entry) for entry in seen.calls]
     widths = [max(map(len, column)) for column in zip(*rows)]
@@ -290,7 +300,7 @@ def _listing(path: Path) -> str:
             for name, cell, width in zip(rows[0], row, widths)
         ]
         said.append("  ".join(cells).rstrip())
-    return "\n".join([*said, *_unsure(seen)])
+    return "\n".join([*said, *unsure(seen)])
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

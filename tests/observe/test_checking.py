@@ -125,12 +125,12 @@ def test_dropout_cannot_be_compared() -> None:
 
 
 def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = functional._how
+    whole = functional.how_of
 
     def wrong(*args: object) -> How:
         return replace(whole(*args), scale=1.0)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(functional, "_how", wrong)
+    monkeypatch.setattr(functional, "how_of", wrong)
     model = stack(2)
     with it.watch(model) as seen:
         model(torch.randn(1, 5, 32))
@@ -140,7 +140,7 @@ def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_check_that_fails_by_itself_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functional, "_how", lambda *args: How(scale=torch.ones(7, 1, 1)))
+    monkeypatch.setattr(functional, "how_of", lambda *args: How(scale=torch.ones(7, 1, 1)))
     model = stack(1)
     with it.watch(model) as seen:
         model(torch.randn(1, 5, 32))

@@ -65,7 +65,8 @@ def reopened(made: Recording, folder: Path) -> Recording:
 def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
     one, other = entry(), entry(index=1, g=2)
     one.tokens, one.why, one.steps = ["a\n", "\ud800", "c", "d", "e", "f"], None, 3
-    other.verified, other.why = None, "dropout=0.1 changed what came out"
+    other.verified, other.why, other.compared = None, "dropout=0.1 changed what came out", 4
+    other.tokens = ["a"], ["b", "c"]
     other.values, other.gradient = Held(torch.randn(2, 2, S, 5)), torch.randn(2, 4, T, 5)
     made = recording(one, other)
     made.covered.unseen["layers.1"] = "it did not run"
@@ -74,8 +75,9 @@ def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
     assert back.tokens == made.tokens and back.layers == made.layers
     assert back.covered.unseen == made.covered.unseen and back.covered.notes == made.covered.notes
     for a, b in zip(made.calls, back.calls, strict=True):
-        told = ("name", "index", "source", "verified", "why", "steps", "tokens", "shape")
-        assert [getattr(a, x) for x in told] == [getattr(b, x) for x in told]
+        for told in ("name", "index", "source", "verified", "why", "compared", "steps", "tokens"):
+            assert getattr(a, told) == getattr(b, told)
+        assert a.shape == b.shape
         assert torch.equal(a.matrix().dense(), b.matrix().dense())
     assert torch.equal(back.calls[1].v(), other.v())
     assert torch.equal(back.calls[1].grad(), other.grad())
@@ -503,6 +505,11 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x).update(why=["x"]), "where a reason belongs"),
     (lambda x: first(x).update(steps=True), "'True' where a number of steps belongs"),
     (lambda x: first(x).update(tokens=["a", 3]), "'3' where tokens belongs"),
+    (lambda x: first(x).update(tokens=[["a"], [3]]), "'3' where tokens belongs"),
+    (lambda x: first(x).update(tokens=[["a"], ["b"], ["c"]]), "where tokens belongs"),
+    (lambda x: first(x).update(compared=-1), "call 0: more rows compared than there are"),
+    (lambda x: first(x).update(compared=7), "call 0: more rows compared than there are"),
+    (lambda x: first(x).update(compared=None), "'None' where a number of rows belongs"),
     (lambda x: x.update(tokens="abc"), "'abc' where tokens belongs"),
     (lambda x: x.update(covered=[]), "where coverage belongs"),
     (lambda x: x["covered"].update(unseen={"\n": "x"}), "which cannot be printed"),
@@ -593,7 +600,22 @@ def test_vectors_without_a_width(tmp_path: Path) -> None:
         if fits:
             assert load_recording(path)["x"].shape == (1, 1, n, n)
         else:
-            assert "of queries and keys without a width" in refused(path, path.read_bytes())
+            assert "of queries and keys without entries" in refused(path, path.read_bytes())
+
+
+@pytest.mark.parametrize("lead", [(0, 1), (1, 0), (2, 3)])
+def test_a_tiny_file_that_claims_a_huge_matrix(tmp_path: Path, lead: tuple[int, int]) -> None:
+    def written(t: int, s: int, d: int) -> Path:
+        q, k = torch.zeros(*lead, t, d), torch.zeros(*lead, s, d)
+        made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(How())))
+        return files.save(recording(made), tmp_path / "x")
+
+    path = written(2**20, 2**20, 0 if all(lead) else 8)
+    assert path.stat().st_size < 2000
+    told = f"weights ({lead[0]}, {lead[1]}, 1048576, 1048576) of queries and keys without entries"
+    assert told in refused(path, path.read_bytes())
+    seen = load_recording(written(5, 0, 8))
+    assert seen["x"].shape == (*lead, 5, 0) and len(seen.summary()) == lead[1]
 
 
 def test_a_scale_of_zero_comes_back(tmp_path: Path) -> None:
@@ -619,6 +641,15 @@ def test_a_file_that_changes_after_it_was_opened(good: Path) -> None:
     os.truncate(good, 4096)
     with pytest.raises(StaleError, match="expected the file as it was when it was opened"):
         seen["layers.1.attention", 0]
+
+
+def test_what_a_changed_file_held_is_left_out(good: Path) -> None:
+    """Nothing dies of it, and nothing is read to find it out."""
+    seen = load_recording(good)
+    assert all(line.lost == [] for line in seen.coverage().seen)
+    os.truncate(good, 4096)
+    assert len(seen.summary()) == 0 and len(seen.summary().left_out) == 3
+    assert "; 2 of 2 cannot be read any more: " in str(seen.coverage())
 
 
 def test_printed_reasons_are_plain(good: Path) -> None:

@@ -113,9 +113,9 @@ def test_coverage_lists_what_was_not_seen() -> None:
     with it.watch(model) as seen:
         model(torch.randn(1, 4, 32))
     assert str(seen.coverage()).splitlines() == [
-        "layers.0  1 call    functional  verified",
-        "layers.1  not seen              no call of an attention function was seen: it did not "
-        "run, or it computes by hand (watch with deep=True)",
+        "layers.0  1 call    functional  verified on 2 of 4 rows",
+        "layers.1  not seen              no call of an attention function was seen, but a softmax "
+        "of (1, 4, 4): attention by hand, if it is any (watch with deep=True)",
     ]
     with pytest.raises(it.errors.ArgumentError, match=r"got 'layers.1'. No call of an attention"):
         seen["layers.1"]
@@ -128,7 +128,9 @@ def test_what_cannot_be_kept_is_listed() -> None:
         nested = torch.nested.nested_tensor([q[0]], layout=torch.jagged)
         F.scaled_dot_product_attention(*[nested.transpose(1, 2)] * 3)
     assert y.shape == q.shape
-    assert "NestedTensor, not plain tensors" in seen.coverage().unseen["attention"]
+    assert not seen.coverage().unseen
+    assert "Not every call of attention was kept" in str(seen.coverage())
+    assert "NestedTensor, not plain tensors" in str(seen.coverage())
 
 
 def test_autocast_is_followed() -> None:
@@ -188,3 +190,82 @@ def test_tokens_label_only_the_side_they_belong_to() -> None:
     labels = {tuple(entry.shape[-2:]): entry.matrix().labels for entry in seen.calls}
     assert labels[5, 5] == labels[7, 5] == (None, None)
     assert labels[7, 7] == (tuple("abcdabc"), tuple("abcdabc"))
+
+
+def test_a_recording_is_a_mapping_of_names() -> None:
+    model = stack(2)
+    with it.watch(model) as seen:
+        for _ in range(3):
+            model(torch.randn(1, 4, 32))
+    assert len(seen) == len(list(seen)) == len(seen.layers) == 2 and len(seen.calls) == 6
+    assert "layers.1" in seen and "layers.2" not in seen
+    with it.watch(model) as seen:
+        pass
+    assert not seen and len(seen) == 0
+
+
+def referenced() -> tuple[Recording, Tensor]:
+    """A recording of references, and a tensor that one of its two entries rests on."""
+    q, k = torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
+    model = stack(1)
+    with it.watch(store="reference") as seen, torch.no_grad():
+        model(torch.randn(1, 4, 32))
+        F.scaled_dot_product_attention(q, k, k)
+    assert all(entry.verified for entry in seen.calls), str(seen.coverage())
+    return seen, q
+
+
+def test_an_entry_that_is_stale_is_named_and_left_out() -> None:
+    seen, q = referenced()
+    assert seen.calls[1].lost() is None and not seen.summary().left_out
+    q.add_(1)
+    reason = "store: expected q, k, mask and bias as the model left them; got a tensor of shape"
+    (told,) = [line for line in str(seen.coverage()).splitlines() if "attention" in line[:9]]
+    assert f"; cannot be read any more: {reason}" in told
+    assert seen.coverage().seen[0].lost == []
+    table = seen.summary()
+    assert list(table.left_out) == ["attention"] and reason in table.left_out["attention"]
+    assert set(table["layer"]) == {seen.layers[0]}
+    for shown in (table.sort("entropy"), table.filter(head=0)):
+        assert str(shown).splitlines()[-1].startswith(f"attention  left out: {reason}")
+        assert repr(shown) == str(shown)
+    with pytest.raises(it.errors.StaleError):
+        seen["attention"]
+
+
+def test_masks_and_weights_that_changed() -> None:
+    mask, q = torch.randn(4, 4), torch.randn(1, 2, 4, 8)
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    with torch.no_grad(), it.watch(store="reference") as seen:
+        F.scaled_dot_product_attention(q, q, q, mask)
+        layer(q[0], q[0], q[0])
+        mask.add_(1)
+        layer.in_proj_weight.add_(1)
+    lost = [line.lost for line in seen.coverage().seen]
+    assert len(lost[0]) == len(lost[1]) == 1 and "a weight of shape" in lost[1][0]
+    table = seen.summary()
+    assert len(table) == 0 and len(table.left_out) == 2
+
+
+def test_all_calls_of_a_layer_count_in_its_line() -> None:
+    q = [torch.randn(1, 2, n, 8) for n in (3, 4)]
+    with it.watch(store="reference") as seen, torch.no_grad():
+        for x in q:
+            F.scaled_dot_product_attention(x, x, x)
+    for entry in seen.calls:
+        entry.compared = 2
+    assert str(seen.coverage()) == "attention  2 calls  functional  verified on 4 of 7 rows"
+    seen.calls[0].compared = 5  # of a cache that was cropped since
+    assert seen.coverage().seen[0].compared == 5
+    seen.calls[0].compared = 2
+    q[1].add_(1)
+    told = str(seen.coverage())
+    assert "verified on 4 of 7 rows; 1 of 2 cannot be read any more: store: " in told
+
+
+def test_what_is_unverified_is_named_below_the_table() -> None:
+    seen = seen_once()
+    seen.calls[0].verified, seen.calls[0].why = False, "it differs"
+    table = seen.summary()
+    assert table.left_out == {"layers.0": "UNVERIFIED: it differs"}
+    assert str(table).endswith("\nlayers.0  left out: UNVERIFIED: it differs")

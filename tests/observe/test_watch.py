@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import io
+import pickle
 import sys
 import threading
 import warnings
@@ -69,6 +72,27 @@ def test_what_partials_dicts_and_lists_hold_is_seen() -> None:
     after = (HoldsPartial.static, first.own, *first.several)
     assert all(x is y for x, y in zip(partials, after, strict=True))
     assert HoldsPartial.table["sdpa"] is PLAIN[0]
+
+
+@pytest.mark.parametrize("kind", [HoldsFunction, HoldsPartial])
+def test_a_model_may_be_copied_and_pickled_meanwhile(kind: type[SelfAttention]) -> None:
+    model, x = Stack(kind()), torch.randn(2, 7, 32)
+    with it.watch(model) as seen:
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+        file = io.BytesIO()
+        torch.save(model, file)
+        assert all(torch.equal(other(x), model(x)) for other in copies)
+    file.seek(0)
+    copies.append(torch.load(file, weights_only=False))
+    assert seen.layers == ("layers.0",)
+    for other in copies:
+        held = vars(other.layers[0])["own"]
+        assert getattr(held, "func", held) is PLAIN[0]
+        several = vars(other.layers[0]).get("several", PLAIN[:1])
+        assert several[0] is PLAIN[0]
+        with it.watch(other) as own:
+            other(x)
+        assert len(own.calls) == (2 if kind is HoldsFunction else 5)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -151,6 +175,56 @@ def test_other_threads_pass_through() -> None:
         thread.join()
         model(x)
     assert theirs == [1] and len(seen.calls) == 1
+
+
+def test_another_thread_may_end_a_watch() -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    with it.watch(model) as outer:
+        watch = it.watch(model)
+        seen = watch.__enter__()
+        thread = threading.Thread(target=watch.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+        model(x)
+        assert len(current()) == 1
+    assert (len(outer.calls), len(seen.calls)) == (1, 0)
+
+
+def test_another_thread_may_end_a_deep_watch() -> None:
+    """In a thread of its own: the mode of the one that opened it is out of reach."""
+    watch, left = it.watch(deep=True), list[int]()
+
+    def opens() -> None:
+        watch.__enter__()
+        other = threading.Thread(target=watch.__exit__, args=(None, None, None))
+        other.start()
+        other.join()
+        left.append(len(current()) + patches.active())
+        stack(1)(torch.randn(1, 5, 32))
+
+    thread = threading.Thread(target=opens)
+    thread.start()
+    thread.join()
+    assert left == [0]
+
+
+def test_a_generator_shares_its_watch_while_it_waits() -> None:
+    """As with `contextlib.contextmanager`, whose body waits within the watch on purpose."""
+    model, x = stack(1), torch.randn(1, 5, 32)
+
+    def steps() -> Iterator[int]:
+        with it.watch(model) as seen:
+            model(x)
+            yield len(seen.calls)
+            yield len(seen.calls)
+
+    generator = steps()
+    assert next(generator) == 1
+    model(x)
+    assert next(generator) == 2
+    generator.close()
+    model(x)
+    assert current() == () and patches.active() == 0
 
 
 def test_other_tasks_pass_through() -> None:
@@ -375,8 +449,19 @@ def test_compiled_code_beside_the_model_is_told(compiled: tuple[Stack, nn.Module
     assert "Code compiled" in str(seen.coverage()) and len(seen.calls) == 1
 
 
-def test_compiling_while_another_thread_watches(compiled: tuple[Stack, nn.Module]) -> None:
+class ByHand(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x @ x.mT, -1) @ x
+        return F.softmax(y @ y.mT, dim=-1) @ y + (y @ y.mT).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_compiling_while_another_thread_watches(
+    compiled: tuple[Stack, nn.Module], by_hand: bool
+) -> None:
     model, fast = compiled
+    if by_hand:
+        model.layers[0] = ByHand()
     x = torch.randn(1, 5, 32)
     found: list[torch.Tensor] = []
     with it.watch() as seen, warnings.catch_warnings():

@@ -67,8 +67,8 @@ class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
 
     ``source`` says who saw it; ``module`` whose call it is where the source knows, else it is the
-    innermost running module. ``handed`` (b, t, h, e) is what the model goes on with, where y is a
-    view of it that no gradient reaches. Nothing is kept yet.
+    innermost running module. ``handed`` is what the model goes on with, where that is not y itself;
+    ``back`` turns its gradient into the one of y (b, h, t, e). Nothing is kept yet.
     """
 
     q: Tensor | Projected
@@ -79,6 +79,7 @@ class Call:
     source: str = "functional"
     module: nn.Module | None = None
     handed: Tensor | None = None
+    back: Callable[[Tensor], Tensor] | None = None
 
 
 def operand(x: Tensor | Projected) -> Tensor:

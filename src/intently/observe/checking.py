@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,10 +17,11 @@ ROWS = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an entry agrees with what came out; None where it was not compared, with why."""
+    """Whether ``rows`` of an entry agree with what came out; None for no verdict, with why."""
 
     verified: bool | None
     why: str | None = None
+    rows: int = 0
 
 
 def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None = None) -> Verdict:
@@ -46,7 +47,7 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
 
     dtypes = {real.dtype, matrix.dtype, stored or matrix.dtype}
     real = real.detach().index_select(-2, rows).to(wide)
-    return _compared(put_out, real, weights, call, dtypes)
+    return replace(_compared(put_out, real, weights, call, dtypes), rows=len(rows))
 
 
 def _compared(
@@ -111,7 +112,7 @@ def _largest(y: Tensor) -> Tensor:
 def sample(t: int, turn: int) -> Tensor:
     """A few of t rows: the last, and others that change from call to call."""
     golden = 0.6180339887
-    picked = {t - 1} | {int(t * ((turn * ROWS + n) * golden % 1)) for n in range(1, ROWS)}
+    picked = {t - 1} | {int((t - 1) * ((turn * ROWS + n) * golden % 1)) for n in range(1, ROWS)}
     return torch.tensor(sorted(picked))
 
 

@@ -9,13 +9,31 @@ from typing import Any
 
 @dataclass
 class Line:
-    """One module: how often it attended, what was verified, and why something was not."""
+    """One module: how often it attended, what was verified, and why something was not.
+
+    ``compared`` of all its ``rows`` were compared, of which no more is known where they are 0.
+    ``lost`` says of how many calls why they cannot be read any more.
+    """
 
     name: str
     source: str
     calls: int
     verified: bool | None
     why: str | None = None
+    compared: int = 0
+    rows: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        said = {True: "verified", False: "UNVERIFIED", None: "not compared"}[self.verified]
+        if self.verified and self.compared:
+            said += f" on {self.compared:,} of {self.rows:,} rows"
+        if self.why:
+            said += f": {self.why}"
+        if self.lost:
+            some = "" if self.calls == 1 else f"{len(self.lost)} of {self.calls} "
+            said += f"; {some}cannot be read any more: {self.lost[0]}"
+        return said
 
 
 @dataclass
@@ -41,17 +59,20 @@ class Coverage:
         for entry in entries:
             line = lines.setdefault(entry.name, Line(entry.name, entry.source, 0, True))
             line.calls += 1
+            line.compared += min(entry.compared, entry.shape[-2])
+            line.rows += entry.shape[-2]
+            lost = entry.lost()
+            if lost is not None:
+                line.lost.append(lost)
             if entry.verified is not True and line.verified is not False:
                 line.verified, line.why = entry.verified, entry.why
         return Coverage(list(lines.values()), dict(self.unseen), list(self.notes))
 
     def __str__(self) -> str:
-        said = {True: "verified", False: "UNVERIFIED", None: "not compared"}
         rows = [
-            (line.name, f"{line.calls} call{'s' * (line.calls != 1)}", line.source,
-             said[line.verified] + (f": {line.why}" if line.why else ""))
+            (line.name, f"{line.calls} call{'s' * (line.calls != 1)}", line.source, str(line))
             for line in self.seen
-        ]  # fmt: skip
+        ]
         rows += [(name, "not seen", "", why) for name, why in self.unseen.items()]
         widths = [max((len(row[n]) for row in rows), default=0) for n in range(3)]
         lines = [

@@ -27,6 +27,7 @@ from intently.masks import Geometry, Mask
 from intently.modules.additive import Energies
 from intently.observe import plain
 from intently.observe.call import How
+from intently.observe.labels import Tokens, sides
 from intently.observe.mapped import Mapped
 from intently.observe.plain import UnreadableError
 from intently.observe.recording import Entry, Recording, Whole
@@ -41,7 +42,7 @@ LONGEST = 4096
 """Characters of a name."""
 
 HOLLOW = 2**24
-"""Weights at most where queries and keys have no width, and so no bytes in the file."""
+"""Weights at most where queries or keys have no entries, and so no bytes in the file."""
 
 
 def save(recording: Recording, path: str | PathLike[str]) -> Path:
@@ -57,7 +58,7 @@ def save(recording: Recording, path: str | PathLike[str]) -> Path:
     with torch.no_grad():
         entries = [sheet.entry(entry) for entry in recording.calls]
     about = {
-        "tokens": None if recording.tokens is None else list(recording.tokens),
+        "tokens": _told(recording.tokens),
         "covered": {"unseen": recording.covered.unseen, "notes": recording.covered.notes},
         "entries": entries,
     }
@@ -120,8 +121,9 @@ class _Sheet:
         kept = {"values": entry.values, "gradient": entry.gradient}
         return {
             "name": entry.name, "index": entry.index, "source": entry.source,
-            "verified": entry.verified, "why": entry.why, "steps": entry.steps,
-            "tokens": None if entry.tokens is None else list(entry.tokens),
+            "verified": entry.verified, "why": entry.why,
+            "compared": min(entry.compared, entry.shape[-2]), "steps": entry.steps,
+            "tokens": _told(entry.tokens),
             "q": self._own(f"{at}/q", matrix.q, lambda: entry.rows.operands()[0]),
             "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
             "how": self._how(how, matrix.problem.geometry, entry.name),
@@ -158,6 +160,12 @@ class _Sheet:
             known = self._shared[identity(x)] = f"shared/{len(self._shared)}"
             self.planned[known] = Planned(tuple(x.shape), x.dtype, lambda: x)
         return {"tensor": known}
+
+
+def _told(tokens: Tokens | None) -> list[Any] | None:
+    """Tokens as plain data: texts, or two lists of them."""
+    found = [list(side) for side in sides(tokens)]
+    return (found or [None])[0] if len(found) < 2 else found
 
 
 def _tensor(x: Any) -> Tensor:
@@ -215,6 +223,9 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     entry.steps = _a(int, form.get("steps"), "a number of steps")
     if not 1 <= entry.steps <= max(1, entry.shape[-2]):
         raise UnreadableError(f"{name!r}, call {index}: {entry.shape[-2]} rows of other steps")
+    entry.compared = _a(int, form.get("compared", 0), "a number of rows")
+    if not 0 <= entry.compared <= entry.shape[-2]:
+        raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
     entry.tokens = _texts(form.get("tokens"), "tokens")
     if "values" in found:
         entry.values = file.kept(found["values"])
@@ -253,8 +264,8 @@ def _check(parts: Mapping[str, Tensor], how: How) -> None:
     *lead, t, s = matrix.shape
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
         raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")
-    if not q.shape[-1] and math.prod(matrix.shape) > HOLLOW:
-        raise UnreadableError(f"weights {tuple(matrix.shape)} of queries and keys without a width")
+    if not (q.numel() and k.numel()) and t * s * max(1, math.prod(lead)) > HOLLOW:
+        raise UnreadableError(f"weights {tuple(matrix.shape)} of queries and keys without entries")
     energy = how.score.parts[0] if isinstance(how.score, Energies) else None
     if energy is not None and (q.ndim, energy.shape) != (3, q.shape[-1:]):
         raise UnreadableError(f"energies of {shape_of(energy)} for q of {shape_of(q)}")
@@ -285,8 +296,14 @@ def _number(x: Any, what: str) -> float:
         raise UnreadableError(f"a {what} of {x.bit_length()} bits") from None
 
 
-def _texts(x: Any, what: str) -> list[str] | None:
-    return None if x is None else [_a(str, text, what) for text in _a(list, x, what)]
+def _texts(x: Any, what: str) -> Tokens | None:
+    """The texts of one sequence, or of two."""
+    if x is None:
+        return None
+    if isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x):
+        source, target = ([_a(str, text, what) for text in side] for side in x)
+        return source, target
+    return [_a(str, text, what) for text in _a(list, x, what)]
 
 
 def _line(x: Any, what: str) -> str:

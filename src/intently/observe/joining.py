@@ -7,19 +7,20 @@ that were kept before tells which row continues which.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from intently.masks import Geometry
+from intently.observe import pages
 from intently.observe.call import How
-from intently.observe.pieces import Piece, joined_how
+from intently.observe.growing import Growing
+from intently.observe.pieces import Piece, first_part, joined_how, looked_at
 from intently.observe.stores import Kept, KeptHow, Store, packed
 
 PENDING = 64
-"""Calls that are kept one by one before they are joined into one block."""
+"""Rows that are kept in memory before they are written to a file."""
 
 
 @dataclass
@@ -33,18 +34,39 @@ class Block:
     k: Kept | None
     parents: Tensor | None = None
 
+    @property
+    def grows(self) -> bool:
+        """Whether other calls can be put below its rows."""
+        return isinstance(self.q, Growing)
+
+    def goes_on(self, q: Tensor, k: Tensor | None, parents: Tensor | None) -> bool:
+        """Whether a call was put below these rows, which go on along ``parents``."""
+        kept = [x for x in (self.q, self.k) if x is not None]
+        added = [x for x in (q, k) if x is not None]
+        fits = [isinstance(old, Growing) and old.fits(x, parents) for old, x in zip(kept, added)]
+        if len(kept) != len(added) or not all(fits):
+            return False
+        if parents is not None:
+            self.parents = parents if self.parents is None else self.parents[parents]
+        for old, x in zip(kept, added):
+            assert isinstance(old, Growing)
+            old.append(x, parents)
+        return True
+
 
 @dataclass(frozen=True)
 class Link:
     """How a call continues others: the joined column that it shows first, and the rows.
 
     ``maybe`` (b, rows) says which rows each row may continue as far as its keys tell; ``parents``
-    is one of them for each, None where row i continues row i.
+    is one of them for each, None where row i continues row i. ``columns`` are left of a cache that
+    was cropped before, None where it was not.
     """
 
     low: int
     maybe: Tensor
     parents: Tensor | None
+    columns: int | None = None
 
 
 class Joined:
@@ -55,7 +77,8 @@ class Joined:
         self._pieces = [Piece(g.t, 0, how, g)]
         self._blocks = [Block(store.keep(q), store.keep(k))]
         self.columns = g.s
-        self._ends = packed(_ends(k))
+        same = store.kind == "copy" and store.dtype in (None, k.dtype)
+        self._kept_ends = None if same else packed(_ends(k))
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -65,8 +88,31 @@ class Joined:
         """What the last call saw."""
         return self._pieces[-1]
 
+    @property
+    def rows(self) -> int:
+        """How many rows b there are now."""
+        return len(self._ends)
+
+    @property
+    def _ends(self) -> Tensor:
+        """The first and the last key (b, …, 2, d), in the dtype that the model gave them."""
+        if self._kept_ends is None:
+            assert self._blocks[0].k is not None
+            self._kept_ends = _ends(self._blocks[0].k.get())
+        return self._kept_ends
+
+    def begins_like(self, k: Tensor) -> bool:
+        """Whether each row of keys k (b, …, s, d) begins with the first key of a row of these."""
+        first = self._ends[..., 0, :]
+        if k.shape[1:-2] != first.shape[1:-1] or k.shape[-1] != first.shape[-1]:
+            return False
+        return k.dtype == first.dtype and _same_rows(k[..., 0, :], first) is not None
+
     def continued_by(self, k: Tensor, new: int) -> Link | None:
-        """How a call with keys k (b, …, s, d), the last ``new`` of them its own, continues this."""
+        """How a call with keys k (b, …, s, d), the last ``new`` of them its own, continues this.
+
+        None where it does not, or may do so in several ways.
+        """
         old, ends = k.shape[-2] - new, self._ends
         if not 1 <= old <= self.columns or k.ndim != ends.ndim or k.dtype != ends.dtype:
             return None
@@ -75,7 +121,7 @@ class Joined:
         low = self.columns - old
         maybe = _same_rows(k[..., old - 1, :], ends[..., 1, :])
         if maybe is None:
-            return None
+            return _only(self._cropped(k, old))
         if bool((maybe.sum(-1) == 1).all()):
             first = ends[..., 0, :] if low == 0 else self._column(low)
             first = first.index_select(0, maybe.int().argmax(-1))
@@ -83,7 +129,51 @@ class Joined:
         else:
             maybe = self._by_history(maybe, k[..., :old, :], low)
             found = bool(maybe.any(-1).all())
-        return Link(low, maybe, _chosen(maybe)) if found else None
+        links = [Link(low, maybe, _chosen(maybe))] if found else []
+        return _only(links + (self._cropped(k, old) if low or not found else []))
+
+    def _cropped(self, k: Tensor, old: int) -> list[Link]:
+        """How a call may continue columns that were kept, if it shows the last ``old`` of them.
+
+        A cache was cropped within the last call then, as assisted decoding does with drafts that
+        were rejected: another key stands in their place. No row that stays may have seen it.
+        """
+        last, most = self.last, min(self.last.t - 1, self.columns - old)
+        began = len(self._pieces) > 1 or last.t == last.geometry.s
+        if most < 1 or not began or self._blocks[-1].k is None or len(k) != self.rows:
+            return []
+        kept = self._all("k")
+        shown, new = k[..., :old, :].to(kept.dtype), k[..., old, :].to(kept.dtype)
+        end = self.columns - most  # of what stays, at least
+        alike = (kept[..., end - 1 : -1, :] == shown[..., -1:, :]).movedim(-2, 0).flatten(1).all(1)
+        found: list[Link] = []
+        for columns in (end + alike.nonzero().flatten()).tolist():
+            low, left = columns - old, last.t - self.columns + columns
+            same = torch.equal(kept[..., low:columns, :], shown)
+            if not same or torch.equal(kept[..., columns, :], new):
+                continue
+            looks = looked_at(last.how.get(), last.geometry)
+            if not bool(looks[..., :left, columns - last.low :].any()):
+                rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
+                found.append(Link(low, rows, None, columns))
+        return found
+
+    def crop(self, columns: int) -> None:
+        """Forget what stands after the first ``columns``, and the last call's rows that read it.
+
+        Raises `OSError` where the disk is full; nothing is forgotten then.
+        """
+        block, last = self._blocks[-1], self.last
+        assert block.k is not None
+        cut = self.columns - columns
+        how, g = first_part(last.how.get(), last.geometry, last.t - cut, columns - last.low)
+        q, k = (
+            x.cropped(cut) if isinstance(x, Growing) else self._store.keep(x.get()[..., :-cut, :])
+            for x in (block.q, block.k)
+        )
+        block.q, block.k = q, k
+        self._pieces[-1] = replace(last, t=g.t, how=self._store.how(how), geometry=g)
+        self.columns = columns
 
     def shown_again(self, k: Tensor, maybe: Tensor) -> Link | None:
         """How a call that shows the kept keys again continues this, for rows that are possible.
@@ -105,14 +195,19 @@ class Joined:
 
         Raises `OSError` where the disk is full, and holds the calls before then.
         """
-        if len(self._blocks) > PENDING and self._store.kind != "reference":
-            self.compact()
-        own, dtype = self._store.own, self._store.dtype
-        block = Block(own(q, dtype), None if k is None else own(k, dtype), link.parents)
-        self._blocks.append(block)
+        last, dtype = self._blocks[-1], self._store.dtype
+        if self._store.kind == "disk" and last.grows and last.q.shape[-2] >= PENDING:
+            written = self._store.own(last.q.get())
+            last.k = last.k and self._store.own(last.k.get())
+            last.q = written
+        if not last.goes_on(q, k, link.parents):
+            rows = Growing(q, dtype or q.dtype)
+            self._blocks.append(
+                Block(rows, None if k is None else Growing(k, dtype or k.dtype), link.parents)
+            )
         self._pieces.append(Piece(g.t, link.low, how, g, link.parents))
         if link.parents is not None:
-            self._ends = self._ends.index_select(0, link.parents)
+            self._kept_ends = self._ends.index_select(0, link.parents)
         if k is not None:
             self.columns += k.shape[-2]
             self._ends[..., 1, :] = k[..., -1, :]
@@ -128,11 +223,11 @@ class Joined:
         moved = any(block.parents is not None for block in self._blocks)
         keys = [block.k for block in self._blocks if block.k is not None]
         if len(keys) > 1 or (moved and last.k is None):
-            keys = [self._store.join(list(self._paths("k")))]
+            keys = [self._store.join(self._paths("k"))]
         for block in self._blocks:
             block.k = None
         (last.k,) = keys
-        self._blocks = [Block(self._store.join(list(self._paths("q"))), last.k)]
+        self._blocks = [Block(self._store.join(self._paths("q")), last.k)]
 
     def operands(self) -> tuple[Tensor, Tensor]:
         """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last.
@@ -142,7 +237,7 @@ class Joined:
         try:
             self.compact()
         except OSError:
-            return torch.cat(list(self._paths("q")), -2), torch.cat(list(self._paths("k")), -2)
+            return self._all("q"), self._all("k")
         (block,) = self._blocks
         assert block.k is not None
         return block.q.get(), block.k.get()
@@ -160,19 +255,24 @@ class Joined:
     def shown(self) -> Tensor:
         """The keys (b, …, s, d) that the last call saw, from what is kept."""
         piece = self.last
-        k = torch.cat(list(self._paths("k")), -2)
+        k = self._all("k")
         return k[..., piece.low : piece.low + piece.geometry.s, :]
 
-    def _paths(self, which: str) -> Iterator[Tensor]:
-        """The queries or keys of each block, for the rows of the last one."""
+    def _all(self, which: str) -> Tensor:
+        """The queries or keys of all calls, for the rows of the last one."""
+        return pages.joined(self._paths(which))
+
+    def _paths(self, which: str) -> list[Tensor]:
+        """The same, part by part."""
         rows: Tensor | None = None
         found: list[Tensor] = []
         for block in reversed(self._blocks):
             kept: Kept | None = getattr(block, which)
             if kept is not None:
-                found.append(_picked(kept.get(), rows))
+                parts = kept.parts() if isinstance(kept, Growing) else [kept.get()]
+                found += [_picked(x, rows) for x in reversed(parts)]
             rows = _before(block.parents, rows)
-        yield from reversed(found)
+        return found[::-1]
 
     def _column(self, at: int) -> Tensor:
         """The key in column ``at`` (b, …, d), for the rows of the last call."""
@@ -188,11 +288,16 @@ class Joined:
 
     def _by_history(self, maybe: Tensor, shown: Tensor, low: int) -> Tensor:
         """Which of the possible rows (b, rows) each row may continue, by all the keys it shows."""
-        kept = torch.cat(list(self._paths("k")), -2)[..., low : self.columns, :]
+        kept = self._all("k")[..., low : self.columns, :]
         shown, found = shown.to(kept.dtype), maybe.clone()
         for row, parent in maybe.nonzero().tolist():
             found[row, parent] = torch.equal(kept[parent], shown[row])
         return found
+
+
+def _only(links: list[Link]) -> Link | None:
+    """The one that there is; None for none, or for several."""
+    return links[0] if len(links) == 1 else None
 
 
 def _ends(k: Tensor) -> Tensor:

@@ -109,6 +109,10 @@ class InFile:
         """Its shape, known without reading."""
         return tuple(self._x.shape)
 
+    def check(self) -> None:
+        """Raise `StaleError` where the file was written to since; nothing is read."""
+        self._file.check()
+
     def get(self) -> Tensor:
         """Return the tensor; raises `StaleError` where the file was written to since.
 

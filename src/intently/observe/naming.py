@@ -1,12 +1,11 @@
-"""Names of modules, patterns over them, and which of them might have attended unseen."""
+"""Names of modules, and patterns over them."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-import torch
 from torch import nn
 
 from intently.errors import ArgumentError, KindError, build
@@ -50,31 +49,13 @@ class Names:
         """Whether a pattern asks for the module."""
         return self._patterns is None or any(_matches(name, p) for p in self._patterns)
 
-    def unseen(self, seen: Iterable[str]) -> dict[str, str]:
-        """Modules that look like attention and were not seen, with the likely reason."""
-        found: dict[str, str] = {}
-        known, fixed = set(seen), list[set[nn.Module]]()
-        for module, name in self._names.items():
-            above = any(module in other for other in fixed)
-            why = None if above else _fixed_graph(module)
-            if why is not None:
-                fixed.append(set(module.modules()))
-                if self.wanted(name) and name not in known:
-                    found[name] = why
-            if above or why is not None:
-                continue
-            kind = type(module).__name__.lower()
-            if not ("attention" in kind or "attn" in kind) or not self.wanted(name):
-                continue
-            inside = {self._names[m] for m in module.modules() if m in self._names}
-            above = any(name.startswith(f"{other}.") for other in known)
-            below = any("attention" in type(m).__name__.lower() for m in list(module.modules())[1:])
-            if not (inside & known or above or below):
-                found[name] = (
-                    "no call of an attention function was seen: it did not run, or it computes by "
-                    "hand (watch with deep=True)"
-                )
-        return found
+    def chosen(self) -> dict[nn.Module, str]:
+        """The modules of the model that a pattern asks for, and their names."""
+        return {module: name for module, name in self._names.items() if self.wanted(name)}
+
+    def __contains__(self, module: nn.Module) -> bool:
+        """Whether it is a module of the watched model."""
+        return module in self._names
 
     def _check(self, pattern: str) -> None:
         names = list(self._names.values())
@@ -95,21 +76,6 @@ def _named(model: nn.Module) -> dict[nn.Module, str]:
             path = layer.path or layer.name
             names[layer] = path.removeprefix(f"{getattr(model, 'name', '')}/").replace("/", ".")
     return names
-
-
-def _fixed_graph(module: nn.Module) -> str | None:
-    """Why a graph with attention in it cannot be watched; None for all other modules."""
-    if isinstance(module, torch.jit.ScriptModule):
-        graph, kind = str(getattr(module, "inlined_graph", "")), "a ScriptModule of torch.jit"
-    elif isinstance(module, torch.fx.GraphModule):
-        calls = (node.target for node in module.graph.nodes if node.op == "call_function")
-        graph, kind = " ".join(map(str, calls)), "an exported or traced graph"
-    else:
-        return None
-    product = any(word in graph for word in ("matmul", "bmm", "einsum"))
-    if "attention" not in graph and not ("softmax" in graph and product):
-        return None
-    return f"it is {kind}, which calls no function that could be watched: watch the model behind it"
 
 
 def _free_name(module: nn.Module | None, running: Sequence[nn.Module]) -> str:

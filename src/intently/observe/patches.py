@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+from torch.jit._builtins import _find_builtin, _register_builtin
+
 Function = Callable[..., Any]
 
 
@@ -74,6 +77,21 @@ def remove(targets: Iterable[Target]) -> None:
 def active() -> int:
     """How many names are replaced at the moment."""
     return len(_patches)
+
+
+def names_beside(model: nn.Module | None) -> list[dict[str, Any]]:
+    """The globals of the files in which the classes of a model are written, PyTorch's aside."""
+    modules = () if model is None else model.modules()
+    files = {kind.__module__ for kind in {type(m) for m in modules} for kind in kind.__mro__}
+    ours = [name for name in sorted(files) if name.split(".")[0] not in ("torch", "builtins")]
+    return [vars(sys.modules[name]) for name in ours if name in sys.modules]
+
+
+def known_to_scripts(replacement: Function, original: Function) -> None:
+    """Let `torch.jit.script` take a replacement, which must never go away, for the original."""
+    known = _find_builtin(original)
+    if known is not None:
+        _register_builtin(replacement, known)
 
 
 def _install(target: Target) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from intently.biases import as_bias
 from intently.biases.rule import Given
 from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
-from intently.observe.call import How
-from intently.observe.recognised import recognise
+from intently.observe.call import Call, How, operand
+from intently.observe.recognised import recognise, simplified
 from intently.observe.stores import KeptHow
 from intently.values import Value
 
@@ -48,6 +48,53 @@ def joined_how(pieces: Sequence[Piece]) -> How:
     else:
         bias = as_bias(_written(pieces, [_added(p, how) for p, how in zip(pieces, hows)]))
     return replace(hows[-1], mask=mask, bias=bias)
+
+
+def looked_at(how: How, g: Geometry) -> Tensor:
+    """Where a call looks (…, t, s); nowhere in rows where it sees nothing.
+
+    The plain formula spreads such rows (of padding) over all keys where the lowest number of a
+    dtype stands for −∞.
+    """
+    piece = Piece(g.t, 0, KeptHow(how), g)
+    added = _added(piece, how)
+    seen = _allowed(piece, how) & (added > torch.finfo(added.dtype).min / 2)
+    return seen.expand(*seen.shape[:-2], g.t, g.s)
+
+
+def first_part(how: How, g: Geometry, t: int, s: int) -> tuple[How, Geometry]:
+    """What a call saw, for its first t queries and s keys alone."""
+    part, mask, bias = g._replace(t=t, s=s), how.mask, how.bias
+    if mask is not None:
+        seen = mask.dense(g)
+        mask = allowed(seen.expand(*seen.shape[:-2], g.t, g.s)[..., :t, :s])
+    if bias is not None and (type(bias) is Given or g.s - s != g.t - t):
+        rows, columns = (torch.arange(n, device=g.device) for n in (t, s))
+        bias = as_bias(bias.tile(g, rows, columns))
+    return simplified(replace(how, mask=mask, bias=bias), part), part
+
+
+def one_by_one(call: Call, how: How, g: Geometry) -> tuple[Call, How, Geometry]:
+    """A call of m queries (b, h, m, d) that share their keys, as rows (b·m, h, 1, d) of their own.
+
+    So the beams of our decoders ask an encoder's states: row i·m + j is query j of row i.
+    """
+    b, m = g.lead[0], g.t
+    apart = g._replace(lead=(b * m, *g.lead[1:]), t=1)
+
+    def row(x: Tensor) -> Tensor:
+        return x.movedim(-2, 1).flatten(0, 1).unsqueeze(-2)
+
+    assert isinstance(call.y, Tensor)
+    k, v = (operand(x).repeat_interleave(m, 0) for x in (call.k, call.v))
+    mask = how.mask
+    if mask is not None:
+        seen = mask.dense(g)
+        seen = seen.reshape((1,) * (len(g.lead) + 2 - seen.ndim) + tuple(seen.shape))
+        mask = allowed(row(seen.expand(b, *seen.shape[1:-2], m, g.s)))
+    how = simplified(replace(how, mask=mask), apart)
+    made = replace(call, q=row(operand(call.q)), k=k, v=v, y=row(call.y), how=how)
+    return made, how, apart
 
 
 def _plain(pieces: Sequence[Piece], hows: Sequence[How]) -> Mask | None:

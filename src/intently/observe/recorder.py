@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import SupportsIndex
 from zlib import crc32
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import _disable_current_modes
 
 from intently.attention import Attention, attend
-from intently.biases import as_bias
 from intently.errors import StaleError
 from intently.kernels.derivatives import transformed
-from intently.masks import Geometry, allowed
-from intently.matrix.lazy import no_autocast
+from intently.masks import Geometry
+from intently.modules.blocks import DecoderLayer
 from intently.observe import checking
+from intently.observe.alone import alone
 from intently.observe.call import Call, How, operand
+from intently.observe.gradients import Gradients
 from intently.observe.joining import Joined, Link
+from intently.observe.labels import Tokens
 from intently.observe.naming import OUTSIDE, Names
-from intently.observe.pieces import may_join
+from intently.observe.pieces import first_part, looked_at, may_join, one_by_one
 from intently.observe.recognised import simplified
 from intently.observe.recording import Entry, Recording, Whole
 from intently.observe.stores import KeptHow, Store, identity
+from intently.observe.unseen import ELSEWHERE, Ran, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
+CROPPED = (
+    "A cache was cropped within its last call (drafts that were rejected): rows that read what it "
+    "forgot are left out, but for those of the last call of all."
+)
+OTHER_KEYS = (
+    "{}: a cache showed other keys than those that were kept (cropped further back, or "
+    "overwritten): what follows is a call of its own."
+)
+APART = (
+    "{}: single queries see the same keys again, and nothing that was seen tells which of them "
+    "belong together: each is a call of its own."
+)
+
+
+class Running(list[nn.Module]):
+    """The modules that run, the innermost last, and a number for the forward of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+        self._count = 0
+
+    def append(self, module: nn.Module) -> None:
+        """Enter a forward."""
+        self._count += 1
+        self.numbers.append(self._count)
+        super().append(module)
+
+    def pop(self, at: SupportsIndex = -1) -> nn.Module:
+        """Leave the innermost."""
+        self.numbers.pop(at)
+        return super().pop(at)
 
 
 class Recorder:
@@ -38,26 +73,30 @@ class Recorder:
         self,
         model: nn.Module | None,
         layers: str | Sequence[str] | None,
-        tokens: Sequence[str] | None,
+        tokens: Tokens | None,
         store: str,
         dtype: torch.dtype | None,
         gradients: bool,
+        deep: bool = False,
     ) -> None:
-        self.running: list[nn.Module] = []
+        self.running, self.ran, self._deep = Running(), Ran(), deep
         self.ran_compiled = False
         self.names = Names(model, layers)
         self.recording = Recording(tokens)
-        self._store, self._gradients = Store(store, dtype), gradients
+        self._store = Store(store, dtype)
+        self._gradients = Gradients(self._store, self.recording.covered) if gradients else None
         self._path = _Path()
-        self._last: dict[str, _Open] = {}
+        self._last: dict[tuple[str, int], _Open] = {}
+        self._orders: dict[str, tuple[int | None, int]] = {}
         self._simple: dict[tuple[object, ...], tuple[StorageWeakRef, How]] = {}
         self._counts: dict[str, int] = {}
-        self._open = True
+        self._open, self.closed = True, False
 
     def see(self, call: Call) -> None:
         """Keep a call under the name of the module that made it; a model never fails by it."""
-        if not self._open or torch._C._current_graph_task_id() != -1:
-            return  # a backward pass computes again what was seen (checkpointing)
+        again = torch._C._current_graph_task_id() != -1  # in a backward pass (checkpointing)
+        if not self._open or (again and self._gradients is None):
+            return
         name = self.names.of(call.module, self.running)
         if name is None or not self.names.wanted(name):
             return
@@ -67,8 +106,11 @@ class Recorder:
             covered.unseen[name] = reason
             return
         try:
-            with torch.inference_mode(False), torch.no_grad(), _alone(_device(call)):
-                self._keep(name, call)
+            with alone(_device(call)):
+                if again and self._gradients is not None:
+                    self._gradients.again(name, call)
+                else:
+                    self._keep(name, call)
         except OSError as error:
             self._open = False
             covered.note(f"The recording ended at {name}: {error}")
@@ -86,33 +128,53 @@ class Recorder:
         self.ran_compiled = True
         self.recording.covered.note(COMPILED)
 
+    def reordered(self, index: object) -> None:
+        """A cache goes on with the rows ``index`` (b,) of the step before."""
+        if isinstance(index, Tensor) and index.ndim == 1 and not index.is_floating_point():
+            self._path = _Path(self._path.turn + 1, index=index)
+
     def close(self) -> None:
-        """Keep nothing from now on, and join what belongs together."""
-        self._open = False
-        try:
-            for entry in self.recording.calls:
-                if isinstance(entry.rows, Joined):
-                    entry.rows.compact()
-        except (OSError, StaleError) as error:
-            self.recording.covered.note(f"Steps stay apart: {error}")
+        """Keep nothing from now on."""
+        ended, self._open, self.closed = not self._open, False, True
         self._store.forget()
         self._last.clear()
         self._simple.clear()
-        for name, why in self.names.unseen(self.recording.layers).items():
-            self.recording.covered.unseen.setdefault(name, why)
+        if not ended:
+            self._say_unseen()
+        self.names, self.ran = Names(None, None), Ran()
+
+    def softmax(self, weights: Tensor) -> None:
+        """A softmax ran outside of all functions that are seen."""
+        if self._open and not self._deep:
+            self.ran.weights(self.running, weights)
+
+    def _say_unseen(self) -> None:
+        """Name what may have attended and was not kept, and why."""
+        covered, seen = self.recording.covered, self.recording.layers
+        for name in [name for name in covered.unseen if name in seen]:
+            covered.note(f"Not every call of {name} was kept: {covered.unseen.pop(name)}")
+        for name, why in unseen(self.names.chosen(), seen, self.ran, self._deep).items():
+            covered.unseen.setdefault(name, why)
+        if self.ran.elsewhere:
+            covered.note(ELSEWHERE)
 
     def _keep(self, name: str, call: Call) -> None:
         rows: Joined | Whole
+        order = self._order(name, call.module)
         matrix: Callable[[], Attention] | None = None
         if isinstance(call.q, Tensor) and isinstance(call.k, Tensor):
             q, k = call.q.detach(), call.k.detach()
             g = attend(q, k).problem.geometry
-            plain, k, g = self._written(self._simplified(call.how, g), k, g)
+            whole = self._simplified(call.how, g)
+            shown, (plain, k, g) = k, self._written(whole, k, g)
             how = self._store.how(plain)
-            if self._joined(name, call, q, k, how, g):
+            last = self._last.get((name, order))
+            if last is not None and self._joined(last, call, q, k, how, g):
                 return
             rows = Joined(self._store, q, k, how, g)
-            if self._store.kind == "disk":  # what was written need not be read
+            if k is not shown and plain.mask is None:  # padding saw what is not written, too
+                matrix = partial(_attend, q, shown, whole)
+            elif self._store.kind == "disk":  # what was written need not be read
                 matrix = partial(_attend, q, k, how.get())
             if g.t == g.s:
                 self._path = _Path(self._path.turn + 1)
@@ -125,26 +187,50 @@ class Recorder:
         entry.tokens = self.recording.tokens
         self.recording.calls.append(entry)
         self._check(entry, call, matrix or entry.attention)
-        if self._gradients:
-            self._keep_gradient(entry, call)
+        if self._gradients is not None:
+            self._gradients.keep(entry, call)
         elif isinstance(rows, Joined):
-            self._last[name] = _Open(entry, rows, call, self._path.turn)
+            self._last[name, order] = _Open(entry, rows, call, self._path.turn)
+
+    def _order(self, name: str, module: nn.Module | None) -> int:
+        """How many calls of this name the running forward made before: each is one of its own.
+
+        A forward is that of ``module``, else of the innermost running one that has a name; calls
+        that no module makes are all first ones.
+        """
+        numbers = (
+            number
+            for running, number in zip(reversed(self.running), reversed(self.running.numbers))
+            if running is module or (module is None and self.names.of(running, ()) is not None)
+        )
+        forward = next(numbers, None)
+        before, order = self._orders.get(name, (None, -1))
+        order = order + 1 if forward is not None and forward == before else 0
+        self._orders[name] = forward, order
+        return order
 
     def _joined(
-        self, name: str, call: Call, q: Tensor, k: Tensor, how: KeptHow, g: Geometry
+        self, last: _Open, call: Call, q: Tensor, k: Tensor, how: KeptHow, g: Geometry
     ) -> bool:
         """Whether the call continued the last of its module, and was added to it."""
-        last = self._last.get(name)
-        if last is None or not may_join(how.how, last.rows.last.how.how):
+        if not may_join(how.how, last.rows.last.how.how):
             return False
         rows, new = last.rows, k[..., g.s - g.t :, :]
         link = rows.continued_by(k, g.t) if g.s > g.t else None
         if link is not None:
             self._path = _Path(self._path.turn + 1, link.maybe)
-        elif g.t == 1:
-            link, new = self._same_keys(last, k), None
+        else:
+            if self._beams(k) == g.t > 1 and how.how.bias is None:
+                call, plain, g = one_by_one(call, how.get(), g)
+                q, k, how = operand(call.q), operand(call.k), self._store.how(plain)
+            if g.t == 1:
+                link, new = self._same_keys(last, k), None
         if link is None:
+            self._say_apart(last, k, g)
             return False
+        if link.columns is not None:
+            self.recording.covered.note(CROPPED)
+            rows.crop(link.columns)
         rows.add(q, new, how, g, link)
         last.entry.steps += 1
         last.turn = self._path.turn
@@ -171,28 +257,41 @@ class Recorder:
             same = last.key == identity(k) and not last.alive.expired()
             rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
             return Link(0, rows, None) if same else None
-        return None if path.maybe is None else last.rows.shown_again(k, path.maybe)
+        maybe = path.maybe
+        if path.index is not None:
+            rows = torch.arange(last.rows.rows, device=k.device)
+            maybe = path.index.to(k.device)[:, None] == rows
+        return None if maybe is None else last.rows.shown_again(k, maybe)
+
+    def _say_apart(self, last: _Open, k: Tensor, g: Geometry) -> None:
+        """Say why a call that looks like a step does not continue the last one."""
+        rows, name = last.rows, last.entry.name
+        if g.t == 1 and rows.shown_again(k, torch.ones(len(k), rows.rows, dtype=torch.bool)):
+            self.recording.covered.note(APART.format(name))
+        elif g.t < g.s != rows.columns and rows.begins_like(k):
+            self.recording.covered.note(OTHER_KEYS.format(name))
+
+    def _beams(self, k: Tensor) -> int:
+        """How many rows of a decoder of ours share a row of the encoder's keys: its beams."""
+        for layer, module in pairwise(self.running):
+            if isinstance(layer, DecoderLayer) and layer.cross_attention is module:
+                return self._path.rows // len(k)
+        return 1
 
     def _written(self, how: How, k: Tensor, g: Geometry) -> tuple[How, Tensor, Geometry]:
         """Without the last columns, where a static cache has nothing yet and no query looks.
 
-        Its empty keys are zeros; padding has others.
+        Its empty keys are zeros; padding has others. Queries of padding that see nothing, which the
+        plain formula spreads over all columns, are spread over those that are left.
         """
-        if g.s <= g.t or how.mask is None:
+        if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1, :].any()):
             return how, k, g
-        seen = how.mask.seen(g)
-        if seen is None:
-            return how, k, g
-        columns = seen.reshape(-1, g.s).any(0).nonzero()
+        columns = looked_at(how, g).flatten(0, -2).any(0).nonzero()
         end = int(columns.max()) + 1 if len(columns) else g.s
         if end == g.s or bool(k[..., end:, :].any()):
             return how, k, g
-        part = g._replace(s=end)
-        mask, bias = allowed(how.mask.dense(g)[..., :end]), how.bias
-        if bias is not None:
-            rows, columns = (torch.arange(n, device=g.device) for n in (g.t, end))
-            bias = as_bias(bias.tile(g, rows, columns))
-        return simplified(replace(how, mask=mask, bias=bias), part), k[..., :end, :], part
+        how, g = first_part(how, g, g.t, end)
+        return how, k[..., :end, :], g
 
     def _simplified(self, how: How, g: Geometry) -> How:
         tensors = [
@@ -216,28 +315,27 @@ class Recorder:
             found = checking.Verdict(None, str(error))
         except Exception as error:
             found = checking.Verdict(False, f"it could not be compared: {error}")
+        entry.compared += found.rows
         if entry.steps == 1 or (entry.verified is not False and found.verified is not True):
             entry.verified, entry.why = found.verified, found.why
-
-    def _keep_gradient(self, entry: Entry, call: Call) -> None:
-        entry.values = self._store.keep(call.v)
-        turned = call.handed is not None
-        y = call.handed if turned else call.y
-        if isinstance(y, Tensor) and y.requires_grad:
-
-            def keep(grad: Tensor) -> None:
-                grad = grad.transpose(1, 2) if turned else grad
-                entry.gradient = self._store.own(grad, self._store.dtype).get()
-
-            y.register_hook(keep)
 
 
 @dataclass(frozen=True)
 class _Path:
-    """The last call of a self-attention: which rows each row may continue, None if it began."""
+    """The last call of a self-attention: which rows each row may continue, None if it began.
+
+    Or its cache was reordered since: row i continues row ``index[i]``.
+    """
 
     turn: int = 0
     maybe: Tensor | None = None
+    index: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, 0 where that is not known."""
+        known = self.maybe if self.index is None else self.index
+        return 0 if known is None else len(known)
 
 
 class _Open:
@@ -254,15 +352,6 @@ def _attend(q: Tensor, k: Tensor, how: How) -> Attention:
         q.to(k.dtype), k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale,
         softcap=how.softcap, sinks=how.sinks, dropout=how.dropout,
     )  # fmt: skip
-
-
-@contextmanager
-def _alone(device: torch.device) -> Iterator[None]:
-    """No autocast, and no mode of the user's that would see what is computed here."""
-    modes = torch._C._len_torch_dispatch_stack()
-    none = _disable_current_modes() if modes else nullcontext()
-    with no_autocast(device), torch._C.DisableTorchFunction(), none:
-        yield
 
 
 def _device(call: Call) -> torch.device:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from intently.attention import Attention, attend
-from intently.errors import ArgumentError, UnverifiedError, build
+from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
 from intently.masks import Geometry
 from intently.matrix import LazyMatrix, rollout
 from intently.observe.call import How
 from intently.observe.coverage import Coverage
-from intently.observe.stores import Kept, KeptHow
+from intently.observe.labels import Labels, Tokens, checked, crosses, is_pair, labels, side
+from intently.observe.mapped import InFile
+from intently.observe.stores import Computed, Kept, KeptHow
 
 if TYPE_CHECKING:
     from intently.observe.summary import Summary
@@ -38,10 +42,6 @@ class Rows(Protocol):
         ...
 
 
-OWN = (0, 1)
-"""Tokens that are a matrix's own are as many as its keys, or one more: the last one produced."""
-
-
 class Whole:
     """The queries and keys of one call."""
 
@@ -61,22 +61,32 @@ class Whole:
         """(b, h, t, s)."""
         return (*self.q.shape[:-1], self.k.shape[-2])
 
+    def check(self) -> None:
+        """Raise what reading would, `StaleError` say; nothing is computed or read."""
+        for kept in (self.q, self.k, *self._how.tensors):
+            for part in (kept.x, kept.weight, kept.bias) if isinstance(kept, Computed) else (kept,):
+                if part is not None:
+                    part.check() if isinstance(part, InFile) else part.get()
+
 
 class Entry:
     """One attention of a module: a call, or the calls of a generation joined.
 
     ``verified`` says whether its weights give what the model put out, None where that could not
-    be compared; ``why`` says why not.
+    be compared; ``why`` says why not, ``compared`` on how many rows. ``tokens`` label it, as they
+    do in `Recording`.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
         self.name, self.index, self.source, self.rows = name, index, source, rows
         self.verified: bool | None = None
         self.why: str | None = None
+        self.compared = 0
         self.steps = 1
-        self.tokens: Sequence[str] | None = None
+        self.tokens: Tokens | None = None
         self.values: Kept | None = None
         self.gradient: Tensor | None = None
+        self.ungraded: str | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,7 +106,25 @@ class Entry:
                 "the model may change q, k or the weights in a way that its attention call does "
                 "not say",
             )  # fmt: skip
-        return self._labelled(self.attention())
+        matrix = self.attention()
+        found = self.labels(matrix)
+        return matrix.label(found.rows, found.columns)
+
+    def labels(self, matrix: Attention) -> Labels:
+        """The tokens of its rows and columns, as far as they are sure; ``matrix`` is its own."""
+        return labels(self.tokens, self.name, matrix.shape, lambda: _looks_back(matrix))
+
+    def lost(self) -> str | None:
+        """Why the weights cannot be computed any more, None while they can."""
+        try:
+            if isinstance(self.rows, Whole):
+                self.rows.check()
+            else:
+                self.rows.operands()
+                self.rows.how()
+        except IntentlyError as error:
+            return str(error)
+        return None
 
     def attention(self) -> Attention:
         """Return the weights whether or not they were verified."""
@@ -120,30 +148,9 @@ class Entry:
         if self.gradient is None:
             raise build(
                 ArgumentError, "grad", "a backward pass through what was watched", "none",
-                fix="watch(model, gradients=True), then call backward() on a loss",
+                self.ungraded, fix="watch(model, gradients=True), then call backward() on a loss",
             )  # fmt: skip
         return self.gradient
-
-    def numbers(self) -> list[int] | None:
-        """Tokens of a self-attention as numbers, the same for the same text; None if unknown."""
-        t, s = self.shape[-2:]
-        if self.tokens is None or t != s or len(self.tokens) - s not in OWN:
-            return None
-        known: dict[str, int] = {}
-        return [known.setdefault(token, len(known)) for token in self.tokens[:s]]
-
-    def _labelled(self, matrix: Attention) -> LazyMatrix:
-        t, s = matrix.shape[-2:]
-        tokens = self.tokens
-        if tokens is None or len(tokens) - s not in OWN:
-            return matrix
-        columns = tuple(tokens[:s])
-        if t > s or (t != s and not _looks_back(matrix)):
-            return matrix.label(None, columns)
-        if _looks_back(matrix):
-            following = [*tokens[s - t + 1 :], ""]
-            return matrix.label(following[:t], columns)
-        return matrix.label(columns, columns)
 
 
 def _looks_back(matrix: Attention) -> bool:
@@ -156,31 +163,35 @@ def _looks_back(matrix: Attention) -> bool:
 
 
 def _sees(mask: Any, g: Geometry, row: int, column: int) -> Tensor:
-    import torch
-
-    return mask.allow(g, torch.tensor([row]), torch.tensor([column]))
+    return mask.allow(g, *(torch.tensor([n], device=g.device) for n in (row, column)))
 
 
 class Recording:
     """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
 
-    ``layers`` are the names, ``calls`` all entries in the order in which they began, ``tokens``
-    the labels that were given; set afterwards, after a generation say, they label all entries.
+    It is read as a mapping of names: ``len(seen)`` counts them, iterating gives them. ``layers``
+    are the same names, ``calls`` all entries in the order in which they began. ``tokens`` label
+    the matrices: the texts of one sequence, or a pair (source, target) of what an encoder reads
+    and what a decoder reads and produces. Set afterwards, after a generation say, they label all
+    entries; what does not fit the lengths of a matrix labels nothing.
     """
 
-    def __init__(self, tokens: Sequence[str] | None = None) -> None:
+    def __init__(self, tokens: Tokens | None = None) -> None:
         self.calls: list[Entry] = []
         self.covered = Coverage()
         self.tokens = tokens
 
     @property
-    def tokens(self) -> Sequence[str] | None:
-        """The labels of what was read, None where none were given."""
+    def tokens(self) -> Tokens | None:
+        """The labels as they were given: of one sequence, of (source, target), or None.
+
+        Raises `KindError` where they are set to anything but texts.
+        """
         return self._tokens
 
     @tokens.setter
-    def tokens(self, tokens: Sequence[str] | None) -> None:
-        self._tokens = tokens
+    def tokens(self, tokens: Tokens | None) -> None:
+        self._tokens = checked(tokens)
         for entry in self.calls:
             entry.tokens = tokens
 
@@ -230,29 +241,37 @@ class Recording:
         return iter(self.layers)
 
     def __len__(self) -> int:
-        return len(self.calls)
+        return len(self.layers)
 
     def coverage(self) -> Coverage:
         """Return what was seen and verified, and what was not, with the reasons; print it."""
         return self.covered.of(self.calls)
 
     def summary(self) -> Summary:
-        """Return a table (layer, head, statistic) of all that was seen and is not unverified.
+        """Return a table (layer, head, statistic) of all that was seen.
 
-        Layers that attended several times stand there as ``name[i]``.
+        Layers that attended several times stand there as ``name[i]``. What is unverified, or
+        cannot be read any more, is named below the table instead, and in its ``left_out``.
         """
-        from intently.observe.summary import Summary
+        from intently.observe.summary import Source, Summary
 
         often = {entry.name for entry in self.calls if entry.index}
-        return Summary.of(
-            (
-                f"{entry.name}[{entry.index}]" if entry.name in often else entry.name,
-                entry.matrix(),
-                entry.numbers(),
-            )
-            for entry in self.calls
-            if entry.verified is not False
-        )
+        left_out: dict[str, str] = {}
+
+        def sources() -> Iterator[Source]:
+            for entry in self.calls:
+                name = f"{entry.name}[{entry.index}]" if entry.name in often else entry.name
+                if entry.verified is False:
+                    left_out[name] = f"UNVERIFIED: {entry.why}"
+                    continue
+                try:
+                    matrix = entry.attention()
+                except IntentlyError as error:
+                    left_out[name] = str(error)
+                    continue
+                yield name, matrix, _numbers(entry.labels(matrix))
+
+        return Summary.of(sources()).without(left_out)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a safetensors file that `load_recording` opens."""
@@ -260,15 +279,32 @@ class Recording:
 
         save(self, path)
 
+    def page(
+        self, path: str | PathLike[str], precision: Literal["half", "full"] = "half", **about: Any
+    ) -> Path:
+        """Write a page that opens in any browser, by itself and offline: every head of every layer.
+
+        It holds queries and keys at ``precision``, and says how far its weights are from the
+        model's. What else it shows (``title``, ``sides``, ``highlights``) and what is raised stands
+        at `intently.show.page.save_page`. What is unverified is left out, and named.
+        """
+        from intently.show.page import save_page
+
+        return save_page(self, path, precision, **about)
+
     def rollout(self, token: int | str, residual: float = 0.5) -> Tensor:
         """Return what a token draws on each input position through all layers, (b, s).
 
         ``token`` is a position, or one of ``tokens``. The self-attention of all layers is
-        followed, from the first to the last; raises `ArgumentError` where they differ in shape.
+        followed, from the first to the last; raises `ArgumentError` where they differ in shape, or
+        are of an encoder and a decoder.
 
         Source: Abnar & Zuidema 2020, section 3.
         """
-        squares = [entry for entry in self.calls if entry.shape[-2] == entry.shape[-1]]
+        squares = [
+            entry for entry in self.calls
+            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name)
+        ]  # fmt: skip
         twice = [entry.name for entry in squares if entry.index]
         if twice:
             raise build(
@@ -276,19 +312,45 @@ class Recording:
                 f"several of {twice[0]!r}", "rollout follows one sequence through its layers",
                 "watch one call, or hand matrices to it.rollout([seen[name, i], …])",
             )  # fmt: skip
-        matrices = [entry.matrix() for entry in squares]
-        return rollout(matrices, residual, queries=self._position(token))
-
-    def _position(self, token: int | str) -> int:
-        if isinstance(token, int):
-            return token
-        places = [n for n, text in enumerate(self.tokens or ()) if text == token]
-        if len(places) != 1:
+        if {"encoder", "decoder"} <= {side(entry.name) for entry in squares}:
             raise build(
-                ArgumentError, "token", "a position, or a token that occurs once", repr(token),
-                f"it occurs {len(places)} times in tokens={list(self.tokens or ())}",
+                ArgumentError, "rollout", "self-attention of one sequence",
+                "that of an encoder and that of a decoder",
+                fix='watch one of them: watch(model, layers="encoder.*")',
             )  # fmt: skip
-        return places[0]
+        matrices = [entry.matrix() for entry in squares]
+        texts = self._tokens
+        if texts is None or is_pair(texts):
+            texts = matrices[0].labels[1] if matrices else None
+        return rollout(matrices, residual, queries=_position(token, texts or ()))
+
+    def _repr_html_(self) -> str:
+        from intently.show.notebook import recording_html
+
+        return recording_html(self)
 
     def __repr__(self) -> str:
         return f"Recording({len(self.layers)} layers, {len(self.calls)} calls)"
+
+
+def _numbers(found: Labels) -> list[int] | None:
+    """Tokens of a self-attention as numbers, the same for the same text; None if unknown."""
+    if not found.same or found.rows is None or found.columns is None:
+        return None
+    if len(found.rows) != len(found.columns):
+        return None
+    known: dict[str, int] = {}
+    return [known.setdefault(token, len(known)) for token in found.columns]
+
+
+def _position(token: int | str, texts: Any) -> int:
+    """Where a token stands in a sequence."""
+    if isinstance(token, int):
+        return token
+    places = [n for n, text in enumerate(texts) if text == token]
+    if len(places) != 1:
+        raise build(
+            ArgumentError, "token", "a position, or a token that occurs once", repr(token),
+            f"it occurs {len(places)} times in tokens={list(texts)}",
+        )  # fmt: skip
+    return places[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from collections.abc import Sequence
@@ -15,14 +14,12 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.errors import ArgumentError, StaleError, build, shape_of
+from intently.observe import pages
 from intently.observe.call import How, Projected
 from intently.values import Value
 
 PIECE = 2**22
 """Bytes that are written to a file at a time."""
-
-LARGE = 2**21
-"""Bytes from which on a copy has pages of its own."""
 
 
 class Kept(Protocol):
@@ -121,9 +118,9 @@ class OnDisk:
 
 
 class Computed:
-    """Heads that a native operator projects: x is kept, the weights are the model's own."""
+    """Heads that a native operator projects: x and the weights are kept."""
 
-    def __init__(self, x: Kept, weight: Referenced, bias: Referenced | None, heads: int) -> None:
+    def __init__(self, x: Kept, weight: Kept, bias: Kept | None, heads: int) -> None:
         self.x, self.weight, self.bias, self.heads = x, weight, bias, heads
 
     @property
@@ -146,22 +143,7 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """
     with torch.inference_mode(False), torch.no_grad():
         part = _unexpanded(x.detach())
-        return _room(part, dtype or x.dtype).copy_(part).expand(x.shape)
-
-
-def _room(like: Tensor, dtype: torch.dtype) -> Tensor:
-    """An empty tensor; a large one has pages of its own, so that the model finds its heap as ever.
-
-    They go back to the system with it: on the heap a recording took 1.5 times its bytes.
-    """
-    size = like.numel() * dtype.itemsize
-    if like.device.type != "cpu" or size < LARGE:
-        return torch.empty_like(like, dtype=dtype)
-    order = sorted(range(like.ndim), key=like.stride, reverse=True)
-    flat = torch.frombuffer(mmap.mmap(-1, size), dtype=dtype)
-    return flat.view([like.shape[n] for n in order]).permute(
-        [order.index(n) for n in range(like.ndim)]
-    )
+        return pages.empty_like(part, dtype or x.dtype).copy_(part).expand(x.shape)
 
 
 def _unexpanded(x: Tensor) -> Tensor:
@@ -264,9 +246,12 @@ class Store:
     def keep(self, x: Tensor | Projected) -> Kept:
         """Keep an operand."""
         if isinstance(x, Projected):
-            bias = None if x.bias is None else Weight(x.bias)
-            return Computed(self.once(x.x, self.dtype), Weight(x.weight), bias, x.heads)
+            bias = None if x.bias is None else self._weight(x.bias)
+            return Computed(self.once(x.x, self.dtype), self._weight(x.weight), bias, x.heads)
         return Referenced(x) if self.kind == "reference" else self.own(x, self.dtype)
+
+    def _weight(self, x: Tensor) -> Kept:
+        return Weight(x) if self.kind == "reference" else self.once(x)
 
     def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Kept:
         """Keep a copy of x, also where tensors are kept by reference."""
@@ -314,7 +299,8 @@ class Store:
 
     def join(self, parts: Sequence[Tensor]) -> Kept:
         """Keep tensors (…, n, d) one below the other, as one."""
-        return self.own(torch.cat(list(parts), -2), self.dtype)
+        whole = pages.joined(parts)
+        return self.own(whole, self.dtype) if self._spool else Held(whole)
 
     def forget(self) -> None:
         """Let go of what only tells whether a tensor comes again."""

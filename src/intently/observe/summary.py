@@ -6,7 +6,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -33,7 +33,8 @@ class Summary:
 
     Columns are ``layer``, ``head`` (and ``item``, where batch items are apart), ``queries``, how
     many were counted, and the statistics that `intently.matrix.patterns.measure` defines. A
-    statistic that a head does not have (no tokens known, no query that counts) is NaN.
+    statistic that a head does not have (no tokens known, no query that counts) is NaN. What could
+    not be measured is in ``left_out``, by name with the reason, and printed below the table.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -49,9 +50,12 @@ class Summary:
     1
     """
 
-    def __init__(self, rows: Iterable[Row], columns: Sequence[str]) -> None:
+    def __init__(
+        self, rows: Iterable[Row], columns: Sequence[str], left_out: Mapping[str, str] | None = None
+    ) -> None:
         self.columns = tuple(columns)
         self.rows = tuple(rows)
+        self.left_out = dict(left_out or {})
 
     @classmethod
     def of(cls, sources: Iterable[Source], *, per_item: bool = False) -> Summary:
@@ -82,7 +86,8 @@ class Summary:
         self._check(by)
         known = [row for row in self if not _is_missing(row[by])]
         known.sort(key=lambda row: _natural(row[by]), reverse=reverse)
-        return Summary([*known, *(row for row in self if _is_missing(row[by]))], self.columns)
+        missing = (row for row in self if _is_missing(row[by]))
+        return Summary([*known, *missing], self.columns, self.left_out)
 
     def filter(self, condition: Callable[[Row], bool] | None = None, /, **columns: Any) -> Summary:
         """Return the rows for which ``condition(row)`` holds and ``columns`` have these values.
@@ -93,8 +98,12 @@ class Summary:
         for name in columns:
             self._check(name)
         kept = (row for row in self if all(_is(row[n], want) for n, want in columns.items()))
-        return Summary([row for row in kept if condition is None or condition(row)],
-                       self.columns)  # fmt: skip
+        found = [row for row in kept if condition is None or condition(row)]
+        return Summary(found, self.columns, self.left_out)
+
+    def without(self, left_out: Mapping[str, str]) -> Summary:
+        """Return the table with the names of what is not in it, and why."""
+        return Summary(self.rows, self.columns, {**self.left_out, **left_out})
 
     def csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table as UTF-8 text separated by commas, a header first, NaN as nothing."""
@@ -132,13 +141,17 @@ class Summary:
         return [row[column] for row in self.rows]
 
     def __str__(self) -> str:
-        return _aligned(self.columns, self.rows)
+        return "\n".join([_aligned(self.columns, self.rows), *self._missing()])
 
     def __repr__(self) -> str:
         left = len(self) - SHOWN
         if left <= 0:
             return str(self)
-        return f"{_aligned(self.columns, self.rows[:SHOWN])}\n… {left} rows more: print(table)"
+        shown = _aligned(self.columns, self.rows[:SHOWN])
+        return "\n".join([shown, f"… {left} rows more: print(table)", *self._missing()])
+
+    def _missing(self) -> list[str]:
+        return [f"{_written(name)}  left out: {why}" for name, why in self.left_out.items()]
 
     def _check(self, column: str) -> None:
         if column not in self.columns:
@@ -154,6 +167,8 @@ def _rows(
             fix="wrap dense weights: it.Dense(weights)",
         )  # fmt: skip
     h = matrix.shape[-3] if matrix.ndim > 2 else 1
+    if not h:
+        return
     sums = {}
     for statistic, average in measure(matrix, ids).items():
         pair = [x.reshape(-1, h) for x in (average.total, average.count)]

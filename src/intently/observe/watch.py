@@ -21,6 +21,7 @@ from torch import nn
 
 from intently.errors import KernelError, build
 from intently.observe import patches
+from intently.observe.labels import Tokens
 from intently.observe.patches import Function, Target
 from intently.observe.recorder import COMPILED, Recorder
 from intently.observe.recording import Recording
@@ -39,14 +40,25 @@ class _Scope(NamedTuple):
 
 _NOBODY = _Scope((), 0, None)
 _scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
+_open: dict[Recorder, _Scope] = {}
+"""Where the watches of all threads and tasks were opened."""
 
 
 def current() -> tuple[Recorder, ...]:
     """Who watches this thread or task; nobody within `inside`, and nobody for their children."""
     scope = _scope.get()
-    if not scope.recorders:
+    if not scope.recorders or not _here(scope):
         return ()
-    return scope.recorders if _here(scope) else ()
+    for recorder in scope.recorders:
+        if recorder.closed:  # by another thread, which cannot change what this one watches
+            return _without_closed(scope)
+    return scope.recorders
+
+
+def _without_closed(scope: _Scope) -> tuple[Recorder, ...]:
+    left = tuple(recorder for recorder in scope.recorders if not recorder.closed)
+    _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+    return left
 
 
 def running() -> nn.Module | None:
@@ -76,16 +88,19 @@ def _task() -> asyncio.Task[Any] | None:
 class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
     """Keep what every attention of ``model`` sees while the block runs, and change nothing.
 
-    Without a model all attention of this thread or task is kept. ``layers`` are names of modules
-    or patterns such as "decoder.layers.*.self_attn" (a name stands for all that is in it);
-    ``tokens`` label the matrices; ``store`` is "copy" (own copies of q and of new key rows),
-    "reference" (the tensors themselves, refused once they were changed in place) or "disk" (a
-    temporary file that is mapped into memory); ``dtype`` a floating-point type to store in;
-    ``gradients`` keeps v, and after a backward pass the gradient of what came out; ``deep`` sees
-    hand-written matmul, softmax, matmul too, which makes the model slower.
+    Without a model all attention of this thread or task is kept. ``layers`` are names of modules or
+    patterns such as "decoder.layers.*.self_attn" (a name stands for all that is in it); ``tokens``
+    label the matrices, ``(source, target)`` the two sides of an encoder and decoder; ``store`` is
+    "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
+    they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype`` a
+    floating-point type to store in; ``gradients`` keeps v, and after a backward pass the gradient
+    of what came out; ``deep`` sees hand-written matmul, softmax, matmul too, which makes the model
+    slower.
 
-    Outputs are the same bit for bit. Raises `ArgumentError` for patterns that match nothing, with
-    the nearest names, and `KernelError` for a compiled model, whose calls cannot be seen.
+    Outputs are the same bit for bit. A generator that holds a watch open shares it, while it waits,
+    with whoever runs it, as it does `torch.no_grad`. Raises `ArgumentError` for patterns that match
+    nothing, with the nearest names, and `KernelError` for a compiled model, whose calls cannot be
+    seen.
 
     >>> import torch, intently as it
     >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -103,13 +118,13 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         model: nn.Module | None = None,
         *,
         layers: str | Sequence[str] | None = None,
-        tokens: Sequence[str] | None = None,
+        tokens: Tokens | None = None,
         store: Literal["copy", "reference", "disk"] = "copy",
         dtype: torch.dtype | None = None,
         gradients: bool = False,
         deep: bool = False,
     ) -> None:
-        self._options = (model, layers, tokens, store, dtype, gradients)
+        self._options = (model, layers, tokens, store, dtype, gradients, deep)
         self._model, self._deep = model, deep
         self._recorder: Recorder | None = None
 
@@ -128,6 +143,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         before = _scope.get()
         mine = before.recorders if _here(before) else ()
         _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
+        _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
         self._mode.__enter__()
         return recorder.recording
 
@@ -138,6 +154,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         trace: TracebackType | None,
     ) -> None:
         assert self._recorder is not None
+        _open.pop(self._recorder, None)
         self._mode.__exit__(kind, error, trace)
         scope = _scope.get()
         left = tuple(r for r in scope.recorders if r is not self._recorder)
@@ -178,9 +195,11 @@ def _named(original: Function) -> Function:
             return original(self, *args, **kwargs)
         recorders = current()
         if not recorders:
+            _tell_elsewhere(self)
             return original(self, *args, **kwargs)
         for recorder in recorders:
             recorder.running.append(self)
+            recorder.ran.here.add(self)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -188,6 +207,14 @@ def _named(original: Function) -> Function:
                 recorder.running.pop()
 
     return __call__
+
+
+def _tell_elsewhere(module: nn.Module) -> None:
+    """Say to the watches of other threads and tasks that a module of theirs runs here."""
+    for recorder, scope in list(_open.items()):
+        backward = torch._C._current_graph_task_id() != -1
+        if module in recorder.names and not _here(scope) and not backward:
+            recorder.ran.elsewhere.add(module)
 
 
 def _compiled_region(original: Function) -> Function:

@@ -1,13 +1,16 @@
 """`deep=True`: attention written by hand, as matmul, softmax and matmul, wherever it is.
 
 A dispatch mode sees every operation of PyTorch. It follows products to their softmax, and the
-weights to the product with the values. The results are the same. Every operation of the model costs
-some ten microseconds more: measured on a processor, Bloom 512 wide took 1.1 to 1.2 times as long at
-512 tokens, 256 wide 1.6 times as long at 128 tokens, and a toy 16 wide more than ten times.
+weights to the product with the values; a fused operator that was called by another way than
+`F.scaled_dot_product_attention` it sees whole. The results are the same. Every operation of the
+model costs some ten microseconds more: measured on a processor, Bloom 512 wide took 1.1 to 1.2
+times as long at 512 tokens, 256 wide 1.6 times as long at 128 tokens, and a toy 16 wide more than
+ten times.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from intently.observe.call import Call
 from intently.observe.sources.followed import Lost, Scores
+from intently.observe.sources.functional import how_of
 from intently.observe.sources.telling import tell
 from intently.observe.watch import current
 
@@ -37,6 +41,11 @@ class _Follow(TorchDispatchMode):
         super().__init__()
         self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Scores | Lost]] = {}
         self._room = 64
+        self._thread = threading.get_ident()
+
+    def __exit__(self, *error: Any) -> None:
+        if threading.get_ident() == self._thread:  # the stack of another thread is out of reach
+            super().__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -48,6 +57,10 @@ class _Follow(TorchDispatchMode):
         if composite:  # comes here whole in inference mode
             with self:
                 return func.decompose(*args, **kwargs)
+        if name.startswith(_FUSED) and not name.endswith("_backward"):
+            result = func(*args, **kwargs)
+            tell(current(), "deep", None, partial(_fused_call, func, args, kwargs, result[0]))
+            return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
         if changes and args and isinstance(args[0], Tensor):
@@ -150,6 +163,19 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     return Call(q, k, shaped(v), shaped(y), how, "deep")
 
 
+def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
+    """The call of a fused operator, into which PyTorch's function was sent by another way."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args)) | kwargs
+    q, k, v = args[:3]
+    mask = given.get("attn_mask", given.get("attn_bias"))
+    how = how_of(
+        q, k, mask, given.get("dropout_p", 0.0), given.get("is_causal", False), given.get("scale")
+    )
+    return Call(q, k, v, y, how, "deep")
+
+
+_FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
 _SOFTMAX = ("_softmax", "_safe_softmax")
 _VIEWS = ("view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze")

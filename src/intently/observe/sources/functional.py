@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-from types import BuiltinFunctionType, FunctionType
+from copy import copy
+from functools import cache, partial, update_wrapper
 from typing import Any
 
 import torch
@@ -14,48 +14,57 @@ from intently.biases import as_bias
 from intently.masks import allowed, causal
 from intently.matrix.lazy import in_autocast
 from intently.observe.call import Call, How
-from intently.observe.patches import Function, Target
+from intently.observe.patches import Function, Target, known_to_scripts, names_beside
 from intently.observe.sources.telling import tell
 from intently.observe.watch import current, inside
 
-FUNCTIONS = (FunctionType, BuiltinFunctionType, staticmethod, partial)
-CONTAINERS = (dict, list)
+MOST = 100
+"""Entries of a dict or list that are looked at."""
+CONTAINERS = frozenset((dict, list))
+MODULES_OWN = frozenset(("_parameters", "_buffers", "_modules"))
 
 
 def targets(model: nn.Module | None) -> list[Target]:
     """The function, its from-imports, and what the modules of the model hold of it."""
     name = "scaled_dot_product_attention"
     original = _unwrapped(F.scaled_dot_product_attention)
-    found = [Target(F, name, _wrap, everywhere=True)]
     modules = [] if model is None else list(model.modules())
     kinds = {kind for module in modules for kind in type(module).__mro__}
-    for owners, wrap in ((modules, _wrap), (kinds, _wrap_static)):
-        for owner in owners:
-            found += _held(owner, original, wrap)
-    containers = {id(x): x for owner in (*modules, *kinds) for x in vars(owner).values()
-                  if type(x) in CONTAINERS and x}  # fmt: skip
+    holding = [(m, vars(m), _wrap) for m in modules]
+    holding += [(kind, vars(kind), _wrap_static) for kind in kinds]
+    holding += [(names, names, None) for names in names_beside(model)]
+    containers: dict[int, Any] = {}
+    found = [Target(F, name, _wrap, everywhere=True)]
+    for owner, names, wrap in holding:
+        for name, x in list(names.items()):
+            if type(x) in CONTAINERS:
+                if 0 < len(x) <= MOST and name not in MODULES_OWN:
+                    containers[id(x)] = x
+            elif x is original or type(x) in HOLDERS:
+                found += _held(owner, name, x, original, wrap)
     for container in containers.values():
-        found += _held(container, original, _wrap)
+        items = enumerate(container) if isinstance(container, list) else container.items()
+        for name, x in list(items):
+            found += _held(container, name, x, original, _wrap)
     return found
 
 
-def _held(owner: Any, original: Function, wrap: Any) -> list[Target]:
-    """What a module, a class, a dict or a list holds of the function, in a partial or not."""
-    if isinstance(owner, list):
-        items: list[tuple[Any, Any]] = list(enumerate(owner))
-    else:
-        items = list((owner if isinstance(owner, dict) else vars(owner)).items())
-    return [
-        Target(owner, name, _wrap_partial if type(x) is partial else wrap)
-        for name, x in items
-        if isinstance(x, FUNCTIONS) and _unwrapped(x) is original
-    ]
+def _held(owner: Any, name: Any, x: Any, original: Function, wrap: Any) -> list[Target]:
+    """What a module, a class, a dict or a list holds of the function, in a partial or not.
+
+    Without ``wrap`` only partials: from-imports are replaced with the function.
+    """
+    if _unwrapped(x) is not original:
+        return []
+    if type(x) is partial:
+        return [Target(owner, name, _wrap_partial)]
+    return [] if wrap is None else [Target(owner, name, wrap)]
 
 
 def _unwrapped(x: Any) -> Any:
     x = x.func if type(x) is partial else x
-    x = x.__func__ if isinstance(x, staticmethod) else x
-    return getattr(x, "__wrapped__", x) if isinstance(x, FunctionType) else x
+    x = x.__func__ if type(x) is staticmethod else x
+    return x.original if type(x) is Seen else x
 
 
 def _wrap_partial(original: Any) -> Any:
@@ -67,8 +76,25 @@ def _wrap_static(original: Any) -> Any:
     return staticmethod(_wrap(_unwrapped(original)))
 
 
+@cache
 def _wrap(original: Function) -> Function:
-    def scaled_dot_product_attention(
+    seen = Seen(original)
+    known_to_scripts(seen, original)
+    return seen
+
+
+class Seen:
+    """The function, whose calls are handed to whoever watches.
+
+    Copied or pickled with a model that holds it, it is the function itself again.
+    """
+
+    def __init__(self, original: Function) -> None:
+        update_wrapper(self, original)
+        self.original = original
+
+    def __call__(
+        self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -78,23 +104,27 @@ def _wrap(original: Function) -> Function:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
+        """See `torch.nn.functional.scaled_dot_product_attention`."""
         recorders = () if torch.compiler.is_compiling() else current()
         given = query, key, value, attn_mask, dropout_p, is_causal
         if not recorders:
-            return original(*given, scale=scale, enable_gqa=enable_gqa)
+            return self.original(*given, scale=scale, enable_gqa=enable_gqa)
         with inside():
-            y = original(*given, scale=scale, enable_gqa=enable_gqa)
+            y = self.original(*given, scale=scale, enable_gqa=enable_gqa)
 
         def call() -> Call:
             q, k, v = (_in_autocast(x) for x in (query, key, value))
-            how = _how(q, k, attn_mask, dropout_p, is_causal, scale)
+            how = how_of(q, k, attn_mask, dropout_p, is_causal, scale)
             return Call(q, k, v, y, how, "functional")
 
         tell(recorders, "functional", None, call)
         return y
 
-    scaled_dot_product_attention.__wrapped__ = original  # type: ignore[attr-defined]
-    return scaled_dot_product_attention
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy, (self.original,)
+
+
+HOLDERS = frozenset((Seen, staticmethod, partial))
 
 
 def _in_autocast(x: Tensor) -> Tensor:
@@ -104,9 +134,10 @@ def _in_autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(x.device.type))
 
 
-def _how(
+def how_of(
     q: Tensor, k: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, scale: float | None
 ) -> How:
+    """What the function does with its arguments."""
     rule = bias = None
     if is_causal:  # counted from the first key
         rule = causal() if q.shape[-2] == k.shape[-2] else causal(offset=0)

@@ -176,13 +176,17 @@ def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
     def finish(mixed: Tensor, rows: Tensor) -> Tensor:
         return F.linear(_merged(mixed), out_weight, out_bias)
 
+    def back(grad: Tensor) -> Tensor:
+        return (_batch_first(grad) @ out_weight).unflatten(-1, (h, -1)).transpose(-3, -2)
+
     rule = bias_added = None
     if added is not None and added.dtype is torch.bool:
         rule = allowed(~added)
     elif added is not None:
         bias_added = as_bias(added)
     how = How(mask=rule, bias=bias_added, dropout=given["dropout_p"] if given["training"] else 0.0)
-    return Call(q, keys, values, After(_batch_first(y), finish), how, "native")
+    after = After(_batch_first(y), finish)
+    return Call(q, keys, values, after, how, "native", handed=y, back=back)
 
 
 def _linear_dtype(x: Tensor) -> torch.dtype:

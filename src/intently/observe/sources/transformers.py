@@ -96,7 +96,12 @@ def _call(
     if q.ndim != 4:
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
     how = _how(name, module, q, k, mask, kwargs)
-    return Call(q, k, v, y.transpose(1, 2), how, "transformers", module, handed=y)
+    return Call(q, k, v, _turned(y), how, "transformers", module, handed=y, back=_turned)
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Heads before steps, (b, h, t, e)."""
+    return x.transpose(1, 2)
 
 
 def _how(

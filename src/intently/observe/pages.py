@@ -1,0 +1,80 @@
+"""Memory for large copies: pages of their own, which recordings hand on to one another.
+
+On the model's heap a recording took 1.5 times its bytes, and memory that a process touches for the
+first time costs more than the copy itself. What a recording leaves is kept for the next one.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+LARGE = 2**17
+"""Bytes from which on a copy has pages of its own."""
+
+HUGE = 2**22
+"""Bytes from which on the system is asked for huge pages."""
+
+LEFT = 2**28
+"""Bytes of recordings that are gone that are kept at most."""
+
+_PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
+"""Shared pages, Python's default, would be a forked child's too, and are never huge."""
+
+_left: dict[int, list[mmap.mmap]] = {}
+
+
+def empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return room for a copy of x, in the order of its memory."""
+    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    room = empty([x.shape[n] for n in order], dtype, x.device)
+    return room.permute([order.index(n) for n in range(x.ndim)])
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return a copy of tensors (…, n, d), one below the other."""
+    x, ends = parts[0], list(accumulate(part.shape[-2] for part in parts))
+    found = empty((*x.shape[:-2], ends[-1], x.shape[-1]), x.dtype, x.device)
+    for part, end in zip(parts, ends):
+        found[..., end - part.shape[-2] : end, :] = part
+    return found
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a tensor that is not written yet; a large one has pages of its own."""
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or size < LARGE:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return _room(size).view(dtype).view(shape)
+
+
+def _room(size: int) -> Tensor:
+    """Return ``size`` bytes (size,), of which only those that are written take memory."""
+    rounded = _rounded(size)
+    try:
+        area = _left[rounded].pop()
+    except (KeyError, IndexError):
+        area = mmap.mmap(-1, rounded, **_PRIVATE)
+        if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            area.madvise(mmap.MADV_HUGEPAGE)
+    view = memoryview(area)
+    weakref.finalize(view, _leave, area, rounded).atexit = False
+    return torch.frombuffer(view, dtype=torch.uint8, count=size)
+
+
+def _leave(area: mmap.mmap, size: int) -> None:
+    """Keep pages that nobody reads any more, if there is room among those that are kept."""
+    if sum(n * len(areas) for n, areas in list(_left.items())) + size <= LEFT:
+        _left.setdefault(size, []).append(area)
+
+
+def _rounded(size: int) -> int:
+    """The size rounded up by an eighth at most, so that pages fit again."""
+    step = max(mmap.PAGESIZE, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step

@@ -1,0 +1,43 @@
+"""The softmax of code that attends by hand: not its weights, but that there was one, and where.
+
+`F.softmax` and `nn.Softmax` end in `Tensor.softmax`. What runs within a function that was seen
+belongs to it; of the others `coverage()` names the modules.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intently.observe.patches import Function, Target, known_to_scripts, names_beside
+from intently.observe.watch import current
+
+FUNCTION = torch.softmax
+
+
+def targets(model: nn.Module | None) -> list[Target]:
+    """The function, the method, and the names of the function where the model is written."""
+    both = FUNCTION, _wrap(FUNCTION)
+    return [Target(torch, "softmax", _wrap), Target(Tensor, "softmax", _wrap)] + [
+        Target(names, name, lambda x: _wrap(FUNCTION))
+        for names in names_beside(model)
+        for name, x in list(names.items())
+        if any(x is function for function in both)
+    ]
+
+
+@cache
+def _wrap(original: Function) -> Function:
+    def softmax(*args: Any, **kwargs: Any) -> Any:
+        weights = original(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            for recorder in current():
+                recorder.softmax(weights)
+        return weights
+
+    if original is FUNCTION:
+        known_to_scripts(softmax, FUNCTION)
+    return softmax

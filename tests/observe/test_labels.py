@@ -1,0 +1,164 @@
+"""Tokens of one sequence, or of source and target: each where it belongs, nothing elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import intently as it
+from intently.observe import Recording, load_recording
+from intently.observe.labels import Labels, labels
+
+from .attending import SelfAttention, Stack
+
+SOURCE = ("the", "road", "was", "wide", "</s>")
+TARGET = ("<s>", "la", "route", "était", "large", "trop", "</s>")
+MADE = TARGET[1:]
+PAIR = (list(SOURCE), list(TARGET))
+
+
+def found(name: str, t: int, s: int, *, back: bool, tokens: Any = PAIR) -> Labels:
+    return labels(tokens, name, (1, 2, t, s), lambda: back)
+
+
+def test_both_sides_by_name() -> None:
+    own = Labels(SOURCE, SOURCE, True)
+    assert found("model.encoder.layers.0.self_attn", 5, 5, back=False) == own
+    decoder = Labels(MADE, TARGET[:6], True)
+    for name in ("decoder.layers.0.self_attn", "decoder.block.0.layer.0.SelfAttention",
+                 "decoder.bert.encoder.layer.0.attention.self"):  # fmt: skip
+        assert found(name, 6, 6, back=True) == decoder
+    for name in ("decoder.0.cross_attention", "decoder.block.0.layer.1.EncDecAttention",
+                 "decoder.bert.encoder.layer.0.crossattention.self", "layers.0.encoder_attn",
+                 "decoder.layers.0.multihead_attn"):  # fmt: skip
+        assert found(name, 6, 5, back=False) == Labels(MADE, SOURCE)
+    unread = (list(SOURCE), list(TARGET[:6]))  # what the last row produces is not known
+    assert found("decoder.0.self_attention", 6, 6, back=True, tokens=unread).rows == (*MADE[:5], "")
+
+
+def test_a_side_that_does_not_fit_is_left_out() -> None:
+    nothing = Labels()
+    assert found("encoder.0.self_attn", 6, 6, back=False) == nothing  # as long as the target
+    assert found("decoder.0.self_attn", 5, 5, back=True) == nothing  # as long as the source
+    assert found("decoder.0.cross_attn", 6, 7, back=False) == Labels(MADE, None)
+    assert found("decoder.0.cross_attn", 1, 5, back=False) == Labels(None, SOURCE)
+    assert found("decoder.0.cross_attn", 5, 5, back=False) == Labels(None, SOURCE)
+    assert found("encoder.0.cross_attn", 5, 5, back=False) == nothing
+
+
+def test_names_that_do_not_tell() -> None:
+    nothing, same = Labels(), (list("abcde"), list("vwxyz"))
+    assert found("layers.0", 5, 5, back=False) == Labels(SOURCE, SOURCE, True)
+    assert found("layers.0", 6, 6, back=True) == Labels(MADE, TARGET[:6], True)
+    assert found("layers.0", 6, 5, back=False) == Labels(MADE, SOURCE)
+    assert found("layers.0", 6, 6, back=False) == nothing
+    assert found("layers.0", 5, 5, back=True) == nothing
+    assert found("layers.0", 4, 5, back=False) == nothing
+    for back in (False, True):  # of equal lengths: it may be any of three
+        assert found("layers.0", 5, 5, back=back, tokens=same) == nothing
+    assert found("decoder.0.attn", 5, 5, back=False, tokens=same) == nothing
+    assert found("decoder.0.attn", 5, 5, back=True, tokens=same).columns == tuple("vwxyz")
+
+
+def test_one_sequence_does_not_label_the_other() -> None:
+    five = list("abcde")
+    assert found("cross_attn", 5, 5, back=False, tokens=five) == Labels(None, tuple(five))
+    assert found("cross_attn", 5, 4, back=False, tokens=five) == Labels()
+    assert found("x", 6, 4, back=False, tokens=five) == Labels()
+    assert found("x", 3, 5, back=True, tokens=five) == Labels(("d", "e", ""), tuple(five), True)
+
+
+def test_a_whole_transformer(tmp_path: Path) -> None:
+    model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
+    past = nn.Transformer.generate_square_subsequent_mask(6)
+    with torch.no_grad(), it.watch(model, tokens=PAIR) as seen:  # type: ignore[arg-type]
+        model(torch.randn(1, 5, 16), torch.randn(1, 6, 16), tgt_mask=past)
+
+    def check(seen: Recording) -> None:
+        read = {name: seen[name].labels for name in seen}
+        assert read["encoder.layers.0.self_attn"] == (SOURCE, SOURCE)
+        assert read["decoder.layers.0.self_attn"] == (MADE, TARGET[:6])
+        assert read["decoder.layers.0.multihead_attn"] == (MADE, SOURCE)
+
+    check(seen)
+    seen.save(tmp_path / "run.safetensors")
+    again = load_recording(tmp_path / "run.safetensors")
+    check(again)
+    assert again.tokens == PAIR and isinstance(again.tokens, tuple)
+    again.calls[0].tokens = None
+    assert again["encoder.layers.0.self_attn"].labels == (None, None)
+
+
+def test_statistics_of_tokens_are_those_of_each_side() -> None:
+    model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
+    past = nn.Transformer.generate_square_subsequent_mask(5)
+    with torch.no_grad(), it.watch(model) as seen:
+        model(torch.randn(1, 5, 16), torch.randn(1, 5, 16), tgt_mask=past)
+
+    def measured(source: str, target: str) -> set[str]:
+        seen.tokens = list(source), list(target)
+        table = seen.summary()
+        return {name for name in seen if table.filter(layer=name)["duplicate"][0] >= 0}
+
+    assert measured("abcab", "vwxyz") == {"encoder.layers.0.self_attn"}
+    assert measured("abcde", "vwvwx") == {"decoder.layers.0.self_attn"}
+
+
+def test_rollout_follows_one_side() -> None:
+    model = nn.Transformer(16, 2, 2, 1, 32, 0.0, batch_first=True).eval()
+    past = nn.Transformer.generate_square_subsequent_mask(5)
+    x = torch.randn(1, 5, 16)
+    with torch.no_grad(), it.watch(model) as both:
+        model(x, x, tgt_mask=past)
+    with pytest.raises(it.errors.ArgumentError, match="of an encoder and that of a decoder"):
+        both.rollout(0)
+    with torch.no_grad(), it.watch(model, layers="encoder") as seen:
+        model(x, x, tgt_mask=past)
+    seen.tokens = PAIR
+    assert torch.equal(seen.rollout("road"), seen.rollout(1))
+    with pytest.raises(it.errors.ArgumentError, match=r"It occurs 0 times in tokens=\['the'"):
+        seen.rollout("route")
+
+
+def test_rollout_leaves_out_what_attends_across() -> None:
+    model = Stack(SelfAttention())
+    model.cross_attention = SelfAttention(is_causal=False)
+    with torch.no_grad(), it.watch(model) as seen:
+        model(torch.randn(1, 5, 32))
+        model.cross_attention(torch.randn(1, 5, 32))
+    assert len(seen) == 2
+    assert torch.equal(seen.rollout(2), it.rollout([seen["layers.0"]], queries=2))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "got"),
+    [
+        ([["a"], ["b"]], "list with list"),  # a batch is no pair
+        ((["a"], [7]), "list with int"),
+        ((["a"], ["b"], ["c"]), "tuple with list"),
+        (torch.tensor([1, 2]), "Tensor with Tensor"),
+        (7, "int"),
+        ((x for x in "ab"), "generator"),
+        ({"a": 1}, "dict"),
+    ],
+)
+def test_anything_else_is_refused(tokens: Any, got: str) -> None:
+    message = "tokens: expected a list of texts, or a pair of such lists (source, target); got "
+    with (
+        pytest.raises(it.errors.KindError) as caught,
+        it.watch(Stack(SelfAttention()), tokens=tokens),
+    ):
+        pass
+    assert str(caught.value).startswith(f"{message}{got}. A tokenizer's")
+    with pytest.raises(it.errors.KindError):
+        Recording().tokens = tokens
+
+
+def test_two_texts_are_one_sequence() -> None:
+    made = Recording(("ab", "cd"))
+    assert made.tokens == ("ab", "cd")
+    assert found("x", 2, 2, back=False, tokens=made.tokens).columns == ("ab", "cd")
