@@ -63,6 +63,7 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "Rotary",
     "watch",
     "load_recording",
+    "show",
     "scores",
     "positions",
     "reference",
@@ -72,7 +73,11 @@ __all__ = [  # noqa: RUF022 - in the order of learning
 
 
 def __getattr__(name: str) -> Any:
-    """Watching is loaded when it is asked for."""
+    """Watching and pictures are loaded when they are asked for."""
+    if name == "show":
+        from importlib import import_module
+
+        return import_module("intently.show")
     if name in ("watch", "load_recording"):
         from intently import observe
 

@@ -1,4 +1,4 @@
-"""The command line: ``demo``, ``translate``, ``watch``, ``train``, ``train-lm``, ``evaluate``.
+"""The command line: ``demo``, ``translate``, ``look``, ``watch``, ``explore``, ``train`` and more.
 
 Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
 run was interrupted); so is what the system refuses, such as a full disk. Anything else is a bug and
@@ -24,7 +24,9 @@ from typing import Annotated, Any
 import typer
 
 from intently.errors import ArgumentError, DataError, IntentlyError, build
+from intently.explore_cli import explore
 from intently.language_cli import train_lm
+from intently.look_cli import look
 from intently.watch_cli import watch
 
 MESSAGE = 100_000
@@ -109,8 +111,9 @@ def demo(
         raise typer.Exit(1)
     steps.table(result, console)
     console.print(
-        f"\nPictures are in {out}/pictures. Now try:\n"
+        f"\nPictures are in {out}/pictures; what it looks at is the page {out}/it.html. Now try:\n"
         f'  intently translate "The road was too wide." --show\n'
+        f'  intently look "The road was too wide."\n'
         f'  intently translate {out} "Mary gave Paul an apple." --pictures pictures\n'
         f"  intently train SOURCE.txt TARGET.txt --out my-run",
         highlight=False,
@@ -377,6 +380,8 @@ def _register_train() -> None:
 _register_train()
 app.command(name="train-lm")(train_lm)
 app.command(name="watch")(watch)
+app.command(name="look")(look)
+app.command(name="explore")(explore)
 
 if __name__ == "__main__":
     main()

@@ -129,8 +129,8 @@ def run(
 ) -> dict[str, Any] | None:
     """Run the demo and return what ``result.json`` holds, None where it was interrupted.
 
-    ``out`` gets the model, ``result.json`` and the pictures. ``resume`` goes on with an interrupted
-    demo; a finished one in ``out`` is replaced.
+    ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume`` goes
+    on with an interrupted demo; a finished one in ``out`` is replaced.
     """
     began = time.perf_counter()
     if not resume and (out / "result.json").is_file():
@@ -158,8 +158,9 @@ def run(
         {"source": made.source, "output": made.text, "reference": pair.target}
         for pair, made in zip(SHOWN, shown)
     ]
-    console.print(f"[bold]5[/] writing pictures to {out}")
+    console.print(f"[bold]5[/] writing pictures and a page to {out}")
     pictures(done, shown, result, out)
+    page(done.translator, result, out / "it.html")
     done.translator.save(out / "model")
     result["seconds"] = round(time.perf_counter() - began, 1)
     result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -267,6 +268,40 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
             matrix, title=f"What each word looks at: {layer}, head {number}",
             save=folder / f"it-{adjective}.png",
         )  # fmt: skip
+
+
+def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
+    """Write a page with the because-sentences side by side: what *it* looks at in the best head.
+
+    Beside it stands in how many unseen sentences that head is right.
+    """
+    from intently.show.page import Highlight, Item, items_of, save_page
+    from intently.watch_cli import translated
+
+    it = result["it"]
+    layer, head = f"{it['head'][0]}_attention", it["head"][1]
+    said = (
+        f"the right noun weighs more than the wrong one in {it['right_noun']:.0%} of "
+        f"{it['sentences']:,} unseen sentences"
+    )
+    items: list[Item] = []
+    readings = []
+    for pair in SHOWN:
+        if pair.pronoun:
+            seen, (text, *_) = translated(translator, pair.source)
+            items += items_of(seen, pair.source, note=text)
+            ids = translator.source_tokenizer.encode(pair.source)
+            words_at = translator.source_tokenizer.word_groups(pair.source, ids)
+            readings.append(words_at[pair.pronoun.source][0])
+    entry = [each.name for each in items[0].layers].index(layer)
+    save_page(
+        items, path, title="What does it look at?",
+        highlights=[Highlight(n, layer, head, said) for n in range(len(items))],
+        start={
+            "view": "text", "item": 1, "entry": entry, "heads": str(head), "row": readings[1],
+            "other": f"0.{entry}.{head}.at.{readings[0]}",
+        },
+    )  # fmt: skip
 
 
 def table(result: dict[str, Any], console: Console) -> None:

@@ -34,6 +34,11 @@ class Bias(Value):
         """Return the bias of the matrix whose leading axes were cut."""
         raise NotImplementedError
 
+    def _repr_html_(self) -> str:
+        from intently.show.notebook import bias_html
+
+        return bias_html(self)
+
     def __add__(self, other: Bias | Tensor) -> Bias:
         """Both are added to the scores."""
         return _Sum(self, as_bias(other))

@@ -342,6 +342,11 @@ class LazyMatrix:
             return out / (down.sizes[:, None] * across.sizes)
         return out.masked_fill(out.isneginf(), 0)
 
+    def _repr_html_(self) -> str:
+        from intently.show.notebook import matrix_html
+
+        return matrix_html(self)
+
     def __repr__(self) -> str:
         shape = ", ".join(map(str, self.shape))
         return (

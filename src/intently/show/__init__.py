@@ -1,14 +1,47 @@
 """Pictures of attention: lazy matrices drawn as figures for print and as blocks for a terminal.
 
-`alignment` draws one sentence, `heads` every head of a model, `heatmap` a matrix of any size,
-`training` the curves of a run; each returns a matplotlib ``Figure`` and writes it to ``save=``
-(PNG, SVG or PDF, by suffix; equal input gives equal bytes). `blocks` returns text for a terminal.
+Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
+looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
+size; each takes a lazy matrix, matrices by name, or a recording. Values: `mask`, `bias`,
+`positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several tokenizers),
+`training` (the curves of a run). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
+SVG or PDF, by suffix; equal input gives equal bytes).
+
+`blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows
+it in a notebook, and `animate` tells how attention works.
 """
 
+from intently.show import animate
 from intently.show.alignments import alignment
 from intently.show.curves import training
+from intently.show.encodings import positions
 from intently.show.grids import heads
 from intently.show.heatmaps import heatmap
+from intently.show.links import lines
+from intently.show.maps import embeddings
+from intently.show.overlays import overlay
+from intently.show.page import save_page
+from intently.show.page.widget import widget
+from intently.show.pieces import tokens
+from intently.show.rules import bias, mask
 from intently.show.terminal import blocks
+from intently.show.texts import text
 
-__all__ = ["alignment", "blocks", "heads", "heatmap", "training"]
+__all__ = [
+    "alignment",
+    "animate",
+    "bias",
+    "blocks",
+    "embeddings",
+    "heads",
+    "heatmap",
+    "lines",
+    "mask",
+    "overlay",
+    "positions",
+    "save_page",
+    "text",
+    "tokens",
+    "training",
+    "widget",
+]

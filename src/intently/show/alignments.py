@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.matrix import LazyMatrix
 from intently.show.cells import (
     LINE,
     WORD,
@@ -24,10 +23,11 @@ from intently.show.cells import (
     width_of,
     wrapped,
 )
+from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
-from intently.show.labels import lines, visible
-from intently.show.reading import flat, missing, names, weights
-from intently.show.style import ACCENT, INK, QUIET, style
+from intently.show.labels import lines, shown
+from intently.show.reading import missing, names, weights
+from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,8 +48,9 @@ class Gold(Protocol):
 
 
 def alignment(
-    matrix: LazyMatrix,
+    matrix: Source,
     *,
+    head: Choice = None,
     gold: Gold | None = None,
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
@@ -58,7 +59,8 @@ def alignment(
 
     Where both sides have the same words, as in self-attention, they are keys and queries.
 
-    ``matrix`` has shape (t, s); of (h, t, s) the mean over heads is drawn and the title says so.
+    ``matrix`` has shape (t, s); of (h, t, s) ``head`` chooses one, else their mean is drawn and
+    the title says so; of a recording it is ``"name"`` or ``("name", head)``.
     Links of ``gold`` are outlined, sure ones solid, possible ones dashed. White is 0, the darkest
     blue 1, or 0.5, 0.2, 0.1, … where no weight is above; up to 12 × 12 cells show their value.
     Returns the figure, written to ``save`` if given.
@@ -75,7 +77,7 @@ def alignment(
     ['Je', 'bois']
     """
     path = destination(save)
-    lazy, averaged = flat(matrix)
+    lazy, chosen = one_of(matrix, head)
     t, s = lazy.shape
     if max(t, s) > LARGEST:
         raise build(
@@ -88,8 +90,8 @@ def alignment(
         )
     values = weights(lazy)
     sure, possible = _links(gold, t, s)
-    rows, columns = (tuple(map(visible, side)) for side in names(lazy))
-    heading = lines(", ".join(part for part in (title, averaged) if part))
+    rows, columns = map(shown, names(lazy))
+    heading = lines(", ".join(part for part in (title, chosen) if part))
     legend = "outlined: gold links (solid sure, dashed possible)" if gold is not None else ""
     with style((*rows, *columns, heading)):
         return finish(_draw(values, (rows, columns), (sure, possible), (heading, legend)), path)
@@ -170,14 +172,14 @@ def _draw(
 def _print_values(axes: Axes, values: np.ndarray, size: float, norm: object) -> None:
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            dark = norm(float(value)) > 0.62  # pyright: ignore[reportCallIssue]
+            ink = ink_on(weight_map()(norm(float(value))))  # pyright: ignore[reportCallIssue]
             faint = abs(value) < 0.005
             axes.text(
                 j,
                 i,
                 "0" if faint else f"{value:.2f}",
                 size=size,
-                color="white" if dark else QUIET if faint else INK,
+                color=QUIET if faint else ink,
                 ha="center",
                 va="center_baseline",
                 parse_math=False,

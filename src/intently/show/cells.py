@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from matplotlib.patches import Rectangle
 
 CROWDED = 4096
 LINE = 1.35 / 72
@@ -130,14 +131,18 @@ def paint(
         zorder=1,
     )
     if not np.isfinite(values).all():
-        from matplotlib.patches import Rectangle
-
-        ground = Rectangle(
-            (-0.5, -0.5), s, t, facecolor=HOLE, edgecolor=HATCH, hatch="////", lw=0, zorder=0.5
-        )
-        axes.add_patch(ground)
+        axes.add_patch(ground((-0.5, -0.5), s, t))
     axes.spines[:].set_color(FRAME)
     return image
+
+
+def ground(corner: tuple[float, float], width: float, height: float) -> Rectangle:
+    """Return the hatched ground that shows where no weight is drawn."""
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(
+        corner, width, height, facecolor=HOLE, edgecolor=HATCH, hatch="////", lw=0, zorder=0.5
+    )
 
 
 def rule(axes: Axes, shape: tuple[int, int]) -> None:

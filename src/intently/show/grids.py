@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import torch
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import LazyMatrix
+from intently.matrix.patterns import measure
 from intently.show.cells import (
     LINE,
     WORD,
@@ -26,9 +28,10 @@ from intently.show.cells import (
     width_of,
     wrapped,
 )
+from intently.show.choosing import Source, matrices_of
 from intently.show.files import destination, finish
-from intently.show.labels import lines, visible
-from intently.show.reading import check, missing, names, numbers, picture
+from intently.show.labels import lines, shown, visible
+from intently.show.reading import check, follows, missing, names, numbers, picture
 from intently.show.style import ACCENT, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -69,9 +72,9 @@ class Group:
 
 
 def heads(
-    matrices: Mapping[str, LazyMatrix],
+    matrices: Source,
     *,
-    sort: Statistic | None = None,
+    sort: str | Statistic | None = None,
     highlight: tuple[str, int] | None = None,
     caption: str | None = None,
     title: str | None = None,
@@ -79,15 +82,17 @@ def heads(
 ) -> Figure:
     """Draw all heads of all layers: layers down, heads across, one block for each kind.
 
-    ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s) of one sentence;
-    names that differ in their number only are layers of one kind, and share their words. A panel's
-    title is ``layer·head``, both counted from 0. ``sort`` gives one number for each head (h,), such
-    as ``lambda A: A.entropy().mean(-1)``: panels then stand in rising order with their number.
-    ``highlight`` frames one head, ``("decoder.1.cross", 2)``, and ``caption`` says why. More than
-    192 rows or columns are pooled. Returns the figure, written to ``save`` if given.
+    ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s) of one sentence, or
+    is a recording of one; names that differ in their number only are layers of one kind, and those
+    of one size share their words. A panel's title is ``layer·head``, both counted from 0. ``sort``
+    is a statistic by the name that `intently.matrix.patterns.measure` gives it, or one number for
+    each head (h,), such as ``lambda A: A.entropy().mean(-1)``: panels then stand in rising order
+    with their number; a minus before the name turns the order. ``highlight`` frames one head,
+    ``("decoder.1.cross", 2)``, and ``caption`` says why. More than 192 rows or columns are pooled.
+    Returns the figure, written to ``save`` if given.
 
-    Raises ArgumentError for no matrices, other shapes, layers that differ in size, a highlighted
-    head that does not exist and an unknown suffix.
+    Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
+    statistic that these heads do not have and an unknown suffix.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -96,23 +101,23 @@ def heads(
     ['0·0', '0·1', '1·0', '1·1']
     """
     path = destination(save)
-    _check(matrices, highlight)
-    groups = [_group(kind, members, sort, highlight) for kind, members in _kinds(matrices).items()]
+    found, left_out = matrices_of(matrices)
+    _check(found, highlight)
+    groups = [_group(kind, members, sort, highlight) for kind, members in _kinds(found).items()]
     heading = lines(title) if title else ""
-    foot = [
-        missing(np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r]))
-    ]
+    every = np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r])
+    foot = [missing(every), left_out]
+    if isinstance(sort, str):
+        foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
     if highlight is not None:
         framed = f"framed: {highlight[0]}, head {highlight[1]}"
         foot.insert(0, lines(f"{framed}, {caption}" if caption else framed))
     texts = [word for group in groups for side in group.labels for word in side]
-    with style((*texts, heading, *foot, *matrices)):
+    with style((*texts, heading, *foot, *found)):
         return finish(_draw(groups, heading, "\n".join(filter(None, foot))), path)
 
 
 def _check(matrices: Mapping[str, LazyMatrix], highlight: tuple[str, int] | None) -> None:
-    if not matrices:
-        raise build(ArgumentError, "matrices", "at least one matrix", "none")
     for name, matrix in matrices.items():
         if check(matrix, f"matrices[{name!r}]").ndim != 3:
             raise build(
@@ -132,55 +137,53 @@ def _check(matrices: Mapping[str, LazyMatrix], highlight: tuple[str, int] | None
 
 
 def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
-    """Gather the matrices whose names differ in their number only; order is kept."""
-    kinds: dict[str, dict[str, LazyMatrix]] = {}
+    """Gather matrices of one size whose names differ in their number only; order is kept."""
+    kinds: dict[tuple[str, tuple[int, ...]], dict[str, LazyMatrix]] = {}
     for name, matrix in matrices.items():
         kind = " ".join(part for part in re.split(r"[.\s]+", name) if not part.isdecimal())
-        kinds.setdefault(kind or name, {})[name] = matrix
-    for kind, members in kinds.items():
-        sizes = {tuple(matrix.shape[-2:]) for matrix in members.values()}
-        if len(sizes) > 1:
-            raise build(
-                ArgumentError,
-                "matrices",
-                f"the same (t, s) in all layers of {kind}",
-                " and ".join(map(str, sorted(sizes))),
-                "they come from different sentences",
-            )
-    return kinds
+        kinds.setdefault((kind or name, matrix.shape[-2:]), {})[name] = matrix
+    often = Counter(kind for kind, _ in kinds)
+    return {
+        f"{kind} ({size[0]} × {size[1]})" if often[kind] > 1 else kind: members
+        for (kind, size), members in kinds.items()
+    }
 
 
 def _group(
     kind: str,
     members: Mapping[str, LazyMatrix],
-    sort: Statistic | None,
+    sort: str | Statistic | None,
     highlight: tuple[str, int] | None,
 ) -> Group:
     rows: list[list[Head]] = []
     order: list[float] = []
     for name, matrix in members.items():
-        values, _ = picture(matrix, CELLS)
+        values = picture(matrix, CELLS)
         found = _statistic(sort, matrix, name) if sort else None
         layer = next((part for part in name.split(".") if part.isdecimal()), "")
         row = []
         for head in range(matrix.shape[0]):
             place = f"{layer}·{head}" if layer else str(head)
-            place += f"  {found[head]:.3g}" if found is not None else ""
+            place += f"  {_short(found[head])}" if found is not None else ""
             row.append(Head(name, place, values[head], (name, head) == highlight))
         rows.append(row)
         order += [] if found is None else found.tolist()
     if sort:
         flat = [head for row in rows for head in row]
         widest = max(map(len, rows))
-        placed = [flat[i] for i in np.argsort(order, kind="stable")]
+        falling = isinstance(sort, str) and sort.startswith("-")
+        numbered = -np.array(order) if falling else np.array(order)
+        placed = [flat[i] for i in np.argsort(numbered, kind="stable")]
         rows = [placed[i : i + widest] for i in range(0, len(placed), widest)]
     first = next(iter(members.values()))
     t, s = first.shape[-2:]
-    left, above = (tuple(visible(word, 14) for word in side) for side in names(first))
+    left, above = (shown(side, 14) for side in names(first))
     return Group(kind, (t, s), (left, above), tuple(map(tuple, rows)))
 
 
-def _statistic(sort: Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
+def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
+    if isinstance(sort, str):
+        return _measured(sort.removeprefix("-"), matrix, name)
     with torch.no_grad():
         found = torch.as_tensor(sort(matrix))
     if found.shape != matrix.shape[:1]:
@@ -193,6 +196,27 @@ def _statistic(sort: Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
             "average it: lambda A: A.entropy().mean(-1)",
         )
     return numbers(found)
+
+
+def _short(value: float) -> str:
+    return "0" if abs(value) < 5e-4 else f"{value:.3g}"
+
+
+def _measured(statistic: str, matrix: LazyMatrix, name: str) -> np.ndarray:
+    columns, ids = matrix.labels[1], None
+    if columns is not None and follows(matrix) is not None:
+        known = {token: number for number, token in enumerate(dict.fromkeys(columns))}
+        ids = [known[token] for token in columns]
+    found = measure(matrix, ids)
+    if statistic not in found:
+        raise build(
+            ArgumentError,
+            "sort",
+            f"one of {', '.join(found)}, or a function of a matrix",
+            f"{statistic!r} for {name}",
+            "duplicate and induction need the tokens of a self-attention, divergence two heads",
+        )
+    return numbers(found[statistic].value())
 
 
 @dataclass(frozen=True)

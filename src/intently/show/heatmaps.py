@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from intently.errors import ArgumentError, build
 from intently.matrix import LazyMatrix
 from intently.show.cells import (
     LINE,
     WORD,
     Sheet,
     crowded_limits,
+    ground,
     header,
     height_of,
     name_columns,
@@ -23,10 +25,12 @@ from intently.show.cells import (
     width_of,
     wrapped,
 )
+from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
-from intently.show.labels import lines, visible
-from intently.show.reading import Pooling, flat, missing, names, numbers, picture
+from intently.show.labels import lines, shown
+from intently.show.reading import Pooling, missing, names, numbers, pooled, weights
 from intently.show.style import GRID, QUIET, SIDES, style
+from intently.show.survey import Survey, survey
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,29 +41,40 @@ if TYPE_CHECKING:
 CELLS = 512
 """Cells of the picture on each side at most: two pixels each in a file of 200 dots per inch."""
 
+SINKS = ("show", "hide")
 DECADES = 6
 MARGIN = 0.12
 SIDE = 0.55
 GAP = 0.08
 
+Scale = Literal["linear", "log"]
+Sink = Literal["show", "hide"]
+
 
 def heatmap(
-    matrix: LazyMatrix,
+    matrix: Source,
     *,
-    log: bool = False,
+    head: Choice = None,
+    scale: Scale = "linear",
+    sink: Sink = "show",
     how: Pooling = "mean",
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
     """Draw a (t, s) matrix of any size, its entropy per query and what each key receives.
 
-    More than 512 rows or columns are pooled by ``A.pool(…, how)``; of (h, t, s) the mean over
-    heads is drawn. ``log`` shades by the logarithm of the weight, over six decades at most;
-    otherwise one weight in two hundred of a large matrix may lie beyond the scale, which then
-    ends in a point. At the side stands the entropy of each row in nats, below the sum of each
-    column, averaged where rows or columns share a cell. Returns the figure, written to ``save``.
+    Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a recording, or of matrices by
+    name, it is ``"name"`` or ``("name", head)``. More than 512 rows or columns are pooled as
+    ``A.pool(…, how)`` does. ``scale="log"`` shades by the logarithm of the weight, over six
+    decades at most; on the linear scale one weight in two hundred of a large matrix may lie
+    beyond the end, which then is a point. ``sink="hide"`` hatches the first key that any query
+    looks at, and leaves it out of the scale. At the side stands the entropy of each row in nats,
+    below the sum of each column, averaged where rows or columns share a cell. Returns the figure,
+    written to ``save``.
 
-    Raises ArgumentError for an empty matrix and an unknown suffix.
+    Raises ArgumentError for an empty matrix, a choice that leaves several matrices, an unknown
+    scale, sink or suffix. The sink: Xiao et al. 2024, "Efficient Streaming Language Models with
+    Attention Sinks", section 3.1.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -68,22 +83,64 @@ def heatmap(
     (512, 512)
     """
     path = destination(save)
-    lazy, averaged = flat(matrix)
-    values, pooled = picture(lazy, CELLS, how)
-    with torch.no_grad():
-        sides = numbers(lazy.entropy()), numbers(lazy.received())
-    rows, columns = (tuple(map(visible, side)) for side in names(lazy))
-    heading = lines(", ".join(part for part in (title, averaged) if part))
-    foot = "\n".join(note for note in (pooled, missing(values)) if note)
-    with style((*rows, *columns, heading)):
-        sheet = _draw(lazy, values, _norm(values, log), (rows, columns), sides, (heading, foot))
+    _check(scale, sink)
+    lazy, chosen = one_of(matrix, head)
+    found, notes = _survey(lazy, how)
+    notes.append(missing(found.cells))
+    rows, columns = map(shown, names(lazy))
+    hidden = _sink(found, columns) if sink == "hide" else None
+    if hidden is not None:
+        notes.append(hidden.note)
+        found.cells[:, hidden.cell] = np.nan
+    heading = lines(", ".join(part for part in (title, chosen) if part))
+    foot = "\n".join(filter(None, notes))
+    with style((*rows, *columns, heading, foot)):
+        sheet = _draw(lazy, found, _norm(found.cells, scale), (rows, columns), (heading, foot))
         return finish(sheet.figure, path)
 
 
-def _norm(values: np.ndarray, log: bool) -> Normalize:
+def _check(scale: str, sink: str) -> None:
+    for name, given, known in (("scale", scale, ("linear", "log")), ("sink", sink, SINKS)):
+        if given not in known:
+            raise build(ArgumentError, name, " or ".join(map(repr, known)), repr(given))
+
+
+def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
+    """Read a matrix that fits cell for cell, a larger one in one pass."""
+    t, s = lazy.shape
+    if max(t, s) > CELLS:
+        return survey(lazy, CELLS, CELLS, how), [pooled((t, s), CELLS, how)]
+    with torch.no_grad():
+        sides = numbers(lazy.entropy()), numbers(lazy.received())
+    return Survey(weights(lazy).copy(), *sides), []
+
+
+class Hidden(NamedTuple):
+    """The column of cells that is left out, and a sentence that says so."""
+
+    cell: int
+    note: str
+
+
+def _sink(found: Survey, columns: tuple[str, ...]) -> Hidden | None:
+    looked_at = np.flatnonzero(found.received > 0)
+    if not len(looked_at):
+        return None
+    key, s = int(looked_at[0]), len(found.received)
+    share = found.received[key] / found.received.sum()
+    cells = found.cells.shape[1]
+    cell = key * cells // s
+    first, last = (-(-edge * s // cells) for edge in (cell, cell + 1))
+    keys = f"key {key}" + (f" ‘{columns[key]}’" if columns[key] != str(key) else "")
+    hatched = f"keys {first} to {last - 1}; {keys}" if last - first > 1 else f"{keys}; it"
+    note = f"hatched, not in the scale: {hatched} takes {share:.0%} of all weight"
+    return Hidden(cell, note)
+
+
+def _norm(values: np.ndarray, scale: Scale) -> Normalize:
     from matplotlib.colors import LogNorm, Normalize
 
-    if not log:
+    if scale == "linear":
         return Normalize(*crowded_limits(values))
     positive = values[np.isfinite(values) & (values > 0)]
     top = float(positive.max(initial=0.0)) or 1.0
@@ -93,14 +150,14 @@ def _norm(values: np.ndarray, log: bool) -> Normalize:
 
 def _draw(
     matrix: LazyMatrix,
-    values: np.ndarray,
+    found: Survey,
     norm: Normalize,
     labels: tuple[tuple[str, ...], tuple[str, ...]],
-    sides: tuple[np.ndarray, np.ndarray],
     texts: tuple[str, str],
 ) -> Sheet:
     from matplotlib.colors import LogNorm
 
+    values = found.cells
     t, s = matrix.shape
     rows, columns = labels
     cell = min(0.4, 4.4 / s, 4.4 / t)
@@ -145,12 +202,13 @@ def _draw(
     axes.xaxis.set_label_coords(0.5, 1 + (above + 0.02) / high)
     axes.set_ylabel("query steps" if counted[0] else "queries")
     axes.yaxis.set_label_coords(-(left - MARGIN - 9 * LINE) / wide, 0.5)
-    _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), sides[0], values.shape[0])
-    _received(sheet.axes(left, top + high + GAP, wide, SIDE), sides[1], values.shape[1])
+    _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), found.entropy, values.shape[0])
+    _received(sheet.axes(left, top + high + GAP, wide, SIDE), found.received, values)
     bar = sheet.axes(left + wide + GAP + SIDE + 0.2, top, 0.11, high)
     beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
     pointed = "max" if beyond.any() else "neither"
-    scale = sheet.figure.colorbar(image, cax=bar, label="weight", extend=pointed)
+    written = None if isinstance(norm, LogNorm) else "{x:.3g}"
+    scale = sheet.figure.colorbar(image, cax=bar, label="weight", extend=pointed, format=written)
     scale.outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
     if heading:
         sheet.write(MARGIN, MARGIN, heading, size=10.5)
@@ -179,10 +237,16 @@ def _entropy(axes: Axes, entropy: np.ndarray, cells: int) -> None:
     _quiet(axes, axes.xaxis)
 
 
-def _received(axes: Axes, received: np.ndarray, cells: int) -> None:
-    levels, edges = _steps(received, cells)
+def _received(axes: Axes, received: np.ndarray, values: np.ndarray) -> None:
+    levels, edges = _steps(received, values.shape[1])
     axes.stairs(levels, edges, fill=True, color=SIDES, lw=0)
-    axes.set_ylim(_end(levels), 0)
+    shown = np.isfinite(values).any(0)
+    axes.set_ylim(_end(levels[shown]), 0)
+    for cell in np.flatnonzero(~shown):
+        wide = edges[cell + 1] - edges[cell]
+        hatched = ground((edges[cell], 0), wide, axes.get_ylim()[0])
+        hatched.set_zorder(2)
+        axes.add_patch(hatched)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_xticks([])
     axes.set_xlabel("received attention (column sums)", size=7.5)
@@ -190,9 +254,10 @@ def _received(axes: Axes, received: np.ndarray, cells: int) -> None:
 
 
 def _quiet(axes: Axes, axis: Axis) -> None:
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
     axes.patch.set_visible(False)

@@ -7,9 +7,15 @@ all, or ten thousand characters. A label of it is one line of visible characters
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 JOINERS = "\u200c\u200d"
 """Zero-width characters that words of Persian, of Indic scripts and emoji are spelled with."""
+
+WORD_BEGINS = ("▁", "Ġ", " ")
+"""What tokenizers write before the first piece of a word (SentencePiece, byte-level BPE)."""
+WORD_GOES_ON = "##"
+"""What WordPiece writes before every other piece."""
 
 EMPTY = "∅"
 BREAKS = {"\n": "⏎", "\t": "⇥"}
@@ -46,6 +52,50 @@ def _visible(character: str) -> str:
         return BREAKS[character]
     invisible = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return f"⟨U+{ord(character):04X}⟩" if invisible and character not in JOINERS else character
+
+
+def bare(token: str) -> str:
+    """Return a token without the marks that say where words begin or go on.
+
+    >>> bare("▁road"), bare("##ing"), bare("##")
+    ('road', 'ing', '##')
+    """
+    for mark in (*WORD_BEGINS, WORD_GOES_ON):
+        if token.startswith(mark) and len(token) > len(mark):
+            return token.removeprefix(mark)
+    return token
+
+
+def spaced(tokens: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return tokens as a text has them: bare, and whether a blank stands before.
+
+    Where no token says where words begin, each is a word.
+
+    >>> spaced(["▁un", "believ", "able"]), spaced(["too", "wide"])
+    ([('un', True), ('believ', False), ('able', False)], [('too', True), ('wide', True)])
+    """
+    begins = any(token[:1] in WORD_BEGINS and len(token) > 1 for token in tokens)
+    goes_on = any(token.startswith(WORD_GOES_ON) and len(token) > 2 for token in tokens)
+    found = []
+    for token in tokens:
+        blank = token[:1] in WORD_BEGINS if begins else not token.startswith(WORD_GOES_ON)
+        found.append((bare(token) if begins or goes_on else token, blank))
+    return found
+
+
+def shown(tokens: Sequence[str], limit: int = 24) -> tuple[str, ...]:
+    """Return tokens as labels beside a matrix: `visible`, without marks of where words begin.
+
+    >>> shown(["▁road", "▁wide", "."]), shown(["▁"]), shown(["play", "##ing"])
+    (('road', 'wide', '.'), ('▁',), ('play', '##ing'))
+    """
+    return tuple(visible(token, limit) for token in unmarked(tokens))
+
+
+def unmarked(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Return tokens without the marks that say where words begin, where any says so."""
+    marked = [token[:1] in WORD_BEGINS and len(token) > 1 for token in tokens]
+    return tuple(token[1:] if begins else token for token, begins in zip(tokens, marked))
 
 
 def lines(text: str, limit: int = 400) -> str:

@@ -46,26 +46,6 @@ def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
     return matrix
 
 
-def flat(matrix: object, argument: str = "matrix") -> tuple[LazyMatrix, str]:
-    """Return a (t, s) matrix and what was done to get it: the mean of (h, t, s), or nothing.
-
-    Raises ArgumentError when the matrix has leading axes beside the heads.
-    """
-    lazy = check(matrix, argument)
-    if lazy.ndim == 2:
-        return lazy, ""
-    if lazy.ndim == 3:
-        return lazy.mean_heads(), f"mean of {lazy.shape[0]} heads" if lazy.shape[0] > 1 else ""
-    raise build(
-        ArgumentError,
-        argument,
-        "shape (t, s) or (h, t, s)",
-        shape_of(lazy),
-        "one picture shows one sentence",
-        "pick a sentence: A[0]",
-    )
-
-
 def numbers(values: torch.Tensor) -> np.ndarray:
     """Return the tensor as a NumPy array on the CPU, half types as float32."""
     values = values.detach().cpu()
@@ -79,15 +59,19 @@ def weights(matrix: LazyMatrix) -> np.ndarray:
         return numbers(matrix.dense())
 
 
-def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> tuple[np.ndarray, str]:
-    """Return weights of at most ``most`` rows and columns, and a sentence if they were pooled."""
+def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
+    """Return weights (…, t, s), pooled to at most ``most`` rows and columns."""
     t, s = matrix.shape[-2:]
     if t <= most and s <= most:
-        return weights(matrix), ""
-    rows, columns = min(t, most), min(s, most)
+        return weights(matrix)
     with torch.no_grad():
-        values = numbers(matrix.pool(rows, columns, how=how))
-    return values, f"each cell the {how} of about {t / rows:.3g} × {s / columns:.3g} weights"
+        return numbers(matrix.pool(min(t, most), min(s, most), how=how))
+
+
+def pooled(shape: tuple[int, int], most: int, how: Pooling = "mean") -> str:
+    """Say what a cell of a matrix (t, s) holds that was pooled to at most ``most`` cells a side."""
+    down, across = (n / min(n, most) for n in shape)
+    return f"each cell the {how} of about {down:.3g} × {across:.3g} weights"
 
 
 def names(matrix: LazyMatrix) -> Names:
@@ -98,6 +82,27 @@ def names(matrix: LazyMatrix) -> Names:
         tuple(map(str, range(t))) if rows is None else tuple(rows),
         tuple(map(str, range(s))) if columns is None else tuple(columns),
     )
+
+
+def follows(matrix: LazyMatrix) -> int | None:
+    """Say by how many tokens rows run ahead of columns that name the same text; None otherwise.
+
+    0 where each row is named like its own token, 1 where like the one it produces, the next. A
+    square matrix without names counts as one text.
+
+    >>> from intently.matrix import Dense
+    >>> follows(Dense(torch.eye(2), labels=(("b", "c"), ("a", "b"))))
+    1
+    """
+    rows, columns = matrix.labels
+    t, s = matrix.shape[-2:]
+    if rows is None or columns is None or t > s:
+        return 0 if rows is columns and t == s else None
+    for ahead in (0, 1):
+        own = columns[s - t + ahead :]
+        if own and own == rows[: len(own)]:
+            return ahead
+    return None
 
 
 def missing(values: np.ndarray) -> str:

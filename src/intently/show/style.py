@@ -8,8 +8,9 @@ colour of Okabe and Ito's set that stays distinct from blue in every kind of col
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ SIDES = "#8b9bb0"
 ACCENT = "#d55e00"
 LINES = ("#0b559f", ACCENT, "#117a5c")
 WEIGHTS = ("#ffffff", "#e3eef9", "#c0daf0", "#8cc0e2", "#539ecd", "#2575b7", "#0b4f98", "#08306b")
+
+BELOW = ("#5a3d0c", "#8f6a1e", "#c3a35a", "#e9dcb8")
+"""Numbers below 0, from the lowest: sand, which stays apart from blue for everyone."""
 
 SHEET: dict[str, object] = {
     "figure.dpi": 100,
@@ -104,6 +108,7 @@ def families(text: str) -> list[str]:
     lacking = {ord(character) for character in text} - _characters(BASE)
     if not lacking:
         return [BASE]
+    _find_new_fonts()
     installed = {font.name for font in fontManager.ttflist}
     chosen = [BASE]
     for family in [name for name in PREFERRED if name in installed] + sorted(installed - {LAST}):
@@ -114,10 +119,34 @@ def families(text: str) -> list[str]:
 
 
 @cache
+def _find_new_fonts() -> None:
+    """Tell matplotlib of fonts installed after it made its list, which it never renews."""
+    from matplotlib.font_manager import findSystemFonts, fontManager
+
+    known = {os.path.realpath(font.fname) for font in fontManager.ttflist}
+    for path in sorted(map(os.path.realpath, findSystemFonts())):
+        if path not in known:
+            with suppress(Exception):  # a file that is no font, or one that FreeType cannot read
+                fontManager.addfont(path)
+
+
+@cache
 def _characters(family: str) -> frozenset[int]:
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     return frozenset(get_font(findfont(FontProperties(family=[family]))).get_charmap())
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Return the ink, white or black: the first that reads well, 4.5 : 1 (WCAG 2.2, 1.4.3).
+
+    >>> ink_on((1, 1, 1)), ink_on((0.03, 0.19, 0.42)), ink_on((0.2, 0.5, 0.75))
+    ('#222222', 'white', 'black')
+    """
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colour[:3]]
+    light = 0.05 + 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    dark = 0.05 + 0.0159  # the luminance of INK
+    return INK if light / dark >= 4.5 else "white" if 1.05 / light >= 4.5 else "black"
 
 
 @cache
@@ -127,3 +156,13 @@ def weight_map() -> Colormap:
 
     colours = LinearSegmentedColormap.from_list("intently", WEIGHTS, N=512)
     return colours.with_extremes(bad=(0, 0, 0, 0), under="white", over=WEIGHTS[-1])
+
+
+@cache
+def signed_map() -> Colormap:
+    """Return the map for numbers of either sign: sand below 0, white at 0, blue above."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    above = WEIGHTS[1::2]
+    colours = LinearSegmentedColormap.from_list("signed", (*BELOW, WEIGHTS[0], *above), N=513)
+    return colours.with_extremes(bad=(0, 0, 0, 0))

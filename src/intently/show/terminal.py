@@ -15,8 +15,9 @@ import torch
 from intently.errors import ArgumentError, build
 from intently.matrix import LazyMatrix
 from intently.show.cells import crowded_limits, limits
-from intently.show.labels import JOINERS, right_to_left, visible
-from intently.show.reading import flat, missing, names, numbers, weights
+from intently.show.choosing import Choice, Source, one_of
+from intently.show.labels import JOINERS, right_to_left, unmarked, visible
+from intently.show.reading import missing, names, numbers, weights
 
 SHADES = " ░▒▓█"
 PALE_TO_DARK = (255, 195, 153, 117, 75, 33, 26, 19)
@@ -28,7 +29,13 @@ NARROWEST = 20
 LEFT_TO_RIGHT_MARK = "\u200e"
 
 
-def blocks(matrix: LazyMatrix, *, width: int | None = None, colour: bool | None = None) -> str:
+def blocks(
+    matrix: Source,
+    *,
+    head: Choice = None,
+    width: int | None = None,
+    colour: bool | None = None,
+) -> str:
     """Return a (t, s) matrix as lines of text: produced words down, source words across.
 
     Column words stand upright when none is longer than 12 characters, otherwise numbers do and
@@ -36,8 +43,9 @@ def blocks(matrix: LazyMatrix, *, width: int | None = None, colour: bool | None 
     256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
     terminal cells (the terminal's own by default), ``colour=None`` asks whether standard output
     is a terminal and NO_COLOR is unset. Columns that do not fit go on below; more than 200 rows
-    or columns are pooled; of (h, t, s) the mean over heads is drawn. Words cannot reach the
-    terminal raw: their control characters are made visible.
+    or columns are pooled; of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
+    recording it is ``"name"`` or ``("name", head)``. Words cannot reach the terminal raw: their
+    control characters are made visible.
 
     Raises ArgumentError for an empty matrix and a width under 20.
 
@@ -55,8 +63,8 @@ def blocks(matrix: LazyMatrix, *, width: int | None = None, colour: bool | None 
     if width < NARROWEST:
         raise build(ArgumentError, "width", f"at least {NARROWEST} terminal cells", width)
     colour = _terminal_has_colour() if colour is None else colour
-    lazy, averaged = flat(matrix)
-    notes = [averaged] if averaged else []
+    lazy, chosen = one_of(matrix, head)
+    notes = [chosen] if chosen else []
     if max(lazy.shape) > LARGEST:
         grid, pooled = _pooled(lazy, width)
         notes.append(pooled)
@@ -98,7 +106,7 @@ def _terminal_has_colour() -> bool:
 def _whole(matrix: LazyMatrix, width: int) -> _Grid:
     from rich.cells import cell_len
 
-    rows, columns = names(matrix)
+    rows, columns = map(unmarked, names(matrix))
     margin = min(max(cell_len(visible(row)) for row in rows), width // 3)
     upright = [_characters(visible(column, TALLEST + 1)) for column in columns]
     key = ""

@@ -1,0 +1,180 @@
+"""Make every picture of docs/seeing.md and docs/animations.md: ``python docs/make_pictures.py``.
+
+Screenshots need Playwright and Chromium; figures need neither.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent / "pictures"
+WIDE = "The animal didn't cross the road because it was too wide."
+TIRED = "The animal didn't cross the road because it was too tired."
+
+SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "page-heads": ("#", {}),
+    "page-matrix": ("#view=head&entry=5&heads=2&row=10&column=10", {}),
+    "page-lines": ("#view=lines&entry=5&heads=2", {}),
+    "page-dark": ("#view=text&entry=5&heads=2&row=10", {"color_scheme": "dark"}),
+    "page-phone": (
+        "#view=text&entry=5&heads=2&row=10", {"viewport": {"width": 390, "height": 780}},
+    ),
+}  # fmt: skip
+"""Of the page of one text: the state that is shown, and what differs in the browser."""
+
+COMPARED = "#view=text&item=1&entry=5&heads=2&row=10&other=0.5.2.at.10"
+"""Of the page of two: what il and elle looked at when they were written."""
+
+
+def look(out: Path, *texts: str) -> Path:
+    """Write the page of some texts as ``intently look`` does."""
+    command = [sys.executable, "-m", "intently.cli", "look", *texts, "--out", str(out)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Debian's Chromium under Playwright."""
+    from playwright.sync_api import sync_playwright
+
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=shutil.which("chromium"), args=quiet)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def shoot(opened: Any, page: Path, state: str, name: str, **options: Any) -> None:
+    """Save what a page shows in a state."""
+    about = {"viewport": {"width": 1280, "height": 740}, "device_scale_factor": 1.25, **options}
+    view = opened.new_page(**about)
+    view.goto(page.as_uri() + state)
+    view.wait_for_selector("canvas, svg, .word", state="visible")
+    view.wait_for_timeout(600)  # pictures are drawn frame by frame
+    view.screenshot(path=HERE / f"{name}.png")
+    view.close()
+
+
+def screenshots() -> None:
+    """The page of one text in several states, and that of two texts."""
+    with tempfile.TemporaryDirectory() as folder, browser() as opened:
+        one = look(Path(folder) / "one.html", WIDE)
+        for name, (state, options) in SHOTS.items():
+            shoot(opened, one, state, name, **options)
+        two = look(Path(folder) / "two.html", TIRED, WIDE)
+        higher = {"viewport": {"width": 1280, "height": 700}}
+        shoot(opened, two, COMPARED, "page-compare", **higher)
+
+
+def figures() -> None:
+    """What `intently.show` draws of one translation, of masks and of positions."""
+    import intently as it
+    from intently import show
+    from intently.translator import Translator
+    from intently.watch_cli import translated
+
+    seen = translated(Translator.load(), WIDE).seen
+    cross = seen["decoder.1.cross_attention"][0]
+    show.heads(seen, save=HERE / "heads.png")
+    show.heatmap(cross, head=2, title="decoder.1.cross_attention", save=HERE / "heatmap.png")
+    show.lines(cross, "elle", head=2, save=HERE / "lines.png")
+    show.text(cross, "elle", head=2, save=HERE / "text.png")
+    show.mask(it.causal() & it.window(5, 0), save=HERE / "mask.png")
+    show.bias(it.alibi(8), save=HERE / "bias.png")
+    show.positions(
+        it.sinusoidal(100, 64), title="Sinusoidal positions", save=HERE / "positions.png"
+    )
+    words_and_picture()
+
+
+def words_and_picture() -> None:
+    """A sentence cut three ways, its words before and after context, and a picture's patches."""
+    import torch
+
+    import intently as it
+    from intently import show
+    from intently.translator import Translator
+
+    translator = Translator.load()
+    tokenizer = translator.source_tokenizer
+    cutters = {"blanks": str.split, "translator": tokenizer, "characters": list}
+    show.tokens(WIDE, cutters, save=HERE / "tokens.png")
+    ids = tokenizer.encode(WIDE)
+    with torch.no_grad():
+        made = translator.model.source_embedding.weight[ids]
+        context = it.attend(made, made, scale=4 / made.shape[-1] ** 0.5) @ made
+    show.embeddings(made, tokenizer.tokens(ids), after=context, save=HERE / "embeddings.png")
+
+    image = torch.tensor(cat_on_a_mat(448))
+    patches = image.reshape(14, 32, 14, 32, 3).mean((1, 3)).reshape(196, 3)
+    like = (patches - patches.mean(0)) / patches.std(0)
+    show.overlay(
+        it.attend(like, like, scale=2.0), image, [(5, 7), (11, 2), (2, 11)],
+        title="Patches look at patches of their colour", save=HERE / "overlay.png",
+    )  # fmt: skip
+
+
+def cat_on_a_mat(size: int) -> np.ndarray:
+    """The cat that sat on the mat, (size, size, 3) between 0 and 1."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Ellipse, Polygon, Rectangle
+
+    figure = Figure(figsize=(1, 1), dpi=size)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, 14), ylim=(0, 14))
+    axes.axis("off")
+    grey, green = "#5b6470", "#3f8f6b"
+    for shape in (
+        Rectangle((0, 0), 14, 14, color="#f1e3c6"),
+        Rectangle((0, 0), 14, 4.2, color="#c9a26b"),
+        Rectangle((9.5, 8.5), 3.4, 4.2, color="#8ec3e6"),
+        Ellipse((6.5, 2.4), 11.5, 2.6, color="#b5483a"),
+        Ellipse((6.5, 5), 4.4, 5.6, color=grey),
+        Polygon([(5, 9), (4.9, 11.6), (6.4, 10)], color=grey),
+        Polygon([(8, 9), (8.1, 11.6), (6.6, 10)], color=grey),
+        Ellipse((6.5, 8.7), 3.8, 3.2, color=grey),
+        Ellipse((5.7, 8.9), 0.7, 0.9, color=green),
+        Ellipse((7.3, 8.9), 0.7, 0.9, color=green),
+        Ellipse((9.4, 3.6), 4.2, 0.9, color=grey),
+    ):
+        axes.add_patch(shape)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba(), dtype=np.float32)[..., :3] / 255
+
+
+def animations() -> None:
+    """The stories of docs/animations.md, from the code that stands there: each under its name."""
+    text = (HERE.parent / "animations.md").read_text(encoding="utf-8")
+    known: dict[str, Any] = {}
+    for example in doctest.DocTestParser().get_examples(text):
+        exec(compile(example.source, "animations.md", "single"), known)
+    for name in re.findall(r"\(pictures/(\w+)\.gif\)", text):
+        known[name].save(HERE / f"{name}.gif")
+
+
+def main() -> None:
+    """Make all of them."""
+    HERE.mkdir(exist_ok=True)
+    figures()
+    animations()
+    screenshots()
+
+
+if __name__ == "__main__":
+    main()

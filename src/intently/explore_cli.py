@@ -1,0 +1,46 @@
+"""``intently explore``: the page of a recording of any length, served to this machine alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def explore(
+    recording: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a recording that seen.save(…) wrote")
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of 127.0.0.1; a free one if 0")] = 0,
+    opened: Annotated[
+        bool, typer.Option("--open", help="open the page in the browser of this machine")
+    ] = False,
+) -> None:
+    """Look at a recording in the browser, whatever its length; ctrl-C ends it.
+
+    The numbers stay in the file and are computed when they are looked at. Only this machine can
+    reach the page, and only with the address that is printed, which holds a random token.
+    """
+    from intently.errors import DataError, build
+    from intently.observe import load_recording
+    from intently.show.page.items import items_of
+    from intently.show.page.server import Server
+
+    seen = load_recording(recording)
+    if not seen.calls:
+        raise build(DataError, str(recording), "a recording of some attention", "an empty one")
+    server = Server(items_of(seen), recording.name, port)
+    try:
+        print(server.address, flush=True)
+        print("ctrl-C ends it", file=sys.stderr)
+        if opened:
+            import webbrowser
+
+            webbrowser.open(server.address)
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    finally:
+        server.server_close()

@@ -1,0 +1,248 @@
+"""``intently look``: what a model looks at in a text, in two texts or in a picture, as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from intently.observe import Recording
+    from intently.show.page import Item
+
+NAMED = 80
+"""Characters of a text that name it in a page."""
+
+
+COMPARED = 512
+"""Tokens of two texts up to which it is looked for where they are read most differently."""
+
+
+class Looked(NamedTuple):
+    """What a page shows of one run, and the lines that are printed of it."""
+
+    items: Sequence[Item]
+    told: Sequence[str]
+
+
+def look(
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT] [TEXT]",
+            help="what it reads; several stand side by side",
+            show_default=False,
+        ),
+    ] = None,
+    image: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="a picture instead of a text")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="a translator or language model of ours, or a model of transformers; the embedded "
+            "translator if left out",
+        ),
+    ] = None,
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="the page")] = Path("look.html"),
+    full: Annotated[
+        bool, typer.Option("--full", help="queries and keys in 32 bits: twice the size")
+    ] = False,
+    opened: Annotated[bool, typer.Option("--open", help="open the page in the browser")] = False,
+) -> None:
+    """Run a model and write a page with every head of every layer.
+
+    The page is one file that needs no network. The model runs as it always does; of a transformers
+    folder the weights are read from safetensors alone, and no code of it is run.
+    """
+    from intently.errors import ArgumentError, build
+    from intently.show.page import save_page
+
+    if bool(texts) == (image is not None):
+        got = "both" if texts else "neither"
+        fix = 'write intently look "The road was too wide.", or intently look --image cat.png'
+        raise build(ArgumentError, "TEXT, --image", "a text or a picture", got, fix=fix)
+    if image is not None:
+        looked = [_picture(image, model, layers)]
+    else:
+        looked = [_text(text, model, layers) for text in texts or ()]
+    items = [item for one in looked for item in one.items]
+    path = save_page(items, out, "full" if full else "half", start=_start(items))
+    for line in (line for one in looked for line in one.told):
+        print(line)
+    heads = sum(layer.heads for layer in items[0].layers)
+    what = f"{len(items)} texts, " if len(items) > 1 else ""
+    print(f"{path}: {what}{heads:,} heads, {path.stat().st_size / 1e6:.1f} MB")
+    if opened:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _start(items: Sequence[Item]) -> dict[str, Any]:
+    """What a page opens with: all heads of a text, what CLS looks at in a picture.
+
+    Of two texts, the word that both have and that one head reads most differently.
+    """
+    import torch
+
+    from intently.show.page import Picture
+
+    first = items[0].sides[0]
+    if isinstance(first, Picture) and first.before:
+        return {"view": "text", "entry": len(items[0].layers) - 1, "heads": "mean", "row": 0}
+    if len(items) < 2:
+        return {}
+    both = zip(*(getattr(item.sides[0], "tokens", ()) for item in items[:2]))
+    shared = torch.tensor([a == b for a, b in both])
+    furthest, start = 0.0, {"view": "text"}
+    for entry, (one, other) in enumerate(zip(items[0].layers, items[1].layers)):
+        t = one.matrix.shape[-2]
+        if one.rows or one.columns or one.matrix.shape != other.matrix.shape or t > COMPARED:
+            continue
+        apart = (one.matrix.dense() - other.matrix.dense()).abs().sum(-1).reshape(-1, t) * shared
+        if float(apart.max()) > furthest:
+            furthest = float(apart.max())
+            head, row = divmod(int(apart.argmax()), t)
+            start = {
+                "view": "text", "item": 1, "entry": entry, "heads": str(head), "row": row,
+                "other": f"0.{entry}.{head}.at.{row}",
+            }  # fmt: skip
+    return start
+
+
+def _text(text: str, model: Path | None, layers: list[str] | None) -> Looked:
+    from intently.show.labels import visible
+    from intently.show.page import items_of
+    from intently.watch_cli import runner, unsure
+
+    found = runner(model)(model, text, layers, 1)
+    _check_seen(found.seen)
+    told = [line for line in (*found.told, *unsure(found.seen)) if line]
+    return Looked(items_of(found.seen, visible(text, NAMED), note="; ".join(told) or None), told)
+
+
+def _check_seen(seen: Recording) -> None:
+    from intently.errors import KernelError, build
+    from intently.watch_cli import unsure
+
+    if not seen.calls:
+        cause = "; ".join(unsure(seen)).removeprefix("; ")
+        raise build(
+            KernelError, "look", "attention to be seen", "none",
+            cause or "no module of it attended",
+        )  # fmt: skip
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def _picture(image: Path, folder: Path | None, layers: list[str] | None) -> Looked:
+    """What a vision model of transformers looks at in a picture, as it was cut for it."""
+    import torch
+
+    from intently.errors import ArgumentError, build
+    from intently.observe import watch
+    from intently.show.page import Picture, items_of
+    from intently.watch_cli import quiet, unsure
+
+    if folder is None:
+        raise build(
+            ArgumentError, "--model", "the folder of a model that reads pictures", "none",
+            "the embedded translator reads words",
+            "give what save_pretrained wrote, of a ViT say",
+        )  # fmt: skip
+    with quiet(), torch.inference_mode():
+        model, pixels, shown = _read(image, folder)
+        with watch(model, layers=layers) as seen:
+            made = model(pixel_values=pixels)
+    _check_seen(seen)
+    rows, columns = _grid(model.config, pixels)
+    sizes = {n for call in seen.calls for n in call.shape[-2:]}
+    sides = [
+        Picture(shown, rows, columns, n - rows * columns) for n in _read_as(sizes, rows * columns)
+    ]
+    told = [line for line in (*_named(model, made), *unsure(seen)) if line]
+    return Looked(items_of(seen, image.name, sides, "; ".join(told) or None), told)
+
+
+def _read_as(sizes: set[int], patches: int) -> list[int]:
+    """The sizes that are all patches and some tokens before them, a few at most."""
+    return sorted(n for n in sizes if 0 <= n - patches <= 16)
+
+
+def _read(image: Path, folder: Path) -> tuple[Any, Any, Any]:
+    """The model, the pixels (1, 3, H, W) that it reads, and the same as a picture to look at."""
+    import torch
+    import transformers
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    from intently.errors import DataError, build
+
+    try:
+        with Image.open(image) as opened:
+            picture = ImageOps.exif_transpose(opened).convert("RGB")
+    except UnidentifiedImageError:
+        raise build(
+            DataError,
+            str(image),
+            "a picture that Pillow reads, such as PNG or JPEG",
+            "another file",
+        ) from None
+    expected = "a vision model of transformers in safetensors, with preprocessor_config.json"
+    here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config: Any = transformers.AutoConfig.from_pretrained(folder, **here)
+        kind = getattr(transformers, str(next(iter(config.architectures or ()), None)), None)
+        if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+            raise build(DataError, str(folder), expected, f"a model of type {config.model_type}")
+        processor: Any = transformers.AutoImageProcessor.from_pretrained(folder, **here)
+        model: Any = kind.from_pretrained(folder, use_safetensors=True, **here)
+        pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
+    except DataError:
+        raise
+    except Exception as error:  # the library raises all kinds for files that it cannot use
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise build(DataError, str(folder), expected, first) from None
+    model = getattr(model, "vision_model", model).eval()
+    mean, std = (
+        torch.tensor(getattr(processor, name, None) or [given] * 3)[:, None, None]
+        for name, given in (("image_mean", 0.0), ("image_std", 1.0))
+    )
+    shown = (pixels[0] * std + mean).permute(1, 2, 0).numpy()
+    return model, pixels, shown
+
+
+def _grid(config: Any, pixels: Any) -> tuple[int, int]:
+    """How many patches stand below and beside each other."""
+    from intently.errors import DataError, build
+
+    size = getattr(config, "patch_size", None)
+    if not size:
+        raise build(
+            DataError, "--model", "a model that reads patches, with patch_size in its config",
+            f"one of type {config.model_type}",
+        )  # fmt: skip
+    high, wide = (size, size) if isinstance(size, int) else size
+    return pixels.shape[-2] // high, pixels.shape[-1] // wide
+
+
+def _named(model: Any, made: Any) -> Sequence[str]:
+    """What a classifier says that it sees."""
+    from intently.show.labels import visible
+
+    logits = getattr(made, "logits", None)
+    if logits is None or logits.ndim != 2:
+        return []
+    share, best = logits.softmax(-1)[0].max(-1)
+    label = model.config.id2label.get(int(best), str(int(best)))
+    return [f"{visible(str(label), NAMED)}, {float(share):.0%}"]

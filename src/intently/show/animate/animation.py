@@ -1,0 +1,108 @@
+"""A story that was told: scenes that become a GIF, a page of their own, or single pictures."""
+
+from __future__ import annotations
+
+import html
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intently.errors import ArgumentError, RangeError, build
+from intently.show.animate import gif, player
+from intently.show.animate.shapes import Scene
+from intently.show.animate.stage import Stage
+from intently.show.labels import lines
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".gif", ".html")
+
+
+@dataclass(frozen=True)
+class Animation:
+    """A title, scenes, and the size in pixels of what they show.
+
+    ``save("x.gif")`` writes frames, ``save("x.html")`` one page that draws them from their numbers,
+    with play, pause and steps, and that fetches nothing. ``picture(n)`` is scene n. In a notebook
+    it plays.
+    """
+
+    title: str
+    scenes: tuple[Scene, ...]
+    size: tuple[float, float]
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __repr__(self) -> str:
+        return f"Animation({self.title!r}, {len(self)} scenes): .save('x.gif') or .save('x.html')"
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """What is said, scene after scene."""
+        return tuple(scene.caption for scene in self.scenes)
+
+    def picture(self, scene: int = -1) -> Image:
+        """Return one scene as a picture; the last unless told otherwise.
+
+        Raises RangeError for a scene that is not there.
+        """
+        from PIL import Image as Images
+
+        if not -len(self) <= scene < len(self):
+            raise build(RangeError, "scene", f"a scene from 0 to {len(self) - 1}", scene)
+        return Images.fromarray(gif.still(self.title, self.scenes, self.size, scene % len(self)))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a GIF or a page, by suffix; equal stories give equal bytes.
+
+        Everything is made before the file is opened. Raises ArgumentError for other suffixes.
+        """
+        found = destination(path)
+        assert found is not None
+        if found.suffix.lower() == ".gif":
+            content = gif.encoded(gif.frames(self.title, self.scenes, self.size))
+        else:
+            content = self.page().encode()
+        found.parent.mkdir(parents=True, exist_ok=True)
+        found.write_bytes(content)
+        return found
+
+    def page(self) -> str:
+        """Return the page as a text."""
+        return player.page(self.title, self.scenes, self.size)
+
+    def _repr_html_(self) -> str:
+        high = round(self.size[1]) + 190
+        return (
+            f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.page())}" '
+            f'title="{html.escape(self.title)}" width="100%" height="{high}" '
+            'style="border:0"></iframe>'
+        )
+
+
+def destination(save: str | os.PathLike[str] | None) -> Path | None:
+    """Return the path to save to; call it before a story is told.
+
+    Raises ArgumentError for a suffix other than .gif and .html, and for a folder.
+    """
+    if save is None:
+        return None
+    path = Path(save)
+    wanted = f"a file name that ends in {' or '.join(SUFFIXES)}"
+    if path.suffix.lower() not in SUFFIXES:
+        fix = f"write save={str(path.with_suffix('.gif')) if path.name else 'story.gif'!r}"
+        raise build(ArgumentError, "save", wanted, repr(str(save)), fix=fix)
+    if path.is_dir():
+        raise build(ArgumentError, "save", wanted, repr(str(save)), "a folder of this name exists")
+    return path
+
+
+def told(stage: Stage, title: str, path: Path | None) -> Animation:
+    """Return the story that stands on the stage, written to ``path`` if there is one."""
+    animation = Animation(lines(title), tuple(stage.scenes), stage.size())
+    if path is not None:
+        animation.save(path)
+    return animation

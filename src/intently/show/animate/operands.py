@@ -1,0 +1,144 @@
+"""The numbers of one query: vectors, scores before and after each step, and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.attention import Attention
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.matrix import LazyMatrix
+from intently.scores import Dot
+from intently.show.choosing import one_text
+from intently.show.labels import bare, visible
+from intently.show.reading import check, names, numbers
+
+
+@dataclass(frozen=True)
+class Named:
+    """One head of one text, (t, s), its values (s, e), and what its queries and keys are called."""
+
+    matrix: Attention
+    values: np.ndarray
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+
+
+def one_head(matrix: Attention, values: Tensor, head: int | None) -> Named:
+    """Return the head of a matrix (h, t, s) with the values (s, e) that it averages.
+
+    Raises KindError for what is no attention of queries and keys, ArgumentError where a head or a
+    text has to be chosen and where values do not fit.
+    """
+    found = scored(matrix, head)
+    every = _one(values, matrix)
+    if every.ndim == 3:
+        h = matrix.shape[-3] if matrix.ndim > 2 else 1
+        g = every.shape[0]
+        if h % g:
+            raise build(ArgumentError, "values", f"g heads, a divisor of h={h}", shape_of(values))
+        every = every[(head or 0) // (h // g)]
+    if every.ndim != 2 or every.shape[0] != found.shape[-1]:
+        wanted = f"shape (s={found.shape[-1]}, e), or (g, s, e)"
+        raise build(ArgumentError, "values", wanted, shape_of(values))
+    return Named(found, numbers(every).astype(np.float64), *both_names(found))
+
+
+def scored(matrix: Attention, head: int | None = None) -> Attention:
+    """Return the one head (t, s) that has been chosen of an attention of one text."""
+    if not isinstance(matrix, Attention):
+        raise build(
+            KindError, "matrix", "an attention of queries and keys", type(matrix).__name__,
+            "a story of scores begins with queries and keys", "make it: it.attend(q, k, …)",
+        )  # fmt: skip
+    found = one_text(check(matrix))
+    if found.ndim == 3:
+        h = found.shape[0]
+        if head is None and h == 1:
+            head = 0
+        if not isinstance(head, int) or not 0 <= head < h:
+            raise build(ArgumentError, "head", f"a head from 0 to {h - 1}", repr(head))
+        found = found[head]
+    if found.ndim != 2:
+        raise build(
+            ArgumentError, "matrix", "shape (t, s), (h, t, s) or (1, h, t, s)", shape_of(matrix),
+            "one story is about one text", "pick a text: A[0]",
+        )  # fmt: skip
+    assert isinstance(found, Attention)
+    return found
+
+
+def _one(values: Tensor, matrix: Attention) -> Tensor:
+    if not isinstance(values, Tensor):
+        raise build(KindError, "values", "a tensor (…, s, e)", type(values).__name__)
+    while values.ndim > 2 and values.shape[0] == 1 and (values.ndim > 3 or matrix.ndim < 3):
+        values = values[0]
+    return values
+
+
+def both_names(matrix: LazyMatrix) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what queries and keys are called; in self-attention one side may name both."""
+    rows, columns = matrix.labels
+    if matrix.shape[-2] == matrix.shape[-1]:
+        rows, columns = rows or columns, columns or rows
+    return names(matrix.label(rows, columns))
+
+
+def short(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return labels as a story says them: without marks of tokenizers, at most 14 characters."""
+    return tuple(visible(bare(label), 14) for label in labels)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """From dot products to weights, each (s,): what a step does not change is left out."""
+
+    q: np.ndarray
+    k: np.ndarray
+    products: bool
+    scores: np.ndarray
+    scale: float
+    scaled: np.ndarray
+    softcap: float | None
+    capped: np.ndarray | None
+    biased: np.ndarray | None
+    logits: np.ndarray
+    weights: np.ndarray
+    sink: float | None
+
+
+def steps(matrix: Attention, query: int) -> Steps:
+    """Return what happens to the scores of one query of a matrix (t, s).
+
+    Source: the formula in `intently.kernels.problem`.
+    """
+    with torch.no_grad():
+        problem = matrix.problem
+        plain = problem.as_dot()
+        bare_ = problem.replaced(mask=None, bias=None, softcap=None)
+        scaled = _row(Attention(bare_), query)
+        scores = _row(Attention(bare_.replaced(scale=1.0)), query)
+        capped = biased = None
+        if problem.softcap is not None:
+            capped = _row(Attention(bare_.replaced(softcap=problem.softcap)), query)
+        if problem.bias is not None:
+            biased = _row(Attention(problem.replaced(mask=None)), query)
+        products = type(plain.score) is Dot
+        source = plain if products else problem
+        q, k = (numbers(x).astype(np.float64) for x in (source.q, source.k))
+        scale = problem.scale
+        sink = None if problem.sinks is None else float(problem.sinks.reshape(-1)[0])
+        return Steps(
+            q.reshape(-1, q.shape[-1])[query], k.reshape(-1, k.shape[-1]), products, scores,
+            float(scale if not isinstance(scale, Tensor) else scale.reshape(-1)[0]), scaled,
+            problem.softcap, capped, biased, _row(matrix, query),
+            numbers(matrix[query, :]).astype(np.float64), sink,
+        )  # fmt: skip
+
+
+def _row(matrix: Attention, query: int) -> np.ndarray:
+    return numbers(matrix.scores[query, :]).astype(np.float64)

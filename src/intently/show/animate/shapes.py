@@ -1,0 +1,87 @@
+"""What a story is drawn with: grids of shaded cells, words, and curves, on a sheet in pixels.
+
+Colours are said, not mixed: a shade from −1 (darkest sand) over 0 (paper) to 1 (darkest blue), or a
+name such as ``"ink"``. So the same numbers make the frames of a GIF and, light or dark, a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Colour = Literal["ink", "quiet", "frame", "accent", "blue", ""]
+Anchor = Literal["start", "middle", "end"]
+Shade: TypeAlias = float | None
+"""From −1 to 1; NaN is hatched, what nobody may see; None is clear."""
+
+LARGE = 400
+"""A grid with more cells is drawn without the thin lines between them."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells ``cell`` (width, height) large, row after row, from the top left corner (x, y).
+
+    ``texts`` are written into the cells, ``edge`` is drawn around all of them.
+    """
+
+    key: str
+    x: float
+    y: float
+    cell: tuple[float, float]
+    shades: tuple[tuple[Shade, ...], ...]
+    texts: tuple[str, ...] = ()
+    size: float = 10.5
+    edge: Colour = "frame"
+    opacity: float = 1.0
+
+    @property
+    def width(self) -> float:
+        """The width of all columns together."""
+        return self.cell[0] * len(self.shades[0])
+
+    @property
+    def height(self) -> float:
+        """The height of all rows together."""
+        return self.cell[1] * len(self.shades)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line of text whose middle stands at height y, and its start, middle or end at x."""
+
+    key: str
+    x: float
+    y: float
+    text: str
+    size: float = 12.0
+    colour: Colour = "ink"
+    anchor: Anchor = "start"
+    opacity: float = 1.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A ribbon from (x, y) to (x2, y2), both ends upright, ``rise`` above the straight line."""
+
+    key: str
+    x: float
+    y: float
+    x2: float
+    y2: float
+    width: float
+    shade: float = 0.7
+    rise: float = 0.0
+    opacity: float = 1.0
+
+
+Shape: TypeAlias = Grid | Text | Curve
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One step of a story: a sentence, what is seen, and for how many seconds it stays."""
+
+    caption: str
+    shapes: tuple[Shape, ...]
+    hold: float

@@ -1,0 +1,149 @@
+"""Where a story is told: shapes are put on the stage or taken from it, and scenes are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
+from intently.show.cells import widths_of
+from intently.show.style import style
+
+SHORT, USUAL, LONG = 0.45, 1.6, 2.6
+MARGIN = 18.0
+STRIP, MOST = 190.0, 96
+"""How wide a vector without figures is drawn, and into how many cells at most."""
+
+
+class Stage:
+    """The shapes that are seen now, in the order in which they are drawn, and the scenes so far."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, Shape] = {}
+        self.scenes: list[Scene] = []
+
+    def put(self, *shapes: Shape) -> None:
+        """Put shapes on the stage, each in the place of the one with its key."""
+        self.shapes.update({shape.key: shape for shape in shapes})
+
+    def drop(self, *keys: str) -> None:
+        """Take shapes away, those whose key is given or begins with it and a dot."""
+        gone = [
+            name for name in self.shapes
+            if any(name == key or name.startswith(f"{key}.") for key in keys)
+        ]  # fmt: skip
+        for name in gone:
+            del self.shapes[name]
+
+    def change(self, key: str, **changed: Any) -> None:
+        """Change some attributes of a shape."""
+        self.shapes[key] = replace(self.shapes[key], **changed)
+
+    def scene(self, caption: str, hold: float = USUAL) -> None:
+        """Keep what is seen now as a scene."""
+        self.scenes.append(Scene(caption, tuple(self.shapes.values()), hold))
+
+    def size(self) -> tuple[float, float]:
+        """Return the width and height that hold every shape of every scene, with a margin."""
+        right = bottom = 0.0
+        for scene in self.scenes:
+            for shape in scene.shapes:
+                x, y = _end(shape)
+                right, bottom = max(right, x), max(bottom, y)
+        return right + MARGIN, bottom + MARGIN
+
+
+def _end(shape: Shape) -> tuple[float, float]:
+    if isinstance(shape, Grid):
+        return shape.x + shape.width, shape.y + shape.height
+    if isinstance(shape, Curve):
+        return max(shape.x, shape.x2), max(shape.y, shape.y2)
+    return shape.x if shape.anchor == "end" else shape.x + _width(shape), shape.y + shape.size * 0.7
+
+
+def _width(text: Text) -> float:
+    share = 0.5 if text.anchor == "middle" else 1.0
+    return share * widest((text.text,), text.size)
+
+
+def widest(texts: Sequence[str], size: float) -> float:
+    """Return the width in pixels of the widest text."""
+    return max(widths(texts, size), default=0.0)
+
+
+def widths(texts: Sequence[str], size: float) -> list[float]:
+    """Return the width in pixels of every text."""
+    key = (tuple(texts), size)
+    if key not in _KNOWN:
+        if len(_KNOWN) > 512:
+            _KNOWN.clear()
+        with style(texts):
+            _KNOWN[key] = [72 * width for width in widths_of(texts, size)]
+    return _KNOWN[key]
+
+
+_KNOWN: dict[tuple[tuple[str, ...], float], list[float]] = {}
+
+
+def number(value: float, places: int = 2) -> str:
+    """Say a number in few characters, with a real minus.
+
+    >>> number(-0.256), number(12.34), number(0.0001), number(1234.5)
+    ('−0.26', '12.3', '0', '1.23e+03')
+    """
+    if abs(value) < 0.5 * 10.0**-places:
+        return "0"
+    size = abs(value)
+    told = f"{value:.{places}f}" if size < 10 else f"{value:.1f}" if size < 100 else f"{value:.3g}"
+    return told.replace("-", "−")
+
+
+def within(apart: float) -> str:
+    """Say how far two results are apart.
+
+    >>> within(1.4e-7), within(0.0)
+    (', to within 1e-7', ', exactly')
+    """
+    if apart == 0:
+        return ", exactly"
+    return f", to within {apart:.0e}".replace("e-0", "e-")
+
+
+def shades(values: np.ndarray, largest: float) -> tuple[tuple[float, ...], ...]:
+    """Return the shades of numbers (rows, columns), ``largest`` the darkest."""
+    scaled = np.clip(values / (largest or 1.0), -1, 1).round(3)
+    return tuple(map(tuple, scaled.tolist()))
+
+
+def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
+    """Return vectors (n, d) as at most `MOST` cells each, and what is to be said of that."""
+    d = values.shape[-1]
+    if d <= MOST:
+        return values, ""
+    step = -(-d // MOST)
+    cuts = np.arange(0, d, step)
+    sizes = np.diff([*cuts, d])
+    return np.add.reduceat(values, cuts, -1) / sizes, f" (each cell the mean of {step} of {d})"
+
+
+def cell_width(d: int) -> float:
+    """Return how wide a cell of a vector of width d is: with room for figures where d is small."""
+    return 36.0 if d <= 6 else min(16.0, STRIP / d)
+
+
+def vector(
+    key: str,
+    x: float,
+    y: float,
+    values: np.ndarray,
+    largest: float,
+    cell: float | None = None,
+    **more: Any,
+) -> Grid:
+    """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where d ≤ 6."""
+    texts = tuple(number(x) for x in values) if len(values) <= 6 else ()
+    size = (cell_width(len(values)) if cell is None else cell, 20.0)
+    return Grid(key, x, y, size, shades(values[None], largest), texts, **more)

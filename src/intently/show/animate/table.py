@@ -1,0 +1,151 @@
+"""A table in which one query meets every key: keys on the left, values on the right.
+
+It reads from left to right, as attention is computed:
+
+    query        ▒▒▒▒
+    query × key  ▒▒▒▒
+    cat          ▒▒▒▒   0.7   0.4   ▆▆▆  0.5   ▒▒▒▒
+    sat          ▒▒▒▒   0.1   0.1   ▆    0.2   ▒▒▒▒
+                                       output  ▒▒▒▒
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.stage import MARGIN, Stage, cell_width, number, vector, widest
+
+ROW = 26.0
+HIGH = 20.0
+FIGURES = 66.0
+BAR = 92.0
+GAP = 22.0
+HEAD = 11.0
+
+
+class Table:
+    """Where everything stands; ``columns`` are the headings of what is computed, in order.
+
+    ``features`` name the numbers of keys and queries; with them no products are shown.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        names: Sequence[str],
+        keys: np.ndarray,
+        values: np.ndarray,
+        columns: Sequence[str],
+        features: Sequence[str] | None = None,
+    ) -> None:
+        self.stage, self.names = stage, names
+        self.keys, self.values = keys, values
+        self.largest = float(np.abs(values).max(initial=0.0))
+        self.asked = MARGIN + ROW / 2
+        self.top = self.asked + (3 if features is None else 2) * ROW + 8
+        d = keys.shape[-1]
+        self.cell = cell_width(d)
+        if features:
+            self.cell = max(self.cell, widest(features, HEAD - 1) + 8)
+        left = widest([*names, "query × key"], 12.0)
+        self.x = MARGIN + left + 12
+        x = self.x + self.cell * d
+        room = {name: max(FIGURES, widest((name,), HEAD) + 16) for name in columns}
+        self.columns: dict[str, float] = {}
+        for name in columns:
+            x += room[name]
+            self.columns[name] = x
+        self.bar = x + GAP
+        self.right = self.bar + BAR + 40 + GAP
+        self.bottom = self.y(len(names)) + 16
+        wide = cell_width(values.shape[-1]) * values.shape[-1]
+        for n, name in enumerate(features or ()):
+            middle = self.x + (n + 0.5) * self.cell
+            stage.put(Text(f"head.{n}", middle, self.top - 13, name, HEAD - 1, "quiet", "middle"))
+        if not features:
+            self._heading("keys", self.x, "keys", "start")
+        self._heading("values", self.right, "values", "start")
+        stage.put(Text("output", self.right - 12, self.bottom + HIGH / 2, "", 12, "ink", "end"))
+        stage.put(
+            Grid(
+                "room", self.right, self.bottom, (wide, HIGH), ((None,),), edge="frame", opacity=0.6
+            )
+        )
+
+    def y(self, row: int) -> float:
+        """Return the top of a row's cells."""
+        return self.top + row * ROW
+
+    def _heading(self, key: str, x: float, text: str, anchor: str) -> None:
+        y = self.top - 13
+        self.stage.put(Text(f"head.{key}", x, y, text, HEAD, "quiet", anchor))  # pyright: ignore[reportArgumentType]
+
+    def lay_out(self, largest: float) -> None:
+        """Put the keys and the values on the stage; ``largest`` is the darkest of queries, keys."""
+        for j, name in enumerate(self.names):
+            middle = self.y(j) + HIGH / 2
+            self.stage.put(
+                Text(f"name.{j}", self.x - 12, middle, name, 12, "ink", "end"),
+                vector(f"key.{j}", self.x, self.y(j), self.keys[j], largest, self.cell),
+                vector(f"value.{j}", self.right, self.y(j), self.values[j], self.largest),
+            )
+
+    def ask(self, name: str, query: np.ndarray, largest: float) -> None:
+        """Put a query above the keys."""
+        self.stage.put(
+            Text("asks", self.x - 12, self.asked + HIGH / 2, name, 12, "blue", "end"),
+            vector("query", self.x, self.asked, query, largest, self.cell, edge="blue"),
+        )
+
+    def match(self, j: int, products: np.ndarray, largest: float) -> None:
+        """Show the query times key j, and frame that key."""
+        y = self.asked + ROW
+        stage = self.stage
+        stage.put(
+            Text("times", self.x - 12, y + HIGH / 2, "query × key", 12, "quiet", "end"),
+            vector("products", self.x, y, products, largest, self.cell),
+        )
+        wide = self.cell * len(products)
+        stage.put(Grid("frame", self.x, self.y(j), (wide, HIGH), ((None,),), edge="accent"))
+
+    def figure(self, column: str, j: int, value: float, faint: bool = False) -> None:
+        """Write a number into a column, and the column's heading above it."""
+        x = self.columns[column]
+        self._heading(column, x, column, "end")
+        text = "−∞" if value == -np.inf else number(value)
+        middle = self.y(j) + HIGH / 2
+        colour = "quiet" if faint or value == -np.inf else "ink"
+        self.stage.put(Text(f"{column}.{j}", x, middle, text, 12, colour, "end"))
+
+    def weigh(self, weights: np.ndarray, heading: str = "softmax") -> None:
+        """Draw every weight as a bar with its number."""
+        self._heading("weights", self.bar, heading, "start")
+        for j, weight in enumerate(weights):
+            y = self.y(j)
+            wide = max(1.0, BAR * float(weight))
+            faint = weight < 0.005
+            self.stage.put(
+                Grid(f"bar.{j}", self.bar, y + 3, (wide, HIGH - 6), ((0.62,),), edge=""),
+                Text(
+                    f"weight.{j}", self.bar + wide + 6, y + HIGH / 2, number(float(weight)), 12,
+                    "quiet" if faint else "ink",
+                ),
+            )  # fmt: skip
+
+    def spread(self, weights: np.ndarray) -> None:
+        """Shade every value by its weight: what of it will be in the sum."""
+        for j, weight in enumerate(weights):
+            self.stage.put(
+                vector(f"part.{j}", self.right, self.y(j), weight * self.values[j], self.largest)
+            )
+
+    def add_up(self, output: np.ndarray, name: str = "output") -> None:
+        """Let the weighted values fall into their sum."""
+        for j in range(len(self.names)):
+            self.stage.change(f"part.{j}", y=self.bottom, opacity=0.0)
+        self.stage.change("output", text=name, colour="blue")
+        self.stage.drop("room")
+        self.stage.put(vector("sum", self.right, self.bottom, output, self.largest, edge="blue"))

@@ -1,0 +1,155 @@
+"""From uniform to argmax: one query's weights at falling temperatures."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from intently.attention import Attention
+from intently.errors import ArgumentError, build, shape_of
+from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.operands import both_names, scored, short, steps
+from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.stage import LONG, MARGIN, Stage, number, widest
+from intently.show.choosing import place
+
+LARGEST = 32
+BAR, ROW = 420.0, 25.0
+FALLING = (math.inf, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0)
+
+
+def temperature(
+    matrix: Attention,
+    *,
+    query: int | str = -1,
+    head: int | None = None,
+    temperatures: Sequence[float] = FALLING,
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> Animation:
+    """Tell how temperature τ turns the scores z of one query into weights softmax(z/τ).
+
+    At τ = ∞ all keys that may be seen share alike, at τ = 1 the weights are those of the matrix, at
+    τ = 0 the highest score takes all (equal ones share). ``matrix`` is an attention (t, s) or one
+    ``head`` of (h, t, s); a sink is one more row. Returns the story, written to ``save`` if given.
+
+    Raises ArgumentError for more than 32 keys, a query that may see nothing, and temperatures
+    below 0; KindError for what has no scores.
+
+    Source: Hinton, Vinyals & Dean 2015, "Distilling the Knowledge in a Neural Network", section 2.
+
+    >>> import torch
+    >>> from intently import attend
+    >>> story = temperature(attend(torch.eye(2), torch.eye(2)), temperatures=(1, 0))
+    >>> story.captions[-1]
+    'τ → 0: ‘1’ takes all.'
+    """
+    path = destination(save)
+    found = scored(matrix, head)
+    if found.shape[-1] > LARGEST:
+        raise build(
+            ArgumentError, "matrix", f"at most {LARGEST} keys", shape_of(found),
+            "every key is a row of the picture", "attend to fewer: it.attend(q, k[…, :32, :])",
+        )  # fmt: skip
+    for given in temperatures:
+        if not given >= 0:
+            raise build(ArgumentError, "temperatures", "numbers from 0 to infinity", given)
+    if not temperatures:
+        raise build(ArgumentError, "temperatures", "at least one number", "none")
+    queries, keys = both_names(found)
+    at = place(query, queries, "query")
+    asked = short(queries)[at]
+    scores = steps(found, at)
+    logits, names = scores.logits, list(short(keys))
+    if np.isneginf(logits).all():
+        raise build(ArgumentError, "query", "a query that may see a key", repr(query))
+    if scores.sink is not None:
+        logits, names = np.append(logits, scores.sink), [*names, "(sink)"]
+    stage = Stage()
+    x = _rows(stage, names, logits)
+    for n, heat in enumerate(temperatures):
+        weights = softened(logits, heat)
+        _weigh(stage, x, weights, heat, (n, len(temperatures)))
+        hold = LONG if n in (0, len(temperatures) - 1) or heat == 1 else 1.2
+        stage.scene(_said(heat, weights, names), hold)
+    return told(stage, title or f"What ‘{asked}’ looks at, from hot to cold", path)
+
+
+def softened(logits: np.ndarray, heat: float) -> np.ndarray:
+    """Return softmax(z/τ), its limits at 0 and infinity included.
+
+    >>> softened(np.array([1.0, 3.0, -np.inf]), math.inf), softened(np.array([1.0, 3.0]), 0)
+    (array([0.5, 0.5, 0. ]), array([0., 1.]))
+    """
+    seen = np.isfinite(logits)
+    if heat == math.inf:
+        return seen / seen.sum()
+    if heat == 0:
+        best = logits == logits.max()
+        return best / best.sum()
+    powers = np.exp((logits - logits.max()) / heat)
+    return powers / powers.sum()
+
+
+def _rows(stage: Stage, names: Sequence[str], logits: np.ndarray) -> float:
+    x = MARGIN + max(widest(names, 12.0), widest(["key"], 11)) + 12
+    told = ["hidden" if value == -np.inf else number(value) for value in logits]
+    x += max(widest(told, 12.0), widest(["score"], 11)) + 12
+    top = MARGIN + 46
+    stage.put(
+        Text("head.key", MARGIN, top - 12, "key", 11, "quiet"),
+        Text("head.score", x - 12, top - 12, "score", 11, "quiet", "end"),
+    )
+    for j, (name, score) in enumerate(zip(names, told)):
+        y = top + j * ROW + ROW / 2
+        colour = "quiet" if score == "hidden" else "ink"
+        stage.put(
+            Text(f"name.{j}", MARGIN, y, name, 12, colour),
+            Text(f"score.{j}", x - 12, y, score, 12, colour, "end"),
+        )
+    return x
+
+
+def _weigh(stage: Stage, x: float, weights: np.ndarray, heat: float, step: tuple[int, int]) -> None:
+    top = MARGIN + 46
+    share = step[0] / max(1, step[1] - 1)
+    track = BAR * 0.5
+    stage.put(
+        Text("hot", x, MARGIN + 6, "hot", 11, "quiet"),
+        Grid("track", x + 28, MARGIN + 4, (track, 4), ((0.15,),), edge=""),
+        Grid("knob", x + 28 + share * (track - 12), MARGIN, (12, 12), ((0.75,),), edge=""),
+        Text("cold", x + 28 + track + 8, MARGIN + 6, "cold", 11, "quiet"),
+        Text("heat", x + BAR + 44, MARGIN + 6, _heat(heat), 14, "blue", "end"),
+    )
+    for j, weight in enumerate(map(float, weights)):
+        y = top + j * ROW
+        wide = max(1.0, BAR * weight)
+        shade = 0.3 + 0.5 * weight
+        stage.put(
+            Grid(f"bar.{j}", x, y + 4, (wide, ROW - 8), ((shade,),), edge=""),
+            Text(
+                f"weight.{j}", x + wide + 6, y + ROW / 2, number(weight), 12,
+                "ink" if weight >= 0.005 else "quiet",
+            ),
+        )  # fmt: skip
+
+
+def _heat(heat: float) -> str:
+    return "τ → ∞" if heat == math.inf else "τ → 0" if heat == 0 else f"τ = {heat:.4g}"
+
+
+def _said(heat: float, weights: np.ndarray, names: Sequence[str]) -> str:
+    best = names[int(weights.argmax())]
+    if heat == math.inf:
+        return f"{_heat(heat)}: scores no longer count, every key gets {number(weights.max())}."
+    if heat == 0:
+        count = int((weights > 0).sum())
+        takes = "takes all" if count == 1 else f"and {count - 1} equal to it share all"
+        return f"{_heat(heat)}: ‘{best}’ {takes}."
+    nats = float(-(weights[weights > 0] * np.log(weights[weights > 0])).sum())
+    own = ", the weights of the matrix itself" if heat == 1 else ""
+    top = number(float(weights.max()))
+    return f"{_heat(heat)}{own}: entropy {number(nats)} nats, ‘{best}’ gets {top}."

@@ -1,0 +1,185 @@
+"""Which matrix a figure draws, out of many, and which token it speaks of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
+from intently.matrix import LazyMatrix
+from intently.show.labels import bare, visible
+from intently.show.reading import check
+
+MENTIONED = 6
+
+
+class Entry(Protocol):
+    """One attention of a recording."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def verified(self) -> bool | None: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def matrix(self) -> LazyMatrix:
+        """Return its weights (b, h, t, s)."""
+        ...
+
+
+class Recording(Protocol):
+    """What `intently.watch` keeps: entries that say whose they are."""
+
+    @property
+    def calls(self) -> Sequence[Entry]: ...
+
+
+Source: TypeAlias = LazyMatrix | Mapping[str, LazyMatrix] | Recording
+"""A lazy matrix, matrices by name, or a recording."""
+
+Choice: TypeAlias = int | str | tuple[str, int] | None
+"""A head of a matrix; the name of a matrix of a source, or that and a head; None: their mean."""
+
+
+def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, LazyMatrix], str]:
+    """Return the matrices of a mapping or a recording by name, and what was left out.
+
+    What attended several times stands there as ``name[i]``, as in ``seen.summary()``; entries of a
+    recording that were found wrong are left out. Raises ArgumentError where there is none.
+    """
+    note = ""
+    if isinstance(source, LazyMatrix):
+        found = {"": source}
+    elif isinstance(source, Mapping):
+        found = {str(name): check(A, f"{argument}[{name!r}]") for name, A in source.items()}
+    else:
+        entries: Sequence[Entry] = _entries(source, argument)
+        kept = [entry for entry in entries if entry.verified is not False]
+        found = {name: entry.matrix() for name, entry in zip(_numbered(kept), kept)}
+        if len(kept) < len(entries):
+            note = f"left out, not verified: {len(entries) - len(kept)} of {len(entries)}"
+    if not found:
+        raise build(ArgumentError, argument, "at least one matrix", "none", note)
+    return {name: one_text(matrix) for name, matrix in found.items()}, note
+
+
+def one_text(matrix: LazyMatrix) -> LazyMatrix:
+    """Return the matrix (h, t, s) of the only item of a batch; others as they are."""
+    while matrix.ndim > 3 and matrix.shape[0] == 1:
+        matrix = matrix[0]
+    return matrix
+
+
+def _entries(source: object, argument: str) -> Sequence[Entry]:
+    if not hasattr(source, "calls"):
+        raise build(
+            KindError, argument, "a lazy matrix, matrices by name, or a recording",
+            type(source).__name__, fix="wrap weights: intently.matrix.Dense(tensor)",
+        )  # fmt: skip
+    return source.calls  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _numbered(entries: Sequence[Entry]) -> list[str]:
+    often = {entry.name for entry in entries if entry.index}
+    return [f"{e.name}[{e.index}]" if e.name in often else e.name for e in entries]
+
+
+def one_of(source: object, head: Choice = None, argument: str = "matrix") -> tuple[LazyMatrix, str]:
+    """Return the (t, s) matrix that ``head`` chooses, and its name for a title.
+
+    ``source`` is a matrix, or holds matrices by name; ``head`` a head, a name, or both. Without a
+    head the mean of all heads is taken, and the name says so. Leading axes of size 1 fall away.
+
+    Raises ArgumentError for a choice that leaves several, an unknown name or head, and a batch.
+    """
+    name = ""
+    if _holds_many(source):
+        name, source, head = _named(source, head)
+    elif isinstance(head, str | tuple):
+        raise build(
+            ArgumentError, "head", "a number, or None for the mean of all heads", repr(head),
+            "one matrix was handed in, and has no names",
+        )  # fmt: skip
+    lazy, averaged = _flat(check(source, argument), head, argument)
+    return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
+
+
+def _holds_many(source: object) -> bool:
+    return isinstance(source, Mapping) or hasattr(source, "calls")
+
+
+def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None]:
+    if isinstance(source, Mapping):
+        names = list(map(str, source))
+    else:
+        entries = _entries(source, "matrix")
+        names = _numbered(entries)
+    name, number = head if isinstance(head, tuple) else (head, None)
+    if not isinstance(name, str):
+        name, number = (names[0] if len(names) == 1 else None), name
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, MENTIONED, 0.3) if name else []
+        shown = ", ".join(map(repr, near or names[:MENTIONED]))
+        shown += ", …" if len(names) > MENTIONED and not near else ""
+        raise build(
+            ArgumentError, "head", f"a name, or a name and a head, of {shown or 'what attended'}",
+            repr(head), None if names else "the source holds no matrix",
+        )  # fmt: skip
+    if isinstance(source, Mapping):
+        return name, source[name], number
+    return name, _entries(source, "matrix")[names.index(name)].matrix(), number
+
+
+def _flat(matrix: LazyMatrix, head: int | None, argument: str) -> tuple[LazyMatrix, str]:
+    matrix = one_text(matrix)
+    if matrix.ndim > 3 or matrix.ndim < 2:
+        raise build(
+            ArgumentError,
+            argument,
+            "shape (t, s), (h, t, s) or (1, h, t, s)",
+            shape_of(matrix),
+            "one picture shows one sentence",
+            "pick a sentence: A[0]",
+        )
+    h = matrix.shape[0] if matrix.ndim == 3 else 1
+    if head is not None and not (isinstance(head, int) and 0 <= head < h):
+        raise build(ArgumentError, "head", f"a head from 0 to {h - 1}", repr(head))
+    if matrix.ndim == 2:
+        return matrix, ""
+    if head is not None:
+        return matrix[head], f"head {head}"
+    return matrix.mean_heads(), f"mean of {h} heads" if h > 1 else ""
+
+
+def place(token: int | str, labels: Iterable[str], argument: str = "token") -> int:
+    """Return the position of a token that is given by its position or, where once, by its text.
+
+    Marks that tokenizers put before a word count only where that is needed.
+
+    >>> place("it", ["▁because", "▁it", "▁was"]), place(-1, "abc")
+    (1, 2)
+
+    Raises ArgumentError for a text that is not there once, RangeError for a position outside.
+    """
+    known = list(labels)
+    if isinstance(token, int) and not isinstance(token, bool):
+        if not -len(known) <= token < len(known):
+            raise build(RangeError, argument, f"a position from 0 to {len(known) - 1}", token)
+        return token % len(known)
+    exact = [n for n, text in enumerate(known) if text == token]
+    found = exact or [n for n, text in enumerate(known) if bare(text) == token]
+    if len(found) == 1:
+        return found[0]
+    near = difflib.get_close_matches(str(token), known, MENTIONED, 0.4)
+    raise build(
+        ArgumentError,
+        argument,
+        "a position, or the text of a token that occurs once",
+        repr(token),
+        f"it stands at {', '.join(map(str, found[:12]))}" if found else "there is none",
+        f"the nearest are {', '.join(map(repr, near))}" if near and not found else None,
+    )

@@ -1,0 +1,201 @@
+"""Everything a page is told: a description in plain values, and blocks of numbers beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from intently.attention import Attention
+from intently.errors import ArgumentError, build
+from intently.show.page.items import Item, Layer
+from intently.show.page.measured import Measured, measured
+from intently.show.page.packing import Blocks, check_size
+from intently.show.page.stored import Precision, Stored, StoredWeights, bound, stored
+
+FORMAT = "intently-page-1"
+
+
+@dataclass(frozen=True)
+class Highlight:
+    """A head that a page points at, with what is said of it."""
+
+    item: int
+    layer: str
+    head: int
+    text: str
+
+
+class Packed(NamedTuple):
+    """What a page is made of: ``meta`` in plain values, ``blocks`` shuffled and deflated.
+
+    ``first`` are the numbers of the blocks that an overview needs.
+    """
+
+    meta: dict[str, Any]
+    blocks: list[bytes]
+    first: frozenset[int]
+
+
+def packed(
+    items: Sequence[Item],
+    precision: Precision = "half",
+    *,
+    title: str | None = None,
+    highlights: Iterable[Highlight] = (),
+    start: Mapping[str, Any] | None = None,
+) -> Packed:
+    """Store and measure every head of every item.
+
+    ``start`` is the state in which the page opens. Raises `ArgumentError` for an unknown precision
+    or highlight, `MemoryRefused` for what would be too large for a page.
+    """
+    if precision not in ("half", "full"):
+        raise build(ArgumentError, "precision", '"half" or "full"', repr(precision))
+    _check_size(items, precision)
+    marks = [_highlight(mark, items) for mark in highlights]
+    page = _Page(precision)
+    told = [page.item(item) for item in items]
+    meta = {
+        "format": FORMAT,
+        "title": title or items[0].name,
+        "precision": precision,
+        "source": "file",
+        "bound": {"weights": page.bound},
+        "blocks": page.blocks.kinds,
+        "items": told,
+        "statistics": page.statistics,
+        "state": dict(start or {}),
+        "highlights": marks,
+    }
+    return Packed(meta, page.blocks.packed, frozenset(page.first))
+
+
+class _Page:
+    """Items told one by one, their numbers gathered in blocks."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.precision: Precision = precision
+        self.dtype = "float16" if precision == "half" else "float32"
+        self.blocks = Blocks()
+        self.first: set[int] = set()
+        self.statistics: list[str] = []
+        self.bound = 0.0
+
+    def item(self, item: Item) -> dict[str, Any]:
+        return {
+            "name": item.name,
+            "note": item.note,
+            "sides": [side.described() for side in item.sides],
+            "entries": [self.entry(layer) for layer in item.layers],
+        }
+
+    def entry(self, layer: Layer) -> dict[str, Any]:
+        made = stored(layer.matrix, self.precision)
+        found = measured(made.matrix, layer.tokens)
+        self.bound = max(self.bound, bound(layer.matrix, made))
+        for name in found.statistics:
+            if name not in self.statistics:
+                self.statistics.append(name)
+        check_size(sum(map(len, self.blocks.packed)) * 4 // 3)
+        told = self.numbers(made) if isinstance(made, Stored) else self.weights(made)
+        return {**described(layer), **told, **self.measures(found)}
+
+    def numbers(self, made: Stored) -> dict[str, Any]:
+        """What the weights are computed from."""
+        add = self.blocks.add
+        energy, mask, bias = made.energy, made.mask, made.bias
+        score: dict[str, Any] = {"kind": "dot"}
+        if energy is not None:
+            score = {"kind": "additive", "energy": add(energy, "float32")}
+        return {
+            "score": score,
+            "scale": made.scale,
+            "softcap": made.softcap,
+            "sinks": made.sinks,
+            "d": made.q.shape[-1],
+            "group": len(made.q) // len(made.k),
+            "q": [add(head, self.dtype) for head in made.q],
+            "k": [add(head, self.dtype) for head in made.k],
+            "mask": None if mask is None else {
+                "block": add(mask if len(mask) > 1 else mask[0], "bits"), "heads": len(mask),
+            },
+            "bias": None if bias is None else {
+                "kind": bias.kind, "blocks": [add(head, "float32") for head in bias.values],
+            },
+        }  # fmt: skip
+
+    def weights(self, made: StoredWeights) -> dict[str, Any]:
+        """The weights themselves, head by head."""
+        heads = made.matrix.weights.reshape(-1, *made.matrix.shape[-2:])
+        blocks = [self.blocks.add(head, self.dtype) for head in heads]
+        return {
+            "score": {"kind": "weights", "blocks": blocks}, "scale": 1.0, "softcap": None,
+            "sinks": None, "d": 0, "group": 1, "q": [], "k": [], "mask": None, "bias": None,
+        }  # fmt: skip
+
+    def measures(self, found: Measured) -> dict[str, Any]:
+        add = self.blocks.add
+        overview = add(found.overview, "uint8")
+        self.first.add(overview)
+        return {
+            "lse": [] if found.lse is None else [add(head, "float64") for head in found.lse],
+            "entropy": [add(head, "float32") for head in found.entropy],
+            "received": [add(head, "float32") for head in found.received],
+            "overview": overview,
+            "overview_max": _plain(found.largest),
+            "statistics": {name: _plain(value) for name, value in found.statistics.items()},
+        }
+
+
+def described(layer: Layer) -> dict[str, Any]:
+    """Return what is told of an attention before any of its numbers."""
+    t, s = layer.matrix.shape[-2:]
+    return {
+        "name": layer.name,
+        "kind": "self" if layer.rows == layer.columns else "cross",
+        "layer": layer.depth,
+        "rows": layer.rows,
+        "columns": layer.columns,
+        "row_labels": None if layer.row_labels is None else list(layer.row_labels),
+        "t": t,
+        "s": s,
+        "heads": layer.heads,
+    }
+
+
+def _plain(numbers: Tensor) -> list[float | None]:
+    """Numbers as JSON has them: what is not finite is None."""
+    return [x if math.isfinite(x) else None for x in numbers.tolist()]
+
+
+def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
+    """A highlight by the number of its layer."""
+    names = [layer.name for layer in items[mark.item].layers] if mark.item < len(items) else []
+    if mark.layer not in names:
+        raise build(
+            ArgumentError, "highlights", f"a layer of item {mark.item}: {', '.join(names)}",
+            repr(mark.layer),
+        )  # fmt: skip
+    entry = names.index(mark.layer)
+    return {"item": mark.item, "entry": entry, "head": mark.head, "text": mark.text}
+
+
+def _check_size(items: Sequence[Item], precision: Precision) -> None:
+    """Refuse what could not be opened before an hour is spent on it."""
+    check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
+
+
+def _bytes(layer: Layer, precision: Precision) -> int:
+    """About how many bytes an attention takes in a page, as base64."""
+    *_, h, t, s = (1, *layer.matrix.shape)
+    wide = 2 if precision == "half" else 4
+    if isinstance(layer.matrix, Attention):
+        q, k = layer.matrix.q, layer.matrix.k
+        numbers = q[..., 0, 0].numel() * t * q.shape[-1] + k[..., 0, 0].numel() * s * k.shape[-1]
+    else:
+        numbers = h * t * s
+    return int(numbers * wide * 4 / 3) + 12 * h * (t + s)

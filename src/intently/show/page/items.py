@@ -1,0 +1,232 @@
+"""What a page shows: items, each a text, a pair of texts or a picture, with their layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+
+from intently.attention import Attention
+from intently.errors import ArgumentError, IntentlyError, KindError, build
+from intently.matrix import LazyMatrix
+from intently.matrix.lazy import Labels
+from intently.show.page.sides import Side, Sides, Text, counted
+
+NAMED = 12
+"""Tokens of a text that name it, where it has no other name."""
+
+
+STARTS, CONTINUES = ("▁", "Ġ"), "##"
+"""What tokens begin with that begin a word, and those of WordPiece that do not."""
+
+
+class Call(Protocol):
+    """What is asked of one attention of a recording."""
+
+    name: str
+    index: int
+    steps: int
+    verified: bool | None
+
+    def matrix(self) -> LazyMatrix:
+        """The weights (b, h, t, s), labelled where tokens are known."""
+        ...
+
+
+@runtime_checkable
+class Recorded(Protocol):
+    """What is asked of a recording."""
+
+    calls: list[Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention of an item: ``matrix`` (t, s), (h, t, s) or (1, h, t, s).
+
+    ``rows`` and ``columns`` are sides of the item; ``row_labels`` say what rows produce, ``tokens``
+    are the tokens of self-attention as numbers; both may be unknown.
+    """
+
+    name: str
+    matrix: LazyMatrix
+    rows: int
+    columns: int
+    row_labels: tuple[str, ...] | None = None
+    tokens: Sequence[int] | None = None
+
+    @property
+    def heads(self) -> int:
+        """How many heads it has."""
+        return self.matrix.shape[-3] if self.matrix.ndim > 2 else 1
+
+    @property
+    def depth(self) -> int:
+        """The first number in the name, which counts the layers of a stack; 0 without one."""
+        found = re.search(r"\d+", self.name)
+        return int(found[0]) if found else 0
+
+
+@dataclass(frozen=True)
+class Item:
+    """A text, a pair of texts or a picture, with every layer that attended; a note says more."""
+
+    name: str
+    sides: tuple[Side, ...]
+    layers: tuple[Layer, ...]
+    note: str | None = None
+
+
+Shown: TypeAlias = "Recorded | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]"
+
+
+def items_of(
+    source: Shown, name: str | None = None, sides: Sequence[Side] = (), note: str | None = None
+) -> list[Item]:
+    """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
+
+    ``sides`` are texts and pictures that stand for every axis of their length. Items stay as they
+    are. Raises `KindError` for anything else, `ArgumentError` where there is nothing to show.
+
+    >>> from intently.matrix import Dense
+    >>> words = ("the", "cat")
+    >>> A = Dense(torch.eye(2)).label(words, words)
+    >>> (item,) = items_of({"layer.0": A})
+    >>> item.name, item.sides, item.layers[0].columns
+    ('the cat', (Text(tokens=('the', 'cat'), produced=None),), 0)
+    """
+    if isinstance(source, LazyMatrix):
+        source = {"attention": source}
+    if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
+        return list(source)
+    heard: list[str] = []
+    if isinstance(source, Recorded):
+        found = list(_recorded(source, heard))
+    elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
+        found = [_Named(str(key), matrix) for key, matrix in source.items()]
+    else:
+        raise build(
+            KindError, "source", "a recording, a lazy matrix, or lazy matrices by name",
+            type(source).__name__, fix="wrap dense weights: it.Dense(weights)",
+        )  # fmt: skip
+    found = [one for one in found if 0 not in one.matrix.shape]
+    if not found:
+        raise build(
+            ArgumentError, "source", "at least one attention with queries and keys", "none",
+            "; ".join(heard) or None,
+        )  # fmt: skip
+    rows = max(_rows(one.name, one.matrix) for one in found)
+    notes = ". ".join(filter(None, [note, *heard])) or None
+    return [_item(found, row, rows, name, sides, notes) for row in range(rows)]
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+    matrix: LazyMatrix
+    produced: int | None = None
+
+
+def _recorded(source: Recorded, heard: list[str]) -> Iterator[_Named]:
+    """The matrices of a recording; of what is wrong or lost by now, a word is heard."""
+    calls: list[Call] = source.calls
+    often = {call.name for call in calls if call.index}
+    for call in calls:
+        name = f"{call.name}[{call.index}]" if call.name in often else call.name
+        if call.verified is False:
+            heard.append(f"{name} is left out: its weights do not give what the model put out")
+            continue
+        try:
+            matrix = call.matrix()
+        except IntentlyError as error:
+            heard.append(f"{name} is left out: {error}")
+            continue
+        t = matrix.shape[-2]
+        written = t - call.steps + 1 if call.steps > 1 else None
+        yield _Named(name, matrix, written if written and written > 0 else None)
+
+
+def _rows(name: str, matrix: LazyMatrix) -> int:
+    if matrix.ndim > 4:
+        raise build(
+            ArgumentError, name, "a matrix (t, s), (h, t, s) or (b, h, t, s)",
+            f"shape {matrix.shape}", fix="pick from its leading axes: A[0]",
+        )  # fmt: skip
+    return matrix.shape[0] if matrix.ndim == 4 else 1
+
+
+def _item(
+    found: Iterable[_Named], row: int, rows: int, name: str | None, given: Sequence[Side],
+    note: str | None,
+) -> Item:  # fmt: skip
+    sides = Sides(given)
+    layers = []
+    for one in found:
+        b = _rows(one.name, one.matrix)
+        if b <= row and b > 1:
+            continue
+        matrix = _row(one.matrix, row if b > 1 else 0)
+        t, s = matrix.shape[-2:]
+        labels = one.matrix.labels
+        at = sides.of(one.name, labels, t, s, _looks_back(matrix), one.produced)
+        apart = _apart(labels, sides.found[at[0]])
+        tokens = _numbers(labels[1]) if at[0] == at[1] else None
+        layers.append(Layer(one.name, matrix, *at, apart, tokens))
+    used = tuple(sides.found)
+    name = name or _name(used)
+    return Item(f"{name} ({row + 1} of {rows})" if rows > 1 else name, used, tuple(layers), note)
+
+
+def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
+    """One batch row of a matrix; heads that share keys go on sharing them."""
+    if matrix.ndim < 4 or (matrix.shape[0] == 1 and isinstance(matrix, Attention)):
+        return matrix
+    if isinstance(matrix, Attention):
+        return Attention(matrix.problem.part((slice(row, row + 1), slice(None))))
+    return matrix[row]
+
+
+def _looks_back(matrix: LazyMatrix) -> bool:
+    """Whether the first query does not see the last key, while the last query does."""
+    if not isinstance(matrix, Attention) or matrix.mask is None or matrix.shape[-2] == 1:
+        return False
+    g = matrix.problem.geometry
+    first, last = (
+        matrix.mask.allow(g, torch.tensor([i]), torch.tensor([g.s - 1])) for i in (0, g.t - 1)
+    )
+    return not bool(first.any()) and bool(last.any())
+
+
+def _apart(labels: Labels, side: Side) -> tuple[str, ...] | None:
+    """Labels of rows that are not the tokens of their side."""
+    same = isinstance(side, Text) and labels[0] == side.tokens
+    return None if labels[0] is None or same else labels[0]
+
+
+def _numbers(tokens: Sequence[str] | None) -> list[int] | None:
+    """Tokens as numbers, the same for the same text."""
+    known: dict[str, int] = {}
+    return None if tokens is None else [known.setdefault(x, len(known)) for x in tokens]
+
+
+def _name(sides: Sequence[Side]) -> str:
+    """The first words of the first text; how many there are, where they are only counted."""
+    for side in sides:
+        if isinstance(side, Text):
+            if side.tokens == counted(len(side)):
+                return f"{len(side):,} tokens"
+            return _spelled(side.tokens[:NAMED]) + (" …" if len(side) > NAMED else "")
+    return "picture"
+
+
+def _spelled(tokens: Sequence[str]) -> str:
+    """Tokens as a line of text, without the marks by which tokenizers tell where words begin."""
+    if any(token.startswith(STARTS) for token in tokens):
+        text = "".join(tokens)
+        for mark in STARTS:
+            text = text.replace(mark, " ")
+        return text.strip()
+    return " ".join(tokens).replace(f" {CONTINUES}", "")

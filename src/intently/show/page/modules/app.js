@@ -1,0 +1,312 @@
+/** The page: its controls, its views, and what every key and button does. */
+
+import { repaint } from "./colours.js";
+import { keyTable, listenToKeys } from "./keys.js";
+import { linesView } from "./lines.js";
+import { matrixView } from "./matrix.js";
+import { overviewView } from "./overview.js";
+import { bothSides } from "./readings.js";
+import { savePNG, saveSVG } from "./save.js";
+import { createStore } from "./state.js";
+import { textView } from "./text.js";
+import { announce, element, visible } from "./words.js";
+
+const VIEWS = [
+  ["overview", "Heads"],
+  ["head", "Matrix"],
+  ["text", "Text"],
+  ["lines", "Lines"],
+];
+const LOOKS = [
+  ["at", "looks at"],
+  ["from", "is seen by"],
+];
+/** @type {Record<string, string[]>} */
+const TOGGLES = { scale: ["linear", "log"], sink: ["show", "hide"] };
+const THEMES = ["auto", "light", "dark"];
+
+/**
+ * Bring a page to life inside its element.
+ *
+ * @param {HTMLElement} root the element `.intently` of body.html
+ * @param {import("./data.js").Page} page
+ * @param {import("./attention.js").HeadSource} source
+ * @param {import("./state.js").Address} address
+ * @param {EventTarget} keys what hears the keyboard
+ */
+export function mount(root, page, source, address, keys) {
+  const store = createStore(page, address);
+  const { meta } = page;
+  const find = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (root.querySelector(selector));
+  const pick = (/** @type {string} */ name) => /** @type {HTMLSelectElement} */ (find(`[data-pick="${name}"]`));
+  const section = (/** @type {string} */ view) => find(`section[data-view="${view}"]`);
+
+  find("[data-title]").textContent = visible(meta.title || "Attention", 120);
+  find("[data-bound]").textContent = boundOf(meta);
+  fill(pick("item"), meta.items.map(({ name }) => visible(name, 60)));
+  choices(find("[data-views]"), "view", VIEWS);
+  choices(find("[data-looks]"), "looks", LOOKS);
+  for (const [key, [off, on]] of Object.entries(TOGGLES)) {
+    find(`[data-toggle="${key}"]`).addEventListener("click", () => {
+      store.set({ [key]: store.get()[/** @type {"scale"} */ (key)] === on ? off : on });
+    });
+  }
+  find("[data-help]").append(
+    element("h2", {}, "Keys"),
+    keyTable(),
+    element("p", {}, "A row of weights belongs to a query and sums to 1 over the keys."),
+    element("p", {}, "The address of the page holds all that is seen: copy it to come back."),
+    element("form", { method: "dialog" }, element("button", {}, "Close")),
+  );
+
+  /**
+   * @param {HTMLElement} group
+   * @param {string} key
+   * @param {string[][]} options
+   */
+  function choices(group, key, options) {
+    for (const [value, text] of options) {
+      const button = element("button", { type: "button", "data-set": key, "data-value": value }, text);
+      button.addEventListener("click", () => choose(key, value));
+      group.append(button);
+    }
+  }
+
+  /**
+   * @param {string} key
+   * @param {string} value
+   */
+  function choose(key, value) {
+    if (key === "looks") turnTo(value);
+    else store.set({ [key]: value }, { push: key === "view" });
+  }
+
+  /**
+   * Turn from what a word looks at to who looks at it; the word stays where both are one text.
+   *
+   * @param {string} looks
+   */
+  function turnTo(looks) {
+    const { item, entry, row, column, looks: before } = store.get();
+    if (looks === before) return;
+    const { same, queries } = bothSides(page, item, entry);
+    const next = looks === "at" ? shifted(column, -queries.shift) : shifted(row, queries.shift);
+    const kept = looks === "at" ? { row: next } : { column: next };
+    store.set(same && next !== null && next >= 0 ? { looks, ...kept } : { looks });
+  }
+
+  /** @param {string} key @param {number} step */
+  function walk(key, step) {
+    const state = store.get();
+    const entries = meta.items[state.item].entries;
+    if (key === "entry") {
+      const entry = (state.entry + step + entries.length) % entries.length;
+      store.set({ entry, ...keptTokens(state.entry, entry) }, { push: true });
+      return;
+    }
+    const known = headChoices(entries[state.entry].heads);
+    const at = known.indexOf(state.heads);
+    store.set({ heads: known[(Math.max(at, step > 0 ? -1 : 0) + step + known.length) % known.length] }, { push: true });
+  }
+
+  /**
+   * Where another layer reads the same words, the chosen ones stay chosen.
+   *
+   * @param {number} before
+   * @param {number} after
+   */
+  function keptTokens(before, after) {
+    const { item, row, column } = store.get();
+    const [a, b] = [meta.items[item].entries[before], meta.items[item].entries[after]];
+    return {
+      row: a.rows === b.rows && a.t === b.t ? row : null,
+      column: a.columns === b.columns && a.s === b.s ? column : null,
+    };
+  }
+
+  /** @type {Record<string, () => void>} */
+  const doings = {
+    overview: () => choose("view", "overview"),
+    matrix: () => choose("view", "head"),
+    text: () => choose("view", "text"),
+    lines: () => !find('[data-value="lines"]').hidden && choose("view", "lines"),
+    "entry-": () => walk("entry", -1),
+    "entry+": () => walk("entry", 1),
+    "head-": () => walk("heads", -1),
+    "head+": () => walk("heads", 1),
+    flip: () => turnTo(store.get().looks === "at" ? "from" : "at"),
+    hold: () => root.querySelector("section:not([hidden]) [data-do=hold]")?.dispatchEvent(new MouseEvent("click")),
+    filter() {
+      choose("view", "overview");
+      /** @type {HTMLElement | null} */ (root.querySelector(".overview-filter"))?.focus();
+    },
+    save() {
+      openMenu(true);
+      find("[data-do=png]").focus();
+    },
+    png: () => void saved(savePNG),
+    svg: () => void saved(saveSVG),
+    theme() {
+      const { theme } = store.get();
+      store.set({ theme: THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] });
+    },
+    help: () => /** @type {HTMLDialogElement} */ (find("[data-help]")).showModal(),
+  };
+
+  /** @param {(section: Element) => Promise<void>} save */
+  async function saved(save) {
+    openMenu(false);
+    try {
+      await save(section(store.get().view));
+      announce(root, "saved");
+    } catch (error) {
+      announce(root, `not saved: ${error instanceof Error ? error.message : error}`);
+    }
+  }
+
+  /** @param {boolean} open */
+  function openMenu(open) {
+    find("[data-save]").hidden = !open;
+    find("[data-do=save]").setAttribute("aria-expanded", String(open));
+  }
+
+  root.addEventListener("click", (event) => {
+    const button = event.target instanceof Element ? event.target.closest("[data-do]") : null;
+    const doing = button?.getAttribute("data-do") ?? "";
+    if (doing === "save") openMenu(find("[data-save]").hasAttribute("hidden"));
+    else if (!(event.target instanceof Element && event.target.closest("[data-save]"))) openMenu(false);
+    if (doing !== "save" && doing !== "hold") doings[doing]?.();
+  });
+  find(".menu").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || find("[data-save]").hidden) return;
+    openMenu(false);
+    find("[data-do=save]").focus();
+    event.preventDefault();
+  });
+  pick("item").addEventListener("change", () => store.set({ item: Number(pick("item").value) }, { push: true }));
+  pick("entry").addEventListener("change", () => {
+    const entry = Number(pick("entry").value);
+    store.set({ entry, ...keptTokens(store.get().entry, entry) }, { push: true });
+  });
+  pick("heads").addEventListener("change", () => store.set({ heads: pick("heads").value }, { push: true }));
+  listenToKeys(root, keys, (doing) => doings[doing]?.());
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  function dress() {
+    const { theme } = store.get();
+    root.dataset.theme = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
+    const button = find("[data-do=theme]");
+    button.textContent = `◐ ${theme[0].toUpperCase()}${theme.slice(1)}`;
+    button.setAttribute("aria-label", `Colours: ${theme}`);
+    repaint(root);
+  }
+  dark.addEventListener("change", dress);
+
+  function showControls() {
+    const state = store.get();
+    const item = meta.items[state.item];
+    const pictured = item.sides.some(({ kind }) => kind === "picture");
+    const { view } = state;
+    if (pictured && view === "lines") {
+      store.set({ view: "text" });
+      return;
+    }
+    for (const name of VIEWS.map(([value]) => value)) section(name).hidden = name !== view;
+    find('[data-value="lines"]').hidden = pictured;
+    find('[data-value="text"]').textContent = pictured ? "Picture" : "Text";
+    const shows = {
+      item: meta.items.length > 1,
+      entry: view !== "overview",
+      heads: view !== "overview",
+      looks: view === "text" || view === "lines",
+      scale: view !== "overview",
+      sink: view !== "overview",
+    };
+    for (const [name, shown] of Object.entries(shows)) find(`[data-for="${name}"]`).hidden = !shown;
+    const entry = item.entries[state.entry];
+    fill(pick("entry"), item.entries.map(({ name }) => visible(name, 40)));
+    const heads = headChoices(entry.heads);
+    if (!heads.includes(state.heads)) heads.push(state.heads);
+    fill(
+      pick("heads"),
+      heads.map((name) => name.replaceAll(",", ", ")),
+      heads,
+    );
+    pick("item").value = String(state.item);
+    pick("entry").value = String(state.entry);
+    pick("heads").value = state.heads;
+    for (const button of root.querySelectorAll("[data-set]")) {
+      const { set, value } = /** @type {HTMLElement} */ (button).dataset;
+      button.setAttribute("aria-pressed", String(state[/** @type {"view"} */ (set)] === value));
+    }
+    for (const [key, [, on]] of Object.entries(TOGGLES)) {
+      const pressed = state[/** @type {"scale"} */ (key)] === on;
+      find(`[data-toggle="${key}"]`).setAttribute("aria-pressed", String(pressed));
+    }
+    const note = find("[data-note]");
+    note.textContent = item.note ?? "";
+    note.hidden = !item.note;
+  }
+
+  store.subscribe((_, changed) => {
+    if (["item", "entry", "heads", "view", "looks", "scale", "sink"].some((key) => changed.has(key))) showControls();
+    if (changed.has("theme")) dress();
+  });
+  dress();
+  showControls();
+  find("[data-wait]").remove();
+  overviewView(section("overview"), page, store, source);
+  matrixView(section("head"), page, store, source);
+  textView(section("text"), page, store, source);
+  linesView(section("lines"), page, store, source);
+}
+
+/**
+ * Each head alone, and the mean of all.
+ *
+ * @param {number} count
+ */
+function headChoices(count) {
+  return [...Array.from({ length: count }, (_, n) => String(n)), ...(count > 1 ? ["mean"] : [])];
+}
+
+/**
+ * @param {HTMLSelectElement} select
+ * @param {string[]} names
+ * @param {string[]} [values]
+ */
+function fill(select, names, values = names.map((_, n) => String(n))) {
+  const key = JSON.stringify([names, values]);
+  if (select.dataset.filled === key) return;
+  select.dataset.filled = key;
+  select.replaceChildren(...names.map((name, n) => element("option", { value: values[n] }, name)));
+}
+
+/**
+ * @param {number | null} token
+ * @param {number} by
+ */
+function shifted(token, by) {
+  return token === null ? null : token + by;
+}
+
+/**
+ * How far the numbers of the page are from those of the model, in words.
+ *
+ * @param {import("./data.js").Meta} meta
+ */
+function boundOf({ source, precision, bound }) {
+  if (source === "server") return "numbers as recorded, computed by the server; exact";
+  const kept = precision === "half" ? "half precision" : "full precision";
+  const apart = bound?.weights;
+  if (apart === null || apart === undefined) return `kept in ${kept}`;
+  if (apart === 0) return `kept in ${kept}: the sampled weights are the model's`;
+  const [digits, power] = apart.toExponential(1).split("e");
+  return `kept in ${kept}: sampled weights are within ${digits} · 10${raised(Number(power))} of the model's`;
+}
+
+/** @param {number} power */
+function raised(power) {
+  const signs = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+  return (power < 0 ? "⁻" : "") + [...String(Math.abs(power))].map((digit) => signs[Number(digit)]).join("");
+}

@@ -1,0 +1,89 @@
+/** Beside the matrix, in words: the weight under the crosshair, and the heaviest of its row and column. */
+
+import { element, format, named } from "./words.js";
+
+/** @typedef {import("./frame.js").Names} Names */
+/** @typedef {{i: number, j: number, weight: number, row: Float32Array, column: Float32Array, pinned: boolean}} Told */
+
+const HEAVIEST = 6;
+const HINT = "Point at the matrix, or walk over it with the arrow keys. A click or Enter pins a weight.";
+
+/**
+ * @param {HTMLElement} root
+ * @returns {{tell: (told: Told | null, names: Names) => void}}
+ */
+export function beside(root) {
+  const pair = element("p", { class: "beside-pair" });
+  const weight = element("p", { class: "beside-weight" });
+  const [at, by] = [list(), list()];
+  const hint = element("p", { class: "beside-hint" }, HINT);
+  const body = element("div", { class: "beside-body" }, pair, weight, at.section, by.section);
+  root.append(hint, body);
+  body.hidden = true;
+
+  return {
+    tell(told, names) {
+      hint.hidden = told !== null;
+      body.hidden = told === null;
+      if (!told) return;
+      const [query, key] = [named(names.rows[told.i]), named(names.columns[told.j])];
+      pair.replaceChildren(word(query), element("span", { class: "beside-arrow" }, " → "), word(key));
+      weight.replaceChildren(
+        element("strong", {}, format(told.weight)),
+        element("span", {}, ` weight · query ${told.i} → key ${told.j}${told.pinned ? " · pinned" : ""}`),
+      );
+      at.tell([word(query), " looks at"], told.row, names.columns);
+      by.tell([word(key), " is looked at by"], told.column, names.rows);
+    },
+  };
+}
+
+/** A word whose script does not disturb the line. @param {string} text */
+function word(text) {
+  return element("bdi", { class: "beside-word" }, text);
+}
+
+/** A heading, and the heaviest weights as bars. */
+function list() {
+  const heading = element("h3");
+  const rows = element("ol");
+  return {
+    section: element("section", {}, heading, rows),
+    /** @param {(Node | string)[]} title @param {Float32Array} weights @param {string[]} names */
+    tell(title, weights, names) {
+      heading.replaceChildren(...title);
+      const found = heaviest(weights, HEAVIEST);
+      const most = found.length ? weights[found[0]] : 1;
+      rows.replaceChildren(
+        ...found.map((n) => {
+          const bar = element("span", { class: "beside-bar" });
+          bar.style.inlineSize = `${(100 * weights[n]) / most}%`;
+          const place = element("span", { class: "beside-place" }, ` ${n}`);
+          const name = element("span", { class: "beside-name" }, word(named(names[n], 20)), place);
+          const number = element("span", { class: "beside-number" }, format(weights[n]));
+          return element("li", {}, name, element("span", { class: "beside-track" }, bar), number);
+        }),
+      );
+    },
+  };
+}
+
+/**
+ * Where the heaviest weights stand, heaviest first; those of weight 0 are none.
+ * @param {Float32Array} weights
+ * @param {number} count
+ * @returns {number[]}
+ */
+export function heaviest(weights, count) {
+  /** @type {number[]} */
+  const found = [];
+  for (let n = 0; n < weights.length; n++) {
+    const w = weights[n];
+    if (!(w > 0) || (found.length === count && w <= weights[found[count - 1]])) continue;
+    let at = found.length;
+    while (at > 0 && weights[found[at - 1]] < w) at--;
+    found.splice(at, 0, n);
+    if (found.length > count) found.pop();
+  }
+  return found;
+}

@@ -1,0 +1,294 @@
+/** A card shows one reading: the words or patches, shaded, and those that weigh most as a list. */
+
+import { shade } from "./colours.js";
+import { bothSides, headsName, readingWeights } from "./readings.js";
+import { picturePanel } from "./picture.js";
+import { scaleOf, shareOf, ticksOf } from "./scales.js";
+import { tokenPanel } from "./tokens.js";
+import { element, format, named, refill, visible } from "./words.js";
+
+/** @typedef {import("./readings.js").Place} Place */
+/** @typedef {import("./tokens.js").Panel} Panel */
+/**
+ * @typedef {{
+ *   point: (looks: "at" | "from", token: number | null) => void,
+ *   pick: (looks: "at" | "from", token: number) => void,
+ *   partner: (token: number) => void
+ * }} CardHears what is done to a word: pointed at, chosen, or chosen from the list
+ * @typedef {{log: boolean, hideSink: boolean, partner: number | null, pinned: boolean}} Look
+ * @typedef {{place: Place, both: import("./readings.js").Both, weights: Float32Array, name: string}} Shown
+ * @typedef {{
+ *   root: HTMLElement, buttons: HTMLElement, below: HTMLElement, aside: HTMLElement,
+ *   read: (place: Place, look: Look) => Promise<Shown | null>,
+ *   rest: (item: number, entry: number, heads: string, look: Look) => Promise<void>
+ * }} Card read: null where another reading was asked for meanwhile; rest: no word is chosen
+ */
+
+const TOPMOST = 8;
+/** In texts of more words, those of the list have their position, from 0, beside them. */
+const COUNTED_FROM = 48;
+
+/**
+ * @param {import("./data.js").Page} page
+ * @param {import("./attention.js").HeadSource} source
+ * @param {CardHears | null} hears null: the card is only looked at
+ * @returns {Card}
+ */
+export function readingCard(page, source, hears) {
+  const title = element("h2");
+  const under = element("p", { class: "under" });
+  const measured = element("p", { class: "measured", hidden: true });
+  const panels = element("div", { class: "panels" });
+  const listed = element("ol", { class: "top", "aria-label": "Largest weights" });
+  const numbers = element("p", { class: "numbers" });
+  const legend = element("div", { class: "legend", "aria-hidden": "true" });
+  const aside = element("aside", {}, listed, numbers, legend);
+  const buttons = element("div", { class: "buttons" });
+  const heading = element("div", { class: "heading" }, element("div", {}, title, under, measured), buttons);
+  const below = element("div", { class: "below" }, panels);
+  const root = element("article", { class: "card" }, heading, element("div", { class: "body" }, below, aside));
+
+  let key = "";
+  let asked = 0;
+  /** @type {import("./readings.js").Both} */
+  let both;
+  /** @type {Panel} */
+  let keysPanel;
+  /** @type {Panel} */
+  let queriesPanel;
+
+  /**
+   * @param {number} item
+   * @param {number} entry
+   * @param {string} heads
+   */
+  function set(item, entry, heads) {
+    const about = page.meta.items[item].entries[entry];
+    under.textContent = `${about.name} · ${headsName(page, item, entry, heads)}`;
+    if (page.meta.items.length > 1) under.textContent += ` · ${visible(page.meta.items[item].name, 60)}`;
+    const said = (page.meta.highlights ?? []).filter(
+      (h) => h.item === item && h.entry === entry && String(h.head) === heads,
+    );
+    measured.textContent = said.map(({ text }) => text).join(" · ");
+    measured.hidden = !said.length;
+    const next = `${item}.${about.rows}.${about.columns}.${about.t}.${about.s}.${about.row_labels}`;
+    both = bothSides(page, item, entry);
+    if (next === key) return;
+    key = next;
+    build(about.kind === "cross");
+  }
+
+  /** @param {boolean} cross */
+  function build(cross) {
+    const own = () => /** @type {"at" | "from"} */ (root.dataset.looks ?? "at");
+    const makePanel = (/** @type {"keys" | "queries"} */ which, /** @type {string} */ label) => {
+      const words = both[which];
+      const token = (/** @type {number} */ unit) => {
+        const looks = both.same ? own() : which === "keys" ? "from" : "at";
+        const shift = looks === "at" ? both.queries.shift : both.keys.shift;
+        const found = unit - shift;
+        const count = looks === "at" ? both.queries.count : both.keys.count;
+        return /** @type {const} */ ([looks, found >= 0 && found < count ? found : null]);
+      };
+      const make = words.side.kind === "picture" ? picturePanel : tokenPanel;
+      return make(words, label, {
+        point: (unit) => hears?.point(...(unit === null ? /** @type {const} */ ([own(), null]) : token(unit))),
+        pick(unit) {
+          const [looks, found] = token(unit);
+          if (found !== null) hears?.pick(looks, found);
+        },
+      });
+    };
+    keysPanel = makePanel("keys", cross ? "Source" : "Text");
+    queriesPanel = both.same ? keysPanel : makePanel("queries", "Target");
+    if (!hears) {
+      for (const { root: own } of [keysPanel, queriesPanel]) {
+        for (const part of [own, ...own.querySelectorAll("[data-keys], [tabindex], button")]) {
+          part.removeAttribute("data-keys");
+          part.setAttribute("tabindex", "-1");
+        }
+      }
+    }
+    panels.replaceChildren();
+    panels.classList.toggle("two", !both.same);
+    if (both.same) panels.append(keysPanel.root);
+    else {
+      for (const [panel, name] of /** @type {const} */ ([
+        [keysPanel, cross ? "Source (keys)" : "Keys"],
+        [queriesPanel, cross ? "Target (queries)" : "Queries"],
+      ])) {
+        panels.append(element("div", { class: "side" }, element("h3", {}, name), panel.root));
+      }
+    }
+  }
+
+  /** @type {Card["rest"]} */
+  async function rest(item, entry, heads, look) {
+    const turn = ++asked;
+    set(item, entry, heads);
+    const head = await source.open(item, entry, heads);
+    const received = await head.received();
+    if (turn !== asked) return;
+    const weights = new Float32Array(both.keys.units.length).fill(NaN);
+    weights.set(received.subarray(0, weights.length));
+    unmark();
+    if (!both.same) queriesPanel.paint(null, () => 0);
+    const scale = scaleOf(unsunk(weights, look.hideSink), look.log);
+    keysPanel.paint(weights, (w) => shareOf(scale, w));
+    const pictured = both.keys.side.kind === "picture" || both.queries.side.kind === "picture";
+    const each = pictured ? "patch" : "word";
+    title.textContent = `How much each ${each} is looked at`;
+    list(weights, both.keys, scale, { ...look, partner: null }, false);
+    numbers.textContent =
+      `summed over all queries. Point at a ${each} to see what it looks at; ` +
+      "a click holds it, and so do arrows and Enter.";
+  }
+
+  /** @type {Card["read"]} */
+  async function read(place, look) {
+    const turn = ++asked;
+    const { item, entry, heads, looks, token } = place;
+    set(item, entry, heads);
+    root.dataset.looks = looks;
+    const head = await source.open(item, entry, heads);
+    const weights = await readingWeights(head, both, looks, token);
+    if (turn !== asked) return null;
+    const [from, to] = looks === "at" ? [both.queries, both.keys] : [both.keys, both.queries];
+    const [fromPanel, toPanel] = looks === "at" ? [queriesPanel, keysPanel] : [keysPanel, queriesPanel];
+    const scale = scaleOf(unsunk(weights, look.hideSink && looks === "at"), look.log);
+    if (fromPanel !== toPanel) fromPanel.paint(null, () => 0);
+    toPanel.paint(weights, (w) => shareOf(scale, w));
+    unmark();
+    fromPanel.mark(look.pinned ? "pinned" : "anchor", [token + from.shift]);
+    if (look.partner !== null) toPanel.mark("partner", [look.partner + to.shift]);
+    const next = token + from.shift + 1;
+    if (looks === "at" && both.same && both.writes && from.units[next] === both.writes[token]) {
+      fromPanel.mark("writes", [next]);
+    }
+    const name = named(from.units[token + from.shift]);
+    const writing = looks === "at" && both.same && both.writes ? both.writes[token] : "";
+    const cross = page.meta.items[item].entries[entry].kind === "cross";
+    title.replaceChildren(
+      ...(looks === "at"
+        ? [quoted(name), cross && !both.writes ? " looked at" : " looks at"]
+        : ["who looks at ", quoted(name)]),
+      ...(writing ? [element("span", { class: "writing" }, " to write ", quoted(named(writing)))] : []),
+    );
+    list(weights, to, scale, look);
+    say(weights, looks, to.count);
+    return { place, both, weights, name };
+  }
+
+  /** @param {string} text */
+  function quoted(text) {
+    return element("bdi", {}, `‘${text}’`);
+  }
+
+  function unmark() {
+    for (const panel of new Set([keysPanel, queriesPanel])) {
+      for (const kind of ["anchor", "pinned", "writes", "partner"]) panel.mark(kind, []);
+    }
+  }
+
+  /**
+   * @param {Float32Array} weights
+   * @param {import("./readings.js").Words} to
+   * @param {import("./scales.js").Scale} scale
+   * @param {Look} look
+   * @param {boolean} chosen
+   */
+  function list(weights, to, scale, look, chosen = true) {
+    const order = largest(weights, TOPMOST).filter((n, at) => !at || weights[n] >= 0.0005);
+    const top = Math.max(...order.map((n) => weights[n]), 1e-12);
+    refill(
+      listed,
+      order.map((n) => {
+        const bar = element("i");
+        bar.style.width = `${(100 * weights[n]) / top}%`;
+        bar.style.backgroundColor = shade(root, 0.35 + 0.5 * shareOf(scale, weights[n]));
+        const counted = to.side.kind === "text" && to.units.length > COUNTED_FROM;
+        const place = counted ? [" ", element("small", {}, String(n - to.shift))] : [];
+        const row = [
+          element("b", { dir: "auto" }, named(to.units[n], 18), ...place),
+          element("span", { class: "track" }, bar),
+          element("span", { class: "weight" }, format(weights[n])),
+        ];
+        const made = hears && chosen
+          ? element("button", { type: "button" }, ...row)
+          : element("span", { class: "line" }, ...row);
+        made.addEventListener("click", () => hears?.partner(n - to.shift));
+        if (look.partner === n - to.shift) made.setAttribute("aria-pressed", "true");
+        return element("li", {}, made);
+      }),
+    );
+    const ends = ticksOf(scale);
+    const ground = element("span", { class: "ramp" });
+    const stops = Array.from({ length: 9 }, (_, n) => shade(root, n / 8));
+    ground.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    const sign = scale.beyond ? "≥ " : "";
+    legend.replaceChildren(
+      element("span", {}, format(ends[0].value)),
+      ground,
+      element("span", {}, sign + format(ends[ends.length - 1].value)),
+      element("span", { class: "unit" }, (chosen ? "weight" : "received") + (scale.log ? ", by decades" : "")),
+    );
+  }
+
+  /**
+   * @param {Float32Array} weights
+   * @param {"at" | "from"} looks
+   * @param {number} count
+   */
+  function say(weights, looks, count) {
+    let sum = 0;
+    let entropy = 0;
+    for (const w of weights) {
+      if (!(w > 0)) continue;
+      sum += w;
+      entropy -= w * Math.log(w);
+    }
+    numbers.textContent =
+      looks === "at"
+        ? `entropy ${entropy.toFixed(2)} nats of at most ${Math.log(count).toFixed(2)}`
+        : `in all ${format(sum)} of the weight of ${count} queries`;
+  }
+
+  return {
+    root,
+    buttons,
+    below,
+    aside,
+    read,
+    rest,
+  };
+}
+
+/**
+ * The weights that a scale is made for: what is not there, or hidden, counts nothing.
+ *
+ * @param {Float32Array} weights
+ * @param {boolean} hideSink
+ */
+export function unsunk(weights, hideSink) {
+  return weights.map((w, n) => (Number.isNaN(w) || (hideSink && n === 0) ? 0 : w));
+}
+
+/**
+ * The places of the largest weights, the largest first.
+ *
+ * @param {Float32Array} weights
+ * @param {number} count
+ */
+export function largest(weights, count) {
+  /** @type {number[]} */
+  const found = [];
+  for (let n = 0; n < weights.length; n++) {
+    if (!(weights[n] > 0)) continue;
+    if (found.length === count && weights[n] <= weights[found[count - 1]]) continue;
+    let at = found.length;
+    while (at > 0 && weights[found[at - 1]] < weights[n]) at--;
+    found.splice(at, 0, n);
+    if (found.length > count) found.pop();
+  }
+  return found;
+}

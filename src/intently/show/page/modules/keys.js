@@ -1,0 +1,79 @@
+/** The keyboard: what every key does, in one table that the help shows, too. */
+
+import { element } from "./words.js";
+
+/** @typedef {{keys: string[], says: string, do?: string}} Binding */
+
+/** @type {Binding[]} */
+const BINDINGS = [
+  { keys: ["o"], says: "all heads", do: "overview" },
+  { keys: ["m"], says: "the matrix", do: "matrix" },
+  { keys: ["t"], says: "the text", do: "text" },
+  { keys: ["l"], says: "lines", do: "lines" },
+  { keys: ["[", "]"], says: "head before, next head", do: "head" },
+  { keys: ["{", "}"], says: "layer before, next layer", do: "entry" },
+  { keys: ["←", "→", "↑", "↓"], says: "move among words, heads or weights" },
+  { keys: ["Enter"], says: "hold a word, open a head" },
+  { keys: ["+", "−"], says: "zoom" },
+  { keys: ["0"], says: "the whole matrix" },
+  { keys: ["f"], says: "what a word looks at, or who looks at it", do: "flip" },
+  { keys: ["h"], says: "hold this reading to compare", do: "hold" },
+  { keys: ["/"], says: "filter heads", do: "filter" },
+  { keys: ["s"], says: "save what is seen", do: "save" },
+  { keys: ["?"], says: "this help", do: "help" },
+];
+
+const HANDED = new Set([
+  ...["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown"],
+  ...["+", "=", "-", "0", "Enter", "Escape"],
+]);
+
+/**
+ * Listen to keys. Those that move inside a view are handed to it when something else has the focus;
+ * the others become doings: "head-" for the first key of a pair, "head+" for the second.
+ *
+ * @param {HTMLElement} root
+ * @param {EventTarget} target what hears the keys: the document of a page, the root of a widget
+ * @param {(doing: string) => void} act
+ */
+export function listenToKeys(root, target, act) {
+  target.addEventListener("keydown", (given) => {
+    const event = /** @type {KeyboardEvent} */ (given);
+    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || event.isComposing) return;
+    const at = event.composedPath()[0];
+    if (!(at instanceof Element) || at.closest("input, select, textarea, dialog")) return;
+    const binding = BINDINGS.find(({ keys, do: doing }) => doing && keys.includes(event.key));
+    if (binding) {
+      const pair = binding.keys.length === 2 ? ["-", "+"][binding.keys.indexOf(event.key)] : "";
+      act(`${binding.do}${pair}`);
+    } else if (!HANDED.has(event.key) || !handed(root, at, event)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+}
+
+/**
+ * @param {HTMLElement} root
+ * @param {Element} at where the key was heard
+ * @param {KeyboardEvent} event
+ */
+function handed(root, at, event) {
+  const view = root.querySelector("[data-view]:not([hidden]) [data-keys]");
+  if (!view || view.contains(at)) return false;
+  if (at.closest("button, a, summary, [tabindex]") && ["Enter", "Escape"].includes(event.key)) return false;
+  const { key, shiftKey } = event;
+  return !view.dispatchEvent(new KeyboardEvent("keydown", { key, shiftKey, cancelable: true }));
+}
+
+/**
+ * The table of keys, for the help.
+ *
+ * @returns {HTMLElement}
+ */
+export function keyTable() {
+  const rows = BINDINGS.map(({ keys, says }) => {
+    const signs = keys.map((key) => element("kbd", {}, key));
+    return element("div", {}, element("dt", {}, ...signs), element("dd", {}, says));
+  });
+  return element("dl", { class: "keys" }, ...rows);
+}

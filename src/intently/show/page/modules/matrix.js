@@ -1,0 +1,397 @@
+/** One head as a picture that is zoomed from the whole matrix to single weights. */
+
+import { beside } from "./beside.js";
+import { ramp } from "./colours.js";
+import { paintCrosshair, paintPlace } from "./crosshair.js";
+import { namesOf, saidOf } from "./data.js";
+import { paintSheet } from "./drawing.js";
+import { latest, overviewOf, windowCells } from "./exact.js";
+import { layout, widestOf } from "./frame.js";
+import { between, listen, revealing, same } from "./gestures.js";
+import { canvasPainter } from "./painter.js";
+import { headsName } from "./readings.js";
+import { offerPicture, titled } from "./save.js";
+import { scaleOf } from "./scales.js";
+import { announce, element, format, isolated, named, visible } from "./words.js";
+
+/** @typedef {import("./attention.js").Head} Head */
+/** @typedef {import("./attention.js").HeadSource} HeadSource */
+/** @typedef {import("./data.js").Page} Page */
+/** @typedef {import("./frame.js").Sheet} Sheet */
+/** @typedef {import("./frame.js").Span} Span */
+/** @typedef {import("./painter.js").Painter} Painter */
+/** @typedef {import("./scales.js").Scale} Scale */
+/** @typedef {import("./shading.js").Cells} Cells */
+/** @typedef {import("./state.js").Store} Store */
+/** @typedef {{i: number, j: number}} Place */
+
+/** From this width on, the words stand beside the matrix; how wide they are, with the gap. */
+const WIDE = 760;
+const WORDS = 300;
+
+/** Room under a wide sheet: a note, and the foot of the page. */
+const UNDER = 92;
+
+const GLIDE = 160;
+const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all, Enter pins.";
+const DENSEST = 2;
+
+/**
+ * Show the head that the state names, and let it be zoomed, moved, pointed at and pinned.
+ * @param {HTMLElement} root
+ * @param {Page} page
+ * @param {Store} store
+ * @param {HeadSource} heads
+ */
+export function matrixView(root, page, store, heads) {
+  const base = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "matrix-base", "aria-hidden": "true" }));
+  const over = /** @type {HTMLCanvasElement} */ (
+    element("canvas", { class: "matrix-canvas", tabindex: 0, role: "application" })
+  );
+  const stage = element("div", { class: "matrix-stage" }, base, over);
+  const words = element("aside", { class: "beside", "aria-label": "The weight under the crosshair" });
+  const note = element("p", { class: "matrix-note" });
+  const said = element("p", { class: "matrix-said" });
+  root.append(said, element("div", { class: "matrix" }, stage, words), note);
+  const panel = beside(words);
+
+  let shown = "";
+  /** @type {Head | null} */
+  let head = null;
+  /** @type {Sheet | null} */
+  let sheet = null;
+  /** @type {{rows: string[], columns: string[]}} */
+  let names = { rows: [], columns: [] };
+  let span = windowOf(store.get());
+  let goal = span;
+  /** @type {Cells | null} */
+  let whole = null;
+  /** @type {Cells | null} */
+  let exact = null;
+  /** @type {Scale} */
+  let scale = scaleOf(new Float32Array(0), false);
+  /** @type {{entropy: Float32Array | null, received: Float32Array | null}} */
+  let margins = { entropy: null, received: null };
+  /** @type {Place | null} */
+  let pointed = null;
+  let asked = new AbortController();
+  /** @type {Map<HTMLCanvasElement, Painter>} */
+  const painters = new Map();
+  let [baseDue, overDue, movedDue] = [false, false, false];
+
+  const titleOf = () => {
+    const { item, entry, heads: chosen } = store.get();
+    return `${visible(about().name, 80)} · ${headsName(page, item, entry, chosen)}`;
+  };
+  const about = () => {
+    const { item, entry } = store.get();
+    return page.meta.items[item].entries[entry];
+  };
+  /** @returns {Place | null} */
+  const pinned = () => {
+    const { row, column } = store.get();
+    return row === null ? null : { i: row, j: column ?? Math.min(row, about().s - 1) };
+  };
+  const place = () => pointed ?? pinned();
+  /** @returns {Span} */
+  const everything = () => ({ r0: 0, r1: about().t, c0: 0, c1: about().s });
+  const hidden = () => store.get().sink === "hide";
+
+  // --- what is shown --------------------------------------------------------------------------
+
+  /** Lay out the sheet in the room there is; nothing is done while the view is hidden. */
+  function arrange() {
+    const width = root.clientWidth;
+    if (!width) return;
+    const { t, s } = about();
+    const wide = width >= WIDE;
+    const top = stage.getBoundingClientRect().top + scrollY;
+    const room = Math.max(wide ? 420 : 380, innerHeight - top - (wide ? UNDER : 0));
+    const widest = { rows: widestOf(names.rows), columns: widestOf(names.columns) };
+    sheet = layout(width - (wide ? WORDS : 0), room, t, s, widest);
+    const sharp = devicePixelRatio || 1;
+    for (const canvas of [base, over]) {
+      canvas.width = Math.round(sheet.width * sharp);
+      canvas.height = Math.round(sheet.height * sharp);
+      const context = canvas.getContext("2d");
+      context?.scale(canvas.width / sheet.width, canvas.height / sheet.height);
+      if (context) painters.set(canvas, canvasPainter(context));
+    }
+    const size = { width: `${sheet.width}px`, height: `${sheet.height}px` };
+    for (const part of [stage, base, over]) Object.assign(part.style, size);
+    drawBase();
+    drawOver();
+  }
+
+  /** Open the head that the state names, unless it is open. */
+  async function load() {
+    const { item, entry, heads: chosen } = store.get();
+    const key = `${item}.${entry}.${chosen}`;
+    if (key === shown || !root.clientWidth) return;
+    shown = key;
+    asked.abort();
+    head = null;
+    exact = null;
+    whole = null;
+    margins = { entropy: null, received: null };
+    names = namesOf(page.meta, item, entry);
+    span = goal = windowOf(store.get());
+    const { name, t, s } = about();
+    const told = `Weights of ${name}, ${headsName(page, item, entry, chosen)}: ${t} queries by ${s} keys.`;
+    over.setAttribute("aria-label", `${told} ${KEYS}`);
+    note.textContent = "";
+    said.textContent = visible(saidOf(page.meta, item, entry, chosen), 300);
+    said.hidden = !saidOf(page.meta, item, entry, chosen);
+    try {
+      arrange();
+      overviewOf(page, item, entry, chosen).then(preview, () => {});
+      const opened = await heads.open(item, entry, chosen);
+      if (shown !== key) return;
+      head = opened;
+      opened.settled?.then(() => (shown === key ? refresh() : undefined));
+      const known = !opened.local || opened.local.entropy;
+      const sides = known ? statistics(opened) : null;
+      await refresh();
+      say();
+      await (sides ?? statistics(opened));
+    } catch (error) {
+      if (shown === key) note.textContent = `This head cannot be shown: ${reason(error)}`;
+    }
+
+    /** What stands beside the matrix; what is not stored is computed when the matrix is drawn.
+     * @param {Head} opened */
+    async function statistics(opened) {
+      const [received, entropy] = await Promise.all([opened.received(), opened.entropy()]);
+      if (shown !== key) return;
+      margins = { entropy, received };
+      invalidate();
+    }
+
+    /** @param {Cells} cells */
+    function preview(cells) {
+      if (shown !== key || exact) return;
+      whole = cells;
+      scale = scaleOf(cells.values, store.get().scale === "log");
+      invalidate();
+    }
+  }
+
+  /** Compute the window anew; what was being computed for another is given up. */
+  async function refresh() {
+    if (!head || !sheet) return;
+    movedDue = false;
+    asked.abort();
+    const mine = (asked = new AbortController());
+    const sharp = Math.min(DENSEST, devicePixelRatio || 1);
+    const pixels = { high: sheet.h * sharp, wide: sheet.w * sharp };
+    try {
+      const cells = await windowCells(head, goal, pixels, hidden(), mine.signal);
+      if (mine.signal.aborted) return;
+      exact = cells;
+      if (cells.r1 - cells.r0 === head.t && cells.c1 === head.s && cells.c0 <= 1) whole = cells;
+      scale = scaleOf(cells.values, store.get().scale === "log");
+      note.textContent = head.exactness?.() ?? "";
+      invalidate();
+    } catch (error) {
+      if (!mine.signal.aborted) note.textContent = `This window cannot be shown: ${reason(error)}`;
+    }
+  }
+
+  // --- drawing --------------------------------------------------------------------------------
+
+  /** Draw in the next frame; then, if the window moved, compute what it shows. */
+  function invalidate(moved = false) {
+    movedDue ||= moved;
+    if (baseDue) return;
+    baseDue = true;
+    requestAnimationFrame(() => {
+      drawBase();
+      drawOver();
+      if (movedDue) refresh();
+    });
+  }
+
+  /** @param {HTMLCanvasElement} canvas @param {(painter: Painter) => void} paint */
+  function onto(canvas, paint) {
+    const context = canvas.getContext("2d");
+    if (!context || !sheet) return;
+    context.clearRect(0, 0, sheet.width, sheet.height);
+    paint(painters.get(canvas) ?? canvasPainter(context));
+  }
+
+  function drawBase() {
+    baseDue = false;
+    over.classList.toggle("matrix-held", !same(span, everything()));
+    onto(base, paint);
+  }
+
+  function drawOver() {
+    overDue = false;
+    onto(over, paintOver);
+  }
+
+  /** @param {Painter} painter */
+  function paint(painter) {
+    if (!sheet) return;
+    paintSheet(painter, root, { sheet, span, scale, names, whole, exact, ...margins, hidden: hidden() });
+  }
+
+  /** @param {Painter} painter */
+  function paintOver(painter) {
+    if (!sheet) return;
+    const colours = ramp(root);
+    const [read, held] = [place(), pinned()];
+    if (held && pointed) paintCrosshair(painter, sheet, span, held, colours, false);
+    if (!read) return;
+    paintCrosshair(painter, sheet, span, read, colours, true);
+    paintPlace(painter, sheet, span, read, names, colours);
+  }
+
+  // --- reading a weight -----------------------------------------------------------------------
+
+  /** Tell the weight under the crosshair. */
+  const say = latest(tellPlace);
+
+  async function tellPlace() {
+    const at = place();
+    if (!at || !head) {
+      panel.tell(null, names);
+      announce(root, titleOf());
+      return;
+    }
+    const { i, j } = at;
+    const key = shown;
+    try {
+      const [row, column] = await Promise.all([head.row(i), head.column(j)]);
+      if (key !== shown) return;
+      const held = pinned();
+      panel.tell({ i, j, weight: row[j], row, column, pinned: held?.i === i && held.j === j }, names);
+      const [query, answer] = [isolated(named(names.rows[i])), isolated(named(names.columns[j]))];
+      announce(root, `query ‘${query}’ → key ‘${answer}’: ${format(row[j])}`);
+    } catch (error) {
+      note.textContent = `This weight cannot be shown: ${reason(error)}`;
+    }
+  }
+
+  /** @param {Place | null} next */
+  function point(next) {
+    if (next?.i === pointed?.i && next?.j === pointed?.j) return;
+    pointed = next && { i: next.i, j: next.j };
+    say();
+    if (overDue) return;
+    overDue = true;
+    requestAnimationFrame(drawOver);
+  }
+
+  // --- moving ---------------------------------------------------------------------------------
+
+  /** @param {Span} next */
+  function jump(next) {
+    span = goal = next;
+    store.set(next);
+    invalidate(true);
+  }
+
+  let glides = 0;
+  /** @param {Span} next */
+  function glide(next) {
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return jump(next);
+    const [from, mine, since] = [span, ++glides, performance.now()];
+    goal = next;
+    store.set(next);
+    refresh();
+    requestAnimationFrame(function step(now) {
+      if (mine !== glides || goal !== next) return;
+      const share = Math.min(1, Math.max(0, (now - since) / GLIDE));
+      span = between(from, next, 1 - (1 - share) ** 3);
+      drawBase();
+      drawOver();
+      if (share < 1) requestAnimationFrame(step);
+    });
+  }
+
+  listen(over, {
+    sheet: () => sheet,
+    span: () => span,
+    size: () => ({ t: about().t, s: about().s }),
+    jump,
+    glide,
+    point,
+    pin({ i, j }) {
+      const held = pinned();
+      if (held?.i === i && held.j === j) store.set({ row: null, column: null }, { push: true });
+      else store.set({ row: i, column: j }, { push: true });
+    },
+    unpin() {
+      pointed = null;
+      store.set({ row: null, column: null }, { push: true });
+      drawOver();
+      say();
+    },
+    cursor: () => place() ?? { i: Math.floor((span.r0 + span.r1) / 2), j: Math.floor((span.c0 + span.c1) / 2) },
+    move(i, j) {
+      const { t, s } = about();
+      const next = { i: Math.max(0, Math.min(t - 1, i)), j: Math.max(0, Math.min(s - 1, j)) };
+      const seen = revealing(goal, next.i, next.j, { t, s });
+      if (!same(seen, goal)) jump(seen);
+      point(next);
+    },
+  });
+
+  // --- what happens elsewhere -----------------------------------------------------------------
+
+  let missed = false;
+  store.subscribe((state, changed) => {
+    if (!root.clientWidth) {
+      missed = true;
+      return;
+    }
+    if (["item", "entry", "heads"].some((key) => changed.has(key))) {
+      if (changed.has("item") || changed.has("entry")) pointed = null;
+      load();
+      return;
+    }
+    const next = windowOf(state);
+    if (!same(next, goal)) glide(next);
+    if (changed.has("sink")) refresh();
+    if (changed.has("scale") && exact) scale = scaleOf(exact.values, state.scale === "log");
+    invalidate();
+    if (changed.has("row") || changed.has("column")) say();
+  });
+  root.closest(".intently")?.addEventListener("colours", () => invalidate());
+  /** The view has another size, or is seen again. */
+  function resized() {
+    if (!root.clientWidth) return;
+    const [before, open] = [sheet, shown];
+    load();
+    if (open !== shown) return;
+    if (missed) span = goal = windowOf(store.get());
+    arrange();
+    if (missed || before?.w !== sheet?.w || before?.h !== sheet?.h) refresh();
+    if (missed) say();
+    missed = false;
+  }
+  new ResizeObserver(resized).observe(root);
+  addEventListener("resize", resized);
+
+  offerPicture(root, () => {
+    const { item } = store.get();
+    const { width, height } = sheet ?? { width: 1, height: 1 };
+    /** @param {Painter} painter */
+    const both = (painter) => {
+      paint(painter);
+      paintOver(painter);
+    };
+    return titled(page.meta, item, titleOf(), { width, height, paint: both }, ramp(root));
+  });
+}
+
+/** @param {import("./state.js").State} state @returns {Span} */
+function windowOf({ r0, r1, c0, c1 }) {
+  return { r0, r1, c0, c1 };
+}
+
+/** @param {unknown} error */
+function reason(error) {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,357 @@
+/** All heads at a glance: layers down, heads across, or in the order of a statistic. */
+
+import { filtered, sorted, valueOf } from "./choosing.js";
+import { ramp } from "./colours.js";
+import { saidOf } from "./data.js";
+import { offerPicture, titled } from "./save.js";
+import { announce, element, format, visible } from "./words.js";
+
+/** @typedef {import("./attention.js").HeadSource} HeadSource */
+/** @typedef {import("./choosing.js").Place} Place */
+/** @typedef {import("./data.js").Entry} Entry */
+/** @typedef {import("./data.js").Page} Page */
+/** @typedef {import("./painter.js").Pixels} Pixels */
+/** @typedef {import("./state.js").Store} Store */
+/** @typedef {{place: Place, button: HTMLButtonElement, canvas: HTMLCanvasElement}} Tile */
+
+const TILE = { least: 56, most: 132, gap: 8, name: 132 };
+const NARROW = 640;
+const MARKS = 5;
+
+/**
+ * Show the pictures of all heads of the item; a click opens one.
+ * @param {HTMLElement} root
+ * @param {Page} page
+ * @param {Store} store
+ * @param {HeadSource} _heads
+ */
+export function overviewView(root, page, store, _heads) {
+  const { form, sort, turn, filter, count } = controls(page);
+  const grid = element("div", { class: "overview-grid" });
+  const quoted = element("ul", { class: "overview-said" });
+  root.append(form, quoted, grid);
+  /** @type {Tile[]} */
+  let tiles = [];
+  let built = "";
+  const near = new IntersectionObserver(
+    (seen) => {
+      for (const { isIntersecting, target } of seen) {
+        if (!isIntersecting) continue;
+        near.unobserve(target);
+        const tile = tiles.find(({ button }) => button === target);
+        if (tile) fill(tile);
+      }
+    },
+    { rootMargin: "300px" },
+  );
+  const entries = () => page.meta.items[store.get().item].entries;
+
+  /** @param {Tile} tile */
+  async function fill({ place, canvas }) {
+    const pixels = await thumbnail(page, entries()[place.entry], place.head, ramp(root).rgb);
+    canvas.width = pixels.width;
+    canvas.height = pixels.height;
+    const data = new ImageData(pixels.data, pixels.width, pixels.height);
+    canvas.getContext("2d")?.putImageData(data, 0, 0);
+  }
+
+  /** Lay out the heads that pass, in their order. */
+  function build() {
+    if (!root.clientWidth) return;
+    const { item, sort: by, filter: words } = store.get();
+    built = [item, by, words].join("\n");
+    const { places, unknown } = filtered(entries(), words, page.meta.statistics);
+    near.disconnect();
+    tiles = [];
+    grid.style.setProperty("--tile", `${tileSize(root.clientWidth, entries())}px`);
+    grid.replaceChildren(...(by ? ranked(sorted(entries(), places, by)) : layered(places)));
+    const every = entries().reduce((sum, { heads }) => sum + heads, 0);
+    const said = places.length === every ? `${every} heads` : `${places.length} of ${every} heads`;
+    count.textContent = unknown.length ? `‘${visible(unknown[0], 30)}’ is no statistic or layer` : said;
+    count.classList.toggle("overview-unknown", unknown.length > 0);
+    sort.value = by.replace(/^-/, "");
+    turn.hidden = !by;
+    turn.textContent = by.startsWith("-") ? "least first ↑" : "most first ↓";
+    if (filter.value !== words) filter.value = words;
+    quoted.replaceChildren(...highlights());
+    quoted.hidden = !quoted.children.length;
+    mark();
+    for (const { button } of tiles) near.observe(button);
+  }
+
+  /** What is said of heads of this item; each opens its head. */
+  function highlights() {
+    const { item } = store.get();
+    const own = (page.meta.highlights ?? []).filter((mark) => mark.item === item);
+    return own.map(({ entry, head, text }) => {
+      const name = `${visible(entries()[entry].name, 60)}, head ${head}`;
+      const button = element("button", { type: "button", class: "overview-open-said" }, name);
+      button.addEventListener("click", () => open({ entry, head }));
+      return element("li", {}, button, element("span", {}, visible(text, 300)));
+    });
+  }
+
+  /** @param {Place} place */
+  function open({ entry, head }) {
+    store.set({ entry, heads: String(head), view: "head" }, { push: true });
+  }
+
+  /** @param {Place[]} places */
+  function ranked(places) {
+    if (!places.length) return [element("p", { class: "overview-none" }, "No head passes this filter.")];
+    return [element("div", { class: "overview-tiles" }, ...places.map((place) => tileOf(place, true)))];
+  }
+
+  /** @param {Place[]} places */
+  function layered(places) {
+    const found = entries().flatMap((about, entry) => {
+      const own = places.filter((place) => place.entry === entry);
+      if (!own.length) return [];
+      const name = element("h3", { class: "overview-name" }, element("bdi", {}, ...broken(visible(about.name, 60))));
+      const tilesOf = own.map((place) => tileOf(place, false));
+      const row = element("div", { class: "overview-tiles" }, ...tilesOf);
+      return [element("section", { class: "overview-layer", "aria-label": about.name }, name, row)];
+    });
+    return found.length ? found : ranked([]);
+  }
+
+  /** @param {Place} place @param {boolean} alone whether its layer is not beside it */
+  function tileOf(place, alone) {
+    const about = entries()[place.entry];
+    const by = store.get().sort.replace(/^-/, "");
+    const value = by ? valueOf(entries(), place, by) : null;
+    const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", { "aria-hidden": "true" }));
+    const { t, s } = about;
+    canvas.style.aspectRatio = `${Math.max(0.35, Math.min(2.8, s / t))}`;
+    const note = noteOf(place);
+    const label = element("span", { class: "overview-label" }, alone ? `${layerName(about)} · ${place.head}` : String(place.head));
+    const button = /** @type {HTMLButtonElement} */ (
+      element("button", { type: "button", class: "overview-tile", tabindex: -1, title: told(place), "aria-label": told(place) })
+    );
+    const frame = element("span", { class: "overview-frame" }, canvas);
+    if (note) frame.append(element("span", { class: "overview-mark" }));
+    button.append(frame, label);
+    if (by) button.append(element("span", { class: "overview-value" }, value === null ? "–" : format(value)));
+    button.addEventListener("click", () => open(place));
+    button.addEventListener("focus", () => announce(root, told(place)));
+    tiles.push({ place, button, canvas });
+    return button;
+  }
+
+  /** @param {Place} place */
+  function noteOf({ entry, head }) {
+    const text = saidOf(page.meta, store.get().item, entry, String(head));
+    return text && visible(text, 300);
+  }
+
+  /** A head in words, with its statistics. @param {Place} place */
+  function told(place) {
+    const about = entries()[place.entry];
+    const known = page.meta.statistics.flatMap((name) => {
+      const value = valueOf(entries(), place, name);
+      return value === null ? [] : [`${name} ${format(value)}`];
+    });
+    const words = [`${visible(about.name, 80)}, head ${place.head}`, noteOf(place), known.join(", ")];
+    return words.filter(Boolean).join(". ");
+  }
+
+  /** Mark the head that is open; it, or the first, is where Tab arrives. */
+  function mark() {
+    const { entry, heads } = store.get();
+    const current = tiles.find(({ place }) => place.entry === entry && String(place.head) === heads);
+    for (const tile of tiles) {
+      tile.button.classList.toggle("overview-open", tile === current);
+      tile.button.tabIndex = tile === (current ?? tiles[0]) ? 0 : -1;
+    }
+  }
+
+  grid.addEventListener("keydown", (event) => {
+    const from = tiles.findIndex(({ button }) => button === document.activeElement || button.matches(":focus"));
+    const to = from < 0 || event.ctrlKey || event.metaKey || event.altKey ? -1 : neighbour(tiles, from, event.key);
+    if (to < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    tiles[from].button.tabIndex = -1;
+    tiles[to].button.tabIndex = 0;
+    tiles[to].button.focus();
+  });
+  sort.addEventListener("change", () => store.set({ sort: sort.value }, { push: true }));
+  turn.addEventListener("click", () => {
+    const { sort: by } = store.get();
+    store.set({ sort: by.startsWith("-") ? by.slice(1) : `-${by}` }, { push: true });
+  });
+  filter.addEventListener("input", () => store.set({ filter: filter.value }));
+  form.addEventListener("submit", (event) => event.preventDefault());
+
+  store.subscribe((_, changed) => {
+    if (!root.clientWidth) return;
+    if (["item", "sort", "filter"].some((key) => changed.has(key))) build();
+    else if (changed.has("entry") || changed.has("heads")) mark();
+  });
+  let width = 0;
+  new ResizeObserver(() => {
+    const { item, sort: by, filter: words } = store.get();
+    if (!root.clientWidth) return;
+    if (built !== [item, by, words].join("\n")) build();
+    else if (root.clientWidth !== width) {
+      grid.style.setProperty("--tile", `${tileSize(root.clientWidth, entries())}px`);
+    }
+    width = root.clientWidth;
+    mark();
+  }).observe(root);
+  const whole = root.closest(".intently");
+  whole?.addEventListener("colours", () => root.clientWidth && tiles.forEach(fill));
+  whole?.addEventListener("statistics", build);
+
+  offerPicture(root, async () => {
+    const { rgb, paper, ink, quiet, frame, accent } = ramp(root);
+    const all = grid.getBoundingClientRect();
+    const [left, top] = [TILE.gap + 4 - all.left, TILE.gap - all.top];
+    const placed = await Promise.all(
+      tiles.map(async ({ place, canvas }) => ({
+        pixels: await thumbnail(page, entries()[place.entry], place.head, rgb),
+        box: canvas.getBoundingClientRect(),
+        marked: noteOf(place) !== "",
+      })),
+    );
+    const texts = textsOf(grid);
+    const right = Math.max(...placed.map(({ box }) => box.right), ...texts.map((text) => text.right));
+    /** @param {import("./painter.js").Painter} painter */
+    function paint(painter) {
+      for (const { pixels, box, marked } of placed) {
+        const [x, y] = [box.left + left, box.top + top];
+        painter.image(pixels, x, y, box.width, box.height);
+        painter.rect(x, y, box.width, box.height, { stroke: frame, width: 0.7 });
+        if (marked) painter.rect(x + box.width - 5, y - 4, 9, 9, { fill: accent, stroke: paper, width: 2 });
+      }
+      for (const { x, y, text, size, strong } of texts) {
+        painter.text(x + left, y + top, text, { fill: strong ? ink : quiet, size });
+      }
+    }
+    const size = { width: right + left + TILE.gap, height: all.height + 2 * TILE.gap };
+    return titled(page.meta, store.get().item, "all heads", { ...size, paint }, { paper, ink, quiet });
+  });
+}
+
+/**
+ * The texts of an element and where they stand, to paint them again.
+ * @param {Element} root
+ */
+function textsOf(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  const found = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    range.selectNodeContents(node);
+    const { left, right, top, height } = range.getBoundingClientRect();
+    const parent = /** @type {Element} */ (node.parentElement);
+    const size = Number.parseFloat(getComputedStyle(parent).fontSize);
+    const strong = parent.classList.contains("overview-value");
+    found.push({ x: left, y: top + height / 2, right, text: node.textContent ?? "", size, strong });
+  }
+  return found;
+}
+
+/** @param {Page} page */
+function controls(page) {
+  const sort = /** @type {HTMLSelectElement} */ (
+    element(
+      "select",
+      { class: "overview-sort" },
+      element("option", { value: "" }, "layer and head"),
+      ...page.meta.statistics.map((name) => element("option", { value: name }, name.replaceAll("_", " "))),
+    )
+  );
+  const turn = element("button", { type: "button", class: "overview-turn", hidden: true });
+  const filter = /** @type {HTMLInputElement} */ (
+    element("input", {
+      class: "overview-filter", type: "search", autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/",
+      placeholder: page.meta.statistics.includes("induction") ? "induction > 0.3, layer 4" : "entropy < 1, layer 4",
+    })
+  );
+  const count = element("p", { class: "overview-count", role: "status" });
+  const form = element(
+    "form",
+    { class: "overview-controls", role: "search" },
+    element("label", {}, element("span", {}, "Sort by"), sort),
+    turn,
+    element("label", {}, element("span", {}, "Filter"), filter),
+    count,
+  );
+  return { form, sort, turn, filter, count };
+}
+
+/**
+ * The picture of one head, from the stored overview.
+ * @param {Page} page
+ * @param {Entry} about
+ * @param {number} head
+ * @param {Uint8ClampedArray} rgb
+ * @returns {Promise<Pixels>}
+ */
+async function thumbnail(page, about, head, rgb) {
+  const bytes = await page.block(about.overview);
+  const [, height, width] = page.meta.blocks[about.overview].shape;
+  const data = new Uint8ClampedArray(4 * height * width);
+  for (let n = 0; n < data.length; n += 4) {
+    const from = 3 * bytes[head * height * width + n / 4];
+    data[n] = rgb[from];
+    data[n + 1] = rgb[from + 1];
+    data[n + 2] = rgb[from + 2];
+    data[n + 3] = 255;
+  }
+  return { width, height, data };
+}
+
+/**
+ * As large as lets all heads of a layer stand side by side, within limits.
+ * @param {number} width
+ * @param {Entry[]} entries
+ */
+function tileSize(width, entries) {
+  const most = Math.max(1, ...entries.map(({ heads }) => heads));
+  const room = width - (width < NARROW ? 0 : TILE.name) + TILE.gap;
+  const fitting = Math.max(1, Math.floor(room / (TILE.least + TILE.gap)));
+  const across = Math.min(most, fitting);
+  return Math.min(TILE.most, Math.floor(room / across) - TILE.gap);
+}
+
+/**
+ * A name of a module that may break after its dots and underscores.
+ * @param {string} name
+ */
+function broken(name) {
+  return name.split(/(?<=[._])/u).flatMap((part) => [part, element("wbr")]);
+}
+
+/** The end of a name that tells layers apart. @param {Entry} about */
+function layerName({ name, layer }) {
+  const parts = name.split(".");
+  const at = parts.findLastIndex((part) => /^\d+/.test(part));
+  const kind = at > 0 && name.length <= 26 ? parts.slice(Math.max(0, at - 1)).join(".") : `layer ${layer}`;
+  return visible(parts.length <= 2 && name.length <= 22 ? name : kind, 26);
+}
+
+/**
+ * The tile that a key leads to, −1 where it leads nowhere.
+ * @param {Tile[]} tiles
+ * @param {number} from
+ * @param {string} key
+ */
+function neighbour(tiles, from, key) {
+  if (key === "ArrowRight") return Math.min(tiles.length - 1, from + 1);
+  if (key === "ArrowLeft") return Math.max(0, from - 1);
+  if (key === "Home") return 0;
+  if (key === "End") return tiles.length - 1;
+  if (key !== "ArrowDown" && key !== "ArrowUp") return -1;
+  const boxes = tiles.map(({ button }) => button.getBoundingClientRect());
+  const own = boxes[from];
+  const sign = key === "ArrowDown" ? 1 : -1;
+  const rows = boxes
+    .map((box, n) => ({ n, down: sign * (box.top - own.top), across: Math.abs(box.left - own.left) }))
+    .filter(({ down }) => down > MARKS);
+  const next = Math.min(...rows.map(({ down }) => down));
+  const row = rows.filter(({ down }) => down < next + MARKS).sort((a, b) => a.across - b.across);
+  return row[0]?.n ?? -1;
+}

@@ -1,0 +1,122 @@
+/**
+ * A reading: one token, and what it looks at (a row of weights) or who looks at it (a column).
+ *
+ * @typedef {import("./data.js").Page} Page
+ * @typedef {import("./data.js").Side} Side
+ * @typedef {import("./state.js").State} State
+ * @typedef {{item: number, entry: number, heads: string, looks: "at" | "from", token: number}} Place
+ * @typedef {{side: Side, units: string[], count: number, shift: number, produced: number}} Words
+ *   `units` are shown, row or column n of the matrix is unit n + shift
+ * @typedef {{queries: Words, keys: Words, same: boolean, writes: string[] | null}} Both
+ */
+
+import { namesOf } from "./data.js";
+
+/**
+ * The words of both sides of an attention; `same` where queries and keys are one text.
+ *
+ * @param {Page} page
+ * @param {number} item
+ * @param {number} entry
+ * @returns {Both}
+ */
+export function bothSides(page, item, entry) {
+  const { sides, entries } = page.meta.items[item];
+  const { rows, columns, t, s, row_labels: writes = null } = entries[entry];
+  const names = namesOf(page.meta, item, entry);
+  const keys = wordsOf(sides[columns], names.columns, s, 0);
+  if (rows === columns) {
+    return { queries: { ...keys, count: t, shift: Math.max(0, s - t) }, keys, same: true, writes };
+  }
+  const queries = wordsOf(sides[rows], names.rows, t, null);
+  if (writes && writes.length === t && sides[rows].kind === "text") {
+    const produced = queries.produced - 1; // the row before a word writes it
+    return { queries: { ...queries, units: writes, shift: 0, produced }, keys, same: false, writes: null };
+  }
+  return { queries, keys, same: false, writes };
+}
+
+/**
+ * @param {Side} side
+ * @param {string[]} names of rows or columns
+ * @param {number} count rows or columns of the matrix
+ * @param {number | null} shift null: the last of them is the last word
+ * @returns {Words}
+ */
+function wordsOf(side, names, count, shift) {
+  const known = side.kind === "text" ? side.tokens : names;
+  const units = [...known];
+  while (units.length < count) units.push(String(units.length));
+  const produced = side.kind === "text" ? (side.produced ?? Infinity) : Infinity;
+  return { side, units, count, shift: shift ?? Math.max(0, known.length - count), produced };
+}
+
+/**
+ * The reading that the page shows, null where no token is chosen.
+ *
+ * @param {State} state
+ * @returns {Place | null}
+ */
+export function readingOf(state) {
+  const { item, entry, heads } = state;
+  const looks = state.looks === "from" ? "from" : "at";
+  const token = looks === "at" ? state.row : state.column;
+  return token === null ? null : { item, entry, heads, looks, token };
+}
+
+/**
+ * A reading as it stands in the address.
+ *
+ * @param {Place} place
+ */
+export function written({ item, entry, heads, looks, token }) {
+  return [item, entry, heads, looks, token].join(".");
+}
+
+/**
+ * What `written` wrote, null where the page has no such reading.
+ *
+ * @param {Page} page
+ * @param {string | null} text
+ * @returns {Place | null}
+ */
+export function readBack(page, text) {
+  const found = /^(\d{1,6})\.(\d{1,6})\.([\w,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text ?? "");
+  if (!found) return null;
+  const [item, entry, token] = [found[1], found[2], found[5]].map(Number);
+  const about = page.meta.items[item]?.entries[entry];
+  const looks = found[4] === "from" ? "from" : "at";
+  if (!about || token >= (looks === "at" ? about.t : about.s)) return null;
+  return { item, entry, heads: found[3], looks, token };
+}
+
+/**
+ * A name for heads: "head 3", "heads 1, 3", "mean of 8 heads".
+ *
+ * @param {Page} page
+ * @param {number} item
+ * @param {number} entry
+ * @param {string} heads
+ */
+export function headsName(page, item, entry, heads) {
+  if (heads === "mean") return `mean of ${page.meta.items[item].entries[entry].heads} heads`;
+  if (heads === "all") return "mean of all layers";
+  return heads.includes(",") ? `mean of heads ${heads.split(",").join(", ")}` : `head ${heads}`;
+}
+
+/**
+ * The weights of a reading, over the units of the other side: shifted ones have none (NaN).
+ *
+ * @param {import("./attention.js").Head} head
+ * @param {Both} both
+ * @param {"at" | "from"} looks
+ * @param {number} token
+ * @returns {Promise<Float32Array>}
+ */
+export async function readingWeights(head, both, looks, token) {
+  const other = looks === "at" ? both.keys : both.queries;
+  const weights = looks === "at" ? await head.row(token) : await head.column(token);
+  const spread = new Float32Array(other.units.length).fill(NaN);
+  spread.set(weights.subarray(0, other.units.length - other.shift), other.shift);
+  return spread;
+}

@@ -1,0 +1,118 @@
+/** What is seen, as a file: a view offers its picture, and it is painted again at its best. */
+
+import { textWidth } from "./frame.js";
+import { canvasPainter, lowered, svgPainter } from "./painter.js";
+import { visible } from "./words.js";
+
+/** @typedef {import("./painter.js").Painter} Painter */
+/** @typedef {{width: number, height: number, name: string, paint: (painter: Painter) => void}} Picture */
+
+/** Room for a title and a line under it, and around a picture. */
+const TITLED = 50;
+const AROUND = 12;
+const BOLD = 1.2;
+
+/** Pixels of a saved picture for one CSS pixel, and the most that browsers can hold on a side. */
+const SHARP = 3;
+const LARGEST = 8192;
+
+/** @type {WeakMap<Element, () => Picture | Promise<Picture>>} */
+const offers = new WeakMap();
+
+/**
+ * Say how a view is painted when somebody saves it.
+ * @param {Element} root
+ * @param {() => Picture | Promise<Picture>} make
+ */
+export function offerPicture(root, make) {
+  offers.set(root, make);
+}
+
+/**
+ * A picture under its title, so that a file says what it shows.
+ * @param {import("./data.js").Meta} meta
+ * @param {number} item
+ * @param {string} detail what of the item is shown
+ * @param {{width: number, height: number, paint: (painter: Painter) => void}} below
+ * @param {{paper: string, ink: string, quiet: string}} colours
+ * @returns {Picture}
+ */
+export function titled(meta, item, detail, { width, height, paint }, { paper, ink, quiet }) {
+  const title = (meta.items.length > 1 && meta.items[item].name) || meta.title || "attention";
+  const size = { width: Math.ceil(width), height: Math.ceil(height + TITLED) };
+  return {
+    ...size,
+    name: `${title} ${detail}`,
+    paint(painter) {
+      painter.rect(0, 0, size.width, size.height, { fill: paper });
+      const room = width - 2 * AROUND;
+      painter.text(AROUND, 18, shortened(title, room / BOLD), { fill: ink, size: 13, weight: 600 });
+      painter.text(AROUND, 35, shortened(detail, room), { fill: quiet, size: 11.5 });
+      paint(lowered(painter, TITLED));
+    },
+  };
+}
+
+/** @param {string} text @param {number} room */
+function shortened(text, room) {
+  let letters = 120;
+  while (letters > 4 && textWidth(visible(text, letters)) > room) letters -= 2;
+  return visible(text, letters);
+}
+
+/** @param {Element} root @returns {Promise<Picture>} */
+async function pictureOf(root) {
+  const make = offers.get(root);
+  if (!make) throw new Error("this view has no picture to save");
+  return make();
+}
+
+/**
+ * Save what a view shows as a PNG, three pixels for each.
+ * @param {Element} root the element of the view
+ */
+export async function savePNG(root) {
+  const { width, height, name, paint } = await pictureOf(root);
+  const sharp = Math.min(SHARP, LARGEST / Math.max(width, height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.round(width * sharp);
+  canvas.height = Math.round(height * sharp);
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  context.scale(sharp, sharp);
+  paint(canvasPainter(context));
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!(blob instanceof Blob)) throw new Error("the browser could not write the picture");
+  hand(blob, `${fileName(name)}.png`);
+}
+
+/**
+ * Save what a view shows as an SVG: text stays text.
+ * @param {Element} root the element of the view
+ */
+export async function saveSVG(root) {
+  const { width, height, name, paint } = await pictureOf(root);
+  const painter = svgPainter(width, height);
+  paint(painter);
+  hand(new Blob([painter.end()], { type: "image/svg+xml" }), `${fileName(name)}.svg`);
+}
+
+/**
+ * A name that every file system takes.
+ * @param {string} name
+ */
+function fileName(name) {
+  const safe = name.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "");
+  return safe.slice(0, 80) || "attention";
+}
+
+/**
+ * @param {Blob} blob
+ * @param {string} name
+ */
+function hand(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}

@@ -1,0 +1,329 @@
+/**
+ * What the page shows, as one value: in the address, so that a link or a reload shows it again.
+ *
+ * The address is written by anybody; whatever is not possible in this page is left out.
+ */
+
+/** @typedef {import("./data.js").Page} Page */
+/** @typedef {import("./data.js").Entry} Entry */
+/**
+ * @typedef {{
+ *   item: number, entry: number, heads: string, view: string, sort: string, filter: string,
+ *   row: number | null, column: number | null, other: string | null, looks: string,
+ *   r0: number, r1: number, c0: number, c1: number,
+ *   scale: string, sink: string, theme: string
+ * }} State
+ */
+/**
+ * @typedef {{
+ *   get: () => State,
+ *   set: (partial: Partial<State>, how?: {push?: boolean}) => void,
+ *   subscribe: (hear: (state: State, changed: Set<string>) => void) => () => void
+ * }} Store
+ */
+/**
+ * Where the state is written down: the address of the page, or nowhere.
+ * @typedef {{read: () => string, write: (text: string, push: boolean) => void,
+ *   listen: (hear: () => void) => void}} Address
+ */
+
+/** @type {Record<string, string[]>} */
+const CHOICES = {
+  view: ["overview", "head", "text", "lines"],
+  looks: ["at", "from"],
+  scale: ["linear", "log"],
+  sink: ["show", "hide"],
+  theme: ["auto", "light", "dark"],
+};
+
+const ENOUGH = 200;
+
+/** Addresses are written at most this often, in ms: browsers stop listening to more. */
+const SELDOM = 250;
+
+/** @type {State} */
+const PLAIN = {
+  item: 0,
+  entry: 0,
+  heads: "0",
+  view: "overview",
+  sort: "",
+  filter: "",
+  row: null,
+  column: null,
+  other: null,
+  looks: "at",
+  r0: 0,
+  r1: Infinity,
+  c0: 0,
+  c1: Infinity,
+  scale: "linear",
+  sink: "show",
+  theme: "auto",
+};
+
+/**
+ * The state of a page, its listeners, and the address it is written to.
+ * @param {Page} page
+ * @param {Address} address
+ * @returns {Store}
+ */
+export function createStore(page, address = browserAddress()) {
+  const start = settled(page, { ...PLAIN, ...understood(page.meta.state ?? {}) });
+  let state = addressed();
+  /** @type {Set<(state: State, changed: Set<string>) => void>} */
+  const hearers = new Set();
+
+  /** @param {State} next @param {boolean | null} push null: the address says it already */
+  function become(next, push) {
+    const changed = new Set(keysOf(state).filter((key) => next[key] !== state[key]));
+    if (!changed.size) return;
+    state = next;
+    if (push !== null) address.write(writeHash(page, state, start), push);
+    for (const hear of [...hearers]) hear(state, changed);
+  }
+
+  /** What the address says, over what the page starts with. */
+  function addressed() {
+    const said = understood(readHash(address.read()));
+    const next = { ...start, ...said };
+    return settled(page, { ...next, ...carried(page, start, next, said) });
+  }
+  address.listen(() => become(addressed(), null));
+  return {
+    get: () => state,
+    set(partial, { push = false } = {}) {
+      const said = understood(partial);
+      const next = { ...state, ...said };
+      become(settled(page, { ...next, ...carried(page, state, next, said) }), push);
+    },
+    subscribe(hear) {
+      hearers.add(hear);
+      return () => hearers.delete(hear);
+    },
+  };
+}
+
+/** @param {State} state @returns {(keyof State)[]} */
+function keysOf(state) {
+  return /** @type {(keyof State)[]} */ (Object.keys(state));
+}
+
+/**
+ * Keep the window and the tokens where the next matrix stands on the same two texts.
+ * @param {Page} page
+ * @param {State} before
+ * @param {State} next
+ * @param {Partial<State>} said
+ * @returns {Partial<State>}
+ */
+function carried(page, before, next, said) {
+  const from = page.meta.items[before.item]?.entries[before.entry];
+  const to = page.meta.items[next.item]?.entries[next.entry];
+  const same =
+    before.item === next.item &&
+    from &&
+    to &&
+    [from.t, from.s, from.rows, from.columns].join() === [to.t, to.s, to.rows, to.columns].join();
+  if (same) return {};
+  return { row: null, column: null, r0: 0, r1: Infinity, c0: 0, c1: Infinity, ...said };
+}
+
+/**
+ * The parts of a state that are of the right kind; whoever wrote the rest is not believed.
+ * @param {Record<string, unknown>} given
+ * @returns {Partial<State>}
+ */
+function understood(given) {
+  /** @type {Record<string, unknown>} */
+  const found = {};
+  for (const [key, value] of Object.entries(given)) {
+    if (value === undefined) continue;
+    if (Object.hasOwn(CHOICES, key)) {
+      if (CHOICES[key].includes(String(value))) found[key] = value;
+    } else if (key === "item" || key === "entry") {
+      if (whole(value)) found[key] = Number(value);
+    } else if (key === "row" || key === "column") {
+      if (value === null || whole(value)) found[key] = value === null ? null : Number(value);
+    } else if (["r0", "r1", "c0", "c1"].includes(key)) {
+      if (value !== "" && value !== null && Number(value) >= 0) found[key] = Number(value);
+    } else if (key === "heads") {
+      if (/^(mean|\d{1,6}(,\d{1,6}){0,255})$/.test(String(value))) found[key] = String(value);
+    } else if (key === "other") {
+      if (value === null || typeof value === "string") found[key] = value;
+    } else if (key === "sort" || key === "filter") {
+      if (typeof value === "string") found[key] = value.slice(0, ENOUGH);
+    }
+  }
+  return /** @type {Partial<State>} */ (found);
+}
+
+/** @param {unknown} value */
+function whole(value) {
+  return /^\d{1,9}$/.test(String(value));
+}
+
+/**
+ * The nearest state that this page can show.
+ * @param {Page} page
+ * @param {State} state
+ * @returns {State}
+ */
+function settled({ meta }, state) {
+  const item = Math.min(state.item, Math.max(0, meta.items.length - 1));
+  const entries = meta.items[item]?.entries ?? [];
+  const entry = Math.min(state.entry, Math.max(0, entries.length - 1));
+  const { t = 0, s = 0, heads: count = 1 } = entries[entry] ?? {};
+  const sort = state.sort.replace(/^-/, "");
+  const [r0, r1] = span(state.r0, state.r1, t);
+  const [c0, c1] = span(state.c0, state.c1, s);
+  return {
+    ...state,
+    item,
+    entry,
+    heads: possible(state.heads, count),
+    sort: sort === "layer" || meta.statistics.includes(sort) ? state.sort : "",
+    row: state.row !== null && state.row < t ? state.row : null,
+    column: state.column !== null && state.column < s ? state.column : null,
+    other: state.other && stands(meta, state.other) ? state.other : null,
+    r0,
+    r1,
+    c0,
+    c1,
+  };
+}
+
+/** @param {string} heads @param {number} count */
+function possible(heads, count) {
+  if (heads === "mean") return heads;
+  const kept = [...new Set(heads.split(",").map(Number))].filter((head) => head < count);
+  return kept.length ? kept.join(",") : "0";
+}
+
+/**
+ * @param {number} from
+ * @param {number} to
+ * @param {number} n
+ */
+function span(from, to, n) {
+  const [a, b] = [Math.max(0, Math.min(from, n)), Math.max(0, Math.min(to, n))];
+  const least = Math.min(1, n);
+  return b - a >= least - 1e-9 ? [a, b] : a + least <= n ? [a, a + least] : [n - least, n];
+}
+
+/**
+ * Whether "item.entry.heads.looks.token", a reading that is held, stands in this page.
+ * @param {import("./data.js").Meta} meta
+ * @param {string} text
+ */
+function stands(meta, text) {
+  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|all|[\d,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text);
+  const about = parts && meta.items[Number(parts[1])]?.entries[Number(parts[2])];
+  if (!about) return false;
+  const [, , , heads, looks, token] = parts;
+  const numbered = heads.split(",").every((head) => head !== "" && Number(head) < about.heads);
+  return (heads === "mean" || heads === "all" || numbered) && Number(token) < (looks === "at" ? about.t : about.s);
+}
+
+/** @param {string} text @returns {Record<string, unknown>} */
+function readHash(text) {
+  /** @type {Record<string, unknown>} */
+  const found = {};
+  for (const [key, value] of new URLSearchParams(text.replace(/^#/, "").slice(0, 4096))) {
+    found[key] = value === "none" ? null : value;
+  }
+  return found;
+}
+
+/**
+ * The state as the end of an address; what the page starts with is left out.
+ * @param {Page} page
+ * @param {State} state
+ * @param {State} start
+ */
+function writeHash(page, state, start) {
+  const words = new URLSearchParams();
+  const { t = 0, s = 0 } = page.meta.items[state.item]?.entries[state.entry] ?? {};
+  const ends = { r0: 0, r1: t, c0: 0, c1: s };
+  for (const key of keysOf(state)) {
+    const value = state[key];
+    if (key in ends) {
+      const edge = ends[/** @type {keyof typeof ends} */ (key)];
+      const begun = start.item === state.item && start.entry === state.entry;
+      if (value !== (begun ? start[key] : edge)) words.set(key, String(rounded(Number(value))));
+    } else if (value !== start[key]) {
+      words.set(key, value === null ? "none" : String(value));
+    }
+  }
+  const text = words.toString();
+  return text ? `#${text}` : "#";
+}
+
+/** @param {number} x */
+function rounded(x) {
+  return Math.round(x * 1000) / 1000;
+}
+
+/**
+ * The address of this window.
+ * @returns {Address}
+ */
+export function browserAddress() {
+  /** @type {ReturnType<typeof setTimeout> | null} */
+  let timer = null;
+  let latest = "";
+
+  function write() {
+    if (timer) clearTimeout(timer);
+    timer = null;
+    if (latest !== location.hash) keep(() => history.replaceState(null, "", latest));
+  }
+  addEventListener("pagehide", () => timer && write());
+  return {
+    read: () => location.hash,
+    write(text, push) {
+      if (push) {
+        if (timer) write();
+        latest = text;
+        keep(() => history.pushState(null, "", text));
+        return;
+      }
+      latest = text;
+      timer ??= setTimeout(write, SELDOM);
+    },
+    listen(hear) {
+      addEventListener("popstate", () => {
+        if (timer) clearTimeout(timer);
+        timer = null;
+        hear();
+      });
+    },
+  };
+}
+
+/**
+ * Pages inside other pages may not touch the address; they work without.
+ * @param {() => void} write
+ */
+function keep(write) {
+  try {
+    write();
+  } catch (error) {
+    if (!(error instanceof DOMException)) throw error;
+  }
+}
+
+/**
+ * An address that nobody sees, for a page inside a notebook.
+ * @returns {Address}
+ */
+export function memoryAddress() {
+  let text = "";
+  return {
+    read: () => text,
+    write(next) {
+      text = next;
+    },
+    listen() {},
+  };
+}

@@ -1,0 +1,160 @@
+/** The text: what a word looks at, or who looks at it, shaded where it stands. */
+
+import { largest, readingCard } from "./cards.js";
+import { compared } from "./compare.js";
+import { everyHead } from "./every.js";
+import { readBack, readingOf, written } from "./readings.js";
+import { offerPicture } from "./save.js";
+import { seenOf } from "./snapshot.js";
+import { announce, element, format, named } from "./words.js";
+
+/** What a reading depends on. */
+const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "other"];
+
+/** Beside texts of more words, not below them, stands what every head looks at. */
+const LONG = 400;
+
+/**
+ * @param {HTMLElement} section
+ * @param {import("./data.js").Page} page
+ * @param {import("./state.js").Store} store
+ * @param {import("./attention.js").HeadSource} source
+ */
+export function textView(section, page, store, source) {
+  /** @type {import("./readings.js").Place | null} */
+  let pointed = null;
+  let frame = 0;
+  const now = readingCard(page, source, {
+    point(looks, token) {
+      const { item, entry, heads } = store.get();
+      pointed = token === null ? null : { item, entry, heads, looks, token };
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        void showNow();
+      });
+    },
+    pick(looks, token) {
+      const state = store.get();
+      const which = looks === "at" ? "row" : "column";
+      const same = state.looks === looks && state[which] === token;
+      pointed = null;
+      store.set({ looks, [which]: same ? null : token });
+    },
+    partner(token) {
+      const { looks, row, column } = store.get();
+      if (looks === "at") store.set({ column: column === token ? null : token });
+      else store.set({ row: row === token ? null : token });
+    },
+  });
+  const held = readingCard(page, source, null);
+  held.root.classList.add("held");
+  const hold = element("button", { type: "button", "data-do": "hold", "aria-keyshortcuts": "h" }, "Hold to compare");
+  now.buttons.append(hold);
+  const every = everyHead(page, source, (heads) => store.set({ heads }, { push: true }));
+  const swap = element("button", { type: "button" }, "Swap");
+  const release = element("button", { type: "button" }, "Let go");
+  held.buttons.append(swap, release);
+  const apart = element("p", { class: "apart", hidden: true });
+  const cards = element("div", { class: "cards" }, held.root, now.root);
+  section.append(cards, apart);
+
+  hold.addEventListener("click", () => {
+    const reading = readingOf(store.get());
+    if (reading) store.set({ other: written(reading) });
+  });
+  release.addEventListener("click", () => {
+    store.set({ other: null });
+    hold.focus();
+  });
+  swap.addEventListener("click", () => {
+    const state = store.get();
+    const [before, after] = [readBack(page, state.other), readingOf(state)];
+    if (!before || !after) return;
+    const { item, entry, heads, looks, token } = before;
+    const at = looks === "at" ? { row: token, column: null } : { row: null, column: token };
+    store.set({ item, entry, heads, looks, ...at, other: written(after) }, { push: true });
+  });
+
+  /** @type {import("./cards.js").Shown | null} */
+  let heldShown = null;
+  /** @type {import("./cards.js").Shown | null} */
+  let nowShown = null;
+
+  async function showNow() {
+    const state = store.get();
+    now.root.dataset.looks = state.looks;
+    const reading = pointed ?? readingOf(state);
+    const partner = pointed ? null : state.looks === "at" ? state.column : state.row;
+    hold.toggleAttribute("disabled", !readingOf(state));
+    const look = { log: state.scale === "log", hideSink: state.sink === "hide", partner, pinned: !pointed };
+    if (reading) {
+      const shown = await now.read(reading, look);
+      if (!shown) return;
+      nowShown = shown;
+      tell(shown, partner);
+    } else {
+      nowShown = null;
+      await now.rest(state.item, state.entry, state.heads, look);
+    }
+    showApart();
+    if (pointed) return;
+    const { t, s } = page.meta.items[state.item].entries[state.entry];
+    const home = Math.max(t, s) > LONG ? now.aside : now.below;
+    if (every.root.parentElement !== home) home.append(every.root);
+    void every.show(state.other ? null : reading, look);
+  }
+
+  async function showHeld() {
+    const state = store.get();
+    const reading = readBack(page, state.other);
+    held.root.hidden = !reading;
+    cards.classList.toggle("pair", !!reading);
+    heldShown = null;
+    if (reading) {
+      const look = { log: state.scale === "log", hideSink: state.sink === "hide" };
+      heldShown = await held.read(reading, { ...look, partner: null, pinned: true });
+    }
+    showApart();
+  }
+
+  function showApart() {
+    const text = heldShown && nowShown ? compared(heldShown, nowShown) : "";
+    apart.textContent = text;
+    apart.hidden = !text;
+  }
+
+  /**
+   * @param {import("./cards.js").Shown} shown
+   * @param {number | null} partner
+   */
+  function tell({ place, both, weights, name }, partner) {
+    const to = place.looks === "at" ? both.keys : both.queries;
+    const best = partner === null ? largest(weights, 1)[0] : partner + to.shift;
+    if (best === undefined) return;
+    const other = named(to.units[best]);
+    const [query, key] = place.looks === "at" ? [name, other] : [other, name];
+    announce(section, `query ‘${query}’ → key ‘${key}’: ${format(weights[best])}`);
+  }
+
+  const drawn = () => !section.hidden;
+  store.subscribe((_, changed) => {
+    if (!drawn()) return;
+    if (["item", "entry"].some((key) => changed.has(key))) pointed = null;
+    if (["view", "other", "scale", "sink"].some((key) => changed.has(key))) void showHeld();
+    if (READ.some((key) => changed.has(key))) void showNow();
+  });
+  section.closest(".intently")?.addEventListener("colours", () => {
+    if (!drawn()) return;
+    void showHeld();
+    void showNow();
+  });
+  offerPicture(section, () => {
+    const { item, entry } = store.get();
+    const { name, entries } = page.meta.items[item];
+    return { name: `${name} ${entries[entry].name} text`, ...seenOf(section) };
+  });
+  if (drawn()) {
+    void showHeld();
+    void showNow();
+  }
+}

@@ -1,0 +1,226 @@
+/**
+ * A text whose words are shaded by weights: a list with one word to choose.
+ *
+ * @typedef {{
+ *   root: HTMLElement, list: HTMLElement,
+ *   paint: (weights: Float32Array | null, share: (weight: number) => number) => void,
+ *   mark: (kind: string, units: number[]) => void
+ * }} Panel
+ * @typedef {{point: (unit: number | null) => void, pick: (unit: number) => void}} Hears
+ */
+import { inkOn, ramp, shade } from "./colours.js";
+import { element, rightToLeft, spelled, visible } from "./words.js";
+
+const CHUNK = 128;
+const LEVELS = 64;
+const WRITTEN = "written by the model from here on";
+/** How texts of at most so many words are set. */
+const SIZES = /** @type {[number, string][]} */ ([
+  [48, "short"],
+  [400, "middle"],
+  [1500, "long"],
+  [Infinity, "endless"],
+]);
+
+/**
+ * A panel of a side that is text. Words are told apart by colour only where their share of the
+ * scale differs by a step, and those out of sight are coloured when they come into it.
+ *
+ * @param {import("./readings.js").Words} words
+ * @param {string} label what the list is, for those who hear it
+ * @param {Hears} hears
+ * @returns {Panel}
+ */
+export function tokenPanel(words, label, hears) {
+  const list = element("div", { class: "words", role: "listbox", "aria-label": label, "data-keys": true });
+  list.dataset.size = SIZES.find(([most]) => words.units.length <= most)?.[1];
+  /** @type {HTMLElement[]} */
+  const spans = [];
+  /** @type {WeakMap<Element, number>} */
+  const numbers = new WeakMap();
+  const shown = spelled(words.units);
+  if (rightToLeft(words.units)) list.dir = "rtl";
+  /** @type {Map<Element, number>} */
+  const starts = new Map();
+  for (let start = 0; start < shown.length; start += CHUNK) {
+    const chunk = element("span", { class: "chunk", role: "presentation" });
+    starts.set(chunk, start);
+    shown.slice(start, start + CHUNK).forEach(({ text, gap, end }, n) => {
+      const unit = start + n;
+      const span = element("span", { class: "word", role: "option", tabindex: -1, dir: "auto" }, text);
+      if (!gap) {
+        span.classList.add("joined");
+        spans.at(-1)?.classList.add("meets");
+      }
+      if (unit >= words.produced) span.classList.add("produced");
+      if (text.endsWith("…")) span.title = visible(words.units[unit], 400);
+      numbers.set(span, unit);
+      spans.push(span);
+      if (gap && unit) chunk.append(" ");
+      if (unit === words.produced) chunk.append(element("span", { class: "begins", title: WRITTEN }));
+      chunk.append(span, end ? element("br") : "");
+    });
+    list.append(chunk);
+  }
+  if (spans.length) spans[0].tabIndex = 0;
+
+  /** @type {Uint8Array} */
+  const levels = new Uint8Array(spans.length);
+  const painted = new Uint8Array(spans.length);
+  /** @type {object | null} */
+  let colours = null;
+  /** @type {string[][]} ground and ink of every level */
+  let dress = [];
+  /** @type {Set<Element>} */
+  const inSight = new Set();
+  const sight = new IntersectionObserver((changes) => {
+    for (const { target, isIntersecting } of changes) {
+      if (isIntersecting) inSight.add(target);
+      else inSight.delete(target);
+      if (isIntersecting) paintChunk(target);
+    }
+  });
+  for (const chunk of starts.keys()) {
+    inSight.add(chunk);
+    if (starts.size > 1) sight.observe(chunk);
+  }
+
+  /** @param {Element} chunk */
+  function paintChunk(chunk) {
+    const start = starts.get(chunk) ?? 0;
+    const end = Math.min(start + CHUNK, spans.length);
+    for (let n = start; n < end; n++) {
+      if (levels[n] === painted[n]) continue;
+      painted[n] = levels[n];
+      const { style } = spans[n];
+      [style.backgroundColor, style.color] = dress[levels[n]];
+    }
+  }
+
+  const unitOf = (/** @type {EventTarget | null} */ target) => {
+    const span = target instanceof Element ? target.closest(".word") : null;
+    return (span && numbers.get(span)) ?? -1;
+  };
+  let pointed = -1;
+  list.addEventListener("pointerover", (event) => {
+    if (event.pointerType !== "mouse" && event.pointerType !== "pen") return;
+    const unit = unitOf(event.target);
+    if (unit === pointed || unit < 0) return;
+    pointed = unit;
+    hears.point(unit);
+  });
+  list.addEventListener("pointerleave", () => {
+    if (pointed < 0) return;
+    pointed = -1;
+    hears.point(null);
+  });
+  list.addEventListener("click", (event) => {
+    const unit = unitOf(event.target);
+    if (unit >= 0) hears.pick(unit);
+  });
+  list.addEventListener("focusin", (event) => {
+    const unit = unitOf(event.target);
+    if (unit < 0) return;
+    rove(unit);
+    if (spans[unit].matches(":focus-visible")) hears.point(unit);
+  });
+  list.addEventListener("focusout", (event) => {
+    if (!list.contains(/** @type {Node | null} */ (event.relatedTarget))) hears.point(null);
+  });
+  list.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    const unit = Math.max(0, spans.findIndex((span) => span.tabIndex === 0));
+    const next = moved(event.key, unit);
+    if (event.key === "Enter" || event.key === " ") hears.pick(unit);
+    else if (next === null) return;
+    else spans[next]?.focus();
+    event.preventDefault();
+  });
+
+  /**
+   * @param {string} key
+   * @param {number} unit
+   */
+  function moved(key, unit) {
+    const forward = list.dir === "rtl" ? "ArrowLeft" : "ArrowRight";
+    const back = list.dir === "rtl" ? "ArrowRight" : "ArrowLeft";
+    if (key === forward) return Math.min(unit + 1, spans.length - 1);
+    if (key === back) return Math.max(unit - 1, 0);
+    if (key === "Home") return 0;
+    if (key === "End") return spans.length - 1;
+    if (key !== "ArrowDown" && key !== "ArrowUp") return null;
+    const here = spans[unit].getBoundingClientRect();
+    const middle = (here.left + here.right) / 2;
+    const step = key === "ArrowDown" ? 1 : -1;
+    let best = null;
+    let nearest = Infinity;
+    let line = NaN;
+    for (let n = unit + step; n >= 0 && n < spans.length; n += step) {
+      const there = spans[n].getBoundingClientRect();
+      if (Math.abs(there.top - here.top) < here.height / 2) continue;
+      if (Number.isNaN(line)) line = there.top;
+      if (Math.abs(there.top - line) > here.height / 2) break;
+      const apart = Math.abs((there.left + there.right) / 2 - middle);
+      if (apart < nearest) [best, nearest] = [n, apart];
+    }
+    return best;
+  }
+
+  /** @param {number} unit */
+  function rove(unit) {
+    for (const span of list.querySelectorAll('[tabindex="0"]')) {
+      /** @type {HTMLElement} */ (span).tabIndex = -1;
+    }
+    if (spans[unit]) spans[unit].tabIndex = 0;
+  }
+
+  /**
+   * Scroll to a word of a long text once, if it is not in sight.
+   *
+   * @param {string} kind
+   * @param {number} unit
+   */
+  function reveal(kind, unit) {
+    const span = spans[unit];
+    if (!span || unit === revealed.get(kind) || list.offsetHeight < innerHeight) return;
+    revealed.set(kind, unit);
+    const { top, bottom } = span.getBoundingClientRect();
+    if (top < 100 || bottom > innerHeight - 60) span.scrollIntoView({ block: "center" });
+  }
+
+  /** @type {Map<string, number>} */
+  const revealed = new Map();
+  /** @type {Map<string, number[]>} */
+  const marks = new Map();
+  return {
+    root: list,
+    list,
+    paint(weights, share) {
+      for (let n = 0; n < spans.length; n++) {
+        const weight = weights ? weights[n] : NaN;
+        levels[n] = Number.isNaN(weight) ? 0 : 1 + Math.round((LEVELS - 2) * share(weight));
+      }
+      if (colours !== ramp(list)) {
+        colours = ramp(list);
+        painted.fill(255);
+        const shares = Array.from({ length: LEVELS - 1 }, (_, level) => level / (LEVELS - 2));
+        dress = [["", ""], ...shares.map((part) => [shade(list, part), inkOn(list, part)])];
+      }
+      for (const chunk of inSight) paintChunk(chunk);
+    },
+    mark(kind, units) {
+      for (const unit of marks.get(kind) ?? []) {
+        spans[unit]?.classList.remove(kind);
+        if (kind === "pinned") spans[unit]?.removeAttribute("aria-selected");
+      }
+      marks.set(kind, units);
+      for (const unit of units) {
+        spans[unit]?.classList.add(kind);
+        if (kind === "pinned") spans[unit]?.setAttribute("aria-selected", "true");
+      }
+      if (!units.length || list.matches(":focus-within") || !["pinned", "partner"].includes(kind)) return;
+      if (kind === "pinned") rove(units[0]);
+      if (!list.matches(":hover") && !(list.getRootNode() instanceof ShadowRoot)) reveal(kind, units[0]);
+    },
+  };
+}

@@ -1,0 +1,210 @@
+"""The page served on 127.0.0.1 to whoever knows its address, and to nobody else.
+
+The address holds a random token. Requests are answered only under the server's own number of a
+host, so that no foreign name can be pointed at it (DNS rebinding), and only to the page itself, so
+that other pages cannot ask. There is no path to any file: a request is a name from a table and some
+whole numbers.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl
+
+from intently.show.page.items import Item
+from intently.show.page.joining import source
+from intently.show.page.served import Answer, Refused, Served
+from intently.show.page.writing import described, head, script, style
+
+HOST = "127.0.0.1"
+
+LONGEST = 2048
+"""Characters of an address at most."""
+
+SECONDS = 30.0
+"""How long a connection may be silent."""
+
+CONNECTIONS = 64
+"""Connections at once at most."""
+
+SAFE = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page of some items from a free port of 127.0.0.1; ``address`` is where.
+
+    Raises `OSError` where a port that was asked for is taken.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, items: Sequence[Item], title: str | None = None, port: int = 0) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__((HOST, port), _Handler)
+        try:
+            self.served = Served(items, title)
+        except BaseException:
+            self.server_close()
+            raise
+        self.page = _page(self.served.meta).encode()
+
+    @property
+    def address(self) -> str:
+        """The one address that is answered, token and all."""
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    @property
+    def hosts(self) -> set[str]:
+        """What a request may call this host."""
+        port = self.server_port
+        return {f"{HOST}:{port}", *({HOST} if port == 80 else ())}
+
+    def server_bind(self) -> None:
+        """Bind without asking a name service what the host is called."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = HOST, self.server_address[1]
+
+    def server_close(self) -> None:
+        """Close the port, and end the work in the background."""
+        super().server_close()
+        served = getattr(self, "served", None)
+        if served is not None:
+            served.close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, unless there are too many already."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of connections that broke; bugs show their traceback."""
+        import sys
+
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD of the one page, and of the questions it asks."""
+
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    protocol_version = "HTTP/1.1"
+    timeout = SECONDS
+    wbufsize = -1  # head and body leave together
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        """Answer, or refuse with a sentence."""
+        try:
+            self._check()
+            answer = self._answer()
+        except Refused as refused:
+            self.close_connection = True
+            self._send(refused.status, Answer(str(refused).encode(), "text/plain; charset=utf-8"))
+        else:
+            self._send(200, answer)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
+
+    def _check(self) -> None:
+        """Refuse what this server's own page would not send."""
+        headers = self.headers
+        hosts = headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.hosts:
+            raise Refused(421, f"this server is called {HOST} and nothing else")
+        if len(self.path) > LONGEST:
+            raise Refused(414, f"an address has at most {LONGEST:,} characters")
+        if "Transfer-Encoding" in headers or headers.get("Content-Length", "0").strip() != "0":
+            raise Refused(413, "a question has no body")
+        origin = headers.get("Origin")
+        if origin is not None and origin != f"http://{hosts[0].strip().lower()}":
+            raise Refused(403, "only the page itself may ask")
+        opened = headers.get("Sec-Fetch-Mode") == "navigate"
+        site = headers.get("Sec-Fetch-Site", "none")
+        if site not in ("same-origin", "none") and not opened:
+            raise Refused(403, "only the page itself may ask")
+
+    def _answer(self) -> Answer:
+        path, _, query = self.path.partition("?")
+        parts = path.split("/")
+        known = len(parts) == 3 and not parts[0]
+        token = parts[1].encode("utf-8", "surrogateescape") if known else b""
+        if not hmac.compare_digest(token, self.server.token.encode()):
+            raise Refused(404, "nothing is here; the address that was printed holds a token")
+        if not parts[2] and not query:
+            return Answer(self.server.page, "text/html; charset=utf-8")
+        try:
+            words = parse_qsl(
+                query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=16
+            )
+        except ValueError:
+            raise Refused(400, "the address cannot be read") from None
+        if len(dict(words)) != len(words):
+            raise Refused(400, "a number was given twice")
+        return self.server.served.answer(parts[2], dict(words))
+
+    def _send(self, status: int, answer: Answer) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in SAFE.items():
+            self.send_header(name, value)
+        if answer.kind.startswith("text/html"):
+            self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        if answer.nearness:
+            self.send_header("Intently-Nearness", answer.nearness)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request, in a sentence and without an echo of it."""
+        self.close_connection = True
+        self._send(code, Answer(b"not understood", "text/plain; charset=utf-8"))
+
+    def version_string(self) -> str:
+        """The name of the server; versions are nobody's business."""
+        return "intently"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing: addresses hold the token."""
+
+
+def _page(meta: dict[str, Any]) -> str:
+    """The page without numbers, allowed to ask the server it came from."""
+    code = script()
+    return (
+        head(meta["title"], style(), code, "'self'")
+        + f"<body>\n{source('body.html').strip()}\n"
+        + f'<script type="application/json" id="intently-page">{described(meta)}</script>\n'
+        + f"<script>{code}</script>\n</body>\n</html>\n"
+    )

@@ -1,0 +1,160 @@
+"""The two sides of a matrix: texts and pictures, and which of them an axis stands for."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from intently.errors import ArgumentError, build
+from intently.matrix.lazy import Labels
+from intently.show.pictures import read
+
+SIZE = 768
+"""Pixels along the longer edge of a picture in a page at most."""
+
+LOSSLESS = 300_000
+"""Bytes of PNG up to which a picture stays PNG; larger ones become JPEG."""
+
+CROSS = re.compile(r"cross|encoder_attn|enc_?dec|attn2|multihead_attn|encoder_attention", re.I)
+"""Names of modules whose keys come from elsewhere, where sizes do not tell."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text as tokens; those from ``produced`` on were written by the model.
+
+    >>> len(Text(("the", "cat")))
+    2
+    """
+
+    tokens: tuple[str, ...]
+    produced: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def described(self) -> dict[str, Any]:
+        """Return what a page is told of it."""
+        return {"kind": "text", "tokens": list(self.tokens), "produced": self.produced}
+
+
+class Picture:
+    """A picture that was read as rows × columns patches, after ``before`` tokens such as CLS.
+
+    ``image`` is a file, a PIL image, or an array (height, width), (height, width, 3 or 4) of bytes
+    or of numbers from 0 to 1. Raises `ArgumentError` for other shapes and numbers, `DataError` for
+    a file that holds no picture.
+
+    >>> len(Picture(np.zeros((32, 32, 3)), rows=4, columns=4, before=1))
+    17
+    """
+
+    def __init__(self, image: Any, rows: int, columns: int, before: int = 0) -> None:
+        for name, count, least in (
+            ("rows", rows, 1),
+            ("columns", columns, 1),
+            ("before", before, 0),
+        ):
+            if not isinstance(count, int) or isinstance(count, bool) or count < least:
+                raise build(ArgumentError, name, f"an int ≥ {least}", repr(count))
+        self.rows, self.columns, self.before = rows, columns, before
+        self.address = _address(image)
+
+    def __len__(self) -> int:
+        return self.before + self.rows * self.columns
+
+    def described(self) -> dict[str, Any]:
+        """Return what a page is told of it."""
+        return {
+            "kind": "picture", "image": self.address, "rows": self.rows, "columns": self.columns,
+            "before": self.before,
+        }  # fmt: skip
+
+
+Side: TypeAlias = Text | Picture
+
+
+def _address(image: Any) -> str:
+    """A picture as a data: address, PNG, or JPEG where that would be large."""
+    from PIL import Image
+
+    shown = Image.fromarray((255 * read(image)).round().astype(np.uint8))
+    shown.thumbnail((SIZE, SIZE))
+    kind, data = "png", _encoded(shown, format="PNG", optimize=True)
+    if len(data) > LOSSLESS:
+        kind, data = "jpeg", _encoded(shown, format="JPEG", quality=90)
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _encoded(image: Any, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, **options)
+    return buffer.getvalue()
+
+
+def counted(n: int) -> tuple[str, ...]:
+    """Return the numbers that stand for tokens that are not known."""
+    return tuple(map(str, range(n)))
+
+
+class Sides:
+    """The sides of one item as they are found; ``given`` stand for every axis of their length."""
+
+    def __init__(self, given: Sequence[Side] = ()) -> None:
+        self.found: list[Side] = list(given)
+        self._stacks: list[str | None] = [None] * len(self.found)
+
+    def of(
+        self, name: str, labels: Labels, t: int, s: int, looks_back: bool, produced: int | None
+    ) -> tuple[int, int]:
+        """Return the sides of the rows and of the columns of a matrix (t, s).
+
+        They are one where a text looks at itself. ``looks_back`` says that the mask is one of
+        self-attention, ``produced`` is the first key that the model wrote.
+        """
+        stack = next((part for part in name.split(".") if part in ("encoder", "decoder")), "")
+        if t == s and (looks_back or not CROSS.search(name)):
+            own = self._labelled(labels[1], s, stack, produced)
+            return own, own
+        if t < s and looks_back:
+            columns = self._labelled(labels[1], s, stack, produced)
+            read = self.found[columns]
+            last = read.tokens[s - t :] if isinstance(read, Text) else None
+            return self._labelled(last, t, f"{stack} rows", None), columns
+        rows = self._like(t, stack, None)
+        columns = None if labels[1] else self._like(s, None, rows)
+        if rows is None:
+            rows = self._labelled(labels[0], t, stack, None)
+        if columns is None:
+            columns = self._labelled(labels[1], s, f"{stack} source", None)
+        return rows, columns
+
+    def _like(self, n: int, stack: str | None, other: int | None) -> int | None:
+        """A side of length n: the last one of a stack, or the first one apart from another."""
+        fits = [i for i, side in enumerate(self.found) if len(side) == n and i != other]
+        if stack is not None:
+            own = [i for i in fits if self._stacks[i] in (None, stack)]
+            return own[-1] if own else None
+        return fits[0] if fits else None
+
+    def _labelled(
+        self, labels: Sequence[str] | None, n: int, stack: str, produced: int | None
+    ) -> int:
+        """The side with these tokens, a given one of this length, or a new one."""
+        tokens = counted(n) if labels is None else tuple(labels)
+        for i, side in enumerate(self.found):
+            if len(side) != n:
+                continue
+            own = self._stacks[i] in (None, stack) or (labels and stack.endswith("source"))
+            same = labels is None or self._stacks[i] is None
+            if own and (same or (isinstance(side, Text) and side.tokens == tokens)):
+                return i
+        self.found.append(Text(tokens, produced))
+        self._stacks.append(stack)
+        return len(self.found) - 1

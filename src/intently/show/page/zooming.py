@@ -1,0 +1,342 @@
+"""One head at any zoom within a tenth of a second: exact where that is quick, else told how near.
+
+A window of a long head is computed afresh while it has few weights. Larger ones are pooled from
+sums over cells of B × B weights, which one pass over the head leaves behind. Until that pass is
+done, they are drawn from some queries, evenly spread, each of which is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.attention import Attention
+from intently.kernels.walk import blocks
+from intently.masks import EMPTY, FULL, PARTIAL
+from intently.matrix.patterns.heads import entropies
+
+QUICK = 2**23
+"""Weights that are computed for one answer at most."""
+
+NORMALIZED = 2**22
+"""Weights at most where the rows have to be normalised first."""
+
+FINEST = 4096
+"""Cells of the kept sums along the longer axis at most."""
+
+STRIP = 128
+"""Rows that are computed at once."""
+
+SOME = 16
+"""Rows far from each other that are computed at once."""
+
+
+class Zoomed(NamedTuple):
+    """Mean weights ``picture`` (h, w), and how near they are: "" where they are exact."""
+
+    picture: Tensor
+    nearness: str = ""
+
+
+class Kept(NamedTuple):
+    """What one pass leaves behind: lse (n, t), entropy (t,), received (s,), and sums over cells.
+
+    Short heads have no cells.
+    """
+
+    lse: Tensor
+    entropy: Tensor
+    received: Tensor
+    cells: Tensor | None
+
+
+class ZoomedHead:
+    """The weights (t, s) of one head, or the mean of n heads (n, t, s), asked for any part."""
+
+    def __init__(self, matrix: Attention) -> None:
+        *lead, self.t, self.s = matrix.shape
+        self.n = math.prod(lead)
+        self.problem = matrix.problem.ready()
+        self.side = 2 ** max(0, math.ceil(math.log2(max(self.t, self.s, 1) / FINEST)))
+        self.done = 0
+        self._matrix = matrix
+        self._states = blocks(self.problem)
+        dtype = self.problem.compute_dtype
+        cells = None
+        if self.side > 1:
+            cells = torch.zeros(-(-self.t // self.side), -(-self.s // self.side))
+        self.kept = Kept(
+            torch.zeros(self.n, self.t, dtype=dtype), torch.zeros(self.t),
+            torch.zeros(self.s, dtype=torch.float64), cells,
+        )  # fmt: skip
+
+    @property
+    def settled(self) -> bool:
+        """Whether the pass is done, so that every answer comes at once."""
+        return self.done == self.t
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it keeps."""
+        return sum(x.nbytes for x in self.kept if x is not None)
+
+    def steps(self) -> Iterator[None]:
+        """The one pass over all weights, in steps of some milliseconds."""
+        lse, entropy, received, cells = self.kept
+        side = self.side
+        while self.done < self.t:
+            rows = slice(self.done, min(self.done + STRIP, self.t))
+            with torch.no_grad():
+                z, start = self._logits(rows, 0, self.s)
+                shares, total = _shares(z)
+                lse[:, rows] = self._with_sinks(total)
+                w = _mean(shares, total, lse[:, rows])
+                entropy[rows] = entropies(w).float() if w.shape[1] else 0.0
+                received[start : start + w.shape[1]] += w.sum(0)
+                if cells is not None:
+                    first = start // side
+                    part = _summed(w, start % side, side)
+                    down = slice(rows.start // side, -(-rows.stop // side))
+                    cells[down, first : first + part.shape[1]] = part
+            self.done = rows.stop
+            yield
+
+    # --- exact weights --------------------------------------------------------------------------
+
+    def row(self, i: int) -> Tensor:
+        """The weights of query i over all keys, (s,)."""
+        return self.tile(i, i + 1, 0, self.s)[0]
+
+    def column(self, j: int) -> Tensor:
+        """The weights of all queries on key j, (t,); the pass must be done."""
+        return self.tile(0, self.t, j, j + 1)[:, 0]
+
+    def tile(self, r0: int, r1: int, c0: int, c1: int) -> Tensor:
+        """The weights of queries r0 … r1 − 1 on keys c0 … c1 − 1."""
+        self._matrix._check_fresh()
+        found = torch.zeros(r1 - r0, c1 - c0)
+        with torch.no_grad():
+            for rows in _strips(r0, r1):
+                w, start = self._window(rows, c0, c1)
+                found[rows.start - r0 : rows.stop - r0, start - c0 : start - c0 + w.shape[1]] = w
+        return found
+
+    def pooled(
+        self, r0: int, r1: int, c0: int, c1: int, h: int, w: int, at_once: int = 1
+    ) -> Zoomed:  # fmt: skip
+        """Mean weights of h × w cells of a window, cell i from row ⌈i m / h⌉ of its m rows on.
+
+        ``at_once`` is how many such answers have to be made in the time of one.
+        """
+        share = self.n * at_once
+        self._matrix._check_fresh()
+        down, across = edges(r0, r1, h), edges(c0, c1, w)
+        with torch.no_grad():
+            if r1 <= self.done and (r1 - r0) * (c1 - c0) <= QUICK // share:
+                return Zoomed(self._exact(down, across))
+            if self.settled and self.kept.cells is not None:
+                return self._from_cells(down, across)
+            if (r1 - r0) * self.s <= NORMALIZED // share:
+                return Zoomed(self._exact(down, across))
+            return self._sampled(down, across, NORMALIZED // share)
+
+    def masked(self, r0: int, r1: int, c0: int, c1: int, h: int, w: int) -> Tensor:
+        """Which of h × w cells of a window no query of theirs may attend at all, as booleans.
+
+        Where asking the mask would take long, a cell counts as seen if its block may be.
+        """
+        down, across = edges(r0, r1, h), edges(c0, c1, w)
+        shown = np.zeros((len(down) - 1, c1 - c0), bool)
+        left = QUICK
+        for rows in _strips(r0, r1):
+            at = _cell_of(down, rows.start, rows.stop)
+            for start, stop, state in self._runs(rows, c0, c1):
+                cols = slice(start - c0, stop - c0)
+                count = (rows.stop - rows.start) * (stop - start)
+                if state == PARTIAL and count <= left:
+                    left -= count
+                    cuts = np.flatnonzero(np.diff(at, prepend=-1))
+                    seen = self._allowed(rows, slice(start, stop))
+                    shown[at[cuts], cols] |= np.logical_or.reduceat(seen, cuts, axis=0)
+                elif state != EMPTY:
+                    shown[at[0] : at[-1] + 1, cols] = True
+        return ~torch.from_numpy(np.logical_or.reduceat(shown, across[:-1] - c0, axis=1))
+
+    def _allowed(self, rows: slice, cols: slice) -> np.ndarray:
+        """Whether a query may attend to a key in at least one head."""
+        allow = self.problem.allow(rows, cols)
+        assert allow is not None
+        seen = allow.reshape(-1, *allow.shape[-2:]).any(0)
+        return seen.expand(rows.stop - rows.start, cols.stop - cols.start).numpy()
+
+    # --- how ------------------------------------------------------------------------------------
+
+    def _runs(self, rows: slice, c0: int, c1: int) -> list[tuple[int, int, int]]:
+        """Neighbouring columns of one state in some rows: (start, stop, state), from c0 to c1."""
+        if self._states is None:
+            return [(c0, c1, FULL)]
+        grain, states = self._states
+        part = states[rows.start // grain : -(-rows.stop // grain), c0 // grain : -(-c1 // grain)]
+        low, high = part.min(0), part.max(0)
+        joined = np.where(low == high, low, PARTIAL)
+        ends = [*(np.flatnonzero(np.diff(joined)) + 1).tolist(), len(joined)]
+        found, start = [], 0
+        for end in ends:
+            at = (c0 // grain + np.array([start, end])) * grain
+            found.append((max(c0, int(at[0])), min(c1, int(at[1])), int(joined[start])))
+            start = end
+        return found
+
+    def _logits(self, rows: slice | Tensor, c0: int, c1: int) -> tuple[Tensor, int]:
+        """Masked logits of the columns from c0 to c1 that these rows may attend; the first one."""
+        count = len(rows) if isinstance(rows, Tensor) else rows.stop - rows.start
+        around = slice(int(rows[0]), int(rows[-1]) + 1) if isinstance(rows, Tensor) else rows
+        runs = self._runs(around, c0, c1)
+        while runs and runs[0][2] == EMPTY:
+            runs.pop(0)
+        while runs and runs[-1][2] == EMPTY:
+            runs.pop()
+        if not runs:
+            return self.kept.lse.new_zeros(self.n, count, 0), c0
+        first = runs[0][0]
+        z = self.problem.logits(rows, slice(first, runs[-1][1]))
+        for start, stop, state in runs:
+            if state != FULL:
+                part = z[..., start - first : stop - first]
+                self.problem.hidden(part, rows, slice(start, stop))
+        return z.reshape(-1, *z.shape[-2:]), first
+
+    def _with_sinks(self, total: Tensor) -> Tensor:
+        """log(Σ exp z + exp sink), given log Σ exp z (n, rows)."""
+        sinks = self.problem.sinks
+        if sinks is None:
+            return total
+        return torch.logaddexp(total, sinks.to(total.dtype).reshape(-1, 1).expand_as(total))
+
+    def _window(self, rows: slice | Tensor, c0: int, c1: int) -> tuple[Tensor, int]:
+        """Weights of some rows on the keys from c0 to c1 that they may attend; the first key."""
+        if isinstance(rows, slice) and rows.stop <= self.done:
+            z, first = self._logits(rows, c0, c1)
+            return _mean(*_shares(z), self.kept.lse[:, rows]), first
+        z, first = self._logits(rows, 0, self.s)
+        shares, total = _shares(z)
+        start, stop = max(first, c0), max(first, c0, min(first + z.shape[-1], c1))
+        part = shares[..., start - first : stop - first]
+        return _mean(part, total, self._with_sinks(total)), start
+
+    def _exact(self, down: np.ndarray, across: np.ndarray) -> Tensor:
+        """Means over cells, from the weights themselves."""
+        c0, c1 = int(across[0]), int(across[-1])
+        sums = torch.zeros(len(down) - 1, c1 - c0)
+        for rows in _strips(int(down[0]), int(down[-1])):
+            w, start = self._window(rows, c0, c1)
+            at = torch.from_numpy(_cell_of(down, rows.start, rows.stop))
+            sums[:, start - c0 : start - c0 + w.shape[1]].index_add_(0, at, w.float())
+        return _across(sums, across - c0, np.diff(down))
+
+    def _sampled(self, down: np.ndarray, across: np.ndarray, room: int) -> Zoomed:
+        """Means over cells of one query of each row of cells, or of every few of them."""
+        count = min(len(down) - 1, max(1, room // self.s))
+        coarse = edges(int(down[0]), int(down[-1]), count)
+        middle = (coarse[:-1] + coarse[1:] - 1) // 2
+        c0, c1 = int(across[0]), int(across[-1])
+        found = torch.zeros(count, c1 - c0)
+        for at in range(0, count, SOME):
+            w, start = self._window(torch.from_numpy(middle[at : at + SOME]), c0, c1)
+            found[at : at + SOME, start - c0 : start - c0 + w.shape[1]] = w
+        picture = _across(found, across - c0, np.ones(count))
+        of = np.searchsorted(coarse, down[:-1], "right") - 1
+        every = max(1, round((down[-1] - down[0]) / count))
+        return Zoomed(picture[of], f"shows one query in {every:,} until all are read")
+
+    def _from_cells(self, down: np.ndarray, across: np.ndarray) -> Zoomed:
+        """Means from the kept sums; a cell that is cut counts by its share."""
+        cells, side = self.kept.cells, self.side
+        assert cells is not None
+        first = int(across[0]) // side
+        part = cells[:, first : int(across[-1]) // side + 1]
+        rows = _between(part, down, side, self.t)
+        sums = _between(rows.mT, across - first * side, side, self.s - first * side).mT
+        sizes = np.diff(down)[:, None] * np.diff(across)
+        cut = any((at % side > 0)[at < n].any() for at, n in ((down, self.t), (across, self.s)))
+        nearness = f"takes blocks of {side} × {side} weights by their share" if cut else ""
+        return Zoomed(sums / torch.from_numpy(sizes), nearness)
+
+
+def edges(start: int, stop: int, count: int) -> np.ndarray:
+    """Where cells begin, and the last one ends: ``count`` of them at most, none empty."""
+    n = stop - start
+    count = max(1, min(count, n))
+    return start + -(-np.arange(count + 1) * n // count)
+
+
+def _strips(start: int, stop: int) -> Iterator[slice]:
+    """Rows some at a time, cut where blocks of the mask are."""
+    while start < stop:
+        end = min(stop, (start // STRIP + 1) * STRIP)
+        yield slice(start, end)
+        start = end
+
+
+def _shares(z: Tensor) -> tuple[Tensor, Tensor]:
+    """The softmax of logits (n, rows, columns), and log Σ exp z (n, rows).
+
+    It is found from the largest logit and its share: nothing is faster than softmax. Rows of −∞
+    have no shares.
+    """
+    if not z.shape[-1]:
+        return z, z.new_full(z.shape[:-1], -math.inf)
+    most = z.amax(-1)
+    empty = most.isneginf()
+    w = torch.softmax(z, -1)
+    if bool(empty.any()):
+        w.masked_fill_(empty[..., None], 0)
+    return w, (most - w.amax(-1).log()).masked_fill(empty, -math.inf)
+
+
+def _mean(shares: Tensor, total: Tensor, lse: Tensor) -> Tensor:
+    """The mean over heads (rows, columns) of shares of ``total`` (n, rows) as those of ``lse``."""
+    factor = (total - lse).nan_to_num(-math.inf, neginf=-math.inf).exp()
+    if bool((factor != 1).any()):
+        shares = shares * factor[..., None]
+    return shares[0] if len(shares) == 1 else shares.mean(0)
+
+
+def _summed(w: Tensor, lead: int, side: int) -> Tensor:
+    """Sums over cells of side × side; the first column stands at ``lead`` in its cell."""
+    tail = -(w.shape[1] + lead) % side
+    w = torch.nn.functional.pad(w, (lead, tail, 0, -len(w) % side)).float()
+    down = w.unflatten(0, (-1, side)).sum(1)
+    return down.unflatten(1, (-1, side)).sum(2)
+
+
+def _cell_of(at: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Which of the cells that begin ``at`` each step from start to stop − 1 is in."""
+    return np.searchsorted(at, np.arange(start, stop), "right") - 1
+
+
+def _across(sums: Tensor, across: np.ndarray, rows: np.ndarray) -> Tensor:
+    """Means over columns of cells, of sums over ``rows`` rows each."""
+    total = np.add.reduceat(sums.numpy(), across[:-1], axis=1)
+    return torch.from_numpy(total / rows[:, None] / np.diff(across)).float()
+
+
+def _between(cells: Tensor, at: np.ndarray, side: int, n: int) -> Tensor:
+    """Sums of kept cells between edges ``at`` along the first axis, n steps long.
+
+    A cell that is cut counts by its share.
+    """
+    whole = at // side
+    last = -(-n // side) - 1
+    size = np.where(whole >= last, n - last * side, side)
+    share = torch.from_numpy((at - whole * side) / size).float()[:, None]
+    begun = cells[np.minimum(whole, last)] * share
+    of = torch.from_numpy(_cell_of(whole, int(whole[0]), int(whole[-1])))
+    total = cells.new_zeros(len(at) - 1, cells.shape[1])
+    total.index_add_(0, of, cells[whole[0] : whole[-1]])
+    return total + begun[1:] - begun[:-1]

@@ -1,0 +1,70 @@
+"""One pass over a matrix of any size: its picture, and the statistics that stand at its sides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from intently.matrix import LazyMatrix
+from intently.matrix.patterns.heads import blocks_of_heads, entropies
+from intently.show.reading import Pooling, numbers
+
+SIZE = 2**19
+"""Weights of one block: they stay in the cache while all three are read from them."""
+
+
+class Survey(NamedTuple):
+    """Cells (rows, columns), the entropy of each query (t,) and what each key receives (s,)."""
+
+    cells: np.ndarray
+    entropy: np.ndarray
+    received: np.ndarray
+
+
+def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -> Survey:
+    """Return the picture ``A.pool(rows, columns, how)``, ``A.entropy()`` and ``A.received()``.
+
+    The weights (t, s) are computed once, where the three would compute them three times.
+
+    >>> from intently.matrix import Dense
+    >>> found = survey(Dense(torch.eye(4)), 2, 2, "sum")
+    >>> found.cells.tolist(), found.entropy.tolist(), found.received.tolist()
+    ([[2.0, 0.0], [0.0, 2.0]], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0])
+    """
+    t, s = matrix.shape
+    rows, columns = min(rows, t), min(columns, s)
+    down, across = _edges(t, rows), _edges(s, columns)
+    join = np.maximum if how == "max" else np.add
+    cells = np.full((rows, columns), -np.inf if how == "max" else 0.0)
+    entropy, received = np.zeros(t), np.zeros(s)
+    with torch.no_grad():
+        for block in blocks_of_heads(matrix, SIZE):
+            w, top = block.weights, block.rows.start
+            starts, first = _cut(down, block.rows)
+            bands = w.split(np.diff([*starts, block.rows.stop - top]).tolist(), -2)
+            sums = torch.stack([band.sum(-2) for band in bands])
+            high = torch.stack([band.amax(-2) for band in bands]) if how == "max" else sums
+            received[block.cols] += numbers(sums.sum(0))
+            columns_of, before = _cut(across, block.cols)
+            picture = join.reduceat(numbers(high), columns_of, axis=1)
+            at = slice(first, first + len(starts)), slice(before, before + len(columns_of))
+            cells[at] = join(cells[at], picture)
+            entropy[block.rows] = numbers(entropies(w))
+    if how == "mean":
+        cells /= np.diff(down)[:, None] * np.diff(across)
+    cells[np.isneginf(cells)] = 0
+    return Survey(cells, np.maximum(entropy, 0), received)
+
+
+def _edges(n: int, count: int) -> np.ndarray:
+    """Where cell i of ``count`` begins among ``n`` steps: at ⌈i n / count⌉, as in `pool`."""
+    return -(-np.arange(count + 1) * n // count)
+
+
+def _cut(edges: np.ndarray, span: slice) -> tuple[np.ndarray, int]:
+    """Return where the cells that meet ``span`` begin within it, and the first of them."""
+    first = int(np.searchsorted(edges, span.start, side="right")) - 1
+    last = int(np.searchsorted(edges, span.stop, side="left"))
+    return np.maximum(edges[first:last], span.start) - span.start, first

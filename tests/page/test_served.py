@@ -1,0 +1,170 @@
+"""`intently explore` in a browser: the same page, its numbers from the server; and its end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import intently as it
+from intently.show.page import zooming
+from intently.show.page.items import items_of
+from intently.show.page.server import Server
+
+from .driving import asked, status, until
+from .pages import forms, made, translation
+
+Opened = Callable[..., Any]
+
+
+def serving(items: Any) -> Iterator[Server]:
+    server = Server(items)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: Any) -> Path:
+    path = tmp_path_factory.mktemp("served") / "run.safetensors"
+    translation().save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def story(recorded: Path) -> Iterator[Server]:
+    yield from serving(items_of(it.load_recording(recorded)))
+
+
+def test_every_view_of_a_served_page(story: Server, opened: Opened) -> None:
+    page = opened(story.address)
+    assert page.locator(".overview-tile").count() == 24
+    until(page, "document.querySelector('.overview-tile').ariaLabel.includes('entropy')")
+    page.locator(".overview-sort").select_option("entropy")
+    until(page, "document.querySelectorAll('.overview-value').length === 24")
+    page.locator(".overview-tile").nth(3).click()
+    page.wait_for_selector("section[data-view=head]", state="visible")
+    box = page.locator(".matrix-canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.5)
+    status(page, "query ‘", "→ key ‘")
+    page.keyboard.press("t")
+    page.locator("section[data-view=text] .word").nth(2).click()
+    status(page, "query ‘")
+    page.keyboard.press("l")
+    page.wait_for_selector("section[data-view=lines] .between canvas")
+    assert "computed by the server" in page.text_content("[data-bound]")
+
+
+def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> None:
+    matrices = {name: matrix for name, matrix in forms().items() if name != "weights"}
+    lines = []
+    for entry in range(len(matrices)):
+        lines.append(
+            f"for (const heads of ['1', 'mean']) {{"
+            f"const head = await source.open(0, {entry}, heads);"
+        )
+        for what in ("row(7)", "column(11)", "tile(3, 30, 5, 36)", "pooled(2, 30, 4, 36, 7, 8)",
+                     "entropy()", "received()"):  # fmt: skip
+            lines.append(f"found.push(Array.from(await head.{what}));")
+        lines.append("}")
+    code = "const source = servedHeads(stored), found = [];\n" + "\n".join(lines)
+    for server in serving(items_of(matrices)):
+        found = iter(asked(opened(server.address), code + "\nreturn found;"))
+        for name, matrix in matrices.items():
+            every = matrix.tile().double()[0]
+            for w in (every[1], every.mean(0)):
+                for right in (
+                    w[7], w[:, 11], w[3:30, 5:36],
+                    w[2:30, 4:36].unflatten(0, (7, 4)).unflatten(2, (8, 4)).mean((1, 3)),
+                    torch.special.entr(w).sum(-1), w.sum(0),
+                ):  # fmt: skip
+                    np.testing.assert_allclose(next(found), right.ravel(), 0, 2e-5, err_msg=name)
+        assert next(found, None) is None
+
+
+def test_a_long_head_settles(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its pass is done, a long head is drawn from some queries, and the page says so."""
+    monkeypatch.setattr(zooming, "NORMALIZED", 2**16)
+    monkeypatch.setattr("intently.show.page.served.AT_ONCE", 0)
+    step, gate = zooming.ZoomedHead.steps, threading.Event()
+
+    def steps(head: Any) -> Iterator[None]:
+        for done in step(head):
+            yield done
+            gate.wait(20)
+
+    monkeypatch.setattr(zooming.ZoomedHead, "steps", steps)
+    x = made(2048, 16)
+    matrix = it.attend(x, x, mask=it.causal())
+    for server in serving(items_of({"long": matrix})):
+        page = opened(server.address, "#view=head")
+        until(page, "document.querySelector('.matrix-note').textContent.includes('one query in')")
+        gate.set()
+        until(page, "document.querySelector('.matrix-note').textContent === ''")
+        found = asked(
+            page, "return Array.from(await (await servedHeads(stored).open(0, 0, '0')).column(5));"
+        )
+        np.testing.assert_allclose(found, matrix.tile(None, torch.tensor([5]))[:, 0], 0, 1e-5)
+
+
+def test_the_server_is_gone(recorded: Path, opened: Opened, chromium: Any) -> None:
+    server = Server(items_of(it.load_recording(recorded)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(server.address + "#view=head")
+    page.wait_for_selector("[data-wait]", state="detached")
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    page.keyboard.press("}")
+    until(page, "document.body.textContent.includes('is `intently explore` still running?')")
+    context.close()
+
+
+def test_the_command_ends_with_ctrl_c(recorded: Path) -> None:
+    command = [sys.executable, "-m", "intently.cli", "explore", str(recorded)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", line)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert out == ""
+    assert error.splitlines()[0] == "ctrl-C ends it"
+    assert "Traceback" not in error
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    for name, told in (("missing", "no such file"), ("empty", "an empty one")):
+        path = tmp_path / f"{name}.safetensors"
+        if name == "empty":
+            from intently.observe import Recording
+
+            Recording().save(path)
+        command = [sys.executable, "-m", "intently.cli", "explore", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,377 @@
+"""The server answers its own page and nobody else, within bounds, and always in a sentence."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import threading
+import zlib
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import intently as it
+from intently.show.page import server as serving
+from intently.show.page.items import items_of
+from intently.show.page.server import Server
+
+T, H = 40, 3
+
+
+def source() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, H, T, 16, generator=generator) for _ in range(2))
+    tokens = tuple(f"</script>{n}" for n in range(T))
+    causal = it.attend(q, k, mask=it.causal()).label(tokens, tokens)
+    return {"layer.0": causal, "layer.1": it.attend(k, q, bias=it.alibi(H)).label(tokens, tokens)}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    found = Server(items_of(source()), "a text")
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield found
+    found.shutdown()
+    found.server_close()
+    thread.join()
+
+
+def ask(
+    server: Server, name: str, method: str = "GET", token: str | None = None, **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    path = f"/{server.token if token is None else token}/{name}"
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    connection.request(method, path, headers=named)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body, dict(answer.getheaders())
+
+
+def raw(server: Server, request: bytes) -> bytes:
+    """What comes back for bytes that no client would send."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+        return found
+
+
+HEAD = "item=0&entry=0&heads=1"
+
+
+def test_it_listens_on_the_loopback_alone(server: Server) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+    assert server.address == f"http://127.0.0.1:{server.server_port}/{server.token}/"
+
+
+def test_tokens_are_long_and_random() -> None:
+    found = set()
+    for _ in range(3):
+        one = Server(items_of(source()))
+        one.server_close()
+        found.add(one.token)
+    assert len(found) == 3
+    assert all(len(token) >= 32 for token in found)
+
+
+def test_the_page(server: Server) -> None:
+    status, body, headers = ask(server, "")
+    assert status == 200
+    assert headers["Content-Type"] == "text/html; charset=utf-8"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in headers
+    assert headers["Server"] == "intently"
+    text = body.decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert "default-src 'none'" in policy[1]
+    assert "connect-src 'self'" in policy[1]
+    assert "unsafe" not in policy[1]
+    assert "</script>0" not in text
+    assert server.token not in text
+    meta = json.loads(re.findall(r'id="intently-page">(.*?)</script>', text)[0])
+    assert meta["source"] == "server"
+    assert [entry["name"] for entry in meta["items"][0]["entries"]] == ["layer.0", "layer.1"]
+    assert meta["items"][0]["sides"][0]["tokens"][0] == "</script>0"
+    assert ask(server, "", "HEAD")[:2] == (200, b"")
+
+
+def test_numbers(server: Server) -> None:
+    w = source()["layer.0"].dense()[0]
+    _, body, headers = ask(server, f"tile?{HEAD}&r0=3&r1=9&c0=2&c1=40")
+    found = np.frombuffer(body, "<f4").reshape(6, 38)
+    np.testing.assert_allclose(found, w[1, 3:9, 2:40], atol=2e-6)
+    assert "Intently-Nearness" not in headers
+    _, body, _ = ask(server, "pooled?item=0&entry=0&heads=0,2&r0=0&r1=40&c0=0&c1=40&h=10&w=8")
+    pooled = w[[0, 2]].mean(0).unflatten(0, (10, 4)).unflatten(2, (8, 5)).mean((1, 3))
+    np.testing.assert_allclose(np.frombuffer(body, "<f4").reshape(10, 8), pooled, atol=2e-6)
+    _, body, _ = ask(server, f"entropy?{HEAD}")
+    np.testing.assert_allclose(
+        np.frombuffer(body, "<f4"), torch.special.entr(w[1]).sum(-1), atol=1e-5
+    )
+    _, body, _ = ask(server, f"received?{HEAD}")
+    np.testing.assert_allclose(np.frombuffer(body, "<f4"), w[1].sum(0), atol=1e-5)
+    _, body, _ = ask(server, f"masked?{HEAD}&r0=0&r1=4&c0=0&c1=4&h=4&w=4")
+    assert np.frombuffer(body, "u1").reshape(4, 4).tolist() == np.triu(np.ones((4, 4)), 1).tolist()
+    assert json.loads(ask(server, f"open?{HEAD}&done=0")[1]) == {"done": T, "t": T}
+
+
+def test_overviews(server: Server) -> None:
+    w = source()["layer.1"].dense()[0]
+    _, body, _ = ask(server, "block?n=1")
+    found = np.frombuffer(zlib.decompress(b64decode(body)), "u1").reshape(H, T, T)
+    right = 255 * (w / w.flatten(1).amax(-1)[:, None, None]).sqrt()
+    np.testing.assert_allclose(found, right, atol=0.51)
+
+
+def test_statistics(server: Server) -> None:
+    assert server.served.background.wait(lambda: all(server.served._statistics), 20)
+    told = json.loads(ask(server, "statistics?known=0")[1])
+    assert (told["known"], told["of"]) == (2, 2)
+    right = source()["layer.0"].entropy()[0].mean(-1)
+    np.testing.assert_allclose(told["entries"][0]["entropy"], right, atol=1e-5)
+    assert set(told["entries"][0]) <= set(server.served.meta["statistics"])
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:{port}", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "[::1]:{port}",
+             "127.0.0.1:{port}.evil.example", "127.1:{port}", ""],
+)  # fmt: skip
+def test_no_other_host_name(server: Server, host: str) -> None:
+    """A foreign name that is made to point at 127.0.0.1 stays foreign."""
+    status, body, _ = ask(server, "", Host=host.format(port=server.server_port))
+    assert (status, body) == (421, b"this server is called 127.0.0.1 and nothing else")
+
+
+def test_one_host(server: Server) -> None:
+    path = f"GET /{server.token}/ HTTP/1.1\r\n".encode()
+    own = f"Host: 127.0.0.1:{server.server_port}\r\n".encode()
+    assert raw(server, path + own + b"\r\n").startswith(b"HTTP/1.1 200")
+    assert raw(server, path + b"\r\n").startswith(b"HTTP/1.1 421")
+    assert raw(server, path + own + b"Host: evil.example\r\n\r\n").startswith(b"HTTP/1.1 421")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Origin": "null"}),
+        (403, {"Origin": "https://127.0.0.1:{port}"}),
+        (200, {"Origin": "http://127.0.0.1:{port}"}),
+        (403, {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}),
+        (403, {"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "cors"}),
+        (200, {"Sec_Fetch_Site": "same-origin", "Sec_Fetch_Mode": "cors"}),
+        (200, {"Sec_Fetch_Site": "none", "Sec_Fetch_Mode": "navigate"}),
+        (200, {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}),
+    ],
+)
+def test_only_the_page_itself_may_ask(server: Server, status: int, headers: dict[str, str]) -> None:
+    port = server.server_port
+    headers = {key: value.format(port=port) for key, value in headers.items()}
+    found, body, _ = ask(server, f"entropy?{HEAD}", **headers)
+    assert found == status
+    assert status == 200 or body == b"only the page itself may ask"
+
+
+@pytest.mark.parametrize("token", ["", "x", "{token}x", "%2e%2e", "{upper}", "{token}%00", "é"])
+def test_without_the_token_nothing_is_here(server: Server, token: str) -> None:
+    token = token.format(token=server.token, upper=server.token.swapcase())
+    path = f"GET /{token}/entropy?{HEAD} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n"
+    answer = raw(server, path.encode())
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert answer.endswith(b"nothing is here; the address that was printed holds a token")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "//", "/{token}", "/{token}/../{token}/", "/{token}/./", "/{token}//",
+             "http://127.0.0.1/{token}/", "{token}/", "*", "/../../etc/passwd"],
+)  # fmt: skip
+def test_no_other_path(server: Server, path: str) -> None:
+    path = path.format(token=server.token)
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n"
+    assert raw(server, request.encode()).startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize(
+    "name", ["etc", "%2e%2e", "..%2f..%2fetc%2fpasswd", "tile.html", "__class__", "close", "answer",
+             "page", "favicon.ico", "run.safetensors"],
+)  # fmt: skip
+def test_there_are_no_files(server: Server, name: str) -> None:
+    assert ask(server, name)[:2] == (404, b"no such question")
+    assert ask(server, f"{name}?item=0")[:2] == (404, b"no such question")
+
+
+W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
+
+
+@pytest.mark.parametrize(
+    ("status", "question", "told"),
+    [
+        (400, "tile", "tile takes item, entry, heads, r0, r1, c0, c1"),
+        (400, f"tile?{W}&more=1", "tile takes item, entry, heads, r0, r1, c0, c1"),
+        (400, f"tile?{W}&r0=1", "a number was given twice"),
+        (400, "tile?" + "&".join(f"a{n}=1" for n in range(17)), "the address cannot be read"),
+        (400, "tile?r0", "the address cannot be read"),
+        (400, f"tile?{W}".replace("r1=40", "r1=41"), "r1: expected a number from 0 to 40"),
+        (400, f"tile?{W}".replace("r0=0", "r0=40"), "r0: expected a number from 0 to 39"),
+        (400, f"tile?{W}".replace("r0=0", "r0=-1"), "r0: expected a number from 0 to 39"),
+        (400, f"tile?{W}".replace("r0=0", "r0=1e1"), "r0: expected a number from 0 to 39"),
+        (400, f"tile?{W}".replace("r0=0", "r0=%D9%A3"), "r0: expected a number from 0 to 39"),
+        (400, f"tile?{W}".replace("r0=0", "r0=" + "9" * 900), "r0: expected a number from 0 to 39"),
+        (400, f"tile?{W}".replace("r0=0", "r0=9").replace("r1=40", "r1=9"),
+         "window: expected r0 < r1 and c0 < c1"),
+        (400, f"tile?{W}".replace("item=0", "item=1"), "item: expected a number from 0 to 0"),
+        (400, f"tile?{W}".replace("entry=0", "entry=2"), "entry: expected a number from 0 to 1"),
+        (400, f"tile?{W}".replace("heads=1", "heads=3"), "heads: expected a number from 0 to 2"),
+        (400, f"tile?{W}".replace("heads=1", "heads="), "heads: expected a number from 0 to 2"),
+        (400, f"tile?{W}".replace("heads=1", "heads=1,1"), "heads: expected each head once"),
+        (400, f"pooled?{W}&h=0&w=4", "h and w: expected at least 1"),
+        (413, f"pooled?{W}&h=1025&w=1024", "an answer has at most 1,048,576 numbers"),
+        (413, f"masked?{W}&h=1048576&w=2", "an answer has at most 1,048,576 numbers"),
+        (400, "block?n=2", "n: expected a number from 0 to 1"),
+        (400, "statistics?known=4", "known: expected a number from 0 to 2"),
+    ],
+)  # fmt: skip
+def test_refusals(server: Server, status: int, question: str, told: str) -> None:
+    found, body, headers = ask(server, question)
+    assert (found, body.decode()) == (status, told)
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_no_oversized_request(server: Server) -> None:
+    assert ask(server, "tile?" + "a" * 2100)[:2] == (
+        414, b"an address has at most 2,048 characters"
+    )  # fmt: skip
+    start = f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
+    long = raw(server, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n")
+    assert long.startswith(b"HTTP/1.1 414")
+    assert b"aaaa" not in long
+    many = "".join(f"x{n}: 1\r\n" for n in range(200))
+    assert raw(server, f"{start}{many}\r\n".encode()).startswith(b"HTTP/1.1 431")
+    wide = f"x: {'a' * 70_000}\r\n"
+    assert raw(server, f"{start}{wide}\r\n".encode()).startswith(b"HTTP/1.1 431")
+    for extra in ("Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"):
+        answer = raw(server, f"{start}{extra}\r\nhello".encode())
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert answer.endswith(b"a question has no body")
+        assert b"Connection: close" in answer
+
+
+def test_a_window_of_too_many_weights(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setattr("intently.show.page.served.LARGEST", 100)
+    status, body, _ = ask(server, f"tile?{HEAD}&r0=0&r1=11&c0=0&c1=10")
+    assert (status, body) == (413, b"an answer has at most 100 numbers")
+    assert ask(server, f"tile?{HEAD}&r0=0&r1=10&c0=0&c1=10")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PATCH"]
+)
+def test_other_methods_are_refused(server: Server, method: str) -> None:
+    status, body, headers = ask(server, f"entropy?{HEAD}", method)
+    assert (status, body) == (501, b"not understood")
+    assert headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    "request_", [b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00", b"a b c d\r\n\r\n"]
+)
+def test_what_is_no_http(server: Server, request_: bytes) -> None:
+    answer = raw(server, request_)
+    assert not answer or b" 400 " in answer or answer.endswith(b"not understood")
+    assert ask(server, "")[0] == 200
+
+
+def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    monkeypatch.setattr(serving._Handler, "timeout", 0.2)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        assert connection.recv(100) == b""
+
+
+def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "CONNECTIONS", 4)
+    found = Server(items_of(source()))
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    held = []
+    try:
+        for _ in range(4):
+            held.append(socket.create_connection(("127.0.0.1", found.server_port), timeout=5))
+            held[-1].sendall(b"GET ")
+        deadline, closed = threading.Event(), False
+        for _ in range(50):
+            extra = socket.create_connection(("127.0.0.1", found.server_port), timeout=5)
+            extra.sendall(b"GET ")
+            extra.settimeout(0.2)
+            try:
+                closed = extra.recv(10) == b""
+            except (TimeoutError, ConnectionResetError) as error:
+                closed = isinstance(error, ConnectionResetError)
+            extra.close()
+            if closed:
+                break
+            deadline.wait(0.05)
+        assert closed
+        for connection in held:
+            connection.close()
+        for _ in range(50):
+            try:
+                if ask(found, "")[0] == 200:
+                    break
+            except (ConnectionError, http.client.HTTPException):
+                deadline.wait(0.05)
+        assert ask(found, "")[0] == 200
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join()
+
+
+def test_nothing_is_logged(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    ask(server, f"entropy?{HEAD}")
+    ask(server, "nothing")
+    raw(server, b"garbage\r\n\r\n")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_recording_that_changed_says_so(tmp_path: Path) -> None:
+    q = torch.randn(1, 1, 4, 2)
+    found = Server(items_of({"a": it.attend(q, q.clone())}))
+    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        ask(found, "open?item=0&entry=0&heads=0&done=0")
+        q.add_(1)
+        status, body, _ = ask(found, "tile?item=0&entry=0&heads=0&r0=0&r1=1&c0=0&c1=1")
+        assert status == 409
+        assert b"changed in place since" in body
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join()
+
+
+def test_a_port_that_is_taken(server: Server) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(OSError, match="in use"):
+            Server(items_of(source()), port=other.getsockname()[1])

@@ -1,0 +1,183 @@
+"""The text of a page: every head at one word, two readings in numbers, and how words are set."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import intently as it
+from intently.show.page import Text, items_of, save_page
+from intently.translator import Translator
+
+from ..show.page_reader import Page
+from .driving import status, until
+from .pages import SENTENCE, made, translation
+
+Opened = Callable[..., Any]
+
+HEBREW = ("החיה", "לא", "חצתה", "את", "הכביש", "כי", "הייתה", "עייפה", ".")
+PIECES = ("ĠThe", "Ġroad", "Ġwas", "Ġwide", "Ċ", "ĠSo", "Ġthe", "Ġanim", "al", "Ġdid", "n't", ".")
+
+
+def causal(words: tuple[str, ...], written: bool = False) -> dict[str, it.LazyMatrix]:
+    q, k = 2 * made(1, 4, len(words), 16), made(1, 4, len(words), 16, seed=1)
+    rows = (*words[1:], "") if written else words
+    return {"h.0": it.attend(q, k, mask=it.causal()).label(rows, words)}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: Any) -> Path:
+    return save_page(translation(), tmp_path_factory.mktemp("text") / "story.html")
+
+
+@pytest.fixture(scope="module")
+def generation(tmp_path_factory: Any) -> Path:
+    path = tmp_path_factory.mktemp("text") / "generation.html"
+    return save_page(causal(PIECES, written=True), path, sides=[Text(PIECES, produced=5)])
+
+
+def words_of(read: Page, side: int = 0) -> list[str]:
+    return [token.lstrip("▁") for token in read.meta["items"][0]["sides"][side]["tokens"]]
+
+
+def test_every_head_at_one_word(story: Path, opened: Opened) -> None:
+    page, read = opened(story, "#view=text&entry=1&heads=0&row=7"), Page.read(story)
+    words, w = words_of(read), read.weights(1)
+    page.wait_for_selector(".strips button")
+    told = page.locator(".strips button").evaluate_all("all => all.map(one => one.ariaLabel)")
+    best = w[:, 7].argmax(-1)
+    assert told == [
+        f"Head {head}: most at {words[best[head]]} {w[head, 7, best[head]]:.2f}"
+        for head in range(len(w))
+    ]
+    page.locator(".strips button").nth(2).click(modifiers=["Shift"])
+    until(page, "location.hash.includes('heads=0%2C2')")
+    mean = w[[0, 2], 7].mean(0)
+    status(page, f"key ‘{words[mean.argmax()]}’: {mean.max():.2f}")
+    until(page, "document.querySelectorAll('.strips [aria-pressed=true]').length === 2")
+    assert page.evaluate("document.activeElement.matches('.strips button:nth-child(3)')")
+
+
+def test_without_a_word_it_shows_what_is_looked_at(story: Path, opened: Opened) -> None:
+    page, read = opened(story, "#view=text&entry=1&heads=1"), Page.read(story)
+    received = read.weights(1)[1].sum(0)
+    page.wait_for_selector("section[data-view=text] .top li")
+    listed = page.locator("section[data-view=text] .top li").evaluate_all(
+        "all => all.map(li => [li.querySelector('b').textContent, "
+        "Number(li.querySelector('.weight').textContent)])"
+    )
+    words = words_of(read)
+    order = np.argsort(-received)[: len(listed)]
+    assert [name for name, _ in listed] == [words[j] for j in order]
+    assert [value for _, value in listed] == pytest.approx(received[order], abs=0.006)
+
+
+def test_two_readings_in_numbers(story: Path, opened: Opened) -> None:
+    page, read = (
+        opened(story, "#view=text&entry=1&heads=0&row=7&other=0.1.2.at.7"),
+        Page.read(story),
+    )
+    until(page, "!document.querySelector('.apart').hidden")
+    p, q = read.weights(1)[2, 7], read.weights(1)[0, 7]
+    middle = (p + q) / 2
+    divergence = (p * np.log(p / middle) + q * np.log(q / middle)).sum() / 2
+    said = page.text_content(".apart")
+    assert f"{round(100 * np.minimum(p, q).sum())} % of the weight in common" in said
+    assert f"divergence {divergence:.2f} nats" in said
+    far, words = int(np.abs(p - q).argmax()), words_of(read)
+    assert f"most apart: ‘{words[far]}’ {p[far]:.2f} → {q[far]:.2f}" in said
+    page.get_by_role("button", name="Swap").click()
+    until(page, "location.hash.includes('heads=2')")
+    until(page, "location.hash.includes('other=0.1.0.at.7')")
+    page.get_by_role("button", name="Let go").click()
+    page.wait_for_selector(".card.held", state="hidden")
+
+
+def test_the_list_keeps_the_focus_and_marks_the_pair(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=text&entry=1&heads=0&row=7")
+    page.locator(".top button").nth(1).focus()
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('.top [aria-pressed=true]') !== null")
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    assert page.locator(".word.partner").count() == 1
+    name = page.locator(".top [aria-pressed=true] b").text_content()
+    status(page, f"→ key ‘{name}’")
+
+
+def test_pieces_are_spelled_as_words(generation: Path, opened: Opened) -> None:
+    page = opened(generation, "#view=text&heads=1&row=5")
+    page.wait_for_selector(".word.writes")
+    text = page.locator("section[data-view=text] .words").evaluate("list => list.innerText")
+    assert [line.strip() for line in text.split("\n") if line.strip()] == [
+        "The road was wide⏎",
+        "So the animal didn't.",
+    ]
+    assert page.text_content(".card:not(.held) h2") == "‘So’ looks at to write ‘the’"
+    assert page.locator(".word.writes").text_content() == "the"
+    produced = page.locator(".word.produced").all_text_contents()
+    assert produced == ["So", "the", "anim", "al", "did", "n't", "."]
+
+
+def test_all_that_was_written_is_marked(opened: Opened, tmp_path: Path) -> None:
+    (one,) = Translator.load().translate([SENTENCE])
+    told = one.attention["decoder.0.cross"]
+    written, source = (tuple(side) for side in told.labels)
+    sides = [Text(source), Text(("<s>", *written[:-1]), produced=1)]
+    path = save_page(one.attention, tmp_path / "written.html", sides=sides)
+    entries = Page.read(path).meta["items"][0]["entries"]
+    cross = [entry["name"] for entry in entries].index("decoder.0.cross")
+    page = opened(path, f"#view=text&entry={cross}&row=2")
+    page.wait_for_selector(".word.pinned")
+    plain = [word.lstrip("▁") for word in written]
+    assert page.locator(".card:not(.held) .word.produced").all_text_contents() == plain
+    assert page.text_content(".card:not(.held) h2") == f"‘{plain[2]}’ looked at"
+
+
+def test_right_to_left(opened: Opened, tmp_path: Path) -> None:
+    page = opened(save_page(causal(HEBREW), tmp_path / "rtl.html"), "#view=text&heads=0&row=5")
+    page.wait_for_selector(".strips.mirrored button")
+    assert page.locator("section[data-view=text] .words").get_attribute("dir") == "rtl"
+    lefts = page.locator("section[data-view=text] .word").evaluate_all(
+        "all => all.map(one => one.getBoundingClientRect().left)"
+    )
+    assert lefts == sorted(lefts, reverse=True)
+    assert "‘\u2068כי\u2069’ → key" in status(page, "query ‘")
+    page.locator("section[data-view=text] .word").nth(5).focus()
+    page.keyboard.press("ArrowLeft")
+    status(page, "query ‘\u2068הייתה\u2069’")
+
+
+def test_a_long_text_opens_at_its_word(opened: Opened, tmp_path: Path) -> None:
+    words = tuple(f"word{n}" for n in range(3000))
+    q, k = made(1, 1, 3000, 8), made(1, 1, 3000, 8, seed=1)
+    A = it.attend(q, k, mask=it.causal()).label(words, words)
+    page = opened(save_page({"h.0": A}, tmp_path / "long.html"), "#view=text&row=2500")
+    word = page.locator("section[data-view=text] .word").nth(2500)
+    until(page, "scrollY > 500")
+    box = word.bounding_box()
+    assert 60 < box["y"] < 740
+    assert word.get_attribute("aria-selected") == "true"
+    assert re.search(r"query ‘word2500’", status(page, "query ‘word2500’"))
+
+
+def test_highlights_and_notes_stand_beside(opened: Opened, tmp_path: Path) -> None:
+    from intently.show.page import Highlight
+
+    items = items_of(causal(HEBREW), name="one") + items_of(
+        causal(PIECES), name="two", note="A note of the second."
+    )
+    told = [Highlight(1, "h.0", 2, "In 97.3 % of 412 sentences it looks there.")]
+    path = save_page(items, tmp_path / "told.html", title="Told", highlights=told)
+    page = opened(path, "#view=text&item=1&heads=2&row=3")
+    page.wait_for_selector(".card:not(.held) .measured", state="visible")
+    assert page.locator(".measured:visible").text_content() == told[0].text
+    assert page.text_content("[data-note]") == "A note of the second."
+    page.keyboard.press("]")
+    page.wait_for_selector(".card:not(.held) .measured", state="hidden")
+    assert json.dumps(page.title()) == '"Told"'

@@ -1,0 +1,358 @@
+"""The page in a real browser: pointed at, walked with keys, linked to, saved, dark, and narrow."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from intently.show.page import save_page
+
+from ..show.page_reader import Page
+from .driving import status, until
+from .pages import picture, translation
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: Any) -> Path:
+    return save_page(translation(), tmp_path_factory.mktemp("views") / "a story #1.html")
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory: Any) -> Path:
+    return picture(tmp_path_factory.mktemp("views") / "picture.html")
+
+
+def test_the_page_opens_on_all_heads(story: Path, opened: Opened) -> None:
+    page = opened(story)
+    tiles = page.locator(".overview-tile")
+    assert tiles.count() == 24
+    assert "24 heads" in page.text_content(".overview-count")
+    label = tiles.nth(5).get_attribute("aria-label")
+    assert re.match(r"encoder\.1\.self_attention, head 1\. entropy \d\.\d+, ", label)
+    until(page, PAINTED, ".overview-tile canvas")
+
+
+PAINTED = """selector => [...document.querySelectorAll(selector)].slice(0, 8).every(canvas => {
+    const copy = document.createElement("canvas");
+    [copy.width, copy.height] = [canvas.width, canvas.height];
+    const brush = copy.getContext("2d", { willReadFrequently: true });
+    brush.drawImage(canvas, 0, 0);
+    const { data } = brush.getImageData(0, 0, copy.width, copy.height);
+    return new Set(new Uint32Array(data.buffer)).size > 1;
+})"""
+"""Whether the first canvases hold a picture."""
+
+
+def test_heads_are_sorted_and_filtered_by_statistics(story: Path, opened: Opened) -> None:
+    page, meta = opened(story), Page.read(story).meta
+    entropy = [
+        (value, entry["name"], head)
+        for entry in meta["items"][0]["entries"]
+        for head, value in enumerate(entry["statistics"]["entropy"])
+    ]
+    page.locator(".overview-sort").select_option("entropy")
+    until(page, "document.querySelectorAll('.overview-value').length === 24")
+    labels = page.locator(".overview-tile").evaluate_all("all => all.map(one => one.ariaLabel)")
+    places = [re.match(r"(.*), head (\d+)\.", label).groups() for label in labels]  # type: ignore[union-attr]
+    ascending = [(name, str(head)) for _, name, head in sorted(entropy)]
+    assert places in (ascending, ascending[::-1])
+    page.keyboard.press("/")
+    page.keyboard.type("entropy < 0.5")
+    few = sum(value < 0.5 for value, _, _ in entropy)
+    assert 0 < few < 24
+    until(page, "n => document.querySelectorAll('.overview-tile').length === n", few)
+    assert page.text_content(".overview-count") == f"{few} of 24 heads"
+    until(page, "location.hash.includes('filter=')")
+
+
+def test_keys_alone_read_a_weight(story: Path, opened: Opened) -> None:
+    page, read = opened(story), Page.read(story)
+    page.keyboard.press("o")
+    page.locator(".overview-tile").first.focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".matrix-canvas", state="visible")
+    until(page, "location.hash.includes('view=head')")
+    label = page.get_attribute(".matrix-canvas", "aria-label")
+    assert label.startswith("Weights of encoder.0.self_attention, head 2: 13 queries by 13 keys.")
+    page.locator(".matrix-canvas").focus()
+    for key in ("0", "ArrowDown", "ArrowUp", "ArrowUp", "ArrowRight"):
+        page.keyboard.press(key)
+    said = status(page, "query ‘", "→ key ‘")
+    found = re.search(r"query ‘(.*)’ → key ‘(.*)’: ([\d.]+)", said)
+    assert found is not None
+    words = [token.lstrip("▁") for token in read.meta["items"][0]["sides"][0]["tokens"]]
+    w = read.weights(0)[2]
+    i, j = words.index(found[1]), words.index(found[2])
+    assert float(found[3]) == pytest.approx(w[i, j], abs=0.006)
+    page.keyboard.press("Enter")
+    until(page, f"location.hash.includes('row={i}') && location.hash.includes('column={j}')")
+    page.keyboard.press("]")
+    until(page, "location.hash.includes('heads=3')")
+    page.keyboard.press("}")
+    until(page, "location.hash.includes('entry=1')")
+    for _ in range(3):
+        page.keyboard.press("+")
+    until(page, "/r0=|r1=/.test(location.hash)")
+    page.keyboard.press("0")
+    until(page, "!/r0=|r1=|c0=|c1=/.test(location.hash)")
+
+
+def test_the_wheel_zooms_to_single_weights_and_back(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=head&entry=1&heads=1")
+    until(page, PAINTED, ".matrix-base")
+    box = page.locator(".matrix-canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    status(page, "query ‘", "→ key ‘")
+    before = page.evaluate("location.hash")
+    for _ in range(6):
+        page.mouse.wheel(0, -240)
+    until(page, "before => location.hash !== before", before)
+    page.wait_for_timeout(400)
+    window = dict(re.findall(r"(r0|r1|c0|c1)=([\d.]+)", page.evaluate("location.hash")))
+    assert float(window["r1"]) - float(window["r0"]) < 4
+    for _ in range(8):
+        page.mouse.wheel(0, 240)
+    until(page, "!/r0=|r1=/.test(location.hash)")
+
+
+def test_pointing_tells_the_weight_that_python_computes(story: Path, opened: Opened) -> None:
+    page, read = opened(story, "#view=head&entry=1&heads=2"), Page.read(story)
+    words = [token.lstrip("▁") for token in read.meta["items"][0]["sides"][0]["tokens"]]
+    w = read.weights(1)[2]
+    box = page.locator(".matrix-canvas").bounding_box()
+    seen = set()
+    for step in range(12):
+        x = box["x"] + box["width"] * (0.3 + 0.04 * step)
+        y = box["y"] + box["height"] * (0.75 - 0.03 * step)
+        page.mouse.move(x, y)
+        page.wait_for_timeout(80)
+        said = page.text_content("[data-status]")
+        found = re.search(r"query ‘(.*)’ → key ‘(.*)’: ([\d.]+)", said)
+        if found is None:
+            continue
+        i, j = words.index(found[1]), words.index(found[2])
+        seen.add((i, j))
+        assert float(found[3]) == pytest.approx(w[i, j], abs=0.006)
+        assert page.text_content(".beside-weight strong") == found[3]
+    assert len(seen) > 4
+
+
+def test_a_word_shows_what_it_looks_at(story: Path, opened: Opened) -> None:
+    page, read = opened(story, "#view=text&entry=1&heads=mean"), Page.read(story)
+    words = [token.lstrip("▁") for token in read.meta["items"][0]["sides"][0]["tokens"]]
+    w = read.weights(1).mean(0)
+    i = words.index("it")
+    page.locator("section[data-view=text] .word").nth(i).click()
+    said = status(page, "query ‘it’ → key ‘")
+    best = int(w[i].argmax())
+    assert f"→ key ‘{words[best]}’: {w[i, best]:.2f}" in said
+    until(page, f"location.hash.includes('row={i}')")
+    page.keyboard.press("f")
+    status(page, "→ key ‘it’")
+    page.keyboard.press("ArrowRight")
+    status(page, f"→ key ‘{words[i + 1]}’")
+
+
+def test_two_readings_are_compared(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=text&entry=1&heads=0&row=7")
+    page.get_by_role("button", name="Hold to compare").click()
+    page.keyboard.press("]")
+    page.wait_for_selector(".card.held", state="visible")
+    until(page, "!document.querySelector('.apart').hidden")
+    until(page, "location.hash.includes('other=')")
+    assert page.locator(".card h2:visible").count() == 2
+
+
+def test_lines_of_a_short_text(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=lines&entry=5&heads=0")
+    page.wait_for_selector("section[data-view=lines] .between canvas", state="attached")
+    until(page, PAINTED, "section[data-view=lines] .between canvas:first-of-type")
+    words = page.locator("section[data-view=lines] .word")
+    assert words.count() == 16 + 13
+    words.nth(3).click()
+    status(page, "query ‘", "→ key ‘")
+
+
+@pytest.mark.parametrize(
+    "hash",
+    [
+        "#view=head&entry=3&heads=2&row=4&column=5&r0=2&r1=9&c0=1&c1=8&scale=log",
+        "#view=text&entry=1&heads=mean&row=7&looks=at",
+        "#view=overview&sort=entropy&filter=layer+1",
+        "#view=lines&entry=5&heads=1&theme=dark",
+    ],
+)
+def test_the_address_holds_the_whole_state(story: Path, opened: Opened, hash: str) -> None:
+    def kept(address: str) -> dict[str, str]:
+        return dict(pair.split("=") for pair in address.split("#")[1].split("&") if pair)
+
+    page = opened(story, hash)
+    page.wait_for_timeout(500)
+    first = page.screenshot()
+    page.keyboard.press("?")
+    page.keyboard.press("Escape")
+    page.reload()
+    page.wait_for_selector("[data-wait]", state="detached")
+    page.wait_for_timeout(500)
+    state = kept(hash)
+    state = {key: value for key, value in state.items() if (key, value) != ("view", "overview")}
+    assert {key: kept(page.url).get(key) for key in state if key != "looks"} == {
+        key: value for key, value in state.items() if key != "looks"
+    }
+    assert _alike(first, page.screenshot())
+
+
+def test_back_and_forward(story: Path, opened: Opened) -> None:
+    page = opened(story)
+    page.get_by_role("button", name="Matrix", exact=True).click()
+    page.wait_for_selector("section[data-view=head]", state="visible")
+    page.get_by_role("button", name="Text", exact=True).click()
+    page.wait_for_selector("section[data-view=text]", state="visible")
+    page.go_back()
+    page.wait_for_selector("section[data-view=head]", state="visible")
+    page.go_back()
+    page.wait_for_selector("section[data-view=overview]", state="visible")
+    page.go_forward()
+    page.wait_for_selector("section[data-view=head]", state="visible")
+
+
+@pytest.mark.parametrize(
+    "hash",
+    [
+        "#view=head&entry=99&heads=77&row=1e9&column=-4&r0=NaN&r1=Infinity",
+        "#view=<img src=x onerror=alert(1)>&theme=__proto__&item=-1",
+        "#other=0.0.0.at.99999&view=text&row=12345678901234567890",
+        "#" + "a" * 5000,
+        "#%E0%A4%A",
+    ],
+)
+def test_addresses_are_not_believed(story: Path, opened: Opened, hash: str) -> None:
+    page = opened(story, hash)
+    page.wait_for_timeout(300)
+    assert page.locator("main > section:visible").count() == 1
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
+def test_what_is_seen_is_saved(story: Path, opened: Opened, view: str, tmp_path: Path) -> None:
+    page = opened(story, f"#view={view}&entry=1&heads=1")
+    page.wait_for_timeout(500)
+    for name, kind in (("Picture (PNG)", "png"), ("Drawing (SVG)", "svg")):
+        page.get_by_role("button", name="Save", exact=True).click()
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=name).click()
+        saved = tmp_path / f"{view}.{kind}"
+        waiting.value.save_as(saved)
+        assert waiting.value.suggested_filename.endswith(f".{kind}")
+        if kind == "png":
+            from PIL import Image
+
+            image = np.asarray(Image.open(saved).convert("RGB"))
+            assert min(image.shape[:2]) > 100
+            assert len(np.unique(image.astype(int) @ [1, 256, 65536])) > 50
+        else:
+            root = ET.fromstring(saved.read_text(encoding="utf-8"))
+            assert root.tag == "{http://www.w3.org/2000/svg}svg"
+            names = {element.tag.split("}")[1] for element in root.iter()}
+            assert not names & {"script", "foreignObject"}
+            assert len(list(root.iter())) > 5
+
+
+def test_dark_and_light(story: Path, opened: Opened) -> None:
+    def ground(page: Any) -> tuple[int, ...]:
+        style = "getComputedStyle(document.querySelector('.intently')).backgroundColor"
+        return tuple(map(int, re.findall(r"\d+", page.evaluate(style))[:3]))
+
+    dark = opened(story, "#view=head", color_scheme="dark")
+    assert max(ground(dark)) < 60
+    light = opened(story, "#view=head", color_scheme="light")
+    assert min(ground(light)) > 240
+    theme = light.locator("button[aria-label^='Colours']")
+    for _ in range(3):
+        if theme.get_attribute("aria-label") == "Colours: dark":
+            break
+        theme.click()
+    until(light, "document.querySelector('.intently').dataset.theme === 'dark'")
+    assert max(ground(light)) < 60
+    until(light, "location.hash.includes('theme=dark')")
+
+
+@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen(story: Path, opened: Opened, view: str, scheme: str) -> None:
+    page = opened(
+        story, f"#view={view}&entry=5&heads=1", width=390, height=844, color_scheme=scheme,
+        device_scale_factor=2, has_touch=True,
+    )  # fmt: skip
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    small = page.evaluate("""() => [...document.querySelectorAll("button, select, input")]
+        .filter(one => one.checkVisibility())
+        .map(one => [one.textContent.trim() || one.ariaLabel, one.getBoundingClientRect()])
+        .filter(([, box]) => box.height < 24 || box.width < 20 || box.right > 391 || box.left < -1)
+        .map(([name]) => name)""")
+    assert small == []
+
+
+@pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])
+def test_everything_has_a_name_and_a_visible_focus(story: Path, opened: Opened, view: str) -> None:
+    page = opened(story, f"#view={view}&entry=1&heads=1")
+    page.wait_for_timeout(300)
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        at = page.evaluate("""() => {
+            const one = document.activeElement, style = getComputedStyle(one);
+            const box = one.getBoundingClientRect();
+            const label = one.labels?.[0]?.textContent;
+            return { tag: one.tagName, key: [...document.querySelectorAll("*")].indexOf(one),
+                name: one.ariaLabel || one.textContent.trim() || label || one.title,
+                ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1
+                    || style.boxShadow !== "none", seen: box.width > 0 && box.height > 0 };
+        }""")
+        if at["tag"] == "BODY" or at["key"] in {one["key"] for one in reached}:
+            break
+        reached.append(at)
+    assert len(reached) >= 6
+    assert [one for one in reached if not (one["name"] and one["ring"] and one["seen"])] == []
+
+
+def test_help_lists_the_keys(story: Path, opened: Opened) -> None:
+    page = opened(story)
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    assert page.locator("dialog kbd").count() > 12
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="hidden")
+
+
+def test_patches_of_a_picture(pictured: Path, opened: Opened) -> None:
+    page, read = opened(pictured, "#view=text&entry=0&heads=0"), Page.read(pictured)
+    frame = page.locator(".picture").first
+    frame.wait_for(state="visible")
+    box = frame.bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 2.5 / 6, box["y"] + box["height"] * 1.5 / 4)
+    until(page, "location.hash.includes('row=9')")
+    status(page, f": {read.weights(0)[0][9].max():.2f}")
+    until(page, PAINTED, ".picture canvas")
+    assert page.locator(".picture img").first.evaluate("one => one.naturalWidth") > 0
+
+
+def _alike(first: bytes, second: bytes) -> bool:
+    """Whether two screenshots show the same, but for single pixels."""
+    import io
+
+    from PIL import Image
+
+    pair = [np.asarray(Image.open(io.BytesIO(x)).convert("L"), float) for x in (first, second)]
+    return pair[0].shape == pair[1].shape and bool((np.abs(pair[0] - pair[1]) > 60).mean() < 2e-3)

@@ -1,0 +1,113 @@
+"""A map of words keeps what can be kept in a plane, and joins the neighbours of all dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgba
+
+from intently import show
+from intently.errors import ArgumentError, KindError
+from intently.show.style import ACCENT
+
+WORDS = ["cat", "dog", "road", "street", "wide", "tired"]
+
+
+def plane(n: int = 6, c: int = 10, seed: int = 0) -> torch.Tensor:
+    """Return n points of a plane in c dimensions, not in its middle."""
+    g = torch.Generator().manual_seed(seed)
+    base = torch.linalg.qr(torch.randn(c, 2, generator=g)).Q
+    return torch.randn(n, 2, generator=g) @ base.mT + 3
+
+
+def dots(figure, which: int = -1) -> np.ndarray:
+    return np.asarray(figure.axes[0].collections[which].get_offsets())
+
+
+def distances(x) -> np.ndarray:
+    x = np.asarray(x)
+    return np.linalg.norm(x[:, None] - x[None], axis=-1)
+
+
+def test_points_of_a_plane_keep_their_distances_and_all_variance():
+    figure = show.embeddings(plane(), WORDS)
+    np.testing.assert_allclose(distances(dots(figure)), distances(plane()), atol=1e-5)
+    assert any("shows 100% of the variance" in text.get_text() for text in figure.texts)
+    names = [text.get_text() for text in figure.axes[0].texts]
+    assert sorted(names) == sorted(WORDS)
+    half = show.embeddings(torch.eye(6), WORDS)
+    assert any("shows 40% of the variance" in text.get_text() for text in half.texts)
+
+
+def test_both_directions_have_one_scale():
+    axes = show.embeddings(plane() * torch.tensor([100.0] + [1.0] * 9), WORDS).axes[0]
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    box = axes.get_position()
+    wide, tall = axes.figure.get_size_inches()
+    assert (right - left) / (box.width * wide) == pytest.approx((high - low) / (box.height * tall))
+
+
+def test_arrows_lead_from_words_to_what_became_of_them():
+    before, after = plane(), plane() + torch.randn(6, 10) * 0.01 + torch.arange(10) * 0.1
+    figure = show.embeddings(before, WORDS, after=after)
+    arrows = [text for text in figure.axes[0].texts if text.get_text() == ""]
+    starts = np.array([arrow.xyann for arrow in arrows])
+    ends = np.array([arrow.xy for arrow in arrows])
+    np.testing.assert_allclose(starts, dots(figure, 0))
+    np.testing.assert_allclose(ends, dots(figure, 1))
+    every = np.concatenate([before, after])
+    centred = every - every.mean(0)
+    values = np.linalg.svd(centred, compute_uv=False)
+    kept = ((np.concatenate([starts, ends])) ** 2).sum()
+    assert kept == pytest.approx((values[:2] ** 2).sum(), rel=1e-4)
+
+
+def test_neighbours_are_the_nearest_by_cosine_in_all_dimensions():
+    vectors = torch.randn(6, 10, generator=torch.Generator().manual_seed(3))
+    figure = show.embeddings(vectors, WORDS, neighbours="road")
+    cosine = torch.nn.functional.normalize(vectors, dim=1)
+    cosine = cosine @ cosine[2]
+    cosine[2] = -2
+    expected = {WORDS[n] for n in cosine.topk(3).indices.tolist()}
+    places = dots(figure)
+    lines = [line for line in figure.axes[0].lines if line.get_color() == ACCENT]
+    ends = [np.array([line.get_xdata()[1], line.get_ydata()[1]]) for line in lines]
+    found = {WORDS[int(np.linalg.norm(places - end, axis=1).argmin())] for end in ends}
+    assert found == expected
+    assert all(np.allclose([x.get_xdata()[0], x.get_ydata()[0]], places[2]) for x in lines)
+    colours = figure.axes[0].collections[-1].get_facecolors()
+    assert [tuple(c) == to_rgba(ACCENT) for c in colours] == [n == 2 for n in range(6)]
+
+
+def test_names_do_not_cover_each_other_where_there_is_room():
+    figure = show.embeddings(plane(6, seed=1), WORDS)
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    for n, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[n + 1 :])
+
+
+def test_large_maps_name_those_that_are_asked_for():
+    words = [f"w{n}" for n in range(200)]
+    figure = show.embeddings(torch.randn(200, 8), words, neighbours=["w5"])
+    assert len(figure.axes[0].texts) == 4
+    assert len(dots(figure)) == 200
+
+
+def test_the_map_is_the_same_each_time(tmp_path):
+    for n in range(2):
+        show.embeddings(plane(), WORDS, save=tmp_path / f"{n}.svg")
+    assert (tmp_path / "0.svg").read_bytes() == (tmp_path / "1.svg").read_bytes()
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(ArgumentError, match=r"vectors: expected shape \(n=6, c\).*\(5, 10\)"):
+        show.embeddings(plane(5), WORDS)
+    with pytest.raises(ArgumentError, match=r"after: expected the shape of vectors, \(6, 10\)"):
+        show.embeddings(plane(), WORDS, after=plane(c=9))
+    with pytest.raises(ArgumentError, match=r"vectors: expected finite numbers; got NaN"):
+        show.embeddings(plane() / 0, WORDS)
+    with pytest.raises(ArgumentError, match=r"neighbours: .*got 'bus'. There is none"):
+        show.embeddings(plane(), WORDS, neighbours="bus")
+    with pytest.raises(KindError, match=r"vectors: expected a tensor \(n, c\); got list"):
+        show.embeddings([[1.0]], ["a"])  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,51 @@
+"""Labels say what a token is, and where a word begins is not written into it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from intently import show
+from intently.matrix import Dense
+from intently.show.labels import bare, shown, spaced
+
+PIECES = ("▁L'", "animal", "▁un", "believ", "▁", ".")
+
+
+def test_axes_show_pieces_without_marks_and_find_them_with_or_without():
+    A = Dense(torch.eye(6), labels=(PIECES, PIECES))
+    plain = ["L'", "animal", "un", "believ", "▁", "."]
+    for draw in (show.alignment, show.heatmap):
+        axes = draw(A).axes[0]
+        assert [label.get_text() for label in axes.get_yticklabels()] == plain
+        assert [label.get_text() for label in axes.get_xticklabels()] == plain
+    assert "▁un" not in show.blocks(A, width=60, colour=False)
+    for name in ("un", "▁un"):
+        figure = show.lines(A, name)
+        inks = [text.get_color() for text in figure.axes[0].texts if text.get_text() == "un"]
+        assert inks == [show.style.ACCENT, show.style.INK]  # the query, and the key beside it
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (("Ġthe", "Ġcat", "s"), ("the", "cat", "s")),
+        ((" the", "cat"), ("the", "cat")),
+        (("the", " "), ("the", "␣")),
+        (("play", "##ing"), ("play", "##ing")),
+        (("_a", "b"), ("_a", "b")),
+    ],
+)
+def test_marks_of_every_kind_of_tokenizer(tokens, expected):
+    assert shown(tokens) == expected
+
+
+def test_pieces_become_a_text_again():
+    def text(tokens) -> str:
+        return "".join(" " * blank + token for token, blank in spaced(tokens)).strip()
+
+    assert text(("▁too", "▁wi", "de", ".")) == "too wide."
+    assert text(("un", "##believ", "##able", "road")) == "unbelievable road"
+    assert text(("too", "wide")) == "too wide"
+    assert text(("ĠIt", "'s", "Ġcold")) == "It's cold"
+    assert bare("▁") == "▁"

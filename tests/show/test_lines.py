@@ -1,0 +1,88 @@
+"""Lines join the right words, as wide as the weight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from intently import show
+from intently.errors import ArgumentError
+from intently.matrix import Dense
+from intently.show.links import WIDEST
+
+ROWS, COLUMNS = ("Je", "bois", "du"), ("I", "drink")
+
+
+def joined(figure) -> dict[tuple[str, str], float]:
+    """Return (left word, right word) → width in points of each line."""
+    axes = figure.axes[0]
+    drawn = axes.collections[0]
+    left, right = {}, {}
+    for text in axes.texts:
+        x, y = text.get_position()
+        (left if x < 0 else right)[round(y, 6)] = text.get_text()
+    return {
+        (left[round(segment[0][1], 6)], right[round(segment[1][1], 6)]): width
+        for segment, width in zip(drawn.get_segments(), drawn.get_linewidths())
+    }
+
+
+def test_lines_are_as_wide_as_the_weights_and_join_their_words():
+    values = torch.tensor([[0.9, 0.1], [0.25, 0.75], [0.004, 0.996]])
+    found = joined(show.lines(Dense(values, labels=(ROWS, COLUMNS))))
+    expected = {
+        (row, column): WIDEST * float(values[i, j])
+        for i, row in enumerate(ROWS)
+        for j, column in enumerate(COLUMNS)
+        if values[i, j] > 0.01
+    }
+    assert found == pytest.approx(expected)
+
+
+def test_widths_follow_the_scale_that_the_legend_says():
+    figure = show.lines(Dense(torch.full((3, 20), 0.05)))
+    assert set(joined(figure).values()) == {WIDEST}
+    legend = [text.get_text() for text in figure.axes[1].texts]
+    assert legend == ["weight", "0.005", "0.025", "0.05"]
+    widths = [line.get_linewidth() for line in figure.axes[1].lines]
+    assert widths == pytest.approx([0.1 * WIDEST, 0.5 * WIDEST, WIDEST])
+
+
+def test_a_token_brings_out_its_own_lines():
+    figure = show.lines(Dense(torch.full((3, 2), 0.5), labels=(ROWS, COLUMNS)), "bois")
+    drawn = figure.axes[0].collections[0]
+    strong = [tuple(c) for c in drawn.get_colors() if c[3] == 1]
+    assert len(strong) == 2
+    names = list(joined(figure))
+    assert {name for name, colour in zip(names, drawn.get_colors()) if colour[3] == 1} == {
+        ("bois", "I"),
+        ("bois", "drink"),
+    }
+    assert names[-1][0] == names[-2][0] == "bois"  # drawn last, over the others
+    inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+    assert inks["bois"] == show.style.ACCENT
+
+
+def test_sides_are_named_for_what_they_are():
+    def sides(labels) -> set[str]:
+        figure = show.lines(Dense(torch.full((3, 3), 0.3), labels=labels))
+        return {text.get_text() for text in figure.axes[0].texts}
+
+    assert {"produced", "source"} <= sides((ROWS, ("I", "drink", "milk")))
+    assert {"queries", "keys"} <= sides((ROWS, ROWS))
+    assert {"queries", "keys"} <= sides((None, None))
+
+
+def test_more_words_than_lines_can_show_are_refused():
+    with pytest.raises(ArgumentError, match=r"at most 64 words.*\(65, 3\).*heatmap"):
+        show.lines(Dense(torch.ones(65, 3)))
+    assert show.lines(Dense(torch.ones(64, 64) / 64)).get_size_inches()[1] < 17
+
+
+def test_weights_that_are_no_number_have_no_line():
+    values = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.5]])
+    figure = show.lines(Dense(values, labels=(ROWS[:2], COLUMNS)))
+    assert set(joined(figure)) == {("Je", "drink"), ("bois", "drink")}
+    assert any("no line: 2 of 4" in text.get_text() for text in figure.texts)
+    assert np.isfinite(list(joined(figure).values())).all()

@@ -1,0 +1,262 @@
+"""The page as a file: nothing leaves it, nothing in it is taken for markup, equal in equal out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from page_reader import Page
+
+import intently as it
+from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
+from intently.matrix import LazyMatrix
+from intently.show.page import Highlight, joining, packed, packing, save_page, writing
+from intently.show.page.items import items_of
+from intently.show.page.packing import unpacked
+
+HOSTILE = (
+    "</script><img src=x onerror=alert(1)>", "<!--", "\u202eabc", "\u2028", "a" * 10_000, "\ud800",
+    "]]>", "&lt;", "\x00", "", "עברית",
+)  # fmt: skip
+
+
+def matrix(*labels: str, heads: int = 2) -> LazyMatrix:
+    n = len(labels) or 6
+    q = torch.randn(heads, n, 8)
+    k = torch.randn(heads, n, 8)
+    found = it.attend(q, k, mask=it.causal())
+    return found.label(labels, labels) if labels else found
+
+
+class Tags(HTMLParser):
+    """Every tag of a page, with the text of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: list[tuple[str, dict[str, str | None], str]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] in ("script", "style", "title"):
+            self.inside.append((*self.tags[-1], data))
+
+
+def test_the_policy_allows_one_script_and_one_style_sheet_and_no_connection(tmp_path: Path) -> None:
+    html = save_page(matrix(*HOSTILE), tmp_path / "new" / "out.html").read_text(encoding="utf-8")
+    found = Tags(html)
+    (policy,) = [a["content"] or "" for t, a in found.tags if "http-equiv" in a]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert {k: v for k, v in rules.items() if k not in ("script-src", "style-src")} == {
+        "default-src": "'none'", "img-src": "data: blob:", "connect-src": "'none'",
+        "base-uri": "'none'", "form-action": "'none'",
+    }  # fmt: skip
+    for tag in ("script", "style"):
+        texts = [text for t, a, text in found.inside if t == tag and "type" not in a]
+        runs = [text for text in texts if text.strip()]
+        assert len(runs) == len([a for t, a in found.tags if t == tag and "type" not in a]) == 1
+        digest = base64.b64encode(hashlib.sha256(runs[0].encode()).digest()).decode()
+        assert rules[f"{tag}-src"] == f"'sha256-{digest}'"
+    kinds = {a.get("type") for t, a in found.tags if t == "script"}
+    assert kinds == {None, "application/json", "text/plain"}
+    attributes = {name for _, a in found.tags for name in a}
+    assert not {name for name in attributes if name.startswith("on")}
+    assert not attributes & {"style", "href", "src", "srcset", "action"}
+
+
+def test_the_script_stands_before_the_blocks_and_ends_nowhere_early(tmp_path: Path) -> None:
+    html = save_page(matrix(), tmp_path / "out.html").read_text(encoding="utf-8")
+    about = html.index('id="intently-page"')
+    script = html.index("<script>\n(() => {")
+    assert about < script < html.index("data-block=")
+    code = writing.script()
+    assert "</script" not in code and "<!--" not in code and "\r" not in code
+    assert not re.search(r"^(import|export) ", code, re.M)
+    assert html.endswith("</script>\n</body>\n</html>\n")
+
+
+def test_overviews_come_first(tmp_path: Path) -> None:
+    path = save_page({"a": matrix(), "b": matrix()}, tmp_path / "out.html")
+    page = Page.read(path)
+    first = [entry["overview"] for entry in page.meta["items"][0]["entries"]]
+    assert list(page.blocks)[:2] == sorted(first) and len(page.blocks) > 20
+
+
+def test_hostile_tokens_and_titles_come_back_as_they_were(tmp_path: Path) -> None:
+    path = save_page(matrix(*HOSTILE), tmp_path / "out.html", title="</title><b>\u202e")
+    page = Page.read(path)
+    assert page.meta["items"][0]["sides"][0]["tokens"] == list(HOSTILE)
+    html = path.read_text(encoding="utf-8")
+    assert "<img src=x" not in html and "</title><b>" not in html and "\u2028" not in html
+    assert "&lt;/title&gt;&lt;b&gt;⟨U+202E⟩</title>" in html
+    assert page.meta["title"] == "</title><b>\u202e"
+
+
+def test_equal_in_equal_out_and_an_old_page_survives_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = matrix()
+    path = save_page(A, tmp_path / "out.html")
+    before = path.read_bytes()
+    assert save_page(A, tmp_path / "again.html").read_bytes() == before
+    monkeypatch.setattr(writing, "text", lambda _: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        save_page(matrix(), path)
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again.html", "out.html"]
+
+
+def test_blocks_are_written_once(tmp_path: Path) -> None:
+    A = it.attend(torch.randn(4, 6, 8), torch.randn(1, 6, 8), mask=it.causal())
+    entries = Page.of({"a": A, "b": A}).meta["items"][0]["entries"]
+    assert entries[0]["q"] == entries[1]["q"] and entries[0]["group"] == 4
+    assert len(set(entries[0]["q"])) == 4 and len(entries[0]["k"]) == 1
+
+
+def test_the_size_of_512_tokens_and_12_heads_is_within_its_share() -> None:
+    A = it.attend(*torch.randn(2, 1, 12, 512, 64), mask=it.causal())
+    for precision, limit in (("half", 30e6), ("full", 60e6)):
+        made = packed(items_of(A), precision)  # type: ignore[arg-type]
+        assert sum(map(len, made.blocks)) * 4 / 3 < limit / 12
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
+def test_numbers_come_back(dtype: str) -> None:
+    from intently.show.page.packing import Blocks
+
+    numbers = (torch.randn(3, 5, 7) * 50).abs().to(getattr(torch, dtype))
+    blocks = Blocks()
+    at = blocks.add(numbers, dtype)
+    np.testing.assert_array_equal(blocks.numbers(at), numbers.numpy())
+    np.testing.assert_array_equal(unpacked(blocks.packed[at], dtype, [3, 5, 7]), numbers.numpy())
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 8), (5, 13), (2, 3, 9)])
+def test_bits_come_back_row_by_row(shape: tuple[int, ...]) -> None:
+    from intently.show.page.packing import Blocks
+
+    mask = torch.randn(shape) > 0
+    blocks = Blocks()
+    np.testing.assert_array_equal(blocks.numbers(blocks.add(mask, "bits")), mask.numpy())
+
+
+def test_what_is_not_finite_is_null() -> None:
+    q = torch.full((1, 3, 4), float("nan"))
+    text = json.dumps(Page.of(it.attend(q, q)).meta)
+    assert "NaN" not in text and json.loads(text)["bound"] == {"weights": 0.0}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.html"
+    with pytest.raises(
+        ArgumentError, match='precision: expected "half" or "full"; got \'quarter\''
+    ):
+        save_page(matrix(), out, "quarter")  # type: ignore[arg-type]
+    with pytest.raises(KindError, match=r"source: expected a recording, a lazy matrix.*got Tensor"):
+        save_page(torch.eye(2), out)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="at least one attention with queries and keys; got no"):
+        save_page({"a": it.attend(torch.ones(0, 4), torch.ones(3, 4))}, out)
+    five = it.attend(torch.ones(1, 1, 1, 2, 4), torch.ones(1, 1, 1, 2, 4))
+    with pytest.raises(ArgumentError, match=r"a: expected a matrix .*got shape \(1, 1, 1, 2, 2\)"):
+        save_page({"a": five}, out)
+    with pytest.raises(ArgumentError, match="highlights: expected a layer of item 0: a; got 'b'"):
+        save_page({"a": matrix()}, out, highlights=[Highlight(0, "b", 0, "x")])
+    with pytest.raises(
+        ArgumentError, match=r"path: expected the name of a file that ends in .html"
+    ):
+        save_page(matrix(), tmp_path / "out")
+    (tmp_path / "is.html").mkdir()
+    with pytest.raises(ArgumentError, match=r"path: expected the name of a file; got '.*is\.html'"):
+        save_page(matrix(), tmp_path / "is.html")
+    monkeypatch.setattr(packing, "LARGEST", 100)
+    with pytest.raises(MemoryRefused, match=r"at most 0 MB.*`intently explore run.safetensors`"):
+        save_page(matrix(), out)
+    assert not out.exists()
+
+
+def test_a_long_text_is_refused_before_it_is_measured() -> None:
+    A = it.attend(
+        torch.zeros(1, 64, 1, 128).expand(1, 64, 32_768, 128), torch.zeros(1, 1, 32_768, 128)
+    )
+    with pytest.raises(MemoryRefused, match="page: expected at most 201 MB in one file; got about"):
+        packed(items_of(A))
+
+
+def test_a_dense_bias_is_refused_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "LARGEST", 10_000)
+    q = torch.randn(2, 40, 4)
+    packed(items_of(it.attend(q, q, bias=it.alibi(2))))
+    with pytest.raises(MemoryRefused, match=r"about 0 MB\. Its bias is dense, t × s numbers"):
+        packed(items_of(it.attend(q, q, bias=torch.randn(2, 40, 40))))
+
+
+# --- modules joined -------------------------------------------------------------------------------
+
+
+def joined(monkeypatch: pytest.MonkeyPatch, **modules: str) -> str:
+    monkeypatch.setattr(joining, "source", lambda name: modules[name.removesuffix(".js")])
+    return joining.joined(tuple(modules))
+
+
+def test_modules_lose_imports_and_exports_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = joined(
+        monkeypatch,
+        a="export const one = 1;\nexport class Two {}\nexport async function three() {}\n",
+        b='import { one, Two } from "./a.js";\n\nfunction four() { return "export const x"; }\n',
+    )
+    assert found == (
+        "// a.js\nconst one = 1;\nclass Two {}\nasync function three() {}\n\n"
+        '// b.js\nfunction four() { return "export const x"; }\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ('import { two } from "./a.js";', r'b.js:1: expected import \{ a, b \} from "./x.js"'),
+        ('import { one } from "./c.js";', "of what an earlier module has; got import"),
+        ('import { one as x } from "./a.js";', "b.js:1"),
+        ('import x from "./a.js";', "b.js:1"),
+        ('import "https://example.org/x.js";', "b.js:1"),
+        ("export default 3;", "b.js:1: expected export before a function, a class or a const"),
+        ("export let x = 1;", "export before a function"),
+        ("const one = 2;", "b.js: expected names that no other module has; got one. A.js has it"),
+    ],
+)
+def test_other_forms_are_refused(monkeypatch: pytest.MonkeyPatch, code: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        joined(monkeypatch, a="export const one = 1;", b=code)
+
+
+def test_the_modules_of_the_package_are_all_joined() -> None:
+    folder = Path(str(joining.__file__)).parent / "modules"
+    assert {path.stem for path in folder.glob("*.js")} == {*writing.SCRIPT, "widget"}
+
+
+def test_files_of_the_page_are_part_of_the_package() -> None:
+    import tomllib
+
+    root = Path(__file__).resolve().parents[2]
+    told = tomllib.loads((root / "pyproject.toml").read_text())
+    patterns: list[Any] = told["tool"]["setuptools"]["package-data"]["intently"]
+    package = root / "src" / "intently"
+    packed_files = {path for pattern in patterns for path in package.glob(pattern)}
+    of_the_page = {
+        path for path in (package / "show" / "page").rglob("*")
+        if path.suffix in (".js", ".css", ".html")
+    }  # fmt: skip
+    assert of_the_page and of_the_page <= packed_files
