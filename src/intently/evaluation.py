@@ -182,8 +182,13 @@ def _without_stop(pair: Pair) -> Alignment:
 def best_alignment_head(
     translator: Translator, pairs: Sequence[Pair]
 ) -> tuple[AlignmentHead, float]:
-    """Return the head with the lowest alignment error on ``pairs``, and that error."""
+    """Return the head with the lowest alignment error on ``pairs``, and that error.
+
+    Raises `ArgumentError` where there are no pairs, or the model has no attention.
+    """
     errors = alignment_errors(translator, pairs)
+    if not errors:
+        raise build(ArgumentError, "translator", "a model with attention", "one without")
     head = min(errors, key=lambda h: errors[h])
     return head, errors[head]
 

@@ -15,7 +15,7 @@ import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
-from intently.models.transformer import Transformer
+from intently.models.kinds import new_model
 from intently.text import Tokenizer
 from intently.training import (
     Checkpoints,
@@ -89,7 +89,7 @@ def fit(
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        model = Transformer(options.model.transformer(source.size, target.size))
+        model = new_model(options.shape(source.size, target.size))
     translator = Translator(model, source, target, max_length=options.text.max_length)
     validate = None if dev is None else _dev_set(dev, translator)
     history = train(

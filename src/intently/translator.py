@@ -26,7 +26,14 @@ import intently
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError, build
 from intently.matrix import Dense, LazyMatrix, Merged
-from intently.models.transformer import Transformer, TransformerOptions
+from intently.models.kinds import (
+    EncoderDecoder,
+    EncoderDecoderOptions,
+    cross_heads,
+    kind_of,
+    new_model,
+    options_of,
+)
 from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
 from intently.text.checks import not_text
@@ -125,9 +132,10 @@ class Translation:
         """Which source words each produced word looked at: (words, words), by the alignment head.
 
         Where no head was measured, the mean of the heads of the last cross-attention but one
-        (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2).
+        (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2). Raises
+        `ArgumentError` where the model has no attention.
         """
-        if not self.words:
+        if not self.sides[0].ids:
             return Dense(torch.zeros(0, 0))
         return self.translator.align(self.words)
 
@@ -142,7 +150,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: EncoderDecoder,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         *,
@@ -168,8 +176,8 @@ class Translator:
         path = _embedded() if folder is None else _find(Path(folder))
         about = _about(path / ABOUT)
         try:
-            options = TransformerOptions(**about["model"])
-            model = Transformer(options)
+            options = options_of(about.get("architecture", "transformer"), about["model"])
+            model = new_model(options)
             head = _head(about["alignment_head"], options)
             tokenizers = [Tokenizer.load(path / f"{side}.json") for side in ("source", "target")]
             translator = cls(
@@ -210,6 +218,7 @@ class Translator:
         about = {
             "format": FORMAT,
             "kind": "intently translator",
+            "architecture": kind_of(self.model.options),
             "model": dataclasses.asdict(self.model.options),
             "max_length": self.max_length,
             "alignment_head": self.alignment_head,
@@ -243,6 +252,8 @@ class Translator:
         and stands in ``notes``. Raises `KindError` for what is not a list of strings,
         `ArgumentError` for a string that is no Unicode text.
 
+        A model without attention has nothing to copy by, and writes no unknown tokens.
+
         Every translation keeps the queries and keys of its search; `stream` serves what is long.
         """
         return list(self._stream(sentences, options, CHUNK, stacklevel=3))
@@ -266,7 +277,8 @@ class Translator:
         if isinstance(sentences, str | bytes):
             fix = "write translate([text])"
             raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
-        if self.target_tokenizer.kind == "subword":  # bytes say everything
+        copies = bool(cross_heads(self.model.options))
+        if self.target_tokenizer.kind == "subword" or not copies:  # bytes say everything
             options = options or SearchOptions()
             options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
         lines, done = iter(sentences), 0
@@ -354,7 +366,15 @@ class Translator:
         return text, groups
 
     def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
-        """Return the matrix that stands for the alignment: the measured head's, or heads' mean."""
+        """Return the matrix that stands for the alignment: the measured head's, or heads' mean.
+
+        Raises `ArgumentError` where the model has no attention.
+        """
+        if not cross_heads(self.model.options):
+            raise build(
+                ArgumentError, "alignment", "a model with attention", 'one with attention="none"',
+                "it knows the source by one vector, and looks at no word",
+            )  # fmt: skip
         if self.alignment_head is not None:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
         cross = [name for name in by_layer if name.endswith("cross")]
@@ -417,13 +437,12 @@ def _about(path: Path) -> dict[str, Any]:
     return about
 
 
-def _head(value: Any, options: TransformerOptions) -> AlignmentHead | None:
+def _head(value: Any, options: EncoderDecoderOptions) -> AlignmentHead | None:
     """Return the alignment head that a file names; raises ValueError where there is none such."""
     if value is None:
         return None
     layer, head = value
-    layers = [f"decoder.{i}.cross" for i in range(options.decoder_layers)]
-    if layer not in layers or type(head) is not int or not 0 <= head < options.heads:
+    if type(head) is not int or not 0 <= head < cross_heads(options).get(layer, 0):
         raise ValueError(f"no alignment head {layer}, {head}")
     return AlignmentHead(layer, head)
 

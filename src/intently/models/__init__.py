@@ -2,6 +2,12 @@
 
 from intently.models.language import LanguageCache, LanguageModel, LanguageOptions
 from intently.models.layers import mlp
+from intently.models.recurrent import (
+    RecurrentCache,
+    RecurrentMemory,
+    RecurrentOptions,
+    RecurrentSeq2Seq,
+)
 from intently.models.transformer import (
     DecoderCache,
     EncoderCache,
@@ -18,6 +24,10 @@ __all__ = [
     "LanguageModel",
     "LanguageOptions",
     "Memory",
+    "RecurrentCache",
+    "RecurrentMemory",
+    "RecurrentOptions",
+    "RecurrentSeq2Seq",
     "Transformer",
     "TransformerOptions",
     "VisionOptions",

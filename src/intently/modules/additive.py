@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -57,8 +58,11 @@ class Energies(Score):
         super().__init__(energy)
 
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        energy = self.parts[0].to(q.dtype).expand(len(q), -1)
-        return _energies(q, k, energy)
+        lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
+        n = math.prod(lead)
+        q, k = (x.expand(*lead, *x.shape[-2:]).reshape(n, *x.shape[-2:]) for x in (q, k))
+        energy = self.parts[0].to(q.dtype).expand(n, -1)
+        return _energies(q, k, energy).reshape(*lead, q.shape[-2], k.shape[-2])
 
 
 class _Recurrent(AllOrNothing):
@@ -73,9 +77,14 @@ class _Recurrent(AllOrNothing):
     def _keys(self, states: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _query(self, query: Tensor) -> tuple[Tensor, Score | None]:
-        """The projected queries (b, t, a), and the score that matches them with the keys."""
+    def _queries(self, query: Tensor) -> Tensor:
+        """The projected queries (b, t, a)."""
         raise NotImplementedError
+
+    @property
+    def matching(self) -> Score | None:
+        """The score that matches projected queries with the keys, None for their dot product."""
+        return None
 
     def remember(
         self,
@@ -110,9 +119,11 @@ class _Recurrent(AllOrNothing):
                 shape_of(query), "the memory belongs to another batch",
                 "pick its rows: memory.expand(index)",
             )  # fmt: skip
-        q, score = self._query(query)
         dropout = self.dropout if self.training else 0.0
-        return attend(q, memory.keys, score=score, scale=1.0, mask=memory.mask, dropout=dropout)
+        return attend(
+            self._queries(query), memory.keys, score=self.matching, scale=1.0, mask=memory.mask,
+            dropout=dropout,
+        )  # fmt: skip
 
     def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
         _check_floats(x, name, steps, next(self.parameters(), None))
@@ -159,8 +170,12 @@ class AdditiveAttention(_Recurrent):
     def _keys(self, states: Tensor) -> Tensor:
         return self.key(states)
 
-    def _query(self, query: Tensor) -> tuple[Tensor, Score | None]:
-        return self.query(query), Energies(self.energy)
+    def _queries(self, query: Tensor) -> Tensor:
+        return self.query(query)
+
+    @property
+    def matching(self) -> Score:
+        return Energies(self.energy)
 
 
 class LuongAttention(_Recurrent):
@@ -212,10 +227,12 @@ class LuongAttention(_Recurrent):
     def _keys(self, states: Tensor) -> Tensor:
         return states if self.score == "dot" else self.key(states)
 
-    def _query(self, query: Tensor) -> tuple[Tensor, Score | None]:
-        if self.score != "concat":
-            return query, None
-        return self.query(query), Energies(self.energy)
+    def _queries(self, query: Tensor) -> Tensor:
+        return self.query(query) if self.score == "concat" else query
+
+    @property
+    def matching(self) -> Score | None:
+        return Energies(self.energy) if self.score == "concat" else None
 
 
 class AttentionalVector(AllOrNothing):

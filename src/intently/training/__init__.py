@@ -20,6 +20,7 @@ from intently.training.history import Evaluation, History, Record
 from intently.training.loss import smoothed_cross_entropy
 from intently.training.metrics import Score, bleu, chrf, exact_match
 from intently.training.options import (
+    ArchitectureOptions,
     ModelOptions,
     OptimiserOptions,
     RunOptions,
@@ -38,6 +39,7 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "ScheduleOptions",
     "OptimiserOptions",
     "RunOptions",
+    "ArchitectureOptions",
     "Pairs",
     "Batch",
     "epoch",

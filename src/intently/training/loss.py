@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.models.transformer import Transformer
+from intently.models.kinds import EncoderDecoder
 from intently.text import PAD
 from intently.training.batches import Batch
 
@@ -58,9 +58,9 @@ def smoothed_cross_entropy(
     return loss, kept.shape[0]
 
 
-def batch_loss(model: Transformer, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
+def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
     """Return the summed loss of a batch in nats, and its number of target tokens."""
-    memory = model.encode(batch.source, batch.source_lengths)
+    memory: Any = model.encode(batch.source, batch.source_lengths)
     hidden = model.hidden(batch.target_in, memory)
     return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 

@@ -1,6 +1,6 @@
 """Everything a training run can be told, in one frozen value that is stored with the run.
 
-A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the five groups.
+A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the six groups.
 Option names are unique over all groups, so that each is a flag of the command line too, and a TOML
 file has one section per group::
 
@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from intently.errors import ArgumentError, DataError, KindError, build
+from intently.models.kinds import KINDS, EncoderDecoderOptions, options_of
+from intently.models.recurrent import ATTENTIONS
+from intently.models.recurrent_steps import CELLS
 from intently.models.transformer import TransformerOptions
 
 
@@ -79,7 +82,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class ModelOptions(_Group):
-    """The size and kind of the Transformer.
+    """The size of the model; heads, inner and norm are those of the Transformer.
 
     >>> ModelOptions(width=130)
     Traceback (most recent call last):
@@ -166,8 +169,22 @@ class RunOptions(_Group):
 
 
 @dataclass(frozen=True)
+class ArchitectureOptions(_Group):
+    """Which model translates; all but the first are about recurrent ones."""
+
+    model: str = option("transformer", one_of(*KINDS), "the kind of model")
+    cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
+    attention: str = option(
+        "additive", one_of(*ATTENTIONS),
+        "of a recurrent model; none: the fixed context vector, additive: Bahdanau, others: Luong",
+    )  # fmt: skip
+    bidirectional: bool = option(True, None, "a recurrent encoder reads in both directions")
+    input_feeding: bool = option(True, None, "a recurrent cell reads what was attended, too")
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
-    """All options of a training run, in five groups.
+    """All options of a training run, in six groups.
 
     >>> options = TrainingOptions().with_flags(width=64, steps=200)
     >>> options.model.width, options.schedule.steps
@@ -181,6 +198,32 @@ class TrainingOptions:
     schedule: ScheduleOptions = dataclasses.field(default_factory=ScheduleOptions)
     optimiser: OptimiserOptions = dataclasses.field(default_factory=OptimiserOptions)
     run: RunOptions = dataclasses.field(default_factory=RunOptions)
+    architecture: ArchitectureOptions = dataclasses.field(default_factory=ArchitectureOptions)
+
+    def __post_init__(self) -> None:
+        kind, flags = self.architecture.model, self.flags()
+        for name, value in self._shape().items():
+            if name not in _fields(KINDS[kind]) and value != flags[name].default:
+                [other] = (k for k, options in KINDS.items() if name in _fields(options))
+                expected = f"the default {flags[name].default!r}, or model={other!r}"
+                cause = f"a model of the kind {kind!r} has no {name}"
+                raise build(ArgumentError, name, expected, repr(value), cause)
+
+    def _shape(self) -> dict[str, Any]:
+        """What may describe a model, by name."""
+        values = dataclasses.asdict(self.model) | dataclasses.asdict(self.architecture)
+        return {name: value for name, value in values.items() if name != "model"}
+
+    def shape(self, source_vocabulary: int, target_vocabulary: int) -> EncoderDecoderOptions:
+        """Return the options of the model for vocabularies of these sizes.
+
+        >>> TrainingOptions().with_flags(model="recurrent", cell="lstm").shape(100, 200).cell
+        'lstm'
+        """
+        sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+        kind = self.architecture.model
+        own = {k: v for k, v in self._shape().items() if k in _fields(KINDS[kind])}
+        return options_of(kind, sizes | own)
 
     @classmethod
     def flags(cls) -> dict[str, Flag]:
@@ -222,7 +265,10 @@ class TrainingOptions:
                 groups[group] = kinds[group](**entries)
             except (ArgumentError, KindError) as error:
                 raise type(error)(f"{where}: [{group}] {error}") from None
-        return cls(**groups)
+        try:
+            return cls(**groups)
+        except ArgumentError as error:
+            raise ArgumentError(f"{where}: {error}") from None
 
     @classmethod
     def from_toml(cls, path: Path | str) -> TrainingOptions:
@@ -273,6 +319,11 @@ class TrainingOptions:
         return dataclasses.replace(self, **groups)
 
 
+def _fields(kind: Any) -> set[str]:
+    """Return the names of the fields of a dataclass."""
+    return {field.name for field in dataclasses.fields(kind)}
+
+
 def _unknown(argument: str, name: str, valid: list[str], what: str) -> ArgumentError:
     """Return the error for a name that is none of the valid ones."""
     homes = {n: flag.group for n, flag in TrainingOptions.flags().items()}
@@ -300,6 +351,11 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             return float(value)
     elif type(value) is hint:
         return value
-    words = {int: "an integer", float: "a finite number", str: "a word in quotes"}
+    words = {
+        int: "an integer",
+        float: "a finite number",
+        str: "a word in quotes",
+        bool: "true or false",
+    }
     expected = words.get(hint, f"{len(inner)} numbers")
     raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")

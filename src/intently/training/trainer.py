@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from intently.errors import ArgumentError, IntentlyError, build
-from intently.models.transformer import Transformer
+from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Epoch, Pairs, epoch
 from intently.training.checkpoint import (
     Checkpoint,
@@ -40,7 +40,7 @@ from intently.training.schedule import learning_rate
 
 RECORDS = 500  # points of the loss curve, about
 
-Validate = Callable[[Transformer], Mapping[str, float]]
+Validate = Callable[[EncoderDecoder], Mapping[str, float]]
 
 
 class DivergedError(IntentlyError, ArithmeticError):
@@ -48,7 +48,7 @@ class DivergedError(IntentlyError, ArithmeticError):
 
 
 def train(
-    model: Transformer,
+    model: EncoderDecoder,
     data: Pairs,
     options: TrainingOptions,
     out: Path | str,
@@ -83,7 +83,7 @@ class _Run:
 
     def __init__(
         self,
-        model: Transformer,
+        model: EncoderDecoder,
         data: Pairs,
         options: TrainingOptions,
         out: Path,

@@ -9,7 +9,7 @@ import torch
 
 from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError, build
-from intently.models.transformer import Transformer
+from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Pairs, epoch
 from intently.training.loss import batch_loss
 from intently.training.metrics import bleu, exact_match
@@ -23,7 +23,7 @@ class DevSet:
     ids into a sentence, and the outcome is compared with ``references``. ``pairs``, where given,
     are those whose loss is measured.
 
-    >>> from intently.models.transformer import TransformerOptions
+    >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> dev = DevSet([[4], [5]], ["Il boit.", "Elle dort."], decode=lambda ids: "Il boit.")
     >>> model = Transformer(TransformerOptions(8, 8, width=16))
     >>> sorted(dev(model)), dev(model)["exact"]
@@ -42,7 +42,7 @@ class DevSet:
             expected = f"as many as references, {len(self.references)}, and at least one"
             raise build(ArgumentError, "sources", expected, f"{len(self.sources)} sentences")
 
-    def __call__(self, model: Transformer) -> dict[str, float]:
+    def __call__(self, model: EncoderDecoder) -> dict[str, float]:
         """Return "bleu" and "exact" (matches), from 0 to 100, and "loss" where there are pairs."""
         found = search(
             model, self.sources, self.search, batch_tokens=self.batch_tokens, keep_attention=False
@@ -58,12 +58,12 @@ class DevSet:
 
 
 @torch.no_grad()
-def dev_loss(model: Transformer, pairs: Pairs, batch_tokens: int = 8192) -> float:
+def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> float:
     """Return the mean cross entropy, in nats per target token, without label smoothing.
 
     The model is used in the mode it is in.
 
-    >>> from intently.models.transformer import TransformerOptions
+    >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> model = Transformer(TransformerOptions(8, 8, width=16)).eval()
     >>> _ = torch.nn.init.zeros_(model.target_embedding.weight)
     >>> round(dev_loss(model, Pairs([[4]], [[5]])), 4)  # log 8

@@ -1,0 +1,64 @@
+"""The models that translate, by the name of their kind: options in, model out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from intently.errors import ArgumentError, build
+from intently.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
+from intently.models.transformer import Transformer, TransformerOptions
+
+EncoderDecoder = Transformer | RecurrentSeq2Seq
+"""A model that reads a source by ``encode`` and writes a target by ``decode``."""
+
+EncoderDecoderOptions = TransformerOptions | RecurrentOptions
+
+KINDS: dict[str, type[EncoderDecoderOptions]] = {
+    "transformer": TransformerOptions,
+    "recurrent": RecurrentOptions,
+}
+
+
+def kind_of(options: EncoderDecoderOptions) -> str:
+    """Return the name of the kind of model that options describe.
+
+    >>> kind_of(RecurrentOptions(source_vocabulary=9, target_vocabulary=9))
+    'recurrent'
+    """
+    return next(name for name, kind in KINDS.items() if isinstance(options, kind))
+
+
+def options_of(kind: str, values: Mapping[str, Any]) -> EncoderDecoderOptions:
+    """Return the options of a model of that kind from plain values.
+
+    Raises `ArgumentError` for another kind, `TypeError` for other names.
+
+    >>> options_of("recurrent", {"source_vocabulary": 9, "target_vocabulary": 8}).cell
+    'gru'
+    """
+    if kind not in KINDS:
+        raise build(ArgumentError, "kind", f"one of {', '.join(map(repr, KINDS))}", repr(kind))
+    return KINDS[kind](**values)
+
+
+def new_model(options: EncoderDecoderOptions) -> EncoderDecoder:
+    """Return a new model of the kind that its options describe, randomly drawn.
+
+    >>> type(new_model(TransformerOptions(source_vocabulary=9, target_vocabulary=9))).__name__
+    'Transformer'
+    """
+    if isinstance(options, RecurrentOptions):
+        return RecurrentSeq2Seq(options)
+    return Transformer(options)
+
+
+def cross_heads(options: EncoderDecoderOptions) -> dict[str, int]:
+    """Return how many heads every cross-attention of a model has, by its name.
+
+    >>> cross_heads(TransformerOptions(9, 9, heads=4, decoder_layers=1))
+    {'decoder.0.cross': 4}
+    """
+    if isinstance(options, RecurrentOptions):
+        return {} if options.cross is None else {options.cross: 1}
+    return {f"decoder.{i}.cross": options.heads for i in range(options.decoder_layers)}

@@ -1,0 +1,380 @@
+"""The recurrent encoder–decoder: the translator before the Transformer, without attention or with.
+
+Without attention the decoder knows the source by one vector, however long the sentence; with it,
+every step looks at all states of the encoder. It has the methods of `Transformer`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from intently.attention import Attention, attend
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
+from intently.models.transformer import EncoderCache, _check_ids, check_cache
+from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
+from intently.modules.linear import Linear, linear
+from intently.modules.loading import AllOrNothing
+from intently.modules.replay import Replay
+from intently.modules.rows import picked, row_lengths
+
+ATTENTIONS = ("none", "additive", "dot", "general", "concat")
+
+
+@dataclass(frozen=True)
+class RecurrentOptions:
+    """The shape of a `RecurrentSeq2Seq`; the vocabularies count the special tokens too.
+
+    ``attention`` is "none" (the fixed context vector), "additive" (Bahdanau) or a score of Luong.
+    A ``bidirectional`` encoder has width / 2 units in each direction. With ``input_feeding`` the
+    decoder's cell reads beside the word what was attended. ``share`` is that of
+    `TransformerOptions`.
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 128
+    cell: Literal["rnn", "lstm", "gru"] = "gru"
+    attention: Literal["none", "additive", "dot", "general", "concat"] = "additive"
+    bidirectional: bool = True
+    input_feeding: bool = True
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    dropout: float = 0.1
+    share: Literal["output", "all"] = "output"
+
+    def __post_init__(self) -> None:
+        for name, known in (("cell", tuple(CELLS)), ("attention", ATTENTIONS)):
+            if getattr(self, name) not in known:
+                words = ", ".join(f'"{word}"' for word in known)
+                raise build(ArgumentError, name, f"one of {words}", repr(getattr(self, name)))
+        for name in ("width", "encoder_layers", "decoder_layers"):
+            if getattr(self, name) < 1:
+                raise build(ArgumentError, name, "an int ≥ 1", getattr(self, name))
+        if self.bidirectional and self.width % 2:
+            raise build(
+                ArgumentError, "width", "an even number for a bidirectional encoder", self.width,
+                "each direction has half of it",
+            )  # fmt: skip
+        if self.share == "all" and self.source_vocabulary != self.target_vocabulary:
+            raise build(
+                ArgumentError, "share", '"output" where the vocabularies differ',
+                f'"all" with {self.source_vocabulary} and {self.target_vocabulary}',
+                fix="train one joint tokenizer",
+            )  # fmt: skip
+
+    @property
+    def cross(self) -> str | None:
+        """The name of its attention, "decoder.0.cross" say: the top layer looks. None without."""
+        return None if self.attention == "none" else f"decoder.{self.decoder_layers - 1}.cross"
+
+
+@dataclass(frozen=True)
+class RecurrentMemory:
+    """What the encoder hands to the decoder.
+
+    ``summary`` (b, c) is its last state, of both directions; ``read`` holds all its states, None
+    in a model without attention.
+    """
+
+    summary: Tensor
+    read: Remembered | None
+
+    def expand(self, index: Int[Tensor, " n"]) -> RecurrentMemory:
+        """Return rows ``index`` of the memory, for beams.
+
+        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        """
+        read = None if self.read is None else self.read.expand(index)
+        return RecurrentMemory(picked(self.summary, index), read)
+
+
+class RecurrentCache:
+    """The decoder's state after the steps so far; its size does not grow with them.
+
+    With ``keep_queries`` it remembers what every step looked with (see `history`).
+    """
+
+    def __init__(self, cross: str | None, *, keep_queries: bool = False) -> None:
+        self.cross = cross
+        self.keeps = keep_queries and cross is not None
+        self.length = 0
+        """How many target steps have been taken."""
+        self.carried: Carried | None = None
+        self._queries: list[Tensor] = []
+        self._keys: Tensor | None = None
+
+    @property
+    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
+        """One (queries (b, 1, t, a), None) a call by name; see `DecoderCache.history`."""
+        if not self.keeps or self.cross is None:
+            return {}
+        return {self.cross: [(q, None) for q in self._queries]}
+
+    @property
+    def cross_keys(self) -> dict[str, Tensor]:
+        """The projected keys (b, 1, s, a) of the encoder's states by name."""
+        return {} if self._keys is None or self.cross is None else {self.cross: self._keys}
+
+    def keep(self, carried: Carried, steps: int, looked: list[Attention]) -> None:
+        """Go on from ``carried`` after so many steps that looked with the rows of ``looked``."""
+        self.carried, self.length = carried, self.length + steps
+        if looked:
+            rows = carried.state[0].shape[1]
+            queries = [A.q.unflatten(1, (rows // len(A.q), -1)).flatten(0, 1) for A in looked]
+            self._queries.append(torch.cat(queries, 1)[:, None])
+            self._keys = looked[0].k[:, None]
+
+    def reorder(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` of the targets and of the memory."""
+        self.reorder_targets(index)
+        self.reorder_memory(index)
+
+    def reorder_targets(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` of the targets; the memory that beams share stays."""
+        if self.carried is not None:
+            self.carried = self.carried.rows(lambda x: picked(x, index))
+
+    def reorder_memory(self, index: Int[Tensor, " n"]) -> None:
+        """Continue with rows ``index`` of the memory, as in `RecurrentMemory.expand`."""
+        if self._keys is not None:
+            self._keys = picked(self._keys, index)
+
+
+class Encoder(nn.Module):
+    """Reads x (b, s, c) into states (b, s, c), and the last of them (b, c); padding is not read.
+
+    Source: Bahdanau et al. 2015, section 3.2: each state is those of both directions side by side.
+    """
+
+    def __init__(self, options: RecurrentOptions) -> None:
+        super().__init__()
+        o = options
+        self.ways = 2 if o.bidirectional else 1
+        self.cell = CELLS[o.cell](
+            o.width, o.width // self.ways, o.encoder_layers, batch_first=True,
+            bidirectional=o.bidirectional, dropout=o.dropout if o.encoder_layers > 1 else 0.0,
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        if not x.numel():
+            return x, x.new_zeros(len(x), x.shape[2])
+        if lengths is None:
+            states, last = self.cell(x)
+        else:
+            sizes = lengths.clamp(min=1).cpu()
+            packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
+            states, last = self.cell(packed)
+            states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
+        last = last[0] if isinstance(last, tuple) else last
+        summary = last[-self.ways :].transpose(0, 1).flatten(1)
+        if lengths is not None:  # a source of no tokens says nothing
+            summary = torch.where(lengths[:, None] > 0, summary, 0)
+        return states, summary
+
+
+class RecurrentSeq2Seq(AllOrNothing):
+    """Recurrent encoder–decoder: token ids in, logits of the next target token out.
+
+    The decoder begins at tanh(W summary), for an LSTM its memory cell too. The scores of Luong
+    attend after each step, additive attention before it; see `intently.models.recurrent_steps`.
+
+    Source: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015.
+
+    >>> model = RecurrentSeq2Seq(RecurrentOptions(source_vocabulary=20, target_vocabulary=30))
+    >>> memory = model.encode(torch.tensor([[5, 6, 2]]))
+    >>> model.decode(torch.tensor([[1, 7]]), memory).shape
+    torch.Size([1, 2, 30])
+    """
+
+    def __init__(self, options: RecurrentOptions) -> None:
+        super().__init__()
+        o = self.options = options
+        c = o.width
+        self.target_embedding = nn.Embedding(o.target_vocabulary, c)
+        self.source_embedding = (
+            self.target_embedding if o.share == "all" else nn.Embedding(o.source_vocabulary, c)
+        )
+        for embedding in (self.target_embedding, self.source_embedding):
+            nn.init.normal_(embedding.weight, std=c**-0.5)
+        self.encoder = Encoder(o)
+        self.bridge = Linear(c, (2 if o.cell == "lstm" else 1) * o.decoder_layers * c)
+        nn.init.xavier_uniform_(self.bridge.weight)
+        nn.init.zeros_(self.bridge.bias)
+        self.attention: AdditiveAttention | LuongAttention | None = None
+        rule: type[Steps] = Fixed
+        if o.attention == "additive":
+            self.attention, rule = AdditiveAttention(c, c, c), Searching
+        elif o.attention != "none":
+            self.attention, rule = LuongAttention(c, c, o.attention), Attentional
+        self.decoder = rule(o.cell, c, o.decoder_layers, o.input_feeding, o.dropout)
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The output projection (V, c), tied to the target's embedding."""
+        return self.target_embedding.weight
+
+    def encode(
+        self,
+        source: Int[Tensor, "b s"],
+        lengths: Int[Tensor, " b"] | None = None,
+        cache: EncoderCache | None = None,
+    ) -> RecurrentMemory:
+        """Read source ids (b, s); ``lengths`` (b,) where rows are padded.
+
+        ``cache`` is that of `new_encoder_cache`: its encoder does not attend, so it stays empty.
+        """
+        _check_ids(source, "source", self.options.source_vocabulary)
+        if lengths is not None:
+            lengths = row_lengths(lengths, source, "source")
+        if cache is not None:
+            check_cache(cache, EncoderCache, 0)
+        states, summary = self.encoder(self._embed(self.source_embedding, source), lengths)
+        read = None if self.attention is None else self.attention.remember(states, lengths)
+        return RecurrentMemory(summary, read)
+
+    def decode(
+        self,
+        target: Int[Tensor, "b t"],
+        memory: RecurrentMemory,
+        cache: RecurrentCache | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
+
+        With a cache, ``target`` holds only the new tokens. A memory of n rows serves a target of
+        n·m: m consecutive rows, the beams of a sentence, share one row of it. A call that raises
+        leaves the cache as it was.
+        """
+        return linear(self.hidden(target, memory, cache), self.output_weight)
+
+    def hidden(
+        self,
+        target: Int[Tensor, "b t"],
+        memory: RecurrentMemory,
+        cache: RecurrentCache | None = None,
+    ) -> Float[Tensor, "b t c"]:
+        """Return what words are predicted from (b, t, c), before the output projection."""
+        _check_ids(target, "target", self.options.target_vocabulary)
+        if len(target) % max(1, len(memory.summary)):
+            raise build(
+                ArgumentError, "target", f"m rows for each of the n={len(memory.summary)} of "
+                "memory", shape_of(target), "the memory belongs to another batch",
+                "pick rows: memory.expand",
+            )  # fmt: skip
+        if cache is not None:
+            self._check_cache(cache, len(target))
+        x = self._embed(self.target_embedding, target)
+        if not x.numel():
+            return x
+        carried = None if cache is None else cache.carried
+        beams = len(target) // len(memory.summary)
+        looked: list[Attention] | None = [] if cache is not None and cache.keeps else None
+        made, carried = self.decoder(
+            x, self._start(memory, beams) if carried is None else carried,
+            self._look(memory, beams, looked),
+        )  # fmt: skip
+        if cache is not None:
+            cache.keep(carried, target.shape[1], looked or [])
+        return F.dropout(made, self.options.dropout, self.training)
+
+    def forward(
+        self,
+        source: Int[Tensor, "b s"],
+        target: Int[Tensor, "b t"],
+        lengths: Int[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, "b t v"]:
+        """Return the logits (b, t, V): `encode`, then `decode`."""
+        return self.decode(target, self.encode(source, lengths))
+
+    def new_cache(self, *, keep_queries: bool = False) -> RecurrentCache:
+        """Return an empty cache for `decode`, one token or many at a time."""
+        return RecurrentCache(self.options.cross, keep_queries=keep_queries)
+
+    def new_encoder_cache(self) -> EncoderCache:
+        """Return what `encode` of a search takes; there is nothing to keep in it."""
+        return EncoderCache(0)
+
+    @torch.no_grad()
+    def attentions(
+        self,
+        source: Int[Tensor, "n s"],
+        target: Int[Tensor, "b t"],
+        lengths: Int[Tensor, " n"] | None = None,
+    ) -> dict[str, Attention]:
+        """Return the attention as a lazy matrix (b, 1, t, s), by its name; {} where there is none.
+
+        Row i is the step that reads ``target[:, i]`` and produces the token after it. A source may
+        serve m consecutive targets, as in `decode`.
+        """
+        memory, cache = self.encode(source, lengths), self.new_cache(keep_queries=True)
+        self.hidden(target, memory, cache)
+        if memory.read is None or not cache.history:
+            return {}
+        rows = torch.arange(len(source), device=source.device)
+        read = memory.read.expand(rows.repeat_interleave(len(target) // max(1, len(source))))
+        return {
+            name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)
+            for name, [(q, _)] in cache.history.items()
+        }
+
+    def replays(self) -> dict[str, Replay]:
+        """Return what the attention attends by, named as in `attentions`."""
+        if self.attention is None or self.options.cross is None:
+            return {}
+        score = self.attention.matching
+        score = None if score is None else score.replaced(lambda x: x.detach().clone())
+        how = {"score": score, "sinks": None, "scale": 1.0, "softcap": None}
+        return {self.options.cross: Replay(None, None, None, how)}
+
+    def _start(self, memory: RecurrentMemory, beams: int) -> Carried:
+        """The state before the first step, for ``beams`` targets to each row of the memory."""
+        first = torch.tanh(self.bridge(memory.summary)).repeat_interleave(beams, 0)
+        layers = first.unflatten(-1, (-1, self.options.width)).transpose(0, 1)
+        return Carried(tuple(x.contiguous() for x in layers.split(self.options.decoder_layers)))
+
+    def _look(
+        self, memory: RecurrentMemory, beams: int, looked: list[Attention] | None
+    ) -> Callable[[Tensor], Tensor]:
+        """How steps take their contexts; targets that share a row of the memory look together."""
+        read, attention = memory.read, self.attention
+        if read is None or attention is None:
+            fixed = memory.summary.repeat_interleave(beams, 0)[:, None]
+            return lambda query: fixed.expand(-1, query.shape[1], -1)
+
+        def look(query: Tensor) -> Tensor:
+            folded = query.reshape(len(read.keys), -1, query.shape[-1])
+            if looked is not None:
+                looked.append(attention.attend(folded, read))
+            return attention(folded, read).view_as(query)
+
+        return look
+
+    def _embed(self, embedding: nn.Module, ids: Tensor) -> Tensor:
+        x = embedding(ids) * math.sqrt(self.options.width)
+        return F.dropout(x, self.options.dropout, self.training)
+
+    def _check_cache(self, cache: object, rows: int) -> None:
+        if not isinstance(cache, RecurrentCache):
+            raise build(
+                KindError, "cache", "a RecurrentCache", type(cache).__name__,
+                "a model has a cache of its own kind", "make one: model.new_cache()",
+            )  # fmt: skip
+        if cache.carried is None:
+            return
+        o, state = self.options, cache.carried.state
+        expected = (2 if o.cell == "lstm" else 1, o.decoder_layers, rows, o.width)
+        found = (len(state), *state[0].shape)
+        if found != expected:
+            raise build(
+                ArgumentError, "cache", f"states {expected}: (states of a cell, layers, b, c)",
+                f"{found}", "it belongs to another batch or model",
+            )  # fmt: skip

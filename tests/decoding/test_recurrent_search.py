@@ -1,0 +1,80 @@
+"""Searches of recurrent models: against the slow search, and what they looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from intently.decoding import SearchOptions, search
+from intently.models import RecurrentOptions, RecurrentSeq2Seq
+
+from .slow_beam import EOS, SOS, slow_beam
+
+SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3]]
+KINDS = [
+    ("gru", "additive"), ("lstm", "dot"), ("rnn", "general"), ("gru", "concat"), ("lstm", "none"),
+]  # fmt: skip
+CASES = [
+    SearchOptions(beam=1, max_length=6),
+    SearchOptions(beam=3, n_best=3, max_length=5, min_length=1, forbid=(3,)),
+]
+
+
+def sharp_model(cell: Any, attention: Any, feeding: bool) -> RecurrentSeq2Seq:
+    """A random model whose next-token distributions are far from even."""
+    torch.manual_seed(3)
+    options = RecurrentOptions(
+        13, 11, width=16, cell=cell, attention=attention, input_feeding=feeding, decoder_layers=2
+    )
+    model = RecurrentSeq2Seq(options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.5)
+    return model
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize(("cell", "attention"), KINDS)
+def test_it_finds_what_the_slow_search_finds(
+    cell: str, attention: str, options: SearchOptions
+) -> None:
+    model: Any = sharp_model(cell, attention, feeding=True)
+    for source, found in zip(SOURCES, search(model, SOURCES, options)):
+        slow = slow_beam(model, source, options)
+        assert [(h.ids, h.ended) for h in found] == [(ids, ended) for ids, _, _, ended in slow]
+        for hypothesis, (_, total, score, _) in zip(found, slow):
+            assert hypothesis.log_probability == pytest.approx(total, abs=1e-4)
+            assert hypothesis.score == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("feeding", [True, False])
+@pytest.mark.parametrize(("cell", "attention"), KINDS)
+def test_its_attention_is_that_of_forced_decoding(
+    cell: str, attention: str, feeding: bool, beam: int
+) -> None:
+    model = sharp_model(cell, attention, feeding)
+    options = SearchOptions(beam=beam, n_best=beam, max_length=6)
+    for source, hypotheses in zip(SOURCES, search(model, SOURCES, options)):
+        for h in hypotheses:
+            read = [SOS, *h.ids] if h.ended else [SOS, *h.ids[:-1]]
+            forced = model.attentions(torch.tensor([[*source, EOS]]), torch.tensor([read]))
+            assert list(h.attention) == list(forced)
+            assert bool(forced) == (attention != "none")
+            for name, expected in forced.items():
+                found = h.attention[name]
+                assert found.shape == expected.shape[1:] == (1, len(read), len(source) + 1)
+                torch.testing.assert_close(found.dense(), expected.dense()[0], atol=1e-5, rtol=0)
+
+
+def test_later_training_does_not_change_what_was_looked_at() -> None:
+    model = sharp_model("gru", "additive", True)
+    [[h]] = search(model, [[5, 6, 7]], SearchOptions(beam=2, max_length=5))
+    before = h.attention["decoder.1.cross"].dense()
+    [[other]] = search(model, [[5, 6, 7]], SearchOptions(beam=2, max_length=5))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(other.attention["decoder.1.cross"].dense(), before)
