@@ -162,3 +162,61 @@ def test_sampled_rows_are_within_and_change(t: int) -> None:
     found = [sample(t, turn).tolist() for turn in range(50)]
     assert all(rows[-1] == t - 1 and 0 <= rows[0] < t and rows == sorted(rows) for rows in found)
     assert t < 1000 or len({tuple(rows) for rows in found}) > 40
+
+
+@pytest.mark.parametrize("values", [torch.zeros(6, 8), torch.ones(6, 8)])
+def test_values_that_cannot_tell_are_no_verdict(values: Tensor) -> None:
+    q, k, v = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8), values.expand(1, 2, 6, 8)
+    y = F.scaled_dot_product_attention(q, k, v)
+    found = check(Call(q, k, v, y), it.attend(q, k), 0)
+    assert found.verified is None and "the values cannot tell" in str(found.why)
+    assert check(Call(q, k, v, y + 1), it.attend(q, k), 0).verified is False
+
+
+def test_one_head_that_tells_is_enough() -> None:
+    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    v[:, 0] = 1
+    own = Call(q, k, v, F.scaled_dot_product_attention(q, k, v))
+    assert check(own, it.attend(q, k), 0).verified
+
+
+def test_steps_whose_values_cannot_tell_leave_it_to_the_others() -> None:
+    q, k = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
+    for values in ((1.0, None), (None, 1.0), (1.0, 1.0)):
+        model = SelfAttention()
+        with it.watch(model) as seen:
+            for n, constant in zip((5, 6), values):
+                v = torch.randn(1, 2, n, 8) if constant is None else torch.ones(1, 2, n, 8)
+                new = slice(0, 5) if n == 5 else slice(5, 6)
+                model.merge = lambda y: y  # type: ignore[method-assign]
+                model.split = lambda x: x  # type: ignore[method-assign]
+                model.options = {"is_causal": n == 5}
+                model((q[..., new, :], k[..., :n, :], v))
+        (entry,) = seen.calls
+        assert entry.steps == 2 and entry.verified is (None if values == (1.0, 1.0) else True)
+
+
+def test_a_small_part_of_the_output_cannot_tell() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True).eval()
+    with torch.no_grad():
+        layer.self_attn.out_proj.weight.mul_(1e-5)
+        with it.watch(layer) as seen:
+            layer(torch.randn(2, 6, 16))
+    assert "the values cannot tell" in str(seen.coverage())
+
+
+def test_one_head_that_sees_nothing_beside_others_that_see() -> None:
+    mixed = torch.randn(1, 2, 3, 8)
+    q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8), mixed
+    allowed = torch.ones(1, 2, 3, 3, dtype=torch.bool)
+    allowed[0, 1, 2] = False
+    matrix = it.attend(q, k, mask=it.allowed(allowed))
+    y = (matrix.dense() @ v).transpose(1, 2).flatten(2)
+
+    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
+        return mixed.transpose(1, 2).flatten(2)
+
+    y[0, 2] = torch.nan
+    assert check(Call(q, k, v, After(y, finish), How()), matrix, 0).verified
+    y[0, :] = 7
+    assert check(Call(q, k, v, After(y, finish), How()), matrix, 0).verified is False

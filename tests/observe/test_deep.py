@@ -311,3 +311,33 @@ def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
         found = entry.matrix().dense() * real
         torch.testing.assert_close(found, weights * real, atol=1e-5, rtol=1e-5)
     assert not shallow.calls and "watch with deep=True" in str(shallow.coverage())
+
+
+@pytest.mark.parametrize("act", [F.silu, F.mish])
+def test_operators_with_a_kernel_run_it(act: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    (plain_grad,) = torch.autograd.grad(act(x).pow(2).sum(), x)
+    with watch(deep=True):
+        (grad,) = torch.autograd.grad(act(x).pow(2).sum(), x)
+    assert torch.equal(grad, plain_grad)
+
+
+def test_composites_run_as_they_do_and_not_as_they_are_written_in_python() -> None:
+    up, x = nn.Upsample(scale_factor=2, mode="bilinear"), torch.randn(1, 3, 9, 9)
+    with torch.inference_mode():
+        plain_up = up(x)
+        with watch(deep=True):
+            assert torch.equal(up(x), plain_up)
+
+
+def test_gradients_of_a_llama_are_as_without() -> None:
+    config = T.LlamaConfig(
+        vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=16,
+    )  # fmt: skip
+    model, ids = T.LlamaForCausalLM(config).eval(), torch.randint(3, 20, (2, 9))
+    weights = list(model.parameters())
+    expected = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
+    with watch(model, deep=True):
+        found = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
+    assert all(map(torch.equal, found, expected))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import math
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -716,3 +718,15 @@ def test_every_part_of_a_description_replaced(good: Path) -> None:
             header["__metadata__"]["recording"] = json.dumps(about)
             good.write_bytes(packed(header, data))
             used(good)
+
+
+def test_an_open_file_is_not_copied(tmp_path: Path) -> None:
+    path, q = tmp_path / "run.safetensors", torch.randn(1, 2, 4, 8)
+    with it.watch() as seen:
+        it.attention(q, q, q)
+    seen.save(path)
+    found = it.load_recording(path)
+    for again in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(it.errors.ArgumentError, match=r"got one that is an open file. Open it"):
+            again(found)
+    assert torch.equal(found["attention"].dense(), seen["attention"].dense())

@@ -237,7 +237,7 @@ def test_without_what_tells_beams_apart_steps_stay_apart_and_it_is_said() -> Non
         for _ in range(2):
             block(torch.randn(4, 2, 1, 4), states.clone())
     assert [entry.shape for entry in seen.calls] == [(4, 2, 1, 7)] * 2
-    assert "Attend: single queries see the same keys again" in str(seen.coverage())
+    assert "Attend: queries see the same keys again" in str(seen.coverage())
 
 
 class Thrice(nn.Module):
@@ -310,3 +310,81 @@ def test_steps_of_a_recurrent_decoder_are_joined() -> None:
     with it.watch(block) as seen:
         block(torch.randn(1, 2, 3, 4), k)
     assert [(entry.shape, entry.steps) for entry in seen.calls] == [((1, 2, 3, 5), 3)]
+
+
+class Asks(nn.Module):
+    """Self-attention and cross-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attend(), Attend()
+
+    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
+        past = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+        self.own(q, k, attn_mask=past.tril(k.shape[-2] - q.shape[-2]))
+        self.cross(q, states)
+
+
+def test_drafts_that_ask_an_encoder_are_said_to_stay_apart() -> None:
+    own, states = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 7, 4)
+    other = torch.randn(1, 2, 6, 4)
+    with it.watch(model := Asks()) as seen:
+        model(own[:, :, :2], own[:, :, :2], states)
+        drafts = torch.cat([own[:, :, 2:4], other[:, :, 4:5]], -2)
+        model(drafts, torch.cat([own[:, :, :2], drafts], -2), states)
+        for n in (4, 5):  # the last draft was rejected
+            model(own[:, :, n : n + 1], own[:, :, : n + 1], states)
+    assert [entry.shape for entry in seen.entries("cross")] == [
+        (1, 2, 2, 7), (1, 2, 3, 7), (1, 2, 2, 7)
+    ]  # fmt: skip
+    assert str(seen.coverage()).count("cross: queries see the same keys again") == 1
+    assert "own: " not in str(seen.coverage())
+
+
+class TwoCaches(nn.Module):
+    """One attention that is called with two caches in a forward, or with one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = Attend()
+
+    def forward(self, *calls: tuple[Tensor, Tensor]) -> None:
+        for q, k in calls:
+            self.attend(q, k, is_causal=q.shape == k.shape)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_one_module_with_two_caches_has_two_matrices(same: bool) -> None:
+    q, other = torch.randn(2, 1, 2, 9, 4)
+    k, besides = torch.randn(2, 1, 2, 9, 4)
+    besides = k if same else besides  # then only the order of the calls tells
+    with it.watch(model := TwoCaches()) as seen:
+        for start, end in ((0, 3), *((n, n + 1) for n in range(3, 9))):
+            model(*((x[:, :, start:end], y[:, :, :end]) for x, y in ((q, k), (other, besides))))
+    assert [entry.steps for entry in seen.calls] == [7, 7]
+    for n, (x, y) in enumerate(((q, k), (other, besides))):
+        expected = it.attend(x, y, mask=it.causal()).dense()
+        assert torch.allclose(seen["attend", n].dense(), expected, atol=1e-6)
+
+
+def test_a_cache_is_found_in_another_place_of_the_forward() -> None:
+    q, other = torch.randn(2, 1, 2, 9, 4)
+    k, besides = torch.randn(2, 1, 2, 9, 4)
+    with it.watch(model := TwoCaches()) as seen:
+        model((q[:, :, :1], k[:, :, :1]), (other[:, :, :1], besides[:, :, :1]))
+        for n in range(1, 9):
+            model((other[:, :, n : n + 1], besides[:, :, : n + 1]))
+        model(*((q[:, :, n : n + 1], k[:, :, : n + 1]) for n in range(1, 9)))  # a loop in one
+    assert [entry.shape for entry in seen.calls] == [(1, 2, 9, 9)] * 2
+    expected = it.attend(q, k, mask=it.causal()).dense()
+    assert torch.allclose(seen["attend", 0].dense(), expected, atol=1e-6)
+
+
+def test_a_cache_that_may_be_one_of_two_begins_anew() -> None:
+    q, k, other = torch.randn(3, 1, 2, 4, 4)
+    with it.watch(model := TwoCaches()) as seen:
+        prompt = q[:, :, :3], k[:, :, :3]
+        model((other, other), prompt, prompt)
+        model((q[:, :, 3:], k))
+    assert [entry.steps for entry in seen.calls] == [1] * 4
+    assert "overwritten), or those of several: what follows" in str(seen.coverage())

@@ -11,7 +11,7 @@ from torch import nn
 
 import intently as it
 from intently.observe import Recording, load_recording
-from intently.observe.labels import Labels, labels
+from intently.observe.labels import BLOCK, Labels, labels
 
 from .attending import SelfAttention, Stack
 
@@ -162,3 +162,68 @@ def test_two_texts_are_one_sequence() -> None:
     made = Recording(("ab", "cd"))
     assert made.tokens == ("ab", "cd")
     assert found("x", 2, 2, back=False, tokens=made.tokens).columns == ("ab", "cd")
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        it.window(2, 2),
+        it.segments(torch.tensor([0, 0, 0, 1, 1, 1])),
+        it.causal() | it.prefix(3),
+        it.allowed(torch.ones(6, 6).tril().index_fill(0, torch.tensor([3]), 1).bool()),
+        it.allowed(torch.stack([torch.ones(6, 6).tril(), torch.ones(6, 6).tril(1)]).bool()),
+        None,
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("block", [BLOCK, 7])
+def test_a_row_produces_only_where_no_query_sees_a_later_key(
+    mask: it.Mask | None, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intently.observe.labels.BLOCK", block)
+    x, texts = torch.randn(1, 2, 6, 4), tuple("abcdef")
+    with it.watch(tokens=texts) as seen:
+        it.attention(x, x, x, mask=mask)
+        it.attention(x, x, x, mask=it.causal() if mask is None else mask & it.causal())
+        it.attention(x, x, x, mask=it.allowed(torch.ones(6, 6).tril().bool()) & it.window(3, 3))
+    read = [entry.matrix().labels for entry in seen.calls]
+    assert read == [(texts, texts), ((*texts[1:], ""), texts), ((*texts[1:], ""), texts)]
+    seen.tokens = (*texts, "g")  # one that was produced and never read, or one too many
+    read = [entry.matrix().labels for entry in seen.calls]
+    assert read == [(None, None), (tuple("bcdefg"), texts), (tuple("bcdefg"), texts)]
+
+
+@pytest.mark.parametrize("hides", [-torch.inf, torch.finfo(torch.float32).min, -1e4])
+@pytest.mark.parametrize("sum_of_two", [False, True])
+def test_what_a_bias_hides_counts(hides: float, sum_of_two: bool) -> None:
+    x, at = torch.randn(1, 2, 5, 4), torch.arange(5)
+    near = -(at[:, None] - at).abs() * torch.tensor([0.5, 0.25])[:, None, None]
+    bias: Any = near + torch.zeros(5, 5).masked_fill(at > at[:, None], hides)
+    with it.watch(tokens="abcde") as seen:  # type: ignore[arg-type]
+        it.attention(x, x, x, bias=it.alibi() + bias if sum_of_two else bias)
+        it.attention(x, x, x, bias=it.alibi() + near if sum_of_two else near)
+        it.attention(x, x, x, bias=bias, mask=it.window(1, 4))
+    rows = [entry.matrix().labels[0] for entry in seen.calls]
+    assert rows == [(*"bcde", ""), tuple("abcde"), (*"bcde", "")]
+
+
+def test_a_list_as_long_as_the_source_labels_no_decoder(tmp_path: Path) -> None:
+    model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
+
+    def watched(s: int, t: int) -> Recording:
+        past = nn.Transformer.generate_square_subsequent_mask(t)
+        with torch.no_grad(), it.watch(model, tokens=list("abcdef")) as seen:
+            model(torch.randn(1, s, 16), torch.randn(1, t, 16), tgt_mask=past)
+        return seen
+
+    encoder, decoder = "encoder.layers.0.self_attn", "decoder.layers.0.self_attn"
+    six = tuple("abcdef")
+    for t in (6, 5):
+        seen = watched(6, t)
+        seen.save(tmp_path / "run.safetensors")
+        for found in (seen, load_recording(tmp_path / "run.safetensors")):
+            assert found[encoder].labels == (six, six)
+            assert found[decoder].labels == (None, None)
+    seen = watched(7, 6)
+    assert seen[encoder].labels == (None, None)
+    assert seen[decoder].labels == ((*six[1:], ""), six)

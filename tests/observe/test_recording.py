@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -269,3 +273,64 @@ def test_what_is_unverified_is_named_below_the_table() -> None:
     table = seen.summary()
     assert table.left_out == {"layers.0": "UNVERIFIED: it differs"}
     assert str(table).endswith("\nlayers.0  left out: UNVERIFIED: it differs")
+
+
+class BothWays(nn.Module):
+    """Attention by PyTorch's function, and by hand on top of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.scaled_dot_product_attention(x, x, x)
+        return (y @ x.mT).softmax(-1) @ x
+
+
+def test_attention_by_hand_beside_a_call_is_said() -> None:
+    model = nn.Sequential(BothWays())
+    with it.watch(model) as seen:
+        model(torch.randn(1, 4, 8))
+    assert str(seen.coverage()).splitlines() == [
+        "0  1 call  functional  verified on 2 of 4 rows",
+        "0: a softmax of (1, 4, 4) ran beside what was seen: attention by hand, if it is any "
+        "(watch with deep=True)",
+    ]
+    with it.watch(model, deep=True) as seen:
+        model(torch.randn(1, 4, 8))
+    assert len(seen.calls) == 2 and seen.coverage().notes == []
+
+
+@pytest.mark.parametrize("store", ["copy", "disk"])
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_recording_is_copied_or_says_that_its_file_cannot_be(store: str, again: Any) -> None:
+    q = torch.randn(1, 2, 4, 8)
+    with it.watch(store=store) as seen:  # type: ignore[arg-type]
+        F.scaled_dot_product_attention(q, q, q)
+    if store == "copy":
+        found = again(seen)
+        assert torch.equal(found["attention"].dense(), seen["attention"].dense())
+        return
+    for x in (seen, seen.calls[0]):
+        with pytest.raises(it.errors.ArgumentError) as caught:
+            again(x)
+        assert str(caught.value) == (
+            'store: expected a recording in memory to copy or pickle; got store="disk". Its file '
+            "goes away with it. Write one: seen.save(path), then it.load_recording(path)."
+        )
+    assert torch.equal(seen["attention"].dense(), it.attend(q, q).dense())
+
+
+def test_calls_that_share_a_tensor_may_differ_in_everything_else() -> None:
+    x, seen_keys, added = torch.randn(1, 2, 6, 4), torch.rand(6, 6) < 0.6, torch.randn(6, 6)
+    seen_keys |= torch.eye(6, dtype=torch.bool)
+    ways: list[dict[str, Any]] = [
+        {"mask": it.allowed(seen_keys)},
+        {"mask": it.allowed(seen_keys) & it.causal()},
+        {"mask": it.allowed(seen_keys), "bias": it.alibi()},
+        {"bias": added},
+        {"bias": it.alibi() + added},
+        {"bias": added, "mask": it.causal()},
+    ]
+    with it.watch() as seen:
+        for way in ways:
+            it.attention(x, x, x, **way)
+    for entry, way in zip(seen.calls, ways, strict=True):
+        assert entry.verified, way
+        assert torch.allclose(entry.matrix().dense(), it.attend(x, x, **way).dense(), atol=1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -234,3 +236,66 @@ class SelfAttentionScript(nn.Module):
 class SoftmaxScript(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(x @ x.mT, -1) @ F.softmax(x, dim=-1)
+
+
+class Handled(Tensor):
+    """A subclass with a table of functions, as users write them."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func in TABLES:
+            return TABLES[func](*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+TABLES: dict[object, Function] = {
+    torch.Tensor.softmax: lambda x, *_: x.as_subclass(Tensor).sigmoid(),
+    torch.softmax: lambda x, *_: x.as_subclass(Tensor).sin(),
+}
+
+
+def test_a_subclass_is_handed_the_functions_it_knows() -> None:
+    x = torch.randn(2, 3).as_subclass(Handled)
+    with it.watch():
+        assert torch.equal(x.softmax(-1), x.as_subclass(Tensor).sigmoid())
+        assert torch.equal(torch.softmax(x, -1), x.as_subclass(Tensor).sin())
+
+
+class Counting(torch.overrides.TorchFunctionMode):
+    """A user's mode, which writes down the calls it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[object] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.calls.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_sees_the_calls_of_the_model_alone() -> None:
+    def calls() -> list[object]:
+        with Counting() as mode:
+            F.scaled_dot_product_attention(X, X, X)
+            torch.softmax(X, -1)
+            F.softmax(X, -1)
+            X.softmax(-1)
+        return mode.calls
+
+    expected = calls()
+    with it.watch() as seen:
+        assert calls() == expected
+    assert len(seen.calls) == 1
+
+
+class Holds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax, self.attend = torch.softmax, F.scaled_dot_product_attention
+
+
+def test_a_model_that_was_built_meanwhile_can_be_pickled_and_copied() -> None:
+    with it.watch():
+        model = Holds()
+    for again in (model, pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert torch.equal(again.softmax(X, -1), torch.softmax(X, -1))

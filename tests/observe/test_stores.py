@@ -361,3 +361,72 @@ def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
     rows.append(fewer, torch.tensor([1, 1]))
     assert torch.equal(rows.get(), torch.cat([expected[[1, 1]], fewer], -2))
     assert torch.equal(rows.cropped(3).get(), expected[[1, 1]][..., :-2, :])
+
+
+@pytest.mark.parametrize("store", ["copy", "disk"])
+def test_a_weight_whose_change_is_not_counted_is_kept_again(store: Any) -> None:
+    layer, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), torch.randn(1, 5, 16)
+    layer.requires_grad_(False)
+    with it.watch(layer, store=store) as seen:
+        plain = []
+        for _ in range(2):
+            plain.append(layer(x, x, x, average_attn_weights=False)[1])
+            layer.in_proj_weight.data.mul_(2)
+    for entry, weights in zip(seen.calls, plain):
+        assert entry.verified
+        torch.testing.assert_close(entry.attention().dense(), weights, atol=1e-5, rtol=0)
+
+
+def test_a_reference_notices_a_fused_optimizer() -> None:
+    layer, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), torch.randn(1, 5, 16)
+    with torch.no_grad(), it.watch(layer, store="reference") as seen:
+        layer(x, x, x, need_weights=False)
+    assert seen["MultiheadAttention"].dense().shape == (1, 4, 5, 5)
+    layer(x, x, x)[0].pow(2).sum().backward()
+    torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True).step()
+    with pytest.raises(it.errors.StaleError, match="the weights that the model had when it ran"):
+        seen["MultiheadAttention"].dense()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_whose_change_is_not_counted_is_looked_at(mode: Any) -> None:
+    q = torch.randn(1, 2, 5, 4)
+    with mode(), it.watch() as seen:
+        mask = torch.ones(5, 5, dtype=torch.bool).tril()
+        for change in (None, torch.ones(5, 5, dtype=torch.bool).triu(), torch.rand(5, 5) > 0.5):
+            if change is not None:
+                mask.numpy()[:] = change.fill_diagonal_(True).numpy()
+            F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    assert len(seen.calls) == 3 and all(entry.verified for entry in seen.calls)
+    later = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    assert not seen.calls[0].matrix().dense()[..., later].any()
+
+
+@pytest.mark.parametrize("store", ["copy", "disk", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("b", "h", "t", "s", "d"),
+    [(1, 2, 0, 3, 4), (1, 2, 3, 0, 4), (0, 2, 3, 3, 4), (1, 0, 3, 3, 4), (1, 2, 3, 3, 0)],
+)
+def test_empty_operands_are_kept_and_not_compared(
+    store: Any, dtype: torch.dtype, b: int, h: int, t: int, s: int, d: int
+) -> None:
+    q, k = torch.randn(b, h, t, d, dtype=dtype), torch.randn(b, h, s, d, dtype=dtype)
+    with it.watch(store=store) as seen:
+        F.scaled_dot_product_attention(q, k, k)
+        F.scaled_dot_product_attention(q, k, k)
+    assert [entry.verified for entry in seen.calls] == [None, None]
+    assert "not compared: nothing to compare" in str(seen.coverage())
+    assert seen.calls[0].matrix().dense().shape == (b, h, t, s)
+
+
+def test_sizes_that_never_come_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_left", {})
+    monkeypatch.setattr(pages, "LEFT", 3 * LARGE)
+    for large in (3 * LARGE, LARGE, LARGE, LARGE // 2 * 3):
+        held = packed(torch.zeros(large // 4))
+        del held
+    assert {size for size, areas in pages._left.items() if areas} == {LARGE, LARGE // 2 * 3}
+    held = packed(torch.zeros(LARGE))  # more than is kept at all
+    del held
+    assert not any(size == 4 * LARGE for size in pages._left)

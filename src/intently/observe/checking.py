@@ -12,6 +12,7 @@ from intently.attention import Attention
 from intently.observe.call import After, Call, operand
 
 RELATIVE = 1e-4
+CANNOT_TELL = "the values cannot tell: other weights would have given the same"
 ROWS = 2
 
 
@@ -29,11 +30,13 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
 
     They agree where they differ by at most 1e-4 of the largest entry of each head, and in half
     precision by what rounding the weights and the output does; where they differ by more, but by
-    no more than rounded scores may, there is no verdict. Rows that may attend to nothing are left
-    out.
+    no more than rounded scores may, there is no verdict, nor where the weights at half the scale
+    would have given the same. Rows that may attend to nothing are left out.
     """
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
+    if 0 in (*matrix.shape, *call.v.shape):
+        return Verdict(None, "nothing to compare: there are no weights, or no values")
     rows = sample(matrix.shape[-2], turn).to(matrix.device)
     v = operand(call.v).detach()[..., : matrix.shape[-1], :]  # what is not written is not seen
     weights = matrix.tile(rows)
@@ -57,14 +60,15 @@ def _compared(
     call: Call,
     dtypes: set[torch.dtype],
 ) -> Verdict:
-    found = put_out(weights)
+    found, untold = put_out(weights), Verdict(None, CANNOT_TELL)
     coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
     eps = torch.finfo(coarsest).eps
     if eps < RELATIVE and bool(((found - real).abs_() <= RELATIVE * _largest(real)).all()):
-        return Verdict(True)
+        return Verdict(True) if _tells(put_out, real, weights, call) else untold
     empty = (weights == 0).all(-1, keepdim=True)  # rows that see nothing are NaN in some kernels
     if isinstance(call.y, After):
-        empty = empty.all(-3)
+        lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in the sum
+        empty = empty.all(-3) | lost
     found, real = found.masked_fill(empty, 0), real.masked_fill(empty, 0)
     error, scale = (found - real).abs_(), _largest(real)
     noise = 16 * eps * operand(call.v).abs().amax().to(scale.dtype)  # values may cancel each other
@@ -87,10 +91,27 @@ def _compared(
             f"{worst:.1g} of its largest entry, as rounding or other weights may make it"
         )  # fmt: skip
     if not bool(wrong.any()):
-        return Verdict(True)
+        return Verdict(True) if _tells(put_out, real, weights, call) else untold
     return Verdict(
         False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
     )
+
+
+def _tells(put_out: Callable[[Tensor], Tensor], real: Tensor, weights: Tensor, call: Call) -> bool:
+    """Whether the weights at half the scale would have been told from these, if they differ.
+
+    The first head mostly says so by itself.
+    """
+    if not isinstance(call.y, After):
+        some, v = weights[(0,) * (weights.ndim - 2)], operand(call.v)
+        v = v[(0,) * (v.ndim - 2)].detach()[: some.shape[-1]].to(some.dtype)
+        y = real[(0,) * (real.ndim - 2)]
+        if bool(((_halved(some) @ v - y).abs_() > RELATIVE * _largest(y)).any()):
+            return True
+    other = _halved(weights)
+    if bool(((other - weights).abs() <= RELATIVE * weights.amax(-1, keepdim=True)).all()):
+        return True
+    return bool(((put_out(other) - real).abs_() > RELATIVE * _largest(real)).any())
 
 
 def _rounding(y: Tensor, weights: Tensor, call: Call, eps: float) -> Tensor:

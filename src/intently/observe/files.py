@@ -91,7 +91,7 @@ def load(path: str | PathLike[str]) -> Recording:
             recording.covered.notes.append(_line(note, "coverage"))
         counts: dict[str, int] = {}
         for form in _a(list, about.get("entries"), "entries"):
-            recording.calls.append(_entry(_a(dict, form, "an entry"), file, counts))
+            recording.add(_entry(_a(dict, form, "an entry"), file, counts))
     except UnreadableError as error:
         cause = "it is damaged, or was made by another program"
         raise file.refusal(str(error).removesuffix("."), cause) from None

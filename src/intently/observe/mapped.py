@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from intently.errors import DataError, StaleError, build
+from intently.errors import ArgumentError, DataError, StaleError, build
 from intently.observe.writing import DTYPES
 
 EMPTY = 2**28
@@ -67,6 +67,12 @@ class Mapped:
     def kept(self, x: Tensor) -> InFile:
         """One of ``tensors`` as recordings keep it."""
         return InFile(self, x)
+
+    def __reduce__(self) -> Any:
+        raise build(
+            ArgumentError, str(self.path), "a recording in memory to copy or pickle",
+            "one that is an open file", fix="open it again: it.load_recording(path)",
+        )  # fmt: skip
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):

@@ -22,7 +22,7 @@ HUGE = 2**22
 """Bytes from which on the system is asked for huge pages."""
 
 LEFT = 2**28
-"""Bytes of recordings that are gone that are kept at most."""
+"""Bytes of recordings that are gone that are kept at most, those that were left last."""
 
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 """Shared pages, Python's default, would be a forked child's too, and are never huge."""
@@ -69,9 +69,16 @@ def _room(size: int) -> Tensor:
 
 
 def _leave(area: mmap.mmap, size: int) -> None:
-    """Keep pages that nobody reads any more, if there is room among those that are kept."""
-    if sum(n * len(areas) for n, areas in list(_left.items())) + size <= LEFT:
-        _left.setdefault(size, []).append(area)
+    """Keep pages that nobody reads any more, and let go of the sizes that came last long ago."""
+    same = _left.pop(size, [])
+    _left[size] = [*same, area]  # now the last of the sizes
+    over = sum(n * len(areas) for n, areas in list(_left.items())) - LEFT
+    for n, areas in list(_left.items()):
+        gone = min(len(areas), max(0, -(-over // n)))
+        del areas[:gone]
+        over -= n * gone
+        if not areas:
+            _left.pop(n, None)
 
 
 def _rounded(size: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import SupportsIndex
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.attention import Attention, attend
+from intently.biases.rule import Given
 from intently.errors import StaleError
 from intently.kernels.derivatives import transformed
 from intently.masks import Geometry
+from intently.masks.by_tensor import Allowed
 from intently.modules.blocks import DecoderLayer
 from intently.observe import checking
 from intently.observe.alone import alone
@@ -25,10 +27,11 @@ from intently.observe.gradients import Gradients
 from intently.observe.joining import Joined, Link
 from intently.observe.labels import Tokens
 from intently.observe.naming import OUTSIDE, Names
+from intently.observe.opened import Opened, Path, chosen
 from intently.observe.pieces import first_part, looked_at, may_join, one_by_one
 from intently.observe.recognised import simplified
 from intently.observe.recording import Entry, Recording, Whole
-from intently.observe.stores import KeptHow, Store, identity
+from intently.observe.stores import KeptHow, Store, identity, packed, same, small
 from intently.observe.unseen import ELSEWHERE, Ran, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
@@ -38,12 +41,14 @@ CROPPED = (
 )
 OTHER_KEYS = (
     "{}: a cache showed other keys than those that were kept (cropped further back, or "
-    "overwritten): what follows is a call of its own."
+    "overwritten), or those of several: what follows is a call of its own."
 )
 APART = (
-    "{}: single queries see the same keys again, and nothing that was seen tells which of them "
-    "belong together: each is a call of its own."
+    "{}: queries see the same keys again, and nothing that was seen tells which of them belong "
+    "together: each call is one of its own."
 )
+OPEN = 4
+"""How many entries of a module the next call may continue: it may have several caches."""
 
 
 class Running(list[nn.Module]):
@@ -85,10 +90,10 @@ class Recorder:
         self.recording = Recording(tokens)
         self._store = Store(store, dtype)
         self._gradients = Gradients(self._store, self.recording.covered) if gradients else None
-        self._path = _Path()
-        self._last: dict[tuple[str, int], _Open] = {}
-        self._orders: dict[str, tuple[int | None, int]] = {}
-        self._simple: dict[tuple[object, ...], tuple[StorageWeakRef, How]] = {}
+        self._path = Path()
+        self._last: dict[tuple[str, int], list[Opened]] = {}
+        self._orders: dict[tuple[str, bool], tuple[int | None, int]] = {}
+        self._simple: dict[tuple[object, ...], tuple[StorageWeakRef, Tensor | None, How]] = {}
         self._counts: dict[str, int] = {}
         self._open, self.closed = True, False
 
@@ -131,7 +136,7 @@ class Recorder:
     def reordered(self, index: object) -> None:
         """A cache goes on with the rows ``index`` (b,) of the step before."""
         if isinstance(index, Tensor) and index.ndim == 1 and not index.is_floating_point():
-            self._path = _Path(self._path.turn + 1, index=index)
+            self._path = Path(self._path.turn + 1, index=index)
 
     def close(self) -> None:
         """Keep nothing from now on."""
@@ -154,13 +159,16 @@ class Recorder:
         for name in [name for name in covered.unseen if name in seen]:
             covered.note(f"Not every call of {name} was kept: {covered.unseen.pop(name)}")
         for name, why in unseen(self.names.chosen(), seen, self.ran, self._deep).items():
-            covered.unseen.setdefault(name, why)
+            if name in seen:
+                covered.note(f"{name}: {why}")
+            else:
+                covered.unseen.setdefault(name, why)
         if self.ran.elsewhere:
             covered.note(ELSEWHERE)
 
     def _keep(self, name: str, call: Call) -> None:
         rows: Joined | Whole
-        order = self._order(name, call.module)
+        order, place = self._order(name, call.module), self._place(name)
         matrix: Callable[[], Attention] | None = None
         if isinstance(call.q, Tensor) and isinstance(call.k, Tensor):
             q, k = call.q.detach(), call.k.detach()
@@ -168,16 +176,19 @@ class Recorder:
             whole = self._simplified(call.how, g)
             shown, (plain, k, g) = k, self._written(whole, k, g)
             how = self._store.how(plain)
-            last = self._last.get((name, order))
-            if last is not None and self._joined(last, call, q, k, how, g):
+            opened = self._last.get((name, order), []) if g.s else []
+            if self._joined(opened, place, call, q, k, how, g):
                 return
-            rows = Joined(self._store, q, k, how, g)
+            if 0 in (*q.shape, *k.shape):  # no key that could tell which call continues which
+                rows = Whole(self._store.keep(q), self._store.keep(k), how)
+            else:
+                rows = Joined(self._store, q, k, how, g)
             if k is not shown and plain.mask is None:  # padding saw what is not written, too
                 matrix = partial(_attend, q, shown, whole)
             elif self._store.kind == "disk":  # what was written need not be read
                 matrix = partial(_attend, q, k, how.get())
             if g.t == g.s:
-                self._path = _Path(self._path.turn + 1)
+                self._path = Path(self._path.turn + 1)
         else:
             g = attend(operand(call.q), operand(call.k)).problem.geometry
             how = self._store.how(self._simplified(call.how, g))
@@ -185,12 +196,14 @@ class Recorder:
         entry = Entry(name, self._counts.get(name, 0), call.source, rows)
         self._counts[name] = entry.index + 1
         entry.tokens = self.recording.tokens
-        self.recording.calls.append(entry)
+        self.recording.add(entry)
         self._check(entry, call, matrix or entry.attention)
         if self._gradients is not None:
             self._gradients.keep(entry, call)
         elif isinstance(rows, Joined):
-            self._last[name, order] = _Open(entry, rows, call, self._path.turn)
+            others = [x for x in self._last.get((name, order), []) if x.place != place]
+            made = Opened(entry, rows, call, self._path.turn, place)
+            self._last[name, order] = [*others[1 - OPEN :], made]
 
     def _order(self, name: str, module: nn.Module | None) -> int:
         """How many calls of this name the running forward made before: each is one of its own.
@@ -203,31 +216,54 @@ class Recorder:
             for running, number in zip(reversed(self.running), reversed(self.running.numbers))
             if running is module or (module is None and self.names.of(running, ()) is not None)
         )
-        forward = next(numbers, None)
-        before, order = self._orders.get(name, (None, -1))
-        order = order + 1 if forward is not None and forward == before else 0
-        self._orders[name] = forward, order
-        return order
+        return self._counted((name, False), next(numbers, None))
+
+    def _place(self, name: str) -> int:
+        """How many calls of this name the outermost forward made before.
+
+        There, one module may be called with several caches, each in its turn.
+        """
+        return self._counted((name, True), next(iter(self.running.numbers), None))
+
+    def _counted(self, of: tuple[str, bool], forward: int | None) -> int:
+        before, count = self._orders.get(of, (None, -1))
+        count = count + 1 if forward is not None and forward == before else 0
+        self._orders[of] = forward, count
+        return count
 
     def _joined(
-        self, last: _Open, call: Call, q: Tensor, k: Tensor, how: KeptHow, g: Geometry
+        self,
+        opened: list[Opened],
+        place: int,
+        call: Call,
+        q: Tensor,
+        k: Tensor,
+        how: KeptHow,
+        g: Geometry,
     ) -> bool:
-        """Whether the call continued the last of its module, and was added to it."""
-        if not may_join(how.how, last.rows.last.how.how):
+        """Whether the call continued one of its module, and was added to it.
+
+        That is the one in the same place of the forward before, else the only one it can be.
+        """
+        opened = [x for x in opened if may_join(how.how, x.rows.last.how.how)]
+        if not opened:
             return False
-        rows, new = last.rows, k[..., g.s - g.t :, :]
-        link = rows.continued_by(k, g.t) if g.s > g.t else None
-        if link is not None:
-            self._path = _Path(self._path.turn + 1, link.maybe)
+        new: Tensor | None = k[..., g.s - g.t :, :]
+        found = chosen(opened, place, lambda x: x.rows.continued_by(k, g.t) if g.s > g.t else None)
+        if found is not None:
+            cropped = found[1].columns is not None
+            self._path = Path(self._path.turn + 1, found[1].maybe, cropped=cropped)
         else:
             if self._beams(k) == g.t > 1 and how.how.bias is None:
                 call, plain, g = one_by_one(call, how.get(), g)
                 q, k, how = operand(call.q), operand(call.k), self._store.how(plain)
             if g.t == 1:
-                link, new = self._same_keys(last, k), None
-        if link is None:
-            self._say_apart(last, k, g)
+                found, new = chosen(opened, place, lambda x: self._same_keys(x, k)), None
+        if found is None:
+            self._say_apart(opened[-1], k, g)
             return False
+        last, link = found
+        rows, last.place = last.rows, place
         if link.columns is not None:
             self.recording.covered.note(CROPPED)
             rows.crop(link.columns)
@@ -243,16 +279,16 @@ class Recorder:
             self._check(last.entry, call, matrix)
         return True
 
-    def _same_keys(self, last: _Open, k: Tensor) -> Link | None:
+    def _same_keys(self, last: Opened, k: Tensor) -> Link | None:
         """How a single query continues others that saw the same keys: those of an encoder.
 
         Where self-attention went on meanwhile, its rows tell which row continues which; where
         there is none (recurrent decoders) the keys have to be the same tensor. Nothing tells
         whether calls that no module makes belong together: they stay apart.
         """
-        if not self.running and last.entry.name == OUTSIDE:
-            return None
         path = self._path
+        if path.cropped or (not self.running and last.entry.name == OUTSIDE):
+            return None
         if path.turn == last.turn:
             same = last.key == identity(k) and not last.alive.expired()
             rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
@@ -263,10 +299,12 @@ class Recorder:
             maybe = path.index.to(k.device)[:, None] == rows
         return None if maybe is None else last.rows.shown_again(k, maybe)
 
-    def _say_apart(self, last: _Open, k: Tensor, g: Geometry) -> None:
+    def _say_apart(self, last: Opened, k: Tensor, g: Geometry) -> None:
         """Say why a call that looks like a step does not continue the last one."""
         rows, name = last.rows, last.entry.name
-        if g.t == 1 and rows.shown_again(k, torch.ones(len(k), rows.rows, dtype=torch.bool)):
+        every = torch.ones(len(k), rows.rows, dtype=torch.bool, device=k.device)
+        step = g.t == 1 or self._path.maybe is not None  # drafts are several queries at a time
+        if step and rows.shown_again(k, every):
             self.recording.covered.note(APART.format(name))
         elif g.t < g.s != rows.columns and rows.begins_like(k):
             self.recording.covered.note(OTHER_KEYS.format(name))
@@ -284,7 +322,7 @@ class Recorder:
         Its empty keys are zeros; padding has others. Queries of padding that see nothing, which the
         plain formula spreads over all columns, are spread over those that are left.
         """
-        if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1, :].any()):
+        if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1:, :].any()):
             return how, k, g
         columns = looked_at(how, g).flatten(0, -2).any(0).nonzero()
         end = int(columns.max()) + 1 if len(columns) else g.s
@@ -294,17 +332,18 @@ class Recorder:
         return how, k[..., :end, :], g
 
     def _simplified(self, how: How, g: Geometry) -> How:
-        tensors = [
-            x for value in (how.mask, how.bias) if value is not None for x in value.tensors()
-        ]
-        if len(tensors) != 1:
-            return simplified(how, g)
-        key = (identity(tensors[0]), g, how.mask is None)
-        alive, found = self._simple.get(key, (None, None))
-        if alive is None or found is None or alive.expired():
+        value = how.bias if how.mask is None else how.mask
+        if value is None or type(value) not in (Allowed, Given):
+            return how
+        (x,) = (x.detach() for x in value.tensors())
+        key = (identity(x), g, how.mask is None)
+        alive, old, found = self._simple.get(key, (None, None, how))
+        if alive is None or alive.expired() or (old is not None and not same(old, x)):
+            look = x.is_inference() or small(x)  # not every change is counted
             found = simplified(how, g)
-            self._simple[key] = StorageWeakRef(tensors[0].untyped_storage()), found
-        return replace(how, mask=found.mask, bias=found.bias)
+            old = packed(x) if look else None
+            self._simple[key] = StorageWeakRef(x.untyped_storage()), old, found
+        return replace(how, mask=found.mask, bias=found.bias if how.mask is None else how.bias)
 
     def _check(self, entry: Entry, call: Call, matrix: Callable[[], Attention]) -> None:
         """Compare with what came out, and remember the worst that was found."""
@@ -315,36 +354,13 @@ class Recorder:
             found = checking.Verdict(None, str(error))
         except Exception as error:
             found = checking.Verdict(False, f"it could not be compared: {error}")
-        entry.compared += found.rows
-        if entry.steps == 1 or (entry.verified is not False and found.verified is not True):
+        untold = found.why == checking.CANNOT_TELL
+        if untold and entry.steps > 1:  # of other steps the values may tell
+            return
+        entry.compared += 0 if untold else found.rows
+        worse = entry.verified is not False and found.verified is not True
+        if entry.steps == 1 or worse or entry.why == checking.CANNOT_TELL:
             entry.verified, entry.why = found.verified, found.why
-
-
-@dataclass(frozen=True)
-class _Path:
-    """The last call of a self-attention: which rows each row may continue, None if it began.
-
-    Or its cache was reordered since: row i continues row ``index[i]``.
-    """
-
-    turn: int = 0
-    maybe: Tensor | None = None
-    index: Tensor | None = None
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are, 0 where that is not known."""
-        known = self.maybe if self.index is None else self.index
-        return 0 if known is None else len(known)
-
-
-class _Open:
-    """The last entry of a module, which the next call may continue."""
-
-    def __init__(self, entry: Entry, rows: Joined, call: Call, turn: int) -> None:
-        assert isinstance(call.k, Tensor)
-        self.entry, self.rows, self.turn = entry, rows, turn
-        self.key, self.alive = identity(call.k), StorageWeakRef(call.k.untyped_storage())
 
 
 def _attend(q: Tensor, k: Tensor, how: How) -> Attention:

@@ -8,16 +8,24 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import torch
 from torch import Tensor
 
 from intently.attention import Attention, attend
 from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
-from intently.masks import Geometry
 from intently.matrix import LazyMatrix, rollout
 from intently.observe.call import How
 from intently.observe.coverage import Coverage
-from intently.observe.labels import Labels, Tokens, checked, crosses, is_pair, labels, side
+from intently.observe.labels import (
+    Labels,
+    Tokens,
+    checked,
+    crosses,
+    is_pair,
+    labels,
+    looks_back,
+    reads_source,
+    side,
+)  # fmt: skip
 from intently.observe.mapped import InFile
 from intently.observe.stores import Computed, Kept, KeptHow
 
@@ -74,7 +82,7 @@ class Entry:
 
     ``verified`` says whether its weights give what the model put out, None where that could not
     be compared; ``why`` says why not, ``compared`` on how many rows. ``tokens`` label it, as they
-    do in `Recording`.
+    do in `Recording`; ``sources`` are how many keys its encoders have.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
@@ -84,6 +92,7 @@ class Entry:
         self.compared = 0
         self.steps = 1
         self.tokens: Tokens | None = None
+        self.sources: set[int] = set()
         self.values: Kept | None = None
         self.gradient: Tensor | None = None
         self.ungraded: str | None = None
@@ -112,7 +121,8 @@ class Entry:
 
     def labels(self, matrix: Attention) -> Labels:
         """The tokens of its rows and columns, as far as they are sure; ``matrix`` is its own."""
-        return labels(self.tokens, self.name, matrix.shape, lambda: _looks_back(matrix))
+        shape = matrix.shape
+        return labels(self.tokens, self.name, shape, lambda: looks_back(matrix), self.sources)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -153,19 +163,6 @@ class Entry:
         return self.gradient
 
 
-def _looks_back(matrix: Attention) -> bool:
-    """Whether the first query does not see the last key, while the last query does."""
-    t, s = matrix.shape[-2:]
-    g, mask = matrix.problem.geometry, matrix.mask
-    if mask is None or t == 1:
-        return False
-    return not bool(_sees(mask, g, 0, s - 1).any()) and bool(_sees(mask, g, t - 1, s - 1).any())
-
-
-def _sees(mask: Any, g: Geometry, row: int, column: int) -> Tensor:
-    return mask.allow(g, *(torch.tensor([n], device=g.device) for n in (row, column)))
-
-
 class Recording:
     """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
 
@@ -179,6 +176,7 @@ class Recording:
     def __init__(self, tokens: Tokens | None = None) -> None:
         self.calls: list[Entry] = []
         self.covered = Coverage()
+        self._sources: set[int] = set()
         self.tokens = tokens
 
     @property
@@ -199,6 +197,13 @@ class Recording:
     def layers(self) -> tuple[str, ...]:
         """The names of the modules that attended, in the order in which they began."""
         return tuple(dict.fromkeys(entry.name for entry in self.calls))
+
+    def add(self, entry: Entry) -> None:
+        """Keep an entry after the others."""
+        if reads_source(entry.name):
+            self._sources.add(entry.shape[-1])
+        entry.sources = self._sources
+        self.calls.append(entry)
 
     def entries(self, name: str) -> list[Entry]:
         """All entries of a module; raises `ArgumentError` with the nearest names."""

@@ -21,6 +21,9 @@ from intently.values import Value
 PIECE = 2**22
 """Bytes that are written to a file at a time."""
 
+SMALL = 2**22
+"""Entries up to which a tensor that seems the same is looked at before its copy serves again."""
+
 
 class Kept(Protocol):
     """A tensor that a store keeps."""
@@ -50,13 +53,23 @@ class Held:
         """Return it."""
         return self.tensor
 
+    def holds(self, x: Tensor) -> bool:
+        """Whether it holds what x holds."""
+        return same(self.tensor, x.to(self.tensor.dtype))
+
 
 class Referenced:
-    """A tensor of the model's own, refused once it was changed in place."""
+    """A tensor of the model's own, refused once it was changed in place.
 
-    def __init__(self, tensor: Tensor) -> None:
+    PyTorch counts changes, but not those by ``x.data``, by NumPy or by a fused optimiser: where
+    ``looked`` is True the sum of its bits tells, too, else they are not noticed. Entries that only
+    changed places are noticed by neither.
+    """
+
+    def __init__(self, tensor: Tensor, looked: bool = False) -> None:
         self.tensor = tensor.detach()
         self._version = None if tensor.is_inference() else tensor._version
+        self._sum = self._summed() if looked else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,9 +84,20 @@ class Referenced:
                 f"an inference tensor of {shape_of(self.tensor)}, which does not",
                 fix='watch with store="copy", or run the model under torch.no_grad()',
             )  # fmt: skip
-        if self.tensor._version != self._version:
+        if self.tensor._version != self._version or not self._same():
             raise self._changed()
         return self.tensor
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether x, the same tensor, did not change since."""
+        return self._version is not None and self._same()
+
+    def _same(self) -> bool:
+        return self._sum is None or torch.equal(self._sum, self._summed())
+
+    def _summed(self) -> Tensor:
+        with torch.no_grad():
+            return _bits(self.tensor).sum(dtype=torch.int64)
 
     def _changed(self) -> StaleError:
         return build(
@@ -115,6 +139,10 @@ class OnDisk:
         size = self._stored.numel() * self._dtype.itemsize
         flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
         return flat.view(self._stored).expand(self._shape)
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether it holds what x holds."""
+        return same(self.get(), x.to(self._dtype))
 
 
 class Computed:
@@ -200,6 +228,13 @@ class Spool:
             self._file.seek(size)
             self._file.truncate()
 
+    def __reduce__(self) -> Any:
+        raise build(
+            ArgumentError, "store", "a recording in memory to copy or pickle", 'store="disk"',
+            "its file goes away with it",
+            "write one: seen.save(path), then it.load_recording(path)",
+        )  # fmt: skip
+
     def __del__(self) -> None:
         self._file.close()
         if self._owner == os.getpid():  # a forked child leaves the file to its parent
@@ -241,7 +276,7 @@ class Store:
             )  # fmt: skip
         self.kind, self.dtype = kind, dtype
         self._spool = Spool() if kind == "disk" else None
-        self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Kept]] = {}
+        self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Held | OnDisk | Referenced]] = {}
 
     def keep(self, x: Tensor | Projected) -> Kept:
         """Keep an operand."""
@@ -251,9 +286,9 @@ class Store:
         return Referenced(x) if self.kind == "reference" else self.own(x, self.dtype)
 
     def _weight(self, x: Tensor) -> Kept:
-        return Weight(x) if self.kind == "reference" else self.once(x)
+        return Weight(x, looked=True) if self.kind == "reference" else self.once(x, look=True)
 
-    def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Kept:
+    def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Held | OnDisk:
         """Keep a copy of x, also where tensors are kept by reference."""
         if self._spool is None:
             return Held(packed(x, dtype))
@@ -261,23 +296,19 @@ class Store:
         at = self._spool.write(part, dtype)
         return OnDisk(self._spool, at, dtype, part.shape, x.shape)
 
-    def once(self, x: Tensor, dtype: torch.dtype | None = None) -> Kept:
-        """Keep x, or return what was kept of the same tensor before."""
-        key = identity(x)
-        alive, kept = self._seen.get(key, (None, None))
-        fresh = kept is None or alive is None or alive.expired()
-        if fresh or (x.is_inference() and not self._same(x, kept)):
-            kept = Referenced(x) if self.kind == "reference" else self.own(x, dtype)
-            self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
-        assert kept is not None
-        return kept
+    def once(self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False) -> Kept:
+        """Keep x, or return what was kept of the same tensor before.
 
-    def _same(self, x: Tensor, kept: Kept | None) -> bool:
-        """Inference tensors do not count their changes: look."""
-        if kept is None or self.kind == "reference":
-            return False
-        old = kept.get()
-        return torch.equal(old, x.to(old.dtype))
+        Not every change of a tensor is counted: small ones, those of inference mode and those with
+        ``look`` are compared with what was kept.
+        """
+        key = identity(x)
+        look = look or x.is_inference() or small(x)
+        alive, kept = self._seen.get(key, (None, None))
+        if kept is None or alive is None or alive.expired() or (look and not kept.holds(x)):
+            kept = Referenced(x, look) if self.kind == "reference" else self.own(x, dtype)
+            self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
+        return kept
 
     def how(self, how: How) -> KeptHow:
         """Keep the tensors that a score, mask, bias, scale and sinks hold, each once."""
@@ -305,6 +336,23 @@ class Store:
     def forget(self) -> None:
         """Let go of what only tells whether a tensor comes again."""
         self._seen.clear()
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors (…) of one shape and dtype hold the same bits."""
+    return torch.equal(_bits(a), _bits(b))
+
+
+def small(x: Tensor) -> bool:
+    """Whether it costs little to look whether a tensor is what it was."""
+    return _unexpanded(x).numel() <= SMALL
+
+
+def _bits(x: Tensor) -> Tensor:
+    """The bits of a tensor (…), eight bytes of it in a number where that fits: it is faster."""
+    flat = _unexpanded(x.detach()).contiguous().view(-1).view(torch.uint8)
+    fits = not flat.numel() % 8 and not flat.storage_offset() % 8
+    return flat.view(torch.int64) if fits else flat
 
 
 def identity(x: Tensor) -> tuple[Any, ...]:

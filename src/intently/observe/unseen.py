@@ -48,7 +48,10 @@ class Ran:
 def unseen(
     names: Mapping[nn.Module, str], seen: Iterable[str], ran: Ran, deep: bool
 ) -> dict[str, str]:
-    """What looks like attention among the modules of ``names`` and was not ``seen``, and why."""
+    """What looks like attention among the modules of ``names`` and was not ``seen``, and why.
+
+    A module that was seen is among them where it may have attended by hand as well.
+    """
     found: dict[str, str] = {}
     known = set(seen)
     by_hand = set() if deep else {names[m] for m in ran.softmax if m in names}
@@ -60,15 +63,17 @@ def unseen(
         if why is not None:
             fixed.update(module.modules())
         elif name in by_hand:
+            no_call = "no call of an attention function was seen, but "
             why = (
-                "no call of an attention function was seen, but a softmax of "
-                f"{ran.softmax[module]}: attention by hand, if it is any (watch with deep=True)"
+                f"{'' if name in known else no_call}a softmax of {ran.softmax[module]}"
+                f"{' ran beside what was seen' if name in known else ''}: attention by hand, "
+                "if it is any (watch with deep=True)"
             )
         elif not _under(name, told):
             why = _suspect(module, ran, deep)
             if why is not None and any(names.get(m) in told for m in module.modules()):
                 why = None
-        if why is not None and name not in known:
+        if why is not None and (name not in known or name in by_hand):
             found[name] = why
     return found
 

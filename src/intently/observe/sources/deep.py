@@ -26,6 +26,8 @@ from intently.observe.sources.functional import how_of
 from intently.observe.sources.telling import tell
 from intently.observe.watch import current
 
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
 
 
@@ -56,7 +58,7 @@ class _Follow(TorchDispatchMode):
         name, changes, composite = _kind(func)
         if composite:  # comes here whole in inference mode
             with self:
-                return func.decompose(*args, **kwargs)
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         if name.startswith(_FUSED) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
             tell(current(), "deep", None, partial(_fused_call, func, args, kwargs, result[0]))
@@ -128,9 +130,12 @@ class _Follow(TorchDispatchMode):
 
 @cache
 def _kind(func: Any) -> tuple[str, bool, bool]:
-    """Its name, whether it changes its argument, and whether it is made of other operations."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    """Its name, whether it changes its argument, and whether it is made of other operations.
+
+    Where a backend has a kernel of its own, as for `silu_backward`, that is what runs.
+    """
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = has(func.name(), COMPOSITE) and not any(has(func.name(), key) for key in BACKENDS)
     name, changes = func._schema.name.removeprefix("aten::"), func._schema.is_mutable
     return name.rstrip("_") if changes else name, changes, composite
 

@@ -2,6 +2,9 @@
 
 `F.softmax` and `nn.Softmax` end in `Tensor.softmax`. What runs within a function that was seen
 belongs to it; of the others `coverage()` names the modules.
+
+PyTorch's compiler takes the replacement for the function only if it is one: a model that was built
+meanwhile holds it for good, and is pickled with its name here.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.observe.patches import Function, Target, known_to_scripts, names_beside
+from intently.observe.sources.telling import as_without
 from intently.observe.watch import current
 
 FUNCTION = torch.softmax
@@ -20,9 +24,9 @@ FUNCTION = torch.softmax
 
 def targets(model: nn.Module | None) -> list[Target]:
     """The function, the method, and the names of the function where the model is written."""
-    both = FUNCTION, _wrap(FUNCTION)
+    both = FUNCTION, softmax
     return [Target(torch, "softmax", _wrap), Target(Tensor, "softmax", _wrap)] + [
-        Target(names, name, lambda x: _wrap(FUNCTION))
+        Target(names, name, lambda x: softmax)
         for names in names_beside(model)
         for name, x in list(names.items())
         if any(x is function for function in both)
@@ -32,12 +36,20 @@ def targets(model: nn.Module | None) -> list[Target]:
 @cache
 def _wrap(original: Function) -> Function:
     def softmax(*args: Any, **kwargs: Any) -> Any:
-        weights = original(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            for recorder in current():
-                recorder.softmax(weights)
-        return weights
+        return _told(as_without(original, args, kwargs))
 
     if original is FUNCTION:
+        softmax.__qualname__ = softmax.__name__  # pickle finds it below
         known_to_scripts(softmax, FUNCTION)
     return softmax
+
+
+def _told(weights: Any) -> Any:
+    if not torch.compiler.is_compiling():
+        with torch._C.DisableTorchFunction():
+            for recorder in current():
+                recorder.softmax(weights)
+    return weights
+
+
+softmax = _wrap(FUNCTION)
