@@ -26,6 +26,7 @@ from intently.positions import Learned, Rotary, sinusoidal
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
 if TYPE_CHECKING:
+    from intently import show
     from intently.observe import load_recording, watch
 
 __version__ = "0.1.0"

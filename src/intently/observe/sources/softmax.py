@@ -36,6 +36,7 @@ def targets(model: nn.Module | None) -> list[Target]:
 @cache
 def _wrap(original: Function) -> Function:
     def softmax(*args: Any, **kwargs: Any) -> Any:
+        """The function, and whoever watches is told of what it returns."""
         return _told(as_without(original, args, kwargs))
 
     if original is FUNCTION:
