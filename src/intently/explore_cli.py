@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +43,11 @@ def explore(
             webbrowser.open(server.address)
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print(file=sys.stderr)
     finally:
         server.server_close()
+    if server.working:  # a thread within PyTorch would abort the interpreter's own end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

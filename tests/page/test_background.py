@@ -88,6 +88,38 @@ def test_long_work_lets_others_go_first_and_ends_when_nobody_waits() -> None:
     assert background.failures == {}
 
 
+def test_a_job_that_is_dropped_makes_no_further_step(background: Background) -> None:
+    said: list[str] = []
+    background.add("a", job("a", 1_000_000, said))
+    assert background.wait(lambda: len(said) > 3, 5)
+    background.drop("a")
+    background.drop("never there")
+    time.sleep(0.02)
+    before = len(said)
+    time.sleep(0.05)
+    assert len(said) == before
+    background.failures["b"] = "what is wrong"
+    background.drop("b")
+    assert background.failures == {}
+
+
+def test_the_end_waits_a_bounded_time_for_a_step() -> None:
+    background, begun, gate = Background(), threading.Event(), threading.Event()
+
+    def stuck() -> Iterator[None]:
+        begun.set()
+        gate.wait(20)
+        yield
+
+    background.add("stuck", stuck())
+    assert begun.wait(5)
+    background.close(0.1)
+    assert background.working
+    gate.set()
+    background.close()
+    assert not background.working
+
+
 def test_failures_are_kept_by_name(
     background: Background, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,49 @@ def test_the_command_ends_with_ctrl_c(recorded: Path) -> None:
     assert "Traceback" not in error
 
 
+BUSY = """
+import os, signal, sys, threading, time, urllib.request
+from contextlib import suppress
+from pathlib import Path
+import torch
+from intently import explore_cli
+from intently.show.page.served import Served
+
+def busy(self, name, given):
+    x = torch.randn(3, requires_grad=True)
+    x.register_hook(lambda gradient: time.sleep(0.01))
+    while True:
+        (x * 2).exp().sum().backward()
+
+def asking(address):
+    def question():
+        with suppress(OSError):
+            urllib.request.urlopen(address + "open")
+
+    for _ in range(2):
+        threading.Thread(target=question, daemon=True).start()
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def printed(line="", **_):
+    if line.startswith("http"):
+        threading.Thread(target=asking, args=(line,), daemon=True).start()
+
+Served.answer, explore_cli.print = busy, printed
+explore_cli.explore(Path(sys.argv[1]))
+"""
+"""Ctrl-C while two answers are within PyTorch, and stay there."""
+
+
+def test_ctrl_c_ends_whatever_is_under_way(recorded: Path) -> None:
+    command = [sys.executable, "-c", BUSY, str(recorded)]
+    since = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert time.monotonic() - since < 30
+
+
 def test_what_is_no_recording(tmp_path: Path) -> None:
     for name, told in (("missing", "no such file"), ("empty", "an empty one")):
         path = tmp_path / f"{name}.safetensors"

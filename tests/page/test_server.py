@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import intently as it
-from intently.show.page import server as serving
 from intently.show.page.items import items_of
 from intently.show.page.server import Server
 
@@ -245,6 +244,9 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
         (400, f"pooled?{W}&h=0&w=4", "h and w: expected at least 1"),
         (413, f"pooled?{W}&h=1025&w=1024", "an answer has at most 1,048,576 numbers"),
         (413, f"masked?{W}&h=1048576&w=2", "an answer has at most 1,048,576 numbers"),
+        (400, f"open?{HEAD}&done=%C2%B2", "done: expected a number from 0 to 40"),
+        (400, f"open?{HEAD}&done=41", "done: expected a number from 0 to 40"),
+        (400, f"open?{HEAD}&done=", "done: expected a number from 0 to 40"),
         (400, "block?n=2", "n: expected a number from 0 to 1"),
         (400, "statistics?known=4", "known: expected a number from 0 to 2"),
     ],
@@ -297,52 +299,6 @@ def test_what_is_no_http(server: Server, request_: bytes) -> None:
     answer = raw(server, request_)
     assert not answer or b" 400 " in answer or answer.endswith(b"not understood")
     assert ask(server, "")[0] == 200
-
-
-def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setattr(serving._Handler, "timeout", 0.2)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\n")
-        assert connection.recv(100) == b""
-
-
-def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "CONNECTIONS", 4)
-    found = Server(items_of(source()))
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    held = []
-    try:
-        for _ in range(4):
-            held.append(socket.create_connection(("127.0.0.1", found.server_port), timeout=5))
-            held[-1].sendall(b"GET ")
-        deadline, closed = threading.Event(), False
-        for _ in range(50):
-            extra = socket.create_connection(("127.0.0.1", found.server_port), timeout=5)
-            extra.sendall(b"GET ")
-            extra.settimeout(0.2)
-            try:
-                closed = extra.recv(10) == b""
-            except (TimeoutError, ConnectionResetError) as error:
-                closed = isinstance(error, ConnectionResetError)
-            extra.close()
-            if closed:
-                break
-            deadline.wait(0.05)
-        assert closed
-        for connection in held:
-            connection.close()
-        for _ in range(50):
-            try:
-                if ask(found, "")[0] == 200:
-                    break
-            except (ConnectionError, http.client.HTTPException):
-                deadline.wait(0.05)
-        assert ask(found, "")[0] == 200
-    finally:
-        found.shutdown()
-        found.server_close()
-        thread.join()
 
 
 def test_nothing_is_logged(server: Server, capfd: pytest.CaptureFixture[str]) -> None:

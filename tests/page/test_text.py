@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 
 import intently as it
 from intently.show.page import Text, items_of, save_page
+from intently.show.page.server import Server
 from intently.translator import Translator
 
 from ..show.page_reader import Page
-from .driving import status, until
+from .driving import asked, status, until
 from .pages import SENTENCE, made, translation
 
 Opened = Callable[..., Any]
@@ -180,4 +182,107 @@ def test_highlights_and_notes_stand_beside(opened: Opened, tmp_path: Path) -> No
     assert page.text_content("[data-note]") == "A note of the second."
     page.keyboard.press("]")
     page.wait_for_selector(".card:not(.held) .measured", state="hidden")
+    assert page.text_content("[data-title]") == "Told"
     assert json.dumps(page.title()) == '"Told"'
+
+
+def test_the_heading_follows_the_text_that_is_shown(opened: Opened, tmp_path: Path) -> None:
+    items = items_of(causal(HEBREW), name="one") + items_of(causal(PIECES), name="two")
+    page = opened(save_page(items, tmp_path / "two.html"))
+    assert page.text_content("[data-title]") == "one"
+    page.locator("[data-pick=item]").select_option("1")
+    until(page, "document.querySelector('[data-title]').textContent === 'two'")
+
+
+def test_a_saved_text_says_nothing_about_pointing(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=text&entry=1&heads=1")
+    page.wait_for_selector(".how", state="visible")
+    page.locator("[data-do=save]").click()
+    with page.expect_download() as download:
+        page.locator("[data-do=svg]").click()
+    saved = Path(download.value.path()).read_text(encoding="utf-8")
+    assert "summed over all queries." in saved
+    assert "Point at" not in saved and "Enter" not in saved
+
+
+def test_a_page_with_nan_says_so(opened: Opened, tmp_path: Path) -> None:
+    q = made(1, 2, 9, 8)
+    q[:, 1, 4] = float("nan")
+    page = opened(save_page(it.attend(q, made(1, 2, 9, 8)), tmp_path / "nan.html"))
+    assert page.text_content("[data-bound]").endswith("; some weights are NaN, not a number")
+
+
+def test_small_buttons_can_be_hit_on_a_narrow_page(story: Path, opened: Opened) -> None:
+    page = opened(story, "#view=head", width=390, height=800)
+    for button in page.locator(".stepper button:visible").all():
+        box = button.bounding_box()
+        assert box["width"] >= 24 and box["height"] >= 24
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+class Explored:
+    """A server, and a way to end it before the page is closed."""
+
+    def __init__(self) -> None:
+        self.server = Server(items_of(causal(PIECES)), "served")
+        run = {"poll_interval": 0.05}
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs=run)
+        self.thread.start()
+
+    def end(self) -> None:
+        if self.thread.is_alive():
+            self.server.shutdown()
+            self.server.server_close()
+            self.thread.join()
+
+
+@pytest.fixture
+def explored() -> Iterator[Explored]:
+    found = Explored()
+    yield found
+    found.end()
+
+
+@pytest.mark.parametrize("view", ["text", "head"])
+def test_a_page_whose_server_is_gone_says_so(explored: Explored, chromium: Any, view: str) -> None:
+    page = chromium.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(f"{explored.server.address}#view={view}&heads=0&row=5")
+    status(page, "query ‘So’ → key ‘")
+    assert "exact" in page.text_content("[data-bound]")
+    explored.end()
+    page.evaluate("hash => { location.hash = hash; }", f"#view={view}&heads=1&row=7")
+    until(page, "/does not answer/.test(document.querySelector('[data-bound]').textContent)")
+    page.wait_for_timeout(300)
+    assert "→ key" not in page.text_content("[data-status]")
+    page.close()
+    assert not faults
+
+
+def test_a_preview_has_no_numbers(explored: Explored, opened: Opened) -> None:
+    """Of a preview only the proportions are known."""
+    page = opened(explored.server.address, "#view=head&heads=0")
+    before, after = asked(page, PREVIEW)
+    assert "preview" in before and "weight" not in before
+    assert not [text for text in before if text[0].isdigit()]
+    assert "weight" in after and "preview" not in after and "0" in after
+
+
+PREVIEW = """{
+    const about = servedPage(stored), root = document.querySelector(".intently");
+    const names = namesOf(about.meta, 0, 0), whole = await overviewOf(about, 0, 0, "0");
+    const sheet = layout(600, 500, 12, 12, { rows: 40, columns: 40 });
+    const scene = { sheet, names, whole, span: { r0: 0, r1: 12, c0: 0, c1: 12 }, hidden: false,
+        scale: scaleOf(whole.values, false), entropy: null, received: null };
+    const texts = (exact) => {
+        const said = [];
+        const does = {
+            text: (x, y, text) => said.push(text), clip: (x, y, w, h, inner) => inner(),
+        };
+        const painter = new Proxy({}, { get: (_, name) => does[name] ?? (() => {}) });
+        paintSheet(painter, root, { ...scene, exact });
+        return said;
+    };
+    return [texts(null), texts(whole)];
+}"""

@@ -232,6 +232,7 @@ def test_back_and_forward(story: Path, opened: Opened) -> None:
         "#view=head&entry=99&heads=77&row=1e9&column=-4&r0=NaN&r1=Infinity",
         "#view=<img src=x onerror=alert(1)>&theme=__proto__&item=-1",
         "#other=0.0.0.at.99999&view=text&row=12345678901234567890",
+        "#other=0.0.all.at.3&view=text&row=2",
         "#" + "a" * 5000,
         "#%E0%A4%A",
     ],
@@ -241,6 +242,7 @@ def test_addresses_are_not_believed(story: Path, opened: Opened, hash: str) -> N
     page.wait_for_timeout(300)
     assert page.locator("main > section:visible").count() == 1
     assert page.locator("img").count() == 0
+    assert page.locator(".card.held:visible").count() == 0
 
 
 @pytest.mark.parametrize("view", ["overview", "head", "text", "lines"])

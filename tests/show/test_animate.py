@@ -20,6 +20,7 @@ from intently.modules import (
     convolution_as_attention,
 )
 from intently.show import animate
+from intently.show.animate.operands import without_dropout
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import number
 
@@ -298,6 +299,10 @@ def test_permuted_inputs_permute_outputs():
     block, x, order = MultiHeadAttention(8, 2), random(4, 8), [2, 1, 0, 3]
     story = animate.permutation(block, x, order=order, labels=("Mary", "gave", "Susan", "roses"))
     before, after = shapes(story, 2), shapes(story)
+    W = block.attend(x[None])[0].mean_heads().dense().detach()
+    for i in range(4):
+        row = [before[f"w.{i}.{j}"].shades[0][0] for j in range(4)]
+        assert row == pytest.approx((W[i] / W.max()).tolist(), abs=6e-4)
     for row, n in enumerate(order):
         assert after[f"x.{n}"].y == before[f"x.{row}"].y
         assert after[f"y.{n}"].shades[0] == pytest.approx(before[f"y.{n}"].shades[0], abs=2e-3)
@@ -412,11 +417,87 @@ def test_writing_is_checked():
         animate.writing(A)
 
 
-def test_weights_that_are_no_numbers_are_hatched_and_not_named():
-    A = Dense(torch.tensor([[math.nan, math.nan], [1.0, 0.0]]), labels=(("a", "b"), ("c", "d")))
-    story = animate.writing(A)
-    assert story.captions[1] == "‘a’ is written."
-    assert story.picture(1).size == story.picture(-1).size
+def empty() -> Dense:
+    return Dense(torch.zeros(3, 3), labels=(("a", "b", "c"), ("a", "b", "c")))
+
+
+def test_who_looks_at_nothing_is_said_to():
+    A = empty()
+    assert animate.writing(A).captions[1] == "‘a’ is written, looking at nothing."
+    story = animate.readings({"x": A, "y": A}, "a")
+    assert story.captions[-1] == "x: ‘a’ looks at nothing; y: ‘a’ looks at nothing."
+    q, hidden = random(3, 4), torch.zeros(3, 3, dtype=torch.bool)
+    captions = animate.product(it.attend(q, q, mask=hidden), q).captions
+    assert captions[-1] == "‘2’ looks at nothing: its output is 0."
+    assert sum(caption.startswith("Softmax has nothing to share out") for caption in captions) == 1
+    assert not any("add up to 1" in caption for caption in captions)
+    captions = animate.dictionary(it.attend(q, q, mask=hidden), q).captions
+    assert captions[-2] == "‘2’ looks at nothing, and gets 0."
+    assert "‘1’ may see no key." in captions and not any("mostly" in one for one in captions)
+
+
+UNKNOWN = {
+    "product": lambda x: animate.product(it.attend(x, x), random(3, 4)),
+    "product of values": lambda x: animate.product(it.attend(random(3, 4), random(3, 4)), x),
+    "temperature": lambda x: animate.temperature(it.attend(x, x), query=0),
+    "dictionary": lambda x: animate.dictionary(it.attend(x, random(3, 4)), random(3, 4)),
+    "heads": lambda x: animate.heads(MultiHeadAttention(4, 2), x),
+    "permutation": lambda x: animate.permutation(MultiHeadAttention(4, 2), x),
+    "readings": lambda x: animate.readings({"a": empty(), "b": Dense(x[:, :3])}, 1),
+    "writing": lambda x: animate.writing(Dense(x)),
+    "convolution": lambda x: animate.convolution(
+        convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1)), x[None]
+    ),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_no_story_is_told_of_what_is_not_finite(name, value):
+    x = random(3, 4)
+    x[1, 0] = value
+    with pytest.raises(ArgumentError, match="expected finite numbers; got NaN or ∞"):
+        UNKNOWN[name](x)
+
+
+@pytest.mark.parametrize("tell", [animate.permutation, animate.heads])
+def test_nothing_drops_out_of_a_block_in_training_and_its_mode_stays(tell):
+    block = MultiHeadAttention(8, 2, dropout=0.5).train()
+    story = tell(block, random(4, 8))
+    assert block.training
+    assert story.scenes == tell(block.eval(), random(4, 8)).scenes
+    if tell is animate.permutation:
+        assert story.captions[-1].startswith("The same rows in another order")
+
+
+def test_every_part_gets_its_mode_back_also_after_an_error():
+    block = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)).train()
+    block[1].eval()
+    with pytest.raises(KeyError), without_dropout(block):
+        assert not any(part.training for part in block.modules())
+        raise KeyError
+    assert [part.training for part in block.modules()] == [True, True, False]
+
+
+@pytest.mark.parametrize("number", [np.int64(1), torch.tensor(1)])
+def test_whole_numbers_of_any_library_choose_heads_and_queries(number):
+    A, v = it.attend(random(1, 4, 5, 6), random(1, 2, 5, 6)), random(2, 5, 3, seed=2)
+    wanted = animate.product(A, v, head=1, query=1)
+    assert animate.product(A, v, head=number, query=number) == wanted
+    for wrong in (True, -1, 4):
+        with pytest.raises(ArgumentError, match="head: expected a head from 0 to 3; got"):
+            animate.product(A, v, head=wrong)
+    layer = convolution_as_attention(nn.Conv2d(1, 2, 2))
+    assert animate.convolution(layer, random(1, 4, 4), channel=number).captions
+    with pytest.raises(RangeError, match="channel: expected a channel from 0 to 1; got 'x'"):
+        animate.convolution(layer, random(1, 4, 4), channel="x")  # pyright: ignore
+
+
+def test_titles_of_stories_are_texts():
+    with pytest.raises(KindError, match="title: expected a text; got int"):
+        animate.writing(empty(), title=3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KindError, match="title: expected a text; got int"):
+        animate.product(it.attend(random(3, 4), random(3, 4)), random(3, 4), title=3)  # pyright: ignore
 
 
 # --- convolution ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import intently as it
-from intently.errors import ArgumentError, RangeError
+from intently.errors import ArgumentError, KindError, RangeError
 from intently.show import animate
 from intently.show.animate.animation import Animation
 from intently.show.animate.gif import frames
@@ -82,6 +82,7 @@ def test_a_gif_plays_every_scene_for_its_time_and_repeats(tmp_path):
     every = frames(found.title, found.scenes, found.size)
     assert sum(times) == sum(time for _, time in every)  # equal frames are joined
     assert held[-1] >= holds[-1] + 1500
+    assert len(every) == 1 + sum(6 if scene.hold >= 1.5 else 3 for scene in found.scenes[1:])
     difference = np.abs(last - np.array(found.picture(), dtype=int))
     assert difference.mean() < 0.5 and difference.max() < 60  # one palette for all frames
 
@@ -161,6 +162,16 @@ def test_scenes_are_counted(tmp_path):
     )
 
 
+def test_places_where_no_story_can_be_written_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "a.gif", "/proc/a.html", "a\0.gif"):
+        with pytest.raises(ArgumentError, match="save: expected a file that can be written"):
+            story().save(place)
+    with pytest.raises(KindError, match="save: expected a path; got int"):
+        story().save(3)  # pyright: ignore[reportArgumentType]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_every_script_of_the_world_is_drawn():
     words = ("お元気", "שלום", "你好", "مرحبا")
     assert np.array(story(words).picture()).min() < 60
@@ -205,3 +216,13 @@ def test_hostile_words_stay_words():
         assert "<img" not in page and page.count("</script>") == 2
     assert '<iframe sandbox="allow-scripts"' in other._repr_html_()
     assert "<img" not in other._repr_html_()
+
+
+@pytest.mark.parametrize("cells", [4, 40])
+def test_the_first_row_of_a_grid_is_the_upper_one(cells):
+    shades = tuple(((1.0 if i < cells // 2 else 0.0),) * cells for i in range(cells))
+    box = Grid("a", 20, 0, (100 / cells, 100 / cells), shades, edge="accent")
+    picture = np.array(Animation("", (Scene("", (box,), 1),), (140, 120)).picture(), float)
+    dark = np.argwhere(np.abs(picture - blue(1.0)).max(-1) < 2)[:, 0]
+    accent = np.argwhere(np.abs(picture - (213, 94, 0)).max(-1) < 60)[:, 0]
+    assert dark.min() - accent.min() < 5 and accent.max() - dark.max() > 50

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 import intently as it
 from intently import show
-from intently.errors import ArgumentError, KindError
+from intently.errors import ArgumentError, KindError, UnverifiedError
 from intently.matrix import Dense
 from intently.show import style
 
@@ -303,6 +303,53 @@ def test_heads_of_a_recording_leave_out_what_is_not_verified():
         show.heads([])  # pyright: ignore[reportArgumentType]
 
 
+def several() -> it.observe.Recording:
+    """A recording of two texts, or of two beams."""
+    q = torch.randn(2, 3, 4, 8)
+    with it.watch() as seen:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    return seen
+
+
+def test_of_a_recording_of_beams_one_is_taken_as_the_message_says():
+    seen = several()
+    (name,) = seen.layers
+    with pytest.raises(ArgumentError, match=r"one beam of a search. Pick one: seen\[") as told:
+        show.heatmap(seen, head=1)
+    advice = str(told.value).split("Pick one: ")[1].rstrip(".")
+    figure = show.heatmap(eval(advice, {"seen": seen}), head=1)
+    np.testing.assert_allclose(shaded(figure.axes[0]), seen[name][0, 1].dense().detach(), rtol=1e-6)
+    with pytest.raises(ArgumentError, match=r"Pick one: matrices\['a'\]\[0\]"):
+        show.lines({"a": Dense(weights(2, 3, 4, 4))})
+
+
+def test_what_was_found_wrong_is_not_drawn_by_its_name():
+    q = torch.randn(1, 2, 4, 8)
+    with it.watch() as seen:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    seen.calls[0].verified = False
+    entry = SimpleNamespace(
+        name="a", index=0, verified=False, matrix=lambda: Dense(weights(1, 2, 4, 4))
+    )
+    for source, text in ((seen, "got others"), (SimpleNamespace(calls=[entry]), "give others")):
+        for draw in (show.heatmap, show.alignment, show.lines, show.blocks):
+            with pytest.raises(UnverifiedError, match=text):
+                draw(source, head=1)  # pyright: ignore[reportArgumentType]
+
+
+def test_one_matrix_without_heads_is_one_panel():
+    figure = show.heads(
+        {"a.0": Dense(weights(4, 4)), "a.1": Dense(weights(2, 4, 4))},
+        sort=lambda A: A.entropy().mean(-1),
+        highlight=("a.0", 0),
+    )
+    drawn = [axes for axes in figure.axes if axes.images]
+    assert len(drawn) == 3
+    (framed,) = (axes for axes in drawn if axes.spines["left"].get_linewidth() > 1)
+    np.testing.assert_array_equal(shaded(framed), weights(4, 4).numpy())
+    assert len(show.heads(Dense(weights(4, 4)), sort="entropy").axes) == 2
+
+
 def test_one_head_is_framed():
     figure = show.heads(model(), highlight=("decoder.1.cross", 2), caption="AER 0.08")
     drawn = [axes for axes in figure.axes if axes.images]
@@ -314,8 +361,21 @@ def test_one_head_is_framed():
 def test_heads_refuse_what_they_cannot_draw():
     with pytest.raises(ArgumentError, match=r"at least one matrix"):
         show.heads({})
-    with pytest.raises(ArgumentError, match=r"matrices\['a.0'\]: expected shape \(h, t, s\)"):
-        show.heads({"a.0": Dense(weights(4, 4))})
+    for source, advice in (
+        (
+            {"a.0": Dense(weights(2, 3, 4, 4))},
+            r"\{name: A\[0\] for name, A in matrices.items\(\)\}",
+        ),
+        (Dense(weights(2, 3, 4, 4)), r"Pick one: A\[0\]"),
+        (several(), r"\{name: seen\[name\]\[0\] for name in seen.layers\}"),
+    ):
+        with pytest.raises(ArgumentError, match=r"shape \(h, t, s\) or \(t, s\).*beam.*" + advice):
+            show.heads(source)
+    for wrong in (1, ("encoder.0.self",), ("encoder.0.self", True), ["encoder.0.self", 1]):
+        with pytest.raises(ArgumentError, match=r"highlight: expected a name and a head of"):
+            show.heads(model(), highlight=wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentError, match=r"sort: expected the name of a statistic.*got 3"):
+        show.heads(model(), sort=3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ArgumentError, match=r"highlight: .*encoder.0.self \(h=3\)"):
         show.heads(model(), highlight=("encoder.0.self", 3))
 
@@ -399,6 +459,30 @@ def test_the_sink_is_hatched_and_left_out_of_the_scale(size):
     assert "hatched" not in "\n".join(written(show.heatmap(Dense(torch.zeros(3, 3)), sink="hide")))
 
 
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (1, 1)])
+def test_a_single_query_or_key_is_number_0(shape):
+    axes = show.heatmap(Dense(weights(*shape))).axes[0]
+    for side, count in zip("yx", shape):
+        places = axes.get_yticks() if side == "y" else axes.get_xticks()
+        inside = [float(place) for place in places if -0.5 <= place <= count - 0.5]
+        assert all(place == int(place) for place in inside)
+        assert count > 1 or inside == [0]
+
+
+@pytest.mark.parametrize("n", [6, 600])
+def test_a_row_that_is_no_number_leaves_the_column_sums_of_the_others(n):
+    W = weights(n, n)
+    W[2] = math.nan
+    figure = show.heatmap(Dense(W))
+    (stairs,) = figure.axes[2].patches[:1]
+    finite = W[W.isfinite().all(-1)].sum(0).numpy()
+    cells = min(n, 512)
+    members = np.arange(n) * cells // n
+    sums = np.bincount(members, finite) / np.bincount(members)
+    np.testing.assert_allclose(stairs.get_data().values, sums, rtol=1e-5)  # pyright: ignore
+    assert "not finite, and left out of the column sums" in written(figure)[-1]
+
+
 def test_scales_and_sinks_are_named():
     with pytest.raises(ArgumentError, match=r"scale: expected 'linear' or 'log'; got 'ln'"):
         show.heatmap(milk(), scale="ln")  # pyright: ignore[reportArgumentType]
@@ -417,6 +501,27 @@ def test_one_head_is_chosen_and_named():
         show.heatmap({"a": A}, head="x")
     with pytest.raises(ArgumentError, match=r"of 'a', 'b'; got 1"):
         show.heatmap({"a": A, "b": A}, head=1)
+
+
+@pytest.mark.parametrize("head", [2, np.int64(2), np.uint8(2), torch.tensor(2)])
+def test_whole_numbers_of_any_library_choose_a_head(head):
+    A = Dense(weights(3, 5, 4))
+    figure = show.heatmap(A, head=head)
+    np.testing.assert_array_equal(shaded(figure.axes[0]), weights(3, 5, 4)[2].numpy())
+    assert written(figure)[0] == "head 2"
+    assert "head 2" in show.blocks({"a": A}, head=("a", head), width=60, colour=False)
+
+
+@pytest.mark.parametrize("head", [-1, 3, True, 1.0, np.bool_(True), torch.tensor(True), [1]])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(ArgumentError, match="head: expected a head from 0 to 2; got"):
+        show.heatmap(Dense(weights(3, 5, 4)), head=head)
+
+
+def test_widths_are_counted_in_cells():
+    for wrong in ("x", 19, 40.5, True):
+        with pytest.raises(ArgumentError, match="width: expected at least 20 terminal cells; got"):
+            show.blocks(milk(), width=wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_heatmap_names_and_thins_words():
@@ -448,6 +553,24 @@ DRAWINGS = {
 }
 
 
+TITLED = {
+    "alignment": lambda title: show.alignment(milk(), title=title),
+    "bias": lambda title: show.bias(it.alibi(2), title=title),
+    "embeddings": lambda title: show.embeddings(torch.eye(3), ["a", "b", "c"], title=title),
+    "heads": lambda title: show.heads(model(), title=title),
+    "heatmap": lambda title: show.heatmap(milk(), title=title),
+    "lines": lambda title: show.lines(milk(), title=title),
+    "mask": lambda title: show.mask(it.causal(), 4, title=title),
+    "overlay": lambda title: show.overlay(
+        Dense(weights(4, 4)), torch.rand(8, 8, 3), 0, title=title
+    ),
+    "positions": lambda title: show.positions(it.sinusoidal(10, 8), title=title),
+    "text": lambda title: show.text(milk(), "du", title=title),
+    "tokens": lambda title: show.tokens("a b", {"words": str.split}, title=title),
+    "training": lambda title: show.training(HISTORY, title=title),
+}
+
+
 @pytest.mark.parametrize("suffix", HEADER)
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_files_are_whole_and_equal_for_equal_input(tmp_path, name, suffix):
@@ -468,7 +591,37 @@ def test_unknown_suffixes_and_folders_are_refused_before_drawing(tmp_path, name)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ArgumentError, match=r"save: .*A folder of this name"):
         DRAWINGS[name](tmp_path / "folder.png")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+    (tmp_path / "file").write_text("")
+    for place, cause in (
+        (tmp_path / "file" / "a.png", "Not a directory"),
+        (tmp_path / ("a" * 300 + ".png"), "File name too long"),
+        (str(tmp_path / "a\0.png"), "null byte"),
+        ("/proc/a.png", "No such file"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"save: expected a file that can.*(?i:{cause})"):
+            DRAWINGS[name](place)
+    for wrong in (3, b"a.png"):
+        with pytest.raises(KindError, match="save: expected a path; got"):
+            DRAWINGS[name](wrong)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
+
+
+def test_the_path_is_checked_before_drawing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("intently.show.heatmaps.one_of", lambda *_: pytest.fail("drawn"))
+    with pytest.raises(ArgumentError, match="Not a directory"):
+        show.heatmap(milk(), save=tmp_path / "file" / "a.png")
+
+
+def test_what_fails_while_writing_is_told(tmp_path):
+    with pytest.raises(ArgumentError, match=r"save: expected a file that can be written.*too long"):
+        show.heatmap(milk(), save=tmp_path / "new" / ("a" * 300 + ".png"))
+
+
+@pytest.mark.parametrize("draw", TITLED)
+def test_titles_are_texts(draw):
+    with pytest.raises(KindError, match="title: expected a text; got int"):
+        TITLED[draw](3)
 
 
 def test_the_package_loads_no_matplotlib():

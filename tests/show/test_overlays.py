@@ -166,3 +166,9 @@ def test_a_vision_transformer_is_overlaid(tmp_path):
     mean = seen[name][0].mean_heads().dense()
     np.testing.assert_allclose(shaded(figure.axes[1]), mean[0, 1:].reshape(4, 6), rtol=1e-5)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("token", [(1,), (1, "2"), (True, 0), (4, 0)])
+def test_patches_are_a_row_and_a_column(token):
+    with pytest.raises(RangeError, match="token: expected a patch of 2 × 2; got"):
+        show.overlay(Dense(torch.eye(4)), torch.rand(8, 8, 3), token)

@@ -18,7 +18,7 @@ from page_reader import Page
 import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
-from intently.show.page import Highlight, joining, packed, packing, save_page, writing
+from intently.show.page import Highlight, Text, joining, packed, packing, save_page, writing
 from intently.show.page.items import items_of
 from intently.show.page.packing import unpacked
 
@@ -154,7 +154,20 @@ def test_bits_come_back_row_by_row(shape: tuple[int, ...]) -> None:
 def test_what_is_not_finite_is_null() -> None:
     q = torch.full((1, 3, 4), float("nan"))
     text = json.dumps(Page.of(it.attend(q, q)).meta)
-    assert "NaN" not in text and json.loads(text)["bound"] == {"weights": 0.0}
+    assert "NaN" not in text
+    assert json.loads(text)["bound"] == {"weights": 0.0, "nan": True}
+    q[:, 1:] = 1.0
+    told = Page.of(it.attend(q.repeat(1, 30, 1), torch.ones(1, 3, 4))).meta["bound"]
+    assert told["nan"], "a row that is not sampled"
+    assert not Page.of(matrix()).meta["bound"]["nan"]
+
+
+def test_weights_that_are_nan_in_the_page_alone_are_not_within_any_bound() -> None:
+    from intently.show.page.stored import bound, stored
+
+    A = it.attend(torch.ones(1, 3, 4), torch.ones(1, 3, 4))
+    broken = it.attend(torch.full((1, 3, 4), float("nan")), torch.ones(1, 3, 4))
+    assert bound(A, stored(broken, "half")) == float("inf")
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -179,6 +192,16 @@ def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ArgumentError, match=r"path: expected the name of a file that ends in .html"
     ):
         save_page(matrix(), tmp_path / "out")
+    with pytest.raises(ArgumentError, match=r"name of a file; got .*No file has a NUL in its name"):
+        save_page(matrix(), "a\0b.html")
+    with pytest.raises(KindError, match="path: expected the name of a file; got int"):
+        save_page(matrix(), 3)  # type: ignore[arg-type]
+    out.write_text("a file")
+    with pytest.raises(ArgumentError, match="path: expected a place where a file can be written"):
+        save_page(matrix(), out / "below.html")
+    with pytest.raises(ArgumentError, match=r"a file can be written; got .* File name too long"):
+        save_page(matrix(), tmp_path / ("n" * 300 + ".html"))
+    out.unlink()
     (tmp_path / "is.html").mkdir()
     with pytest.raises(ArgumentError, match=r"path: expected the name of a file; got '.*is\.html'"):
         save_page(matrix(), tmp_path / "is.html")
@@ -186,6 +209,39 @@ def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MemoryRefused, match=r"at most 0 MB.*`intently explore run.safetensors`"):
         save_page(matrix(), out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"highlights": [Highlight(0, "a", 2, "x")]},
+            "highlights: expected a head < 2 of a; got 2",
+        ),
+        ({"highlights": [Highlight(0, "a", -1, "x")]}, "expected a head < 2 of a; got -1"),
+        ({"highlights": [Highlight(1, "a", 0, "x")]}, "highlights: expected an item < 1; got 1"),
+        ({"highlights": [Highlight(-1, "a", 0, "x")]}, "expected an item < 1; got -1"),
+        ({"highlights": ["a"]}, r"highlights: expected highlights: .*Highlight\(.*; got 'a'"),
+        (
+            {"start": {"row": float("nan")}},
+            r"start\['row'\]: expected a text, a finite number.* nan",
+        ),
+        ({"start": {"row": torch.tensor(3)}}, r"start\['row'\]: .*or None; got tensor\(3\)"),
+        ({"start": ["row"]}, r"start: expected a state by name, .*; got \['row'\]"),
+        ({"sides": ["x"]}, r"sides: expected a list of show.page.Text and .*; got \['x'\]"),
+        ({"sides": Text(("x",))}, "sides: expected a list of show.page.Text and"),
+        ({"title": 3}, "title: expected a text, or None; got 3"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_sentence(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ArgumentError, KindError), match=message):
+        save_page({"a": matrix()}, tmp_path / "out.html", **options)
+
+
+def test_one_token_is_one_token() -> None:
+    assert Page.of(it.attend(torch.ones(1, 4), torch.ones(1, 4))).meta["title"] == "1 token"
 
 
 def test_a_long_text_is_refused_before_it_is_measured() -> None:

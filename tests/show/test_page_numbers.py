@@ -49,6 +49,20 @@ def lowest() -> Tensor:
     return bias
 
 
+def left_padded(low: float) -> Tensor:
+    """A bias of keys that hides the first four; under a causal mask four rows see nothing else."""
+    bias = torch.zeros(1, 1, 1, S)
+    bias[..., :4] = low
+    return bias
+
+
+def own() -> Tensor:
+    return made(1, H, S, D, seed=9)
+
+
+LOWEST = torch.finfo(torch.float32).min
+
+
 def padded() -> LazyMatrix:
     keys = k()
     keys[..., 6:, :] = float("nan")
@@ -72,6 +86,32 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
     "dense bias": lambda: attend(bias=made(H, T, S, seed=4)),
     "dense bias of all heads": lambda: attend(bias=made(T, S, seed=4)),
     "rows hidden by a bias": lambda: attend(bias=lowest()),
+    "left padding and causal": lambda: it.attend(
+        own(), k(), bias=left_padded(LOWEST), mask=it.causal()
+    ),
+    "left padding of −10⁹ and causal": lambda: it.attend(
+        own(), k(), bias=left_padded(-1e9), mask=it.causal()
+    ),
+    "additive under left padding": lambda: it.attend(
+        own(), k(), score=it.Additive(made(6, D), made(6, D, seed=8), made(6)),
+        bias=left_padded(LOWEST), mask=it.causal(),
+    ),
+    "left padding with sinks": lambda: attend(
+        bias=left_padded(LOWEST), mask=it.causal(), sinks=made(H, seed=5)
+    ),
+    "left padding in float64": lambda: it.attend(
+        own().double(), k().double(), bias=left_padded(LOWEST).double(), mask=it.causal()
+    ),
+    "the lowest float64": lambda: it.attend(
+        own().double(), k().double(), mask=it.causal(),
+        bias=left_padded(-1).double() * torch.finfo(torch.float64).max,
+    ),
+    "every key hidden by a bias": lambda: attend(bias=torch.full((S,), LOWEST)),
+    "hidden more and less": lambda: attend(bias=torch.linspace(-4e9, -1e9, S)),
+    "every distance hidden by a bias": lambda: it.attend(
+        own(), k(), bias=torch.zeros(S, S).masked_fill(torch.ones(S, S).tril() > 0, LOWEST)
+    ),
+    "a row of −10⁹": lambda: attend(bias=torch.zeros(T, S).index_fill(0, torch.tensor([2]), -1e9)),
     "softcap": lambda: attend(softcap=0.5, scale=3.0),
     "sinks": lambda: attend(sinks=made(H, seed=5), mask=it.causal()),
     "one sink": lambda: attend(sinks=torch.tensor(0.5)),
@@ -140,6 +180,17 @@ def test_half_is_as_near_as_the_page_says(case: str) -> None:
     limit = page.meta["bound"]["weights"]  # all rows are sampled, there are so few
     assert apart.max() == pytest.approx(limit, rel=1e-6, abs=1e-12)
     assert limit < (1e-2 if case == "bfloat16" else 5e-3)
+
+
+def test_rows_that_a_bias_makes_coarse_are_always_sampled() -> None:
+    """Under −10⁶ float32 keeps scores to 1/16: neither alike nor the page's."""
+    n = 60
+    bias = torch.zeros(n, n).index_fill(0, torch.tensor([31]), -1e6)
+    A = it.attend(made(n, D), made(n, D, seed=1), bias=bias)
+    page = Page.of(A, "full")
+    apart = np.abs(page.weights()[0] - A.dense().double().numpy()).max(-1)
+    assert np.delete(apart, 31).max() < 1e-6 < 1e-4 < apart[31]
+    assert page.meta["bound"]["weights"] == pytest.approx(apart[31])
 
 
 def test_half_would_be_told_apart_from_full() -> None:

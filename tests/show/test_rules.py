@@ -8,7 +8,7 @@ import torch
 
 import intently as it
 from intently import show
-from intently.errors import ArgumentError, IntentlyError
+from intently.errors import ArgumentError, IntentlyError, KindError
 from intently.masks import Geometry
 
 WORDS = ["The", "cat", "sat", "down"]
@@ -120,6 +120,19 @@ def test_what_cannot_be_attended_is_hatched():
     assert np.isnan(shaded(axes)).sum() == 3
     assert any(patch.get_hatch() for patch in axes.patches)
     assert any("cannot be attended" in text.get_text() for text in figure.texts)
+
+
+def test_what_is_no_mask_and_what_is_too_large_is_refused():
+    for wrong in (None, "causal"):
+        with pytest.raises(KindError, match=r"mask: expected a mask such as it.causal\(\)"):
+            show.mask(wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ArgumentError, match=r"at most 1,073,741,824 entries.*t=1024, s=1024"):
+        show.mask(it.causal(), 100_000, 100_000)
+
+
+def test_a_mask_of_one_query_counts_it_as_0():
+    axes = panels(show.mask(it.causal(), 1, 6))[0]
+    assert [float(place) for place in axes.get_yticks()] == [0]
 
 
 def test_what_does_not_fit_is_named():

@@ -25,7 +25,7 @@ from intently.show.cells import (
 )
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
-from intently.show.labels import lines, shown
+from intently.show.labels import shown, titled
 from intently.show.reading import missing, names, weights
 from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
@@ -91,7 +91,7 @@ def alignment(
     values = weights(lazy)
     sure, possible = _links(gold, t, s)
     rows, columns = map(shown, names(lazy))
-    heading = lines(", ".join(part for part in (title, chosen) if part))
+    heading = titled(title, chosen)
     legend = "outlined: gold links (solid sure, dashed possible)" if gold is not None else ""
     with style((*rows, *columns, heading)):
         return finish(_draw(values, (rows, columns), (sure, possible), (heading, legend)), path)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, SupportsIndex, TypeAlias
 
-from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
+import torch
+
+from intently.errors import (
+    ArgumentError,
+    KindError,
+    RangeError,
+    UnverifiedError,
+    build,
+    shape_of,
+)
 from intently.matrix import LazyMatrix
 from intently.show.labels import bare, visible
 from intently.show.reading import check
@@ -94,17 +104,18 @@ def one_of(source: object, head: Choice = None, argument: str = "matrix") -> tup
     ``source`` is a matrix, or holds matrices by name; ``head`` a head, a name, or both. Without a
     head the mean of all heads is taken, and the name says so. Leading axes of size 1 fall away.
 
-    Raises ArgumentError for a choice that leaves several, an unknown name or head, and a batch.
+    Raises ArgumentError for a choice that leaves several, an unknown name or head, and a batch;
+    UnverifiedError for an entry of a recording that was found wrong.
     """
-    name = ""
+    name, origin = "", "A"
     if _holds_many(source):
-        name, source, head = _named(source, head)
+        name, source, head, origin = _named(source, head)
     elif isinstance(head, str | tuple):
         raise build(
             ArgumentError, "head", "a number, or None for the mean of all heads", repr(head),
             "one matrix was handed in, and has no names",
         )  # fmt: skip
-    lazy, averaged = _flat(check(source, argument), head, argument)
+    lazy, averaged = _flat(check(source, argument), head, argument, origin)
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
 
 
@@ -112,13 +123,14 @@ def _holds_many(source: object) -> bool:
     return isinstance(source, Mapping) or hasattr(source, "calls")
 
 
-def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None]:
+def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None, str]:
+    """Return a name, the matrix and the head that were chosen, and how a program writes it."""
     if isinstance(source, Mapping):
         names = list(map(str, source))
     else:
         entries = _entries(source, "matrix")
         names = _numbered(entries)
-    name, number = head if isinstance(head, tuple) else (head, None)
+    name, number = head if isinstance(head, tuple) and len(head) == 2 else (head, None)
     if not isinstance(name, str):
         name, number = (names[0] if len(names) == 1 else None), name
     if name not in names:
@@ -130,11 +142,21 @@ def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None]:
             repr(head), None if names else "the source holds no matrix",
         )  # fmt: skip
     if isinstance(source, Mapping):
-        return name, source[name], number
-    return name, _entries(source, "matrix")[names.index(name)].matrix(), number
+        return name, source[name], number, f"matrices[{name!r}]"
+    entry = _entries(source, "matrix")[names.index(name)]
+    matrix = entry.matrix()
+    if entry.verified is False:
+        raise build(
+            UnverifiedError, "head", "weights that give what the model put out",
+            f"{name!r}, which were found to give others",
+        )  # fmt: skip
+    key = repr(name) if name == entry.name else f"{entry.name!r}, {entry.index}"
+    return name, matrix, number, f"seen[{key}]"
 
 
-def _flat(matrix: LazyMatrix, head: int | None, argument: str) -> tuple[LazyMatrix, str]:
+def _flat(
+    matrix: LazyMatrix, head: int | None, argument: str, origin: str
+) -> tuple[LazyMatrix, str]:
     matrix = one_text(matrix)
     if matrix.ndim > 3 or matrix.ndim < 2:
         raise build(
@@ -142,17 +164,33 @@ def _flat(matrix: LazyMatrix, head: int | None, argument: str) -> tuple[LazyMatr
             argument,
             "shape (t, s), (h, t, s) or (1, h, t, s)",
             shape_of(matrix),
-            "one picture shows one sentence",
-            "pick a sentence: A[0]",
+            "one picture shows one sentence, or one beam of a search",
+            f"pick one: {origin}[0]",
         )
     h = matrix.shape[0] if matrix.ndim == 3 else 1
-    if head is not None and not (isinstance(head, int) and 0 <= head < h):
+    number = whole(head)
+    if head is not None and (number is None or not 0 <= number < h):
         raise build(ArgumentError, "head", f"a head from 0 to {h - 1}", repr(head))
     if matrix.ndim == 2:
         return matrix, ""
-    if head is not None:
-        return matrix[head], f"head {head}"
+    if number is not None:
+        return matrix[number], f"head {number}"
     return matrix.mean_heads(), f"mean of {h} heads" if h > 1 else ""
+
+
+def whole(value: object) -> int | None:
+    """Return a whole number, also of NumPy or torch, as an int; None for anything else, True too.
+
+    >>> whole(torch.tensor(2)), whole(True), whole("2")
+    (2, None, None)
+    """
+    truth = isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool
+    if truth or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def place(token: int | str, labels: Iterable[str], argument: str = "token") -> int:
@@ -166,10 +204,11 @@ def place(token: int | str, labels: Iterable[str], argument: str = "token") -> i
     Raises ArgumentError for a text that is not there once, RangeError for a position outside.
     """
     known = list(labels)
-    if isinstance(token, int) and not isinstance(token, bool):
-        if not -len(known) <= token < len(known):
-            raise build(RangeError, argument, f"a position from 0 to {len(known) - 1}", token)
-        return token % len(known)
+    position = whole(token)
+    if position is not None:
+        if not -len(known) <= position < len(known):
+            raise build(RangeError, argument, f"a position from 0 to {len(known) - 1}", position)
+        return position % len(known)
     exact = [n for n, text in enumerate(known) if text == token]
     found = exact or [n for n, text in enumerate(known) if bare(text) == token]
     if len(found) == 1:

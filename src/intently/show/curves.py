@@ -11,7 +11,7 @@ import numpy as np
 from intently.errors import ArgumentError, build
 from intently.show.cells import Sheet, height_of, wrapped
 from intently.show.files import destination, finish
-from intently.show.labels import lines
+from intently.show.labels import titled
 from intently.show.style import GRID, LINES, QUIET, style
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def training(
             f"{len(history)} lines without one",
             "the run ended before its first log line, or its loss was never finite",
         )
-    heading = lines(title) if title else ""
+    heading = titled(title)
     with style((heading,)):
         return finish(_draw(history, heading, _unfinished(history)), path)
 

@@ -14,7 +14,7 @@ from intently.errors import ArgumentError, KindError, RangeError, build, shape_o
 from intently.positions import Learned, Rotary
 from intently.show.cells import Sheet, height_of, paint, wrapped
 from intently.show.files import destination, finish
-from intently.show.labels import lines
+from intently.show.labels import titled
 from intently.show.reading import numbers
 from intently.show.style import FRAME, GRID, QUIET, WEIGHTS, signed_map, style
 
@@ -68,7 +68,7 @@ def positions(
     n, c = waves.values.shape
     columns = _chosen(dimensions, c, "dimensions")
     rows = _chosen(at, n, "at")
-    heading = lines(title or waves.name)
+    heading = titled(title or waves.name)
     with style((heading,)):
         return finish(_draw(waves, columns, rows, heading), path)
 

@@ -28,9 +28,9 @@ from intently.show.cells import (
     width_of,
     wrapped,
 )
-from intently.show.choosing import Source, matrices_of
+from intently.show.choosing import Source, matrices_of, whole
 from intently.show.files import destination, finish
-from intently.show.labels import lines, shown, visible
+from intently.show.labels import lines, shown, titled, visible
 from intently.show.reading import check, follows, missing, names, numbers, picture
 from intently.show.style import ACCENT, QUIET, style, weight_map
 
@@ -82,14 +82,14 @@ def heads(
 ) -> Figure:
     """Draw all heads of all layers: layers down, heads across, one block for each kind.
 
-    ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s) of one sentence, or
-    is a recording of one; names that differ in their number only are layers of one kind, and those
-    of one size share their words. A panel's title is ``layer·head``, both counted from 0. ``sort``
-    is a statistic by the name that `intently.matrix.patterns.measure` gives it, or one number for
-    each head (h,), such as ``lambda A: A.entropy().mean(-1)``: panels then stand in rising order
-    with their number; a minus before the name turns the order. ``highlight`` frames one head,
-    ``("decoder.1.cross", 2)``, and ``caption`` says why. More than 192 rows or columns are pooled.
-    Returns the figure, written to ``save`` if given.
+    ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s), or (t, s), of one
+    sentence, or is a recording of one; names that differ in their number only are layers of one
+    kind, and those of one size share their words. A panel's title is ``layer·head``, both counted
+    from 0. ``sort`` is a statistic by the name that `intently.matrix.patterns.measure` gives it, or
+    one number for each head (h,), such as ``lambda A: A.entropy().mean(-1)``: panels then stand in
+    rising order with their number; a minus before the name turns the order. ``highlight`` frames
+    one head, ``("decoder.1.cross", 2)``, and ``caption`` says why. More than 192 rows or columns
+    are pooled. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
     statistic that these heads do not have and an unknown suffix.
@@ -102,9 +102,9 @@ def heads(
     """
     path = destination(save)
     found, left_out = matrices_of(matrices)
-    _check(found, highlight)
+    highlight = _check(matrices, found, sort, highlight)
     groups = [_group(kind, members, sort, highlight) for kind, members in _kinds(found).items()]
-    heading = lines(title) if title else ""
+    heading = titled(title)
     every = np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r])
     foot = [missing(every), left_out]
     if isinstance(sort, str):
@@ -117,23 +117,40 @@ def heads(
         return finish(_draw(groups, heading, "\n".join(filter(None, foot))), path)
 
 
-def _check(matrices: Mapping[str, LazyMatrix], highlight: tuple[str, int] | None) -> None:
+def _check(
+    source: Source,
+    matrices: Mapping[str, LazyMatrix],
+    sort: object,
+    highlight: tuple[str, int] | None,
+) -> tuple[str, int] | None:
+    """Return the highlighted head, having refused what cannot be drawn."""
     for name, matrix in matrices.items():
-        if check(matrix, f"matrices[{name!r}]").ndim != 3:
+        if check(matrix, f"matrices[{name!r}]").ndim not in (2, 3):
+            one = "{name: seen[name][0] for name in seen.layers}"
+            if isinstance(source, Mapping):
+                one = "{name: A[0] for name, A in matrices.items()}"
+            elif isinstance(source, LazyMatrix):
+                one = "A[0]"
             raise build(
                 ArgumentError,
                 f"matrices[{name!r}]",
-                "shape (h, t, s)",
+                "shape (h, t, s) or (t, s)",
                 shape_of(matrix),
-                "one figure shows one sentence",
-                "pick a sentence: {name: A[0] for name, A in matrices.items()}",
+                "one figure shows one sentence, or one beam of a search",
+                f"pick one: {one}",
             )
+    if not (sort is None or isinstance(sort, str) or callable(sort)):
+        wanted = "the name of a statistic, or a function of a matrix"
+        raise build(ArgumentError, "sort", wanted, repr(sort))
     if highlight is None:
-        return
-    name, head = highlight
-    if name not in matrices or not 0 <= head < matrices[name].shape[0]:
-        known = ", ".join(f"{name} (h={A.shape[0]})" for name, A in matrices.items())
-        raise build(ArgumentError, "highlight", f"a name and a head of {known}", highlight)
+        return None
+    counts = {name: A.shape[0] if A.ndim == 3 else 1 for name, A in matrices.items()}
+    name, given = highlight if isinstance(highlight, tuple) and len(highlight) == 2 else ("", None)
+    head = whole(given)
+    if name not in counts or head is None or not 0 <= head < counts[name]:
+        known = ", ".join(f"{name} (h={h})" for name, h in counts.items())
+        raise build(ArgumentError, "highlight", f"a name and a head of {known}", repr(highlight))
+    return name, head
 
 
 def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
@@ -159,10 +176,11 @@ def _group(
     order: list[float] = []
     for name, matrix in members.items():
         values = picture(matrix, CELLS)
+        values = values if matrix.ndim == 3 else values[None]
         found = _statistic(sort, matrix, name) if sort else None
         layer = next((part for part in name.split(".") if part.isdecimal()), "")
         row = []
-        for head in range(matrix.shape[0]):
+        for head in range(len(values)):
             place = f"{layer}·{head}" if layer else str(head)
             place += f"  {_short(found[head])}" if found is not None else ""
             row.append(Head(name, place, values[head], (name, head) == highlight))
@@ -186,16 +204,17 @@ def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarr
         return _measured(sort.removeprefix("-"), matrix, name)
     with torch.no_grad():
         found = torch.as_tensor(sort(matrix))
-    if found.shape != matrix.shape[:1]:
+    each = f"(h={matrix.shape[0]},)" if matrix.ndim == 3 else "()"
+    if found.shape != matrix.shape[:-2]:
         raise build(
             ArgumentError,
             "sort",
-            f"one number for each head, shape (h={matrix.shape[0]},)",
+            f"one number for each head, shape {each}",
             f"{shape_of(found)} for {name}",
             "the statistic still has an axis of steps",
             "average it: lambda A: A.entropy().mean(-1)",
         )
-    return numbers(found)
+    return numbers(found).reshape(-1)
 
 
 def _short(value: float) -> str:
@@ -216,7 +235,7 @@ def _measured(statistic: str, matrix: LazyMatrix, name: str) -> np.ndarray:
             f"{statistic!r} for {name}",
             "duplicate and induction need the tokens of a self-attention, divergence two heads",
         )
-    return numbers(found[statistic].value())
+    return numbers(found[statistic].value()).reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from intently.show.cells import (
 )
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
-from intently.show.labels import lines, shown
+from intently.show.labels import shown, titled
 from intently.show.reading import Pooling, missing, names, numbers, pooled, weights
 from intently.show.style import GRID, QUIET, SIDES, style
 from intently.show.survey import Survey, survey
@@ -86,13 +86,14 @@ def heatmap(
     _check(scale, sink)
     lazy, chosen = one_of(matrix, head)
     found, notes = _survey(lazy, how)
-    notes.append(missing(found.cells))
+    if unknown := missing(found.cells):
+        notes.append(f"{unknown}, and left out of the column sums")
     rows, columns = map(shown, names(lazy))
     hidden = _sink(found, columns) if sink == "hide" else None
     if hidden is not None:
         notes.append(hidden.note)
         found.cells[:, hidden.cell] = np.nan
-    heading = lines(", ".join(part for part in (title, chosen) if part))
+    heading = titled(title, chosen)
     foot = "\n".join(filter(None, notes))
     with style((*rows, *columns, heading, foot)):
         sheet = _draw(lazy, found, _norm(found.cells, scale), (rows, columns), (heading, foot))
@@ -111,8 +112,11 @@ def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
     if max(t, s) > CELLS:
         return survey(lazy, CELLS, CELLS, how), [pooled((t, s), CELLS, how)]
     with torch.no_grad():
-        sides = numbers(lazy.entropy()), numbers(lazy.received())
-    return Survey(weights(lazy).copy(), *sides), []
+        entropy, received = numbers(lazy.entropy()), numbers(lazy.received())
+    cells = weights(lazy).copy()
+    if not np.isfinite(received).all():
+        received = np.where(np.isfinite(cells), cells, 0).sum(0)
+    return Survey(cells, entropy, received), []
 
 
 class Hidden(NamedTuple):
@@ -190,11 +194,11 @@ def _draw(
     if cell >= 0.12:
         rule(axes, (t, s))
     if counted[1]:
-        _count(axes, "x", size)
+        _count(axes, "x", size, s)
     else:
         name_columns(axes, columns, wide / word, size, top_labels.turn)
     if counted[0]:
-        _count(axes, "y", size)
+        _count(axes, "y", size, t)
     else:
         name_rows(axes, rows, high / word, size)
     axes.set_xlabel("key steps" if counted[1] else "keys")
@@ -217,11 +221,14 @@ def _draw(
     return sheet
 
 
-def _count(axes: Axes, side: str, size: float) -> None:
+def _count(axes: Axes, side: str, size: float, n: int) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis = axes.xaxis if side == "x" else axes.yaxis
-    axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
+    if n == 1:
+        axis.set_ticks([0])
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
     axis.set_tick_params(labelsize=size, pad=2)
     if side == "x":
         axes.xaxis.tick_top()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from intently.errors import KindError, build
+
 JOINERS = "\u200c\u200d"
 """Zero-width characters that words of Persian, of Indic scripts and emoji are spelled with."""
 
@@ -101,6 +103,19 @@ def unmarked(tokens: Sequence[str]) -> tuple[str, ...]:
 def lines(text: str, limit: int = 400) -> str:
     """Return a title or caption: its own line breaks kept, everything else `visible`."""
     return "\n".join(visible(line, limit) if line else "" for line in text.split("\n"))
+
+
+def titled(title: str | None, *more: str) -> str:
+    """Return a title, and what else is said in its line, as a heading of visible characters.
+
+    >>> titled("Cross-attention", "head 2"), titled(None)
+    ('Cross-attention, head 2', '')
+
+    Raises KindError for a title that is no text.
+    """
+    if title is not None and not isinstance(title, str):
+        raise build(KindError, "title", "a text", type(title).__name__)
+    return lines(", ".join(part for part in (title, *more) if part))
 
 
 def thinned(count: int, room: float) -> range:

@@ -11,8 +11,7 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.show.cells import LINE, Sheet, height_of, limits, width_of, wrapped
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
-from intently.show.labels import lines as kept_lines
-from intently.show.labels import shown
+from intently.show.labels import shown, titled
 from intently.show.reading import follows, missing, names, weights
 from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
 
@@ -69,7 +68,7 @@ def lines(
     sides = ("queries", "keys")
     if lazy.labels[0] is not None and lazy.labels[1] is not None and follows(lazy) is None:
         sides = ("produced", "source")
-    heading = kept_lines(", ".join(part for part in (title, chosen) if part))
+    heading = titled(title, chosen)
     with style((*rows, *columns, heading)):
         texts = heading, missing(values).replace("hatched", "no line")
         return finish(_draw(values, (rows, columns), sides, at, texts), path)

@@ -14,7 +14,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.show.cells import Sheet, height_of, width_of, wrapped
 from intently.show.choosing import place
 from intently.show.files import destination, finish
-from intently.show.labels import bare, lines, visible
+from intently.show.labels import bare, titled, visible
 from intently.show.reading import numbers
 from intently.show.style import ACCENT, FRAME, GRID, INK, QUIET, WEIGHTS, style
 
@@ -70,7 +70,7 @@ def embeddings(
     centres = [place(word, words, "neighbours") for word in asked]
     joined = [(n, other) for n in centres for other in _nearest(first, n)]
     names = [visible(bare(word)) for word in words]
-    heading = lines(title or ("Words before and after context" if after is not None else "Words"))
+    heading = titled(title or ("Words before and after context" if after is not None else "Words"))
     with style((*names, heading)):
         plane = _plane(first, second)
         return finish(_draw(plane, names, (centres, joined), heading), path)

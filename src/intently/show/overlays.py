@@ -13,9 +13,9 @@ import torch
 from intently.errors import ArgumentError, RangeError, build
 from intently.matrix import LazyMatrix
 from intently.show.cells import Sheet, height_of, wrapped
-from intently.show.choosing import Choice, Source, one_of, place
+from intently.show.choosing import Choice, Source, one_of, place, whole
 from intently.show.files import destination, finish
-from intently.show.labels import lines, visible
+from intently.show.labels import titled, visible
 from intently.show.pictures import read
 from intently.show.reading import missing, names, numbers
 from intently.show.style import ACCENT, FRAME, QUIET, style, weight_map
@@ -101,7 +101,7 @@ def overlay(
     looks = looks or _side(lazy, grid)
     places = _grid(lazy.shape[looks == "at"], grid)
     layers = [_layer(lazy, one, looks, places) for one in tokens]
-    heading = lines(", ".join(part for part in (title, chosen) if part))
+    heading = titled(title, chosen)
     foot = [_beside(layers, places, looks), missing(np.stack([one.values for one in layers]))]
     with style((*(layer.name for layer in layers), heading)):
         texts = heading, "\n".join(filter(None, foot))
@@ -155,8 +155,11 @@ def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
                 ArgumentError, "token", "a word or a position", repr(token),
                 f"the other side of the matrix has {own} tokens, and is not the picture",
             )  # fmt: skip
-        row, column = token
-        if not (0 <= row < grid.rows and 0 <= column < grid.columns):
+        row, column = map(whole, token if len(token) == 2 else (None, None))
+        if (
+            row is None or column is None
+            or not (0 <= row < grid.rows and 0 <= column < grid.columns)
+        ):  # fmt: skip
             raise build(
                 RangeError, "token", f"a patch of {grid.rows} × {grid.columns}", repr(token)
             )

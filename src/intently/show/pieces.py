@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from intently.errors import ArgumentError, KindError, build
 from intently.show.cells import LINE, Sheet, height_of, width_of, widths_of, wrapped
 from intently.show.files import destination, finish
-from intently.show.labels import lines, right_to_left, visible
+from intently.show.labels import lines, right_to_left, titled, visible
 from intently.show.style import INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def tokens(
     if not cutters:
         raise build(ArgumentError, "cutters", "at least one tokenizer", "none")
     cut = {str(name): _cut(sentence, cutter, str(name)) for name, cutter in cutters.items()}
-    heading = lines(f"{title}\n{sentence}" if title else sentence)
+    heading = "\n".join(filter(None, (titled(title), lines(sentence))))
     named = {visible(name, 40): list(map(visible, found)) for name, found in cut.items()}
     with style((*named, *(token for found in named.values() for token in found), heading)):
         return finish(_draw(named, heading), path)

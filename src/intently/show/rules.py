@@ -14,7 +14,8 @@ from torch import Tensor
 from intently.biases import Bias
 from intently.biases.rule import as_bias
 from intently.errors import ArgumentError, IntentlyError, build
-from intently.masks import Geometry, Mask, allowed
+from intently.masks import Geometry, Mask
+from intently.masks.by_tensor import as_mask
 from intently.show.cells import (
     WORD,
     Sheet,
@@ -28,7 +29,7 @@ from intently.show.cells import (
     wrapped,
 )
 from intently.show.files import destination, finish
-from intently.show.labels import lines, visible
+from intently.show.labels import lines, titled, visible
 from intently.show.reading import numbers
 from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
 from intently.values import Value
@@ -42,6 +43,7 @@ STEPS = 32
 MOST = 12
 """Panels of batch rows and heads at most; of more, the first."""
 ACROSS = 4
+LARGEST = 2**30
 MARGIN = 0.14
 GAP = 0.22
 ALLOWED = 0.72
@@ -64,19 +66,27 @@ def mask(
     between batch rows or heads has a panel for each, at most twelve. Of more than 512 rows or
     columns a cell shows the share that may attend. Returns the figure, written to ``save``.
 
-    Raises ArgumentError for sizes that the mask does not fit, and an unknown suffix.
+    Raises ArgumentError for sizes that the mask does not fit, more than 2³⁰ entries, and an unknown
+    suffix; KindError for what is no mask.
 
     >>> import intently as it
     >>> mask(it.causal(), 4).axes[0].images[0].get_array().sum()
     np.float64(10.0)
     """
     path = destination(save)
-    shown = mask if isinstance(mask, Mask) else allowed(mask)
+    shown = as_mask(mask)
     t, s = _sizes(shown.size() or (shown.extent(), shown.extent()), t, s, words)
     g = Geometry(shown.lead(), t, s, torch.device("cpu"))
     moved = shown.replaced(lambda x: x.cpu())
     moved.check(g)
-    panels = [_share(moved, g, at) for at in _leads(g.lead)]
+    places = _leads(g.lead)
+    if t * s * len(places) > LARGEST:
+        raise build(
+            ArgumentError, "mask", f"at most {LARGEST:,} entries in all panels",
+            f"{t * s * len(places):,}", "every entry is asked",
+            "a rule looks alike at smaller sizes: t=1024, s=1024",
+        )  # fmt: skip
+    panels = [_share(moved, g, at) for at in places]
     notes = [_differ(g.lead), "" if max(t, s) <= CELLS else _pooled(t, s)]
     notes.append("blue attends, white does not" if max(t, s) <= CELLS else "blue attends")
     return _draw(panels, (t, s), words, (None, weight_map(), title or repr(shown)), notes, path)
@@ -206,7 +216,7 @@ def _draw(
     path: os.PathLike[str] | None,
 ) -> Figure:
     top, colours, said = look
-    heading = lines("\n".join(visible(line, 90) for line in said.split("\n")))
+    heading = lines(titled(said), 90)
     names = tuple(visible(word) for word in words or ())
     with style((*names, heading)):
         drawn = _sheet(panels, shape, names, (top, colours, heading), notes)
@@ -287,7 +297,10 @@ def _count(axes: object, side: str, n: int) -> None:
 
     assert isinstance(axes, Axes)
     axis = axes.xaxis if side == "x" else axes.yaxis
-    axis.set_major_locator(MaxNLocator(nbins=min(6, n), integer=True, steps=[1, 2, 5, 10]))
+    if n == 1:
+        axis.set_ticks([0])
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=min(6, n), integer=True, steps=[1, 2, 5, 10]))
     axis.set_tick_params(labelsize=7, pad=2)
     if side == "x":
         axes.xaxis.tick_top()

@@ -26,7 +26,8 @@ class Survey(NamedTuple):
 def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -> Survey:
     """Return the picture ``A.pool(rows, columns, how)``, ``A.entropy()`` and ``A.received()``.
 
-    The weights (t, s) are computed once, where the three would compute them three times.
+    The weights (t, s) are computed once, where the three would compute them three times. What is
+    not finite counts in the first two only.
 
     >>> from intently.matrix import Dense
     >>> found = survey(Dense(torch.eye(4)), 2, 2, "sum")
@@ -46,7 +47,10 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
             bands = w.split(np.diff([*starts, block.rows.stop - top]).tolist(), -2)
             sums = torch.stack([band.sum(-2) for band in bands])
             high = torch.stack([band.amax(-2) for band in bands]) if how == "max" else sums
-            received[block.cols] += numbers(sums.sum(0))
+            taken = sums.sum(0)
+            if not taken.isfinite().all():
+                taken = w.where(w.isfinite(), 0).sum(-2)
+            received[block.cols] += numbers(taken)
             columns_of, before = _cut(across, block.cols)
             picture = join.reduceat(numbers(high), columns_of, axis=1)
             at = slice(first, first + len(starts)), slice(before, before + len(columns_of))

@@ -15,7 +15,7 @@ import torch
 from intently.errors import ArgumentError, build
 from intently.matrix import LazyMatrix
 from intently.show.cells import crowded_limits, limits
-from intently.show.choosing import Choice, Source, one_of
+from intently.show.choosing import Choice, Source, one_of, whole
 from intently.show.labels import JOINERS, right_to_left, unmarked, visible
 from intently.show.reading import missing, names, numbers, weights
 
@@ -60,8 +60,10 @@ def blocks(
          ░ 0.05  ▒ 0.25  ▓ 0.5  █ 0.75 and more
     """
     width = shutil.get_terminal_size().columns if width is None else width
-    if width < NARROWEST:
-        raise build(ArgumentError, "width", f"at least {NARROWEST} terminal cells", width)
+    cells = whole(width)
+    if cells is None or cells < NARROWEST:
+        raise build(ArgumentError, "width", f"at least {NARROWEST} terminal cells", repr(width))
+    width = cells
     colour = _terminal_has_colour() if colour is None else colour
     lazy, chosen = one_of(matrix, head)
     notes = [chosen] if chosen else []

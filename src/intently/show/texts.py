@@ -14,7 +14,7 @@ from intently.matrix import LazyMatrix
 from intently.show.cells import LINE, Sheet, height_of, limits, width_of, widths_of, wrapped
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
-from intently.show.labels import lines, right_to_left, spaced, visible
+from intently.show.labels import right_to_left, spaced, titled, visible
 from intently.show.reading import follows, missing, names, numbers
 from intently.show.style import ACCENT, FRAME, HATCH, HOLE, QUIET, ink_on, style, weight_map
 
@@ -98,7 +98,7 @@ def text(
     passages = _passages(lazy, at, looks, values)
     name = visible(names(lazy)[looks == "from"][at])
     said = f"What ‘{name}’ looks at" if looks == "at" else f"Who looks at ‘{name}’"
-    heading = lines(", ".join(part for part in (title or said, chosen) if part))
+    heading = titled(title or said, chosen)
     foot = missing(values)
     drawn = [word.text for passage in passages for word in passage.words]
     with style((*drawn, heading)):

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intently.errors import ArgumentError, RangeError, build
+from intently.errors import RangeError, build
+from intently.show import files
 from intently.show.animate import gif, player
 from intently.show.animate.shapes import Scene
 from intently.show.animate.stage import Stage
-from intently.show.labels import lines
+from intently.show.labels import titled
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -66,8 +67,7 @@ class Animation:
             content = gif.encoded(gif.frames(self.title, self.scenes, self.size))
         else:
             content = self.page().encode()
-        found.parent.mkdir(parents=True, exist_ok=True)
-        found.write_bytes(content)
+        files.write(found, content)
         return found
 
     def page(self) -> str:
@@ -86,23 +86,14 @@ class Animation:
 def destination(save: str | os.PathLike[str] | None) -> Path | None:
     """Return the path to save to; call it before a story is told.
 
-    Raises ArgumentError for a suffix other than .gif and .html, and for a folder.
+    Raises what `intently.show.files.destination` raises, for suffixes other than .gif and .html.
     """
-    if save is None:
-        return None
-    path = Path(save)
-    wanted = f"a file name that ends in {' or '.join(SUFFIXES)}"
-    if path.suffix.lower() not in SUFFIXES:
-        fix = f"write save={str(path.with_suffix('.gif')) if path.name else 'story.gif'!r}"
-        raise build(ArgumentError, "save", wanted, repr(str(save)), fix=fix)
-    if path.is_dir():
-        raise build(ArgumentError, "save", wanted, repr(str(save)), "a folder of this name exists")
-    return path
+    return files.destination(save, SUFFIXES, "story")
 
 
 def told(stage: Stage, title: str, path: Path | None) -> Animation:
     """Return the story that stands on the stage, written to ``path`` if there is one."""
-    animation = Animation(lines(title), tuple(stage.scenes), stage.size())
+    animation = Animation(titled(title), tuple(stage.scenes), stage.size())
     if path is not None:
         animation.save(path)
     return animation

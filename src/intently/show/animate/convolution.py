@@ -12,8 +12,10 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, shades, within
+from intently.show.choosing import whole
 from intently.show.reading import numbers
 
 LARGEST, TAPS = 32, 25
@@ -84,10 +86,13 @@ def convolution(
         if max(found.shape[-2:]) > LARGEST:
             wanted = f"an output of at most {LARGEST} pixels a side"
             raise build(ArgumentError, "image", wanted, shape_of(found))
-        if not 0 <= channel < len(found):
-            raise build(RangeError, "channel", f"a channel from 0 to {len(found) - 1}", channel)
+        chosen = whole(channel)
+        if chosen is None or not 0 <= chosen < len(found):
+            wanted = f"a channel from 0 to {len(found) - 1}"
+            raise build(RangeError, "channel", wanted, repr(channel))
         seen = layer.attend(image)[0]
-        facts = _Told(layer, image, numbers(found[channel]).astype(np.float64), channel, seen)
+        output = finite(numbers(found[chosen]), "outputs of the layer")
+        facts = _Told(layer, image, output, chosen, seen)
     stage = Stage()
     sheet = _Sheet(stage, facts)
     c = len(image)

@@ -81,7 +81,8 @@ def dictionary(
             table.figure("match", j, float(match))
         best = int(one.weights.argmax())
         said = "How well does each key match? The dot product says."
-        stage.scene(said if i == 0 else f"‘{queries[i]}’ matches ‘{keys[best]}’ best.", USUAL)
+        matched = f"matches ‘{keys[best]}’ best" if one.weights.any() else "may see no key"
+        stage.scene(said if i == 0 else f"‘{queries[i]}’ {matched}.", USUAL)
         table.weigh(one.weights)
         if i == 0:
             stage.scene("A soft dictionary lets every key answer, as much as it matches.", LONG)
@@ -91,7 +92,10 @@ def dictionary(
         summary.row(i, one.weights)
         got = number(float(output[0])) if len(output) == 1 else "a mixture"
         taken = number(float(one.weights[best]))
-        stage.scene(f"‘{queries[i]}’ gets {got}, mostly from ‘{keys[best]}’ ({taken}).", LONG)
+        said = f"gets {got}, mostly from ‘{keys[best]}’ ({taken})"
+        if not one.weights.any():
+            said = "looks at nothing, and gets 0"
+        stage.scene(f"‘{queries[i]}’ {said}.", LONG)
     stage.scene("Each row is one query's weights over all keys: the attention matrix.", LONG)
     return told(stage, title or "A dictionary that answers softly", path)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import short
+from intently.show.animate.operands import finite, short, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, MOST, Stage, shades, strips, widest
 from intently.show.reading import numbers
@@ -46,10 +46,11 @@ def heads(
 
     ``block`` is an `intently.modules.MultiHeadAttention`; weights of anybody's code become one by
     its ``from_weights``, and modules of PyTorch by ``intently.interop.torch.load``. Vectors wider
-    than 96 are drawn as means of neighbours. Returns the story, written to ``save`` if given.
+    than 96 are drawn as means of neighbours; nothing drops out. Returns the story, written to
+    ``save`` if given.
 
-    Raises KindError for other blocks, ArgumentError for more than 24 tokens or 16 heads and for
-    labels that do not fit.
+    Raises KindError for other blocks, ArgumentError for more than 24 tokens or 16 heads, for inputs
+    that are not finite and labels that do not fit.
 
     Source: Vaswani et al. 2017, section 3.2.2.
 
@@ -70,7 +71,8 @@ def heads(
         raise build(ArgumentError, "x", f"shape (t, c), 1 ≤ t ≤ {TOKENS}", shape_of(x))
     if labels is not None and len(labels) != len(x):
         raise build(ArgumentError, "labels", f"t={len(x)} labels", len(labels))
-    with torch.no_grad():
+    inputs = finite(numbers(x), "x")
+    with torch.no_grad(), without_dropout(block):
         matrix, values = block._matrix_and_values(x[None], None, None, None)
         h = matrix.shape[1]
         if h > HEADS:
@@ -79,13 +81,13 @@ def heads(
                 fix="draw all of them with intently.show.heads",
             )  # fmt: skip
         found = matrix[0].matmul(values[0])
-        weights = numbers(matrix[0].dense()).astype(np.float64)
-        parts = numbers(found).astype(np.float64)
+        weights = finite(numbers(matrix[0].dense()), "weights of the block")
+        parts = finite(numbers(found), "outputs of the block")
         weight = numbers(block.out_weight).astype(np.float64)
         bias = 0.0 if block.out_bias is None else numbers(block.out_bias).astype(np.float64)
     joined = parts.transpose(1, 0, 2).reshape(len(x), -1)
     names = short([str(n) for n in range(len(x))] if labels is None else labels)
-    sheet = _Sheet(names, numbers(x).astype(np.float64), weights, parts)
+    sheet = _Sheet(names, inputs, weights, parts)
     stage = sheet.stage
     sheet.inputs()
     stage.scene(f"{len(x)} tokens, each a vector of width {x.shape[1]}{sheet.note}.")

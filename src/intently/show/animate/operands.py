@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from intently.attention import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.scores import Dot
-from intently.show.choosing import one_text
+from intently.show.choosing import one_text, whole
 from intently.show.labels import bare, visible
 from intently.show.reading import check, names, numbers
 
@@ -41,11 +42,11 @@ def one_head(matrix: Attention, values: Tensor, head: int | None) -> Named:
         g = every.shape[0]
         if h % g:
             raise build(ArgumentError, "values", f"g heads, a divisor of h={h}", shape_of(values))
-        every = every[(head or 0) // (h // g)]
+        every = every[(whole(head) or 0) // (h // g)]
     if every.ndim != 2 or every.shape[0] != found.shape[-1]:
         wanted = f"shape (s={found.shape[-1]}, e), or (g, s, e)"
         raise build(ArgumentError, "values", wanted, shape_of(values))
-    return Named(found, numbers(every).astype(np.float64), *both_names(found))
+    return Named(found, finite(numbers(every), "values"), *both_names(found))
 
 
 def scored(matrix: Attention, head: int | None = None) -> Attention:
@@ -58,11 +59,10 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
     found = one_text(check(matrix))
     if found.ndim == 3:
         h = found.shape[0]
-        if head is None and h == 1:
-            head = 0
-        if not isinstance(head, int) or not 0 <= head < h:
+        chosen = 0 if head is None and h == 1 else whole(head)
+        if chosen is None or not 0 <= chosen < h:
             raise build(ArgumentError, "head", f"a head from 0 to {h - 1}", repr(head))
-        found = found[head]
+        found = found[chosen]
     if found.ndim != 2:
         raise build(
             ArgumentError, "matrix", "shape (t, s), (h, t, s) or (1, h, t, s)", shape_of(matrix),
@@ -70,6 +70,30 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
         )  # fmt: skip
     assert isinstance(found, Attention)
     return found
+
+
+def finite(values: np.ndarray, argument: str) -> np.ndarray:
+    """Return the numbers as float64.
+
+    Raises ArgumentError where one is NaN or infinite: a story would say something of it.
+    """
+    if not np.isfinite(values).all():
+        raise build(ArgumentError, argument, "finite numbers", "NaN or ∞")
+    return values.astype(np.float64)
+
+
+@contextmanager
+def without_dropout(block: object) -> Iterator[None]:
+    """Put a module and its parts into eval mode, and back into the mode each was in."""
+    parts = list(block.modules()) if isinstance(block, nn.Module) else []
+    modes = [part.training for part in parts]
+    try:
+        for part in parts:
+            part.training = False
+        yield
+    finally:
+        for part, mode in zip(parts, modes):
+            part.training = mode
 
 
 def _one(values: Tensor, matrix: Attention) -> Tensor:
@@ -114,6 +138,8 @@ class Steps:
 def steps(matrix: Attention, query: int) -> Steps:
     """Return what happens to the scores of one query of a matrix (t, s).
 
+    Raises ArgumentError for queries, keys and weights that are not finite.
+
     Source: the formula in `intently.kernels.problem`.
     """
     with torch.no_grad():
@@ -129,14 +155,14 @@ def steps(matrix: Attention, query: int) -> Steps:
             biased = _row(Attention(problem.replaced(mask=None)), query)
         products = type(plain.score) is Dot
         source = plain if products else problem
-        q, k = (numbers(x).astype(np.float64) for x in (source.q, source.k))
+        q, k = (finite(numbers(x), "matrix") for x in (source.q, source.k))
         scale = problem.scale
         sink = None if problem.sinks is None else float(problem.sinks.reshape(-1)[0])
         return Steps(
             q.reshape(-1, q.shape[-1])[query], k.reshape(-1, k.shape[-1]), products, scores,
             float(scale if not isinstance(scale, Tensor) else scale.reshape(-1)[0]), scaled,
             problem.softcap, capped, biased, _row(matrix, query),
-            numbers(matrix[query, :]).astype(np.float64), sink,
+            finite(numbers(matrix[query, :]), "matrix"), sink,
         )  # fmt: skip
 
 

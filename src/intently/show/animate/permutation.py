@@ -13,7 +13,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import short
+from intently.show.animate.operands import finite, short, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
     LONG,
@@ -57,12 +57,13 @@ def permutation(
     """Tell what becomes of outputs when the inputs x (t, c) of a block change places.
 
     The new order, ``order`` (the first and the last change places unless given), goes through the
-    block, too: what is shown is what came out. Without positions and mask, rows of the output and
-    rows and columns of the matrix (mean of heads) change places and stay what they are; with them
-    the story says by how much they differ. Returns the story, written to ``save`` if given.
+    block, too, without dropout: what is shown is what came out. Without positions and mask, rows of
+    the output and rows and columns of the matrix (mean of heads) change places and stay what they
+    are; with them the story says by how much they differ. Returns the story, written to ``save`` if
+    given.
 
-    Raises ArgumentError for more than 16 tokens, labels that do not fit, and an ``order`` that is
-    none; KindError for what does not attend.
+    Raises ArgumentError for more than 16 tokens, inputs that are not finite, labels that do not
+    fit, and an ``order`` that is none; KindError for what does not attend.
 
     Source: Lee et al. 2019, "Set Transformer", section 2.
 
@@ -87,10 +88,11 @@ def permutation(
     if labels is not None and len(labels) != t:
         raise build(ArgumentError, "labels", f"t={t} labels", len(labels))
     names = short([str(n) for n in range(t)] if labels is None else labels)
-    with torch.no_grad():
+    inputs = finite(numbers(x), "x")
+    with torch.no_grad(), without_dropout(block):
         before, after = _run(block, x), _run(block, x[new])
     stage = Stage()
-    sheet = _Sheet(stage, names, numbers(x).astype(np.float64), before)
+    sheet = _Sheet(stage, names, inputs, before)
     said = " ".join(names)
     sheet.inputs(range(t))
     stage.scene(f"In: {said}{sheet.note}.")
@@ -122,7 +124,7 @@ def _run(block: Block, x: Tensor) -> tuple[np.ndarray, np.ndarray]:
     while matrix.ndim > 2:
         matrix = matrix[0] if matrix.shape[0] == 1 else matrix.mean_heads()
     found = numbers(matrix.dense()), numbers(block(x[None])[0])
-    return found[0].astype(np.float64), found[1].astype(np.float64)
+    return finite(found[0], "weights of the block"), finite(found[1], "outputs of the block")
 
 
 class _Sheet:

@@ -38,7 +38,8 @@ def product(
     to 6 wide show their numbers; wider than 96, the means of neighbours. Returns the story, written
     to ``save`` (GIF or HTML, by suffix) if given.
 
-    Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or head;
+    Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or
+    head, and what is not finite;
     KindError for what has no queries and keys.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
@@ -77,7 +78,10 @@ def product(
     stage.scene(f"… and their sum is the output of {asked}.", LONG)
     best = int(found.weights.argmax())
     taken = number(float(found.weights[best]))
-    stage.scene(f"{asked} takes most from ‘{keys[best]}’: {taken} of its weight.", LONG)
+    said = f"takes most from ‘{keys[best]}’: {taken} of its weight."
+    if not found.weights.any():
+        said = "looks at nothing: its output is 0."
+    stage.scene(f"{asked} {said}", LONG)
     return told(stage, title or f"How {asked} attends", path)
 
 
@@ -148,6 +152,8 @@ def _steps(stage: Stage, table: Table, found: Steps, asked: str) -> None:
 
 
 def _softmax(found: Steps) -> str:
+    if found.sink is None and not found.weights.any():
+        return "Softmax has nothing to share out: no key may be seen, and all weights are 0."
     said = "Softmax: e to the power of each, divided by their sum, so that weights add up to 1"
     if found.sink is None:
         return f"{said}."

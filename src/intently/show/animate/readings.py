@@ -11,7 +11,7 @@ import numpy as np
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import both_names
+from intently.show.animate.operands import both_names, finite
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, widths
 from intently.show.choosing import one_of, place
@@ -52,7 +52,7 @@ def readings(
     Returns the story, written to ``save`` if given.
 
     Raises ArgumentError for fewer readings than two, a word that is not there, texts whose queries
-    and keys differ, and texts wider than 1,180 pixels.
+    and keys differ, texts wider than 1,180 pixels, and weights that are not finite.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -77,7 +77,7 @@ def readings(
     word = found[0].words[found[0].at]
     _sentence(stage, found[0], top, looking=False)
     stage.scene(f"What does ‘{word}’ look at? It depends on who reads.")
-    largest = max(float(one.weights.max()) for one in found)
+    largest = max(float(one.weights.max()) for one in found) or 1.0
     for n, one in enumerate(found):
         stage.drop("word", "arc", "weight")
         _sentence(stage, one, top, looking=True, largest=largest)
@@ -113,7 +113,8 @@ def _reading(name: str, matrix: LazyMatrix, token: int | str) -> Reading:
             "draw it with intently.show.text, which breaks lines",
         )  # fmt: skip
     lefts = [MARGIN + float(end) - width for end, width in zip(ends, wide)]
-    return Reading(visible(name, 60), words, lefts, wide, at, numbers(lazy[at, :]))
+    looks = finite(numbers(lazy[at, :]), f"matrices[{name!r}]")
+    return Reading(visible(name, 60), words, lefts, wide, at, looks)
 
 
 def _row(rows: tuple[str, ...], columns: tuple[str, ...], at: int, name: str) -> int:
@@ -173,6 +174,8 @@ def _kept(stage: Stage, one: Reading, top: float, largest: float, n: int) -> Non
 
 
 def _most(one: Reading) -> str:
+    if not one.weights.any():
+        return f"‘{one.words[one.at]}’ looks at nothing"
     order = [j for j in np.argsort(-one.weights, kind="stable") if j != one.at]
     own, best = float(one.weights[one.at]), order[0] if order else one.at
     said = f"‘{one.words[one.at]}’ looks most at ‘{one.words[best]}’"

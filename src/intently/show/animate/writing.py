@@ -9,10 +9,11 @@ import numpy as np
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, widths
 from intently.show.choosing import Choice, Source, one_of
-from intently.show.labels import bare, visible
+from intently.show.labels import bare, titled, visible
 from intently.show.reading import names, numbers
 
 WIDEST = 1180.0
@@ -35,7 +36,8 @@ def writing(
     recording it is ``"name"`` or ``("name", head)``. Ribbons are as wide as the weight, for weights
     from 0.05. Returns the story, written to ``save`` if given.
 
-    Raises ArgumentError for more than 64 words a side or lines wider than 1,180 pixels.
+    Raises ArgumentError for more than 64 words a side, lines wider than 1,180 pixels, and weights
+    that are not finite.
 
     Source: the picture of Bahdanau, Cho & Bengio 2015, figure 3, in the order of its rows.
 
@@ -53,7 +55,7 @@ def writing(
             ArgumentError, "matrix", f"at most {LARGEST} words a side", shape_of(lazy),
             "both texts stand on one line each", "merge tokens to words: intently.matrix.Merged",
         )  # fmt: skip
-    weights = numbers(lazy.dense().detach()).astype(np.float64)
+    weights = finite(numbers(lazy.dense().detach()), "matrix")
     produced, source = ([visible(bare(text), 18) for text in side] for side in names(lazy))
     above, below = _laid(source, produced)
     stage = Stage()
@@ -77,16 +79,15 @@ def writing(
         _ribbons(stage, (above, below[i]), weights[i], top, i)
         best = int(weights[i].argmax())
         taken = f"{weights[i, best]:.2f}"
-        said = f"‘{word}’ is written, looking most at ‘{source[best]}’ ({taken})."
-        stage.scene(said if np.isfinite(weights[i]).all() else f"‘{word}’ is written.", 1.3)
+        said = f"most at ‘{source[best]}’ ({taken})" if weights[i].any() else "at nothing"
+        stage.scene(f"‘{word}’ is written, looking {said}.", 1.3)
     for key in [key for key in stage.shapes if key.startswith("ribbon.")]:
         stage.change(key, opacity=1.0)
     stage.change(f"made.{len(produced) - 1}", edge="frame")
     _source(stage, source, above, top, None)
     _received(stage, above, weights, top)
     stage.scene("All of it: what was looked at while each word was written.", LONG)
-    said = ", ".join(part for part in (title or "A decoder writes", chosen) if part)
-    return told(stage, said, path)
+    return told(stage, titled(title or "A decoder writes", chosen), path)
 
 
 Places = list[tuple[float, float]]

@@ -59,6 +59,13 @@ class Background:
                 self._answering -= 1
                 self._changed.notify_all()
 
+    def drop(self, name: str) -> None:
+        """Forget a job that nobody asks for any more, and that it failed."""
+        with self._changed:
+            self._jobs = [one for one in self._jobs if one[2] != name]
+            self.failures.pop(name, None)
+            self._changed.notify_all()
+
     def yielding(self) -> None:
         """Let a job of rank 0 wait while an answer is made, and while others have work."""
         while self._step(1):
@@ -71,12 +78,17 @@ class Background:
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or condition(), seconds)
 
-    def close(self) -> None:
-        """End the thread after its step."""
+    def close(self, seconds: float | None = None) -> None:
+        """End the thread after its step, for which it is given some seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(seconds)
+
+    @property
+    def working(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._closed:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from intently.attention import Attention
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build
 from intently.show.page.items import Item, Layer
 from intently.show.page.measured import Measured, measured
 from intently.show.page.packing import Blocks, check_size
@@ -50,11 +50,15 @@ def packed(
 ) -> Packed:
     """Store and measure every head of every item.
 
-    ``start`` is the state in which the page opens. Raises `ArgumentError` for an unknown precision
-    or highlight, `MemoryRefused` for what would be too large for a page.
+    ``start`` is the state in which the page opens. Raises `ArgumentError` for an unknown precision,
+    a highlight of nothing or a start that is no state, `KindError` for other types, `MemoryRefused`
+    for what would be too large for a page.
     """
     if precision not in ("half", "full"):
         raise build(ArgumentError, "precision", '"half" or "full"', repr(precision))
+    if title is not None and not isinstance(title, str):
+        raise build(KindError, "title", "a text, or None", repr(title))
+    state = _state(start)
     _check_size(items, precision)
     marks = [_highlight(mark, items) for mark in highlights]
     page = _Page(precision)
@@ -64,11 +68,14 @@ def packed(
         "title": title or items[0].name,
         "precision": precision,
         "source": "file",
-        "bound": {"weights": page.bound},
+        "bound": {
+            "weights": page.bound if math.isfinite(page.bound) else None,
+            "nan": page.nan,
+        },
         "blocks": page.blocks.kinds,
         "items": told,
         "statistics": page.statistics,
-        "state": dict(start or {}),
+        "state": state,
         "highlights": marks,
     }
     return Packed(meta, page.blocks.packed, frozenset(page.first))
@@ -83,7 +90,7 @@ class _Page:
         self.blocks = Blocks()
         self.first: set[int] = set()
         self.statistics: list[str] = []
-        self.bound = 0.0
+        self.bound, self.nan = 0.0, False
 
     def item(self, item: Item) -> dict[str, Any]:
         return {
@@ -97,6 +104,7 @@ class _Page:
         made = stored(layer.matrix, self.precision)
         found = measured(made.matrix, layer.tokens)
         self.bound = max(self.bound, bound(layer.matrix, made))
+        self.nan = self.nan or bool(found.entropy.isnan().any())
         for name in found.statistics:
             if name not in self.statistics:
                 self.statistics.append(name)
@@ -174,14 +182,44 @@ def _plain(numbers: Tensor) -> list[float | None]:
 
 def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
     """A highlight by the number of its layer."""
-    names = [layer.name for layer in items[mark.item].layers] if mark.item < len(items) else []
+    if not isinstance(mark, Highlight) or not isinstance(mark.text, str):
+        raise build(
+            KindError, "highlights", "highlights: show.page.Highlight(item, layer, head, text)",
+            repr(mark)[:60],
+        )  # fmt: skip
+    if type(mark.item) is not int or not 0 <= mark.item < len(items):
+        raise build(ArgumentError, "highlights", f"an item < {len(items)}", repr(mark.item))
+    names = [layer.name for layer in items[mark.item].layers]
     if mark.layer not in names:
         raise build(
             ArgumentError, "highlights", f"a layer of item {mark.item}: {', '.join(names)}",
             repr(mark.layer),
         )  # fmt: skip
     entry = names.index(mark.layer)
+    heads = items[mark.item].layers[entry].heads
+    if type(mark.head) is not int or not 0 <= mark.head < heads:
+        raise build(
+            ArgumentError, "highlights", f"a head < {heads} of {mark.layer}", repr(mark.head)
+        )
     return {"item": mark.item, "entry": entry, "head": mark.head, "text": mark.text}
+
+
+def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The state in which a page opens, in values that JSON has."""
+    if start is None:
+        return {}
+    if not isinstance(start, Mapping):
+        raise build(
+            KindError, "start", 'a state by name, {"view": "text", "row": 7} say', repr(start)[:60]
+        )
+    for name, value in start.items():
+        plain = value is None or isinstance(value, (str, int, float))
+        if not plain or (isinstance(value, float) and not math.isfinite(value)):
+            raise build(
+                ArgumentError, f"start[{name!r}]", "a text, a finite number, or None",
+                repr(value)[:60],
+            )  # fmt: skip
+    return {str(name): value for name, value in start.items()}
 
 
 def _check_size(items: Sequence[Item], precision: Precision) -> None:

@@ -13,7 +13,7 @@ from intently.attention import Attention
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.lazy import Labels
-from intently.show.page.sides import Side, Sides, Text, counted
+from intently.show.page.sides import Picture, Side, Sides, Text, counted
 
 NAMED = 12
 """Tokens of a text that name it, where it has no other name."""
@@ -98,6 +98,11 @@ def items_of(
     >>> item.name, item.sides, item.layers[0].columns
     ('the cat', (Text(tokens=('the', 'cat'), produced=None),), 0)
     """
+    if not isinstance(sides, Sequence) or not all(isinstance(x, (Text, Picture)) for x in sides):
+        raise build(
+            KindError, "sides", "a list of show.page.Text and show.page.Picture", repr(sides)[:60],
+            fix='write sides=[show.page.Text(("the", "cat"))]',
+        )  # fmt: skip
     if isinstance(source, LazyMatrix):
         source = {"attention": source}
     if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
@@ -217,7 +222,7 @@ def _name(sides: Sequence[Side]) -> str:
     for side in sides:
         if isinstance(side, Text):
             if side.tokens == counted(len(side)):
-                return f"{len(side):,} tokens"
+                return "1 token" if len(side) == 1 else f"{len(side):,} tokens"
             return _spelled(side.tokens[:NAMED]) + (" …" if len(side) > NAMED else "")
     return "picture"
 

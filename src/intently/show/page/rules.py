@@ -123,7 +123,13 @@ def _says(rule: Rule, rows: Tensor, tile: Tensor, hidden: Tensor | None, g: Geom
 def _tile(p: Problem) -> Callable[[Geometry, Tensor, Tensor], Tensor]:
     assert p.bias is not None
     bias = p.bias
-    return lambda g, rows, cols: bias.tile(g, rows, cols, torch.float64).float().cpu()
+    least = torch.finfo(torch.float32).min
+
+    def tile(g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        x = bias.tile(g, rows, cols, torch.float64)
+        return x.clamp_min(least).where(~x.isneginf(), x).float().cpu()
+
+    return tile
 
 
 def _tiles(

@@ -69,10 +69,10 @@ class Served:
         self._heads: OrderedDict[tuple[int, ...], ZoomedHead] = OrderedDict()
         self._opening = threading.Lock()
         self._blocks = [_overview(layer) for layer in self._layers]
-        self._statistics: list[dict[str, list[float | None]]] = [{} for _ in self._layers]
+        self._statistics: list[dict[str, list[float | None]] | None] = [None for _ in self._layers]
         self.meta = self._described(title or items[0].name)
         for number in reversed(range(len(self._layers))):
-            self.background.add(f"statistics {number}", self._measure(number), rank=0)
+            self.background.add(_statistics(number), self._measure(number), rank=0)
 
     def answer(self, name: str, given: Mapping[str, str]) -> Answer:
         """Answer one question; raises `Refused` for what is not one.
@@ -92,9 +92,9 @@ class Served:
         except IntentlyError as error:
             raise Refused(409, str(error)) from None
 
-    def close(self) -> None:
-        """End the work in the background."""
-        self.background.close()
+    def close(self, seconds: float | None = None) -> None:
+        """End the work in the background, which is given some seconds for its step."""
+        self.background.close(seconds)
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -107,6 +107,7 @@ class Served:
         for head in range(h):
             part = ZoomedHead(_chosen(layer.matrix, [head]))
             picture = part.pooled(0, part.t, 0, part.s, n, m, at_once=h).picture
+            picture = picture.nan_to_num(0)
             largest = float(picture.max()) or 1.0
             found[head] = (255 * (picture / largest).clamp(0, 1).sqrt()).round().numpy()
         return Answer(text(zlib.compress(shuffled(found), 1)).encode(), "text/plain")
@@ -114,8 +115,8 @@ class Served:
     def open(self, given: _Given) -> Answer:
         """Open a head: how far the pass over it is, after some waiting where there is no news."""
         head, name = self._head(given)
+        before = given.number("done", head.t + 1)
         if not head.settled:
-            before = int(given.words["done"]) if given.words["done"].isdigit() else 0
             wanted = head.t if before else 1
             failed = self.background.failures
             self.background.wait(lambda: head.done >= wanted or name in failed, PATIENCE)
@@ -154,14 +155,22 @@ class Served:
         return Answer(_bytes(self._settled(given).kept.received))
 
     def statistics(self, given: _Given) -> Answer:
-        """The statistics of all layers that are known by now; waits for news."""
+        """The statistics of all layers that are known by now; waits for news.
+
+        A layer whose statistics fail is known to have none.
+        """
         before = given.number("known", len(self._layers) + 1)
+        failed = self.background.failures
 
         def known() -> int:
-            return sum(map(bool, self._statistics))
+            return sum(
+                found is not None or _statistics(number) in failed
+                for number, found in enumerate(self._statistics)
+            )
 
         self.background.wait(lambda: known() > before or known() == len(self._layers), PATIENCE)
-        return _told({"known": known(), "of": len(self._layers), "entries": self._statistics})
+        entries = [found or {} for found in self._statistics]
+        return _told({"known": known(), "of": len(self._layers), "entries": entries})
 
     # --- how ------------------------------------------------------------------------------------
 
@@ -181,8 +190,8 @@ class Served:
                         pass
             self._heads[key] = found
             while len(self._heads) > 1 and sum(x.bytes for x in self._heads.values()) > MEMORY:
-                self._heads.popitem(last=False)
-        name = f"head {'.'.join(map(str, key))} {id(found)}"
+                self.background.drop(_pass(*self._heads.popitem(last=False)))
+        name = _pass(key, found)
         if not found.settled:
             self.background.add(name, found.steps())
         return found, name
@@ -317,6 +326,16 @@ QUESTIONS = {
     "statistics": _Question(Served.statistics, ("known",), waits=True),
 }
 """All that can be asked."""
+
+
+def _statistics(number: int) -> str:
+    """What the job that measures a layer is called."""
+    return f"statistics {number}"
+
+
+def _pass(key: tuple[int, ...], head: ZoomedHead) -> str:
+    """What the pass over a head is called."""
+    return f"head {'.'.join(map(str, key))} {id(head)}"
 
 
 def _overview(layer: Layer) -> dict[str, Any]:

@@ -9,10 +9,14 @@ whole numbers.
 from __future__ import annotations
 
 import hmac
+import io
+import math
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -27,8 +31,14 @@ HOST = "127.0.0.1"
 LONGEST = 2048
 """Characters of an address at most."""
 
-SECONDS = 30.0
-"""How long a connection may be silent."""
+ASKING = 5.0
+"""Seconds that a connection has for the head of a question, silence before it included."""
+
+TAKING = 30.0
+"""Seconds that a connection has to take an answer."""
+
+GRACE = 2.0
+"""Seconds that answers under way have to end when the server does."""
 
 CONNECTIONS = 64
 """Connections at once at most."""
@@ -49,12 +59,12 @@ class Server(ThreadingHTTPServer):
     Raises `OSError` where a port that was asked for is taken.
     """
 
-    daemon_threads = True
     allow_reuse_address = True
     request_queue_size = CONNECTIONS
 
     def __init__(self, items: Sequence[Item], title: str | None = None, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
+        self._handlers: dict[threading.Thread, socket.socket] = {}
         self._room = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__((HOST, port), _Handler)
         try:
@@ -82,19 +92,37 @@ class Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = HOST, self.server_address[1]
 
+    @property
+    def working(self) -> bool:
+        """Whether some work has not ended."""
+        threads = any(thread.is_alive() for thread in self._handlers)
+        return threads or self.served.background.working
+
     def server_close(self) -> None:
-        """Close the port, and end the work in the background."""
+        """Close the port and its connections; the work under way has `GRACE` to end."""
+        until = time.monotonic() + GRACE
         super().server_close()
         served = getattr(self, "served", None)
         if served is not None:
-            served.close()
+            served.close(GRACE)
+        answering = [(one, at) for one, at in self._handlers.items() if one.is_alive()]
+        for _, connection in answering:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread, _ in answering:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread of its own, unless there are too many already."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), daemon=True
+        )
+        alive = {one: at for one, at in self._handlers.items() if one.is_alive()}
+        self._handlers = {**alive, thread: request}
+        thread.start()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and make room."""
@@ -111,14 +139,42 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _Asked(io.RawIOBase):
+    """What a connection sends until a deadline, however it is cut into pieces."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.deadline = math.inf
+        self._connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers GET and HEAD of the one page, and of the questions it asks."""
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
-    timeout = SECONDS
-    wbufsize = -1  # head and body leave together
     disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        """Read by the clock."""
+        super().setup()
+        self.rfile.close()
+        self._asked = _Asked(self.connection)
+        self.rfile = io.BufferedReader(self._asked)
+
+    def handle_one_request(self) -> None:
+        """Answer one question, which has to come in time."""
+        self._asked.deadline = time.monotonic() + ASKING
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer, or refuse with a sentence."""
@@ -171,6 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.served.answer(parts[2], dict(words))
 
     def _send(self, status: int, answer: Answer) -> None:
+        self.connection.settimeout(TAKING)
         self.send_response(status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from intently.attention import Attention
 from intently.kernels.problem import Problem
 from intently.matrix import Dense, LazyMatrix
 from intently.scores import DOT, Additive
+from intently.show.page.lowest import drowned, lifted
 from intently.show.page.rules import Laid, Rule, ruled, written
 
 Precision: TypeAlias = Literal["half", "full"]
@@ -26,11 +28,8 @@ ROUNDED = {"half": torch.float16, "full": torch.float32}
 LARGEST = 2.0**14
 """In half, queries and keys are scaled by a power of two to stay within this: none overflows."""
 
-UNHEARD = -1e30
-"""A bias below this takes every score with it."""
-
 SAMPLED = 8
-"""Rows of each attention that are compared with the model's."""
+"""Rows of each attention that are compared with the model's, and as many under a low bias."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,11 @@ class Stored:
     """The numbers of one attention of h heads, and ``matrix``, the weights that follow from them.
 
     ``q`` (h, t, d) and ``k`` (g, s, d) are rounded; ``energy`` (h, d) is there for additive scores.
-    ``mask`` (1 or h, t, s) says True where a query may attend.
+    ``mask`` (1 or h, t, s) says True where a query may attend. ``coarse`` are rows in which a low
+    bias costs the model's scores digits that the page's keep.
     """
 
-    matrix: LazyMatrix
+    matrix: Attention
     q: Tensor
     k: Tensor
     scale: float
@@ -50,6 +50,7 @@ class Stored:
     sinks: tuple[float, ...] | None = None
     mask: Tensor | None = None
     bias: Rule | None = None
+    coarse: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,30 @@ def stored(matrix: LazyMatrix, precision: Precision) -> Stored | StoredWeights:
 
 
 def bound(matrix: LazyMatrix, made: Stored | StoredWeights) -> float:
-    """Return max |stored − original| over the weights of some rows, evenly spread."""
+    """Return max |stored − original| over the weights of some rows, ∞ where just one is NaN.
+
+    The rows are evenly spread, and with them go some in which a low bias makes the scores coarse.
+    """
     with torch.no_grad():
         t = matrix.shape[-2]
         rows = torch.linspace(0, t - 1, min(t, SAMPLED)).round().long()
+        coarse = made.coarse if isinstance(made, Stored) else None
+        if coarse is not None and len(coarse):
+            some = torch.linspace(0, len(coarse) - 1, min(len(coarse), SAMPLED)).round().long()
+            rows = torch.cat([rows, coarse[some]]).unique()
         theirs = matrix.tile(rows.to(matrix.device)).double().cpu()
-        apart = (made.matrix.tile(rows) - theirs).abs().nan_to_num(0)
-        return float(apart.amax()) if apart.numel() else 0.0
+        mine = _page_weights(made, rows)
+        apart = (mine - theirs).abs().masked_fill(mine.isnan() & theirs.isnan(), 0)
+        return float(apart.nan_to_num(math.inf).amax()) if apart.numel() else 0.0
+
+
+def _page_weights(made: Stored | StoredWeights, rows: Tensor) -> Tensor:
+    """The weights (…, rows, s) as the page has them: exp(z − stored lse)."""
+    if isinstance(made, StoredWeights):
+        return made.matrix.tile(rows)
+    lse = made.matrix.lse[..., rows, None]
+    z = made.matrix.problem.ready().masked(rows)
+    return (z - lse).exp().masked_fill(lse.isneginf(), 0)
 
 
 def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
@@ -96,16 +114,20 @@ def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
     if isinstance(p.scale, Tensor):  # one for each head
         each = p.scale.double().cpu().expand(*lead, 1, 1).reshape(h, 1, 1)
         q, energy = (q * each, None) if energy is None else (q, energy * each[..., 0])
+    mask = written(p)
+    bias, coarse = ruled(p, mask), None
+    if bias is not None:
+        if p.sinks is None:  # beside a sink, such keys have no weight
+            scores = partial(_scores, p, q * scale, k, None if energy is None else energy * scale)
+            even, coarse = drowned(p, bias, mask, scores)
+            q = q.masked_fill(even[..., None], 0.0 if energy is None else LARGEST)  # tanh is 1
+        bias = lifted(bias, p.compute_dtype)
     if dtype is torch.float16 and energy is None and p.softcap is None and p.sinks is None:
         k = _centred(k)
     (q, q_size), (k, k_size) = (_rounded(x, dtype, energy is None) for x in (q, k))
     scale = scale / (q_size * k_size)
     energy = None if energy is None else energy.float()
     sinks = None if p.sinks is None else p.sinks.float().cpu().expand(h)
-    mask = written(p)
-    bias = ruled(p, mask)
-    if bias is not None and bias.kind == "dense" and energy is None and sinks is None:
-        q, bias = _even(q, bias)
     heads = tuple(lead[:-1])  # of size 1
     wide = (x.double().reshape(*heads, *x.shape) if lead else x[0].double() for x in (q, k))
     follows = p.replaced(
@@ -115,7 +137,7 @@ def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
         geometry=p.geometry._replace(device=torch.device("cpu")),
     )  # fmt: skip
     listed = None if sinks is None else tuple(sinks.tolist())
-    return Stored(Attention(follows), q, k, scale, energy, p.softcap, listed, mask, bias)
+    return Stored(Attention(follows), q, k, scale, energy, p.softcap, listed, mask, bias, coarse)
 
 
 def _operands(p: Problem, h: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
@@ -137,16 +159,13 @@ def _units(energy: Tensor, h: int) -> Additive:
     return Additive(same, same, energy.double() if h > 1 else energy[0].double())
 
 
-def _even(q: Tensor, bias: Rule) -> tuple[Tensor, Rule]:
-    """The same where a bias is so low in a whole row that no score is heard beside it.
-
-    Such a row, padding as some libraries hide it, shares alike between its highest keys. As a sum
-    with its lse that would drown, too; with a query of 0 and a bias of 0 or −∞ it is exact.
-    """
-    top = bias.values.amax(-1, keepdim=True)
-    low = (top < UNHEARD) & top.isfinite()
-    even = torch.zeros_like(bias.values).masked_fill(bias.values < top, -math.inf)
-    return q.masked_fill(low, 0), Rule("dense", torch.where(low, even, bias.values))
+def _scores(p: Problem, q: Tensor, k: Tensor, energy: Tensor | None, rows: Tensor) -> Tensor:
+    """Scores (h, rows, s) before any bias, of what is scaled already; at most, where additive."""
+    if energy is None:
+        z = q[:, rows] @ k.repeat_interleave(len(q) // len(k), 0).mT
+    else:
+        z = energy.double().abs().sum(-1)[:, None, None].expand(-1, len(rows), k.shape[-2])
+    return z if p.softcap is None else p.softcap * torch.tanh(z / p.softcap)
 
 
 def _centred(k: Tensor) -> Tensor:

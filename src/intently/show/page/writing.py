@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, KindError, build
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
 from intently.show.page.joining import MODULES, joined, source
@@ -28,25 +28,45 @@ SCRIPT = (*MODULES, "start")
 def destination(path: str | os.PathLike[str]) -> Path:
     """Return the path of a page; call it first, so that a wrong name costs nothing.
 
-    Raises `ArgumentError` for a folder, and for a name that a double click would not open.
+    Raises `KindError` for what is no path, `ArgumentError` for a folder, and for a name that no
+    file has or that a double click would not open.
     """
-    found = Path(path)
+    try:
+        found = Path(path)
+    except TypeError:
+        raise build(KindError, "path", "the name of a file", type(path).__name__) from None
+    if "\0" in str(found):
+        cause = "no file has a NUL in its name"
+        raise build(ArgumentError, "path", "the name of a file", repr(str(path)), cause)
     if found.suffix.lower() not in (".html", ".htm"):
         raise build(
             ArgumentError, "path", "the name of a file that ends in .html", repr(str(path)),
             fix=f"write {str(found.with_suffix('.html') if found.name else 'out.html')!r}",
         )  # fmt: skip
-    if found.is_dir():
+    try:
+        folder = found.is_dir()
+    except OSError:  # as for a name that is too long, which `write` refuses
+        folder = False
+    if folder:
         cause = "a folder of this name exists"
         raise build(ArgumentError, "path", "the name of a file", repr(str(path)), cause)
     return found
 
 
 def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
-    """Write the page; the file is there whole or not at all, and folders are made."""
+    """Write the page; the file is there whole or not at all, and folders are made.
+
+    Raises `ArgumentError` where no file can be made.
+    """
     final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}-")
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}-")
+    except OSError as error:
+        raise build(
+            ArgumentError, "path", "a place where a file can be written", repr(str(path)),
+            error.strerror,
+        ) from None  # fmt: skip
     try:
         with open(handle, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(parts(packed))

@@ -148,9 +148,13 @@ class ZoomedHead:
     def masked(self, r0: int, r1: int, c0: int, c1: int, h: int, w: int) -> Tensor:
         """Which of h × w cells of a window no query of theirs may attend at all, as booleans.
 
-        Where asking the mask would take long, a cell counts as seen if its block may be.
+        Where the mask has no closed form and asking it would take long, a cell counts as seen if
+        its block may be.
         """
         down, across = edges(r0, r1, h), edges(c0, c1, w)
+        known = self._seen(down, across)
+        if known is not None:
+            return ~torch.from_numpy(known)
         shown = np.zeros((len(down) - 1, c1 - c0), bool)
         left = QUICK
         for rows in _strips(r0, r1):
@@ -166,6 +170,27 @@ class ZoomedHead:
                 elif state != EMPTY:
                     shown[at[0] : at[-1] + 1, cols] = True
         return ~torch.from_numpy(np.logical_or.reduceat(shown, across[:-1] - c0, axis=1))
+
+    def _seen(self, down: np.ndarray, across: np.ndarray) -> np.ndarray | None:
+        """Which cells hold a pair that is seen, from the queries of each key in closed form."""
+        mask = self.problem.mask
+        runs = None if mask is None else mask.queries(self.problem.geometry)
+        if runs is None or any(run.step > 1 for run in runs):
+            return None
+        keys = slice(int(across[0]), int(across[-1]))
+        begun = np.zeros((len(down), len(across) - 1), np.int64)
+        for run in runs:
+            first, last = (
+                x[..., keys].reshape(-1, keys.stop - keys.start).numpy()
+                for x in torch.broadcast_tensors(run.first, run.last)
+            )
+            first, last = np.maximum(first, down[0]), np.minimum(last, down[-1] - 1)
+            some = first <= last
+            column = np.broadcast_to(_cell_of(across, keys.start, keys.stop), some.shape)[some]
+            for rows, sign in ((first[some], 1), (last[some], -1)):
+                cell = np.searchsorted(down, rows, "right") - (sign == 1)
+                np.add.at(begun, (cell, column), sign)
+        return begun[:-1].cumsum(0) > 0
 
     def _allowed(self, rows: slice, cols: slice) -> np.ndarray:
         """Whether a query may attend to a key in at least one head."""

@@ -24,6 +24,7 @@ const LOOKS = [
 /** @type {Record<string, string[]>} */
 const TOGGLES = { scale: ["linear", "log"], sink: ["show", "hide"] };
 const THEMES = ["auto", "light", "dark"];
+const SILENT = "the server does not answer: nothing new can be shown";
 
 /**
  * Bring a page to life inside its element.
@@ -41,8 +42,14 @@ export function mount(root, page, source, address, keys) {
   const pick = (/** @type {string} */ name) => /** @type {HTMLSelectElement} */ (find(`[data-pick="${name}"]`));
   const section = (/** @type {string} */ view) => find(`section[data-view="${view}"]`);
 
-  find("[data-title]").textContent = visible(meta.title || "Attention", 120);
   find("[data-bound]").textContent = boundOf(meta);
+  root.addEventListener("answered", () => {
+    if (find("[data-bound]").textContent === SILENT) find("[data-bound]").textContent = boundOf(meta);
+  });
+  root.addEventListener("silent", () => {
+    find("[data-bound]").textContent = SILENT;
+    find("[data-status]").textContent = "";
+  });
   fill(pick("item"), meta.items.map(({ name }) => visible(name, 60)));
   choices(find("[data-views]"), "view", VIEWS);
   choices(find("[data-looks]"), "looks", LOOKS);
@@ -205,6 +212,8 @@ export function mount(root, page, source, address, keys) {
   function showControls() {
     const state = store.get();
     const item = meta.items[state.item];
+    const title = meta.title === meta.items[0].name ? item.name : meta.title;
+    find("[data-title]").textContent = visible(title || "Attention", 120);
     const pictured = item.sides.some(({ kind }) => kind === "picture");
     const { view } = state;
     if (pictured && view === "lines") {
@@ -298,11 +307,13 @@ function shifted(token, by) {
 function boundOf({ source, precision, bound }) {
   if (source === "server") return "numbers as recorded, computed by the server; exact";
   const kept = precision === "half" ? "half precision" : "full precision";
-  const apart = bound?.weights;
-  if (apart === null || apart === undefined) return `kept in ${kept}`;
-  if (apart === 0) return `kept in ${kept}: the sampled weights are the model's`;
+  if (!bound) return `kept in ${kept}`;
+  const nan = bound.nan ? "; some weights are NaN, not a number" : "";
+  const apart = bound.weights;
+  if (apart === null) return `kept in ${kept}: not all sampled weights are the model's${nan}`;
+  if (apart === 0) return `kept in ${kept}: the sampled weights are the model's${nan}`;
   const [digits, power] = apart.toExponential(1).split("e");
-  return `kept in ${kept}: sampled weights are within ${digits} · 10${raised(Number(power))} of the model's`;
+  return `kept in ${kept}: sampled weights are within ${digits} · 10${raised(Number(power))} of the model's${nan}`;
 }
 
 /** @param {number} power */

@@ -139,9 +139,8 @@ export function readingCard(page, source, hears) {
     const each = pictured ? "patch" : "word";
     title.textContent = `How much each ${each} is looked at`;
     list(weights, both.keys, scale, { ...look, partner: null }, false);
-    numbers.textContent =
-      `summed over all queries. Point at a ${each} to see what it looks at; ` +
-      "a click holds it, and so do arrows and Enter.";
+    const how = `Point at a ${each} to see what it looks at; a click holds it, and so do arrows and Enter.`;
+    numbers.replaceChildren("summed over all queries. ", element("span", { class: "how" }, how));
   }
 
   /** @type {Card["read"]} */
@@ -250,7 +249,7 @@ export function readingCard(page, source, hears) {
     numbers.textContent =
       looks === "at"
         ? `entropy ${entropy.toFixed(2)} nats of at most ${Math.log(count).toFixed(2)}`
-        : `in all ${format(sum)} of the weight of ${count} queries`;
+        : `in all ${format(sum)} of the weight of ${count} ${count === 1 ? "query" : "queries"}`;
   }
 
   return {

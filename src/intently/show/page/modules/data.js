@@ -27,7 +27,7 @@
 /**
  * @typedef {{
  *   format: string, title: string, precision: string, source: "file" | "server",
- *   bound?: {weights: number | null} | null, blocks: BlockMeta[], items: Item[],
+ *   bound?: {weights: number | null, nan: boolean} | null, blocks: BlockMeta[], items: Item[],
  *   statistics: string[], state?: Record<string, unknown> | null,
  *   highlights?: {item: number, entry: number, head: number, text: string}[]
  * }} Meta

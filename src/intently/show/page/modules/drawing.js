@@ -50,7 +50,8 @@ export function paintSheet(painter, root, scene) {
   paintEntropy(painter, sheet, span, scene.entropy, colours);
   paintReceived(painter, sheet, span, scene.received, colours, hidden);
   const masked = exact?.masked?.includes(1) ?? false;
-  paintScale(painter, sheet, scale, colours, { masked, hidden: hidden && span.c0 < 1 });
+  const preview = !exact && (whole?.relative ?? false);
+  paintScale(painter, sheet, scale, colours, { masked, hidden: hidden && span.c0 < 1, preview });
 }
 
 /**

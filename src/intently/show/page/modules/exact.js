@@ -48,7 +48,8 @@ export async function overviewOf(page, item, entry, heads) {
   const chosen = chosenHeads(about.heads, heads);
   const largest = about.overview_max ?? Array.from({ length: about.heads }, () => 1);
   const values = overviewWeights(await page.block(about.overview), { h, w, heads: chosen, largest });
-  return { r0: 0, r1: about.t, c0: 0, c1: about.s, h, w, values, masked: null };
+  const relative = !about.overview_max;
+  return { r0: 0, r1: about.t, c0: 0, c1: about.s, h, w, values, masked: null, relative };
 }
 
 /**

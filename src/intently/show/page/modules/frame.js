@@ -221,7 +221,7 @@ export function paintNumbers(painter, sheet, span, cells, ink, scale) {
  * @param {Sheet} sheet
  * @param {Scale} scale
  * @param {Ramp} colours
- * @param {{masked: boolean, hidden: boolean}} said
+ * @param {{masked: boolean, hidden: boolean, preview: boolean}} said a preview's weights are not known
  */
 export function paintScale(painter, sheet, scale, colours, said) {
   const { x, y, h, below, w } = sheet;
@@ -236,7 +236,7 @@ export function paintScale(painter, sheet, scale, colours, said) {
   painter.image({ width: steps, height: 1, data }, x, top, wide, BAR.height);
   painter.rect(x - 0.5, top - 0.5, wide + 1, BAR.height + 1, { stroke: colours.frame });
   const quiet = { fill: colours.quiet, size: LETTER - 1 };
-  const ticks = ticksOf(scale);
+  const ticks = said.preview ? [] : ticksOf(scale);
   ticks.forEach(({ value, share }, n) => {
     const last = n === ticks.length - 1;
     const text = last && scale.beyond ? `≥ ${tick(value)}` : tick(value);
@@ -245,8 +245,8 @@ export function paintScale(painter, sheet, scale, colours, said) {
   });
   let at = x + wide + 16;
   const middle = top + BAR.height / 2;
-  painter.text(at, middle, "weight", quiet);
-  at += 50;
+  painter.text(at, middle, said.preview ? "preview" : "weight", quiet);
+  at += said.preview ? 58 : 50;
   if (said.masked) {
     painter.rect(at, middle - 5, 14, 10, { fill: colours.hole, stroke: colours.frame });
     painter.text(at + 20, middle, "masked", quiet);

@@ -5,7 +5,7 @@ import { offerPicture } from "./save.js";
 import { scaleOf, shareOf } from "./scales.js";
 import { paintsItself, seenOf } from "./snapshot.js";
 import { tokenPanel } from "./tokens.js";
-import { announce, element, format, named } from "./words.js";
+import { announce, element, format, named, orSay } from "./words.js";
 
 /** Words of each side that stand below each other at most. */
 const SIDE_WORDS = 80;
@@ -182,7 +182,7 @@ export function linesView(section, page, store, source) {
     if (section.hidden) return;
     if (["item", "entry", "heads"].some((key) => changed.has(key))) pointed = null;
     const again = ["view", "item", "entry", "heads", "scale", "sink"].some((key) => changed.has(key));
-    if (again) void show();
+    if (again) void orSay(section, show());
     else if (["row", "column", "looks"].some((key) => changed.has(key))) light();
   });
   section.closest(".intently")?.addEventListener("colours", () => {
@@ -209,7 +209,7 @@ export function linesView(section, page, store, source) {
       painter.line(bent(x, y + y0, x + width, y + y1), how);
     }
   });
-  if (!section.hidden) void show();
+  if (!section.hidden) void orSay(section, show());
 }
 
 /**

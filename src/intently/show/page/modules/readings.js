@@ -100,7 +100,6 @@ export function readBack(page, text) {
  */
 export function headsName(page, item, entry, heads) {
   if (heads === "mean") return `mean of ${page.meta.items[item].entries[entry].heads} heads`;
-  if (heads === "all") return "mean of all layers";
   return heads.includes(",") ? `mean of heads ${heads.split(",").join(", ")}` : `head ${heads}`;
 }
 

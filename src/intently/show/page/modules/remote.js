@@ -15,6 +15,17 @@ import { headSource } from "./attention.js";
 /** Rows and columns of a head that are kept. */
 const LINES = 64;
 
+/** @type {Set<(answers: boolean) => void>} */
+const HEARERS = new Set();
+
+/**
+ * Hear after each question whether the server answered it.
+ * @param {(answers: boolean) => void} hear
+ */
+export function whenAsked(hear) {
+  HEARERS.add(hear);
+}
+
 /** How long to wait before asking again a server that did not answer, in ms. */
 const LATER = 2000;
 
@@ -148,8 +159,10 @@ async function ask(name, question, signal) {
     answer = await fetch(`${name}?${words}`, { signal, cache: "no-store", credentials: "omit" });
   } catch (error) {
     signal?.throwIfAborted();
+    for (const hear of HEARERS) hear(false);
     throw new Error("the server does not answer; is `intently explore` still running?", { cause: error });
   }
+  for (const hear of HEARERS) hear(true);
   if (!answer.ok) throw new Error((await answer.text()).slice(0, 500) || `the server says ${answer.status}`);
   return answer;
 }

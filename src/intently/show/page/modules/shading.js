@@ -7,7 +7,7 @@ import { shareOf } from "./scales.js";
 /** @typedef {import("./scales.js").Scale} Scale */
 /** Cells of the weights of rows r0 … r1 − 1 and columns c0 … c1 − 1; masked cells have 1.
  * @typedef {{r0: number, r1: number, c0: number, c1: number, h: number, w: number,
- *   values: Float32Array, masked: Uint8Array | null}} Cells */
+ *   values: Float32Array, masked: Uint8Array | null, relative?: boolean}} Cells relative: what weights they are is not known */
 
 /**
  * @param {Cells} cells

@@ -22,7 +22,8 @@ export function paintsItself(element, paint) {
 }
 
 /**
- * A part of the page as a picture just large enough for what is seen in it; buttons are left out.
+ * A part of the page as a picture just large enough for what is seen in it; buttons are left out,
+ * and what they are for.
  *
  * @param {HTMLElement} part
  * @returns {{width: number, height: number, paint: (painter: Painter) => void}}
@@ -46,7 +47,7 @@ export function seenOf(part) {
 
   /** @param {Element} element */
   function look(element) {
-    if (element.matches(".buttons") || !element.checkVisibility()) return;
+    if (element.matches(".buttons, .how") || !element.checkVisibility()) return;
     const own = OWN.get(element);
     const box = element.getBoundingClientRect();
     if (own) {

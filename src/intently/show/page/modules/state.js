@@ -217,12 +217,12 @@ function span(from, to, n) {
  * @param {string} text
  */
 function stands(meta, text) {
-  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|all|[\d,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text);
+  const parts = /^(\d{1,6})\.(\d{1,6})\.(mean|[\d,]{1,999})\.(at|from)\.(\d{1,9})$/.exec(text);
   const about = parts && meta.items[Number(parts[1])]?.entries[Number(parts[2])];
   if (!about) return false;
   const [, , , heads, looks, token] = parts;
   const numbered = heads.split(",").every((head) => head !== "" && Number(head) < about.heads);
-  return (heads === "mean" || heads === "all" || numbered) && Number(token) < (looks === "at" ? about.t : about.s);
+  return (heads === "mean" || numbered) && Number(token) < (looks === "at" ? about.t : about.s);
 }
 
 /** @param {string} text @returns {Record<string, unknown>} */

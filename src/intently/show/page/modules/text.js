@@ -6,7 +6,7 @@ import { everyHead } from "./every.js";
 import { readBack, readingOf, written } from "./readings.js";
 import { offerPicture } from "./save.js";
 import { seenOf } from "./snapshot.js";
-import { announce, element, format, named } from "./words.js";
+import { announce, element, format, named, orSay } from "./words.js";
 
 /** What a reading depends on. */
 const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "other"];
@@ -30,7 +30,7 @@ export function textView(section, page, store, source) {
       pointed = token === null ? null : { item, entry, heads, looks, token };
       frame ||= requestAnimationFrame(() => {
         frame = 0;
-        void showNow();
+        void orSay(section, showNow());
       });
     },
     pick(looks, token) {
@@ -101,7 +101,7 @@ export function textView(section, page, store, source) {
     const { t, s } = page.meta.items[state.item].entries[state.entry];
     const home = Math.max(t, s) > LONG ? now.aside : now.below;
     if (every.root.parentElement !== home) home.append(every.root);
-    void every.show(state.other ? null : reading, look);
+    void orSay(section, every.show(state.other ? null : reading, look));
   }
 
   async function showHeld() {
@@ -140,13 +140,13 @@ export function textView(section, page, store, source) {
   store.subscribe((_, changed) => {
     if (!drawn()) return;
     if (["item", "entry"].some((key) => changed.has(key))) pointed = null;
-    if (["view", "other", "scale", "sink"].some((key) => changed.has(key))) void showHeld();
-    if (READ.some((key) => changed.has(key))) void showNow();
+    if (["view", "other", "scale", "sink"].some((key) => changed.has(key))) void orSay(section, showHeld());
+    if (READ.some((key) => changed.has(key))) void orSay(section, showNow());
   });
   section.closest(".intently")?.addEventListener("colours", () => {
     if (!drawn()) return;
-    void showHeld();
-    void showNow();
+    void orSay(section, showHeld());
+    void orSay(section, showNow());
   });
   offerPicture(section, () => {
     const { item, entry } = store.get();
@@ -154,7 +154,7 @@ export function textView(section, page, store, source) {
     return { name: `${name} ${entries[entry].name} text`, ...seenOf(section) };
   });
   if (drawn()) {
-    void showHeld();
-    void showNow();
+    void orSay(section, showHeld());
+    void orSay(section, showNow());
   }
 }

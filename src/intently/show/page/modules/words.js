@@ -156,6 +156,16 @@ export function escaped(text) {
 }
 
 /**
+ * Wait for what is being shown; where it cannot be, say why in the status line.
+ *
+ * @param {Element} root any element of the page
+ * @param {Promise<void>} work
+ */
+export function orSay(root, work) {
+  return work.catch((error) => announce(root, `This cannot be shown: ${error instanceof Error ? error.message : error}`));
+}
+
+/**
  * Say it in the status line, which screen readers read out.
  *
  * @param {Element} root any element of the page
