@@ -430,3 +430,15 @@ def test_sizes_that_never_come_again_make_room(monkeypatch: pytest.MonkeyPatch) 
     held = packed(torch.zeros(LARGE))  # more than is kept at all
     del held
     assert not any(size == 4 * LARGE for size in pages._left)
+
+
+def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "_left", {})
+    first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
+    del first
+    (areas,) = pages._left.values()  # as `_room` has them in hand when a recording goes
+    del second
+    taken = areas.pop()
+    assert all(area is not taken for rest in pages._left.values() for area in rest)

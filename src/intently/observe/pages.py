@@ -69,9 +69,14 @@ def _room(size: int) -> Tensor:
 
 
 def _leave(area: mmap.mmap, size: int) -> None:
-    """Keep pages that nobody reads any more, and let go of the sizes that came last long ago."""
+    """Keep pages that nobody reads any more, and let go of the sizes that came last long ago.
+
+    It runs in the middle of anything, of `_room` too: a list of areas stays the same list, so that
+    what is taken from it stands nowhere else.
+    """
     same = _left.pop(size, [])
-    _left[size] = [*same, area]  # now the last of the sizes
+    same.append(area)
+    _left[size] = same  # now the last of the sizes
     over = sum(n * len(areas) for n, areas in list(_left.items())) - LEFT
     for n, areas in list(_left.items()):
         gone = min(len(areas), max(0, -(-over // n)))
