@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from jaxtyping import config, install_import_hook
+
+from .command_line import Command, Outcome
 
 CHECKED = [
     "masks", "biases", "positions", "scores", "matrix", "attention", "drop_in", "kernels",
@@ -42,3 +47,26 @@ def shared() -> Path:
     if not (folder / "data").is_dir():
         pytest.skip(f"no {folder / 'data'}: the real corpora are not on this machine")
     return folder
+
+
+@pytest.fixture
+def intently(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
+    """The command line in a folder of its own, in a terminal of 120 columns."""
+    from intently import cli  # after the hook above
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["intently", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
+            warnings.resetwarnings()
+            cli.main()
+        said = capfd.readouterr()
+        return Outcome(int(end.value.code or 0), said.out, said.err)
+
+    return run

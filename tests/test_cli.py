@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
-from intently import cli
 from intently.corpora import sample
+from intently.models.kinds import new_model
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.text import Tokenizer
+from intently.training import TrainingOptions
 from intently.translator import Translator
 
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
+from .command_line import Command, refused
 
 TINY = [
     *("--width", "16", "--heads", "2", "--inner", "16", "--encoder-layers", "1"),
     *("--decoder-layers", "1", "--steps", "4", "--warmup", "2", "--batch-tokens", "300"),
     *("--threads", "1", "--source-tokenizer", "word", "--target-tokenizer", "word"),
 ]
-
-
-@pytest.fixture
-def intently(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["intently", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setenv("COLUMNS", "120")
-        capfd.readouterr()
-        with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
-            warnings.resetwarnings()
-            cli.main()
-        code = end.value.code
-        said = capfd.readouterr()
-        return Outcome(int(code or 0), said.out, said.err)
-
-    return run
-
-
-def refused(outcome: Outcome) -> str:
-    """Check that a message is one line on standard error, without a traceback, and return it."""
-    assert outcome.status == 2
-    assert outcome.err.startswith("intently: ") and outcome.err.count("\n") == 1
-    return outcome.err
 
 
 # --- translate ------------------------------------------------------------------------------------
@@ -129,7 +91,11 @@ def test_a_translation_is_one_line(intently: Command, tmp_path: Path) -> None:
     (made,) = Translator.load(tmp_path).translate(["a"])
     outcome = intently("translate", tmp_path / "model", "-", stdin=b"a\na\n")
     assert outcome.out.count("\n") == 2
-    assert "\n" in made.text
+    assert made.text and made.text.isspace()  # no word whose alignment could be drawn
+    drawn = ("--show", "--pictures", "drawn")
+    outcome = intently("translate", tmp_path / "model", *drawn, "-", stdin=b"a\na\n")
+    assert (outcome.status, outcome.out.count("\n")) == (0, 2)
+    assert not os.listdir("drawn")
 
 
 def test_cut_lines_are_named(intently: Command) -> None:
@@ -144,6 +110,19 @@ def test_pictures_are_written(intently: Command) -> None:
     outcome = intently("translate", "--pictures", "new/folder", "-", stdin=b"\nI drink milk.")
     assert outcome.status == 0
     assert os.listdir("new/folder") == ["alignment-0002.png"]
+
+
+def test_a_model_without_attention_draws_nothing(intently: Command, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["a b"], "word")
+    options = TrainingOptions().with_flags(model="recurrent", attention="none", width=8)
+    model = new_model(options.shape(tokenizer.size, tokenizer.size))
+    Translator(model, tokenizer, tokenizer, max_length=5).save(tmp_path / "fixed")
+    assert intently("translate", "fixed", "a").status == 0
+    for flags in (["--show"], ["--pictures", "drawn"]):
+        outcome = intently("translate", "fixed", "a", *flags)
+        assert "--show, --pictures: expected a model with attention; got" in refused(outcome)
+        assert outcome.out == ""
+    assert not Path("drawn").exists()
 
 
 def test_a_long_text_is_no_file(intently: Command) -> None:
@@ -208,10 +187,11 @@ def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, st
     assert "60 sentence pairs from s.txt and t.txt" in outcome.out
     assert "no --dev: the last 3 pairs are held out" in outcome.out
     assert "the translator is in run/model" in outcome.out
+    assert Path("run/training.png").stat().st_size > 10_000
     assert "of 57 pairs have more than 7 tokens on a side and are skipped" in outcome.err
     assert intently("translate", "run", "I drink milk.").status == 0
     outcome = intently("evaluate", "run", *files, "--beam", "1")
-    assert "exact match 0.0%\nBLEU 0." in outcome.out and "|version:" in outcome.out
+    assert "exact match 0.0%\nlower-cased BLEU 0." in outcome.out and "|version:" in outcome.out
     again = ("train", *files, "--out", "run", *TINY, "--max-length", "7")
     assert "Go on with it (--resume" in refused(intently(*again))
     assert intently(*again, "--resume").status == 0
@@ -288,7 +268,7 @@ def test_a_full_disk_is_one_line(
 
 
 def test_every_command_explains_itself(intently: Command) -> None:
-    for name in ("demo", "translate", "train", "evaluate"):
+    for name in ("demo", "translate", "train", "recipes", "evaluate"):
         outcome = intently(name, "--help")
         assert outcome.status == 0 and f" {name} [OPTIONS]" in outcome.out
     assert "--label-smoothing" in intently("train", "--help").out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from intently.corpora import Alignment, Pair, alignment_error_rate, sample
+from intently.decoding import SearchOptions
 from intently.errors import ArgumentError
 from intently.evaluation import (
     alignment_errors,
@@ -21,7 +24,12 @@ from intently.evaluation import (
     pronoun,
     switched_off,
 )
-from intently.text import words
+from intently.matrix import Dense
+from intently.models.kinds import cross_heads, new_model
+from intently.models.recurrent import ATTENTIONS
+from intently.text import Tokenizer, words
+from intently.training import TrainingOptions
+from intently.training.metrics import bleu, tokenised_bleu
 from intently.translator import AlignmentHead, Translator
 
 HEAD = AlignmentHead("encoder.1.self", 2)
@@ -101,12 +109,90 @@ def test_pronouns_are_scored(translator: Translator, because: list[Pair]) -> Non
     assert pronoun("Le chat dort.") is None
 
 
+# --- every kind of attention ----------------------------------------------------------------------
+
+
+def tiny(pairs: list[Pair], **flags: Any) -> Translator:
+    """A translator of some kind with random weights."""
+    sides = [p.source for p in pairs], [p.target for p in pairs]
+    source, target = (Tokenizer.train(side, "word") for side in sides)
+    options = TrainingOptions().with_flags(width=16, **flags).shape(source.size, target.size)
+    return Translator(new_model(options).eval(), source, target)
+
+
+KINDS: list[dict[str, Any]] = [
+    {"model": "transformer", "heads": 2, "inner": 16},
+    *({"model": "recurrent", "attention": name} for name in ATTENTIONS if name != "none"),
+    {"model": "recurrent", "cell": "lstm", "attention": "additive", "input_feeding": False},
+]
+
+
+@pytest.mark.parametrize("flags", KINDS, ids=lambda flags: "-".join(map(str, flags.values())))
+@pytest.mark.filterwarnings("ignore::intently.translator.TranslationWarning")
+def test_every_attention_is_measured(pairs: list[Pair], flags: dict[str, Any]) -> None:
+    translator = tiny(pairs, **flags)
+    errors = alignment_errors(translator, pairs[:10])
+    heads = cross_heads(translator.model.options)
+    assert set(errors) == {AlignmentHead(name, n) for name in heads for n in range(heads[name])}
+    assert all(0 < error <= 1 for error in errors.values())
+    assert best_alignment_head(translator, pairs[:10])[1] == min(errors.values())
+    # what it looked at while it wrote is what it looks at when it is made to write the same
+    made = translator.translate([p.source for p in pairs], SearchOptions(beam=1, max_length=4))
+    read = translator.target_tokenizer.encode_batch(one.text for one in made)
+    same = [one for one, ids in zip(made, read) if ids == one.hypothesis.ids]
+    assert same
+    for one, found in zip(same, forced(translator, [(one.source, one.text) for one in same])):
+        for name in heads:
+            assert torch.allclose(found[name].dense(), one.words[name].dense(), atol=1e-5)
+
+
+def test_a_head_that_aligns_perfectly_is_found(
+    pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = tiny(pairs, model="recurrent")
+    pair = next(
+        p
+        for p in pairs
+        if sorted(t for _, t in p.alignment.sure) == list(range(len(p.target_words)))
+    )
+    weights = torch.zeros(1, len(pair.target_words), len(pair.source_words))
+    for source, target in pair.alignment.sure:
+        weights[0, target, source] = 1
+
+    def look(translator: Translator, sides: object) -> Iterator[dict[str, Dense]]:
+        yield {"decoder.0.cross": Dense(weights)}
+
+    monkeypatch.setattr("intently.evaluation.forced", look)
+    assert best_alignment_head(translator, [pair]) == (AlignmentHead("decoder.0.cross", 0), 0.0)
+
+
+def test_without_attention_nothing_aligns(pairs: list[Pair]) -> None:
+    translator = tiny(pairs, model="recurrent", attention="none")
+    for measure in (alignment_errors, best_alignment_head):
+        with pytest.raises(ArgumentError) as error:
+            measure(translator, pairs[:2])
+        assert str(error.value) == "translator: expected a model with attention; got one without."
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
 def test_scores_of_files(translator: Translator) -> None:
     scores, texts = evaluate(translator, ["I drink milk.", ""], ["Je bois du lait.", "Non."])
     assert texts == ["Je bois du lait.", ""]
     assert scores.exact == 0.5 and scores.sentences == 2
     assert "version:" in scores.bleu.signature and "version:" in scores.chrf.signature
     assert scores.to_dict()["bleu"]["name"] == "BLEU"
+    assert scores.bleu.interval is None
+
+
+def test_every_bleu_has_its_interval(translator: Translator, pairs: list[Pair]) -> None:
+    sides = [p.source for p in pairs], [p.target.upper() for p in pairs]
+    scores, texts = evaluate(translator, *sides, bootstrap=20)
+    assert scores.lowercased == bleu(texts, sides[1], lowercase=True, bootstrap=20)
+    assert scores.tokenised == tokenised_bleu(texts, sides[1], bootstrap=20)
+    assert scores.bleu == bleu(texts, sides[1], bootstrap=20)
+    assert scores.bleu.interval is not None
 
 
 def test_sentences_without_references_are_refused(translator: Translator) -> None:

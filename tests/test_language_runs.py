@@ -191,6 +191,8 @@ def test_what_the_help_says_are_the_defaults() -> None:
     words, told = {theirs: ours for ours, theirs in WORDS.items()}, 0
     hints = get_type_hints(train_lm, include_extras=True)
     for name, flag in TrainingOptions.flags().items():
+        if flag.group == "transformer":  # a translator's; a language model has its own
+            continue
         help = getattr(hints.get(words.get(name, name)), "__metadata__", None)
         found = help and re.search(r"\(default ([\w.]+)\)|(\w+) \(default\)", help[0].help)
         if found:

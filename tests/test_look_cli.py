@@ -2,50 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
-import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
-from intently import cli
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
+from .command_line import Command
 
 WIDE = "The animal didn't cross the road because it was too wide."
 TIRED = "The animal didn't cross the road because it was too tired."
 
 
 @pytest.fixture
-def look(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["intently", "look", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        capfd.readouterr()
-        with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
-            warnings.resetwarnings()
-            cli.main()
-        said = capfd.readouterr()
-        return Outcome(int(end.value.code or 0), said.out, said.err)
-
-    return run
+def look(intently: Command) -> Command:
+    return partial(intently, "look")
 
 
 def meta(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,18 @@ from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, DataError
 from intently.runs import fit
 from intently.text import Tokenizer
-from intently.training import Checkpoints, Stepped, TrainingOptions
+from intently.training import (
+    Averaged,
+    Averaging,
+    Checkpoints,
+    DevSet,
+    Event,
+    Stepped,
+    TrainingOptions,
+    averaged,
+    load_weights,
+)
+from intently.training.progress import line
 from intently.translator import Translator
 
 OPTIONS = TrainingOptions().with_flags(
@@ -127,6 +139,178 @@ def test_shared_embeddings_have_one_vocabulary(text: ParallelText, tmp_path: Pat
     assert source.unknown(text.sources[0]) == source.unknown(text.targets[0]) == []
     loaded = Translator.load(tmp_path)
     assert loaded.model.source_embedding is loaded.model.target_embedding
+
+
+@pytest.mark.parametrize("kind", ["unigram", "subword"])
+def test_a_joint_tokenizer_has_separate_embeddings(
+    text: ParallelText, tmp_path: Path, kind: str
+) -> None:
+    kinds = {"source_tokenizer": kind, "target_tokenizer": kind, "max_length": 60}
+    sizes = {"source_size": 400, "target_size": 400, "batch_tokens": 2000, "steps": 1}
+    run = fit(text, OPTIONS.with_flags(joint=True, **kinds, **sizes), tmp_path)
+    loaded = Translator.load(tmp_path)
+    assert run.translator.source_tokenizer is run.translator.target_tokenizer
+    assert loaded.source_tokenizer.kind == loaded.target_tokenizer.kind == kind
+    assert loaded.model.source_embedding is not loaded.model.target_embedding
+    both = [*text.sources, *text.targets]
+    expected = Tokenizer.train(both, kind, 400)
+    assert loaded.source_tokenizer.encode_batch(both) == expected.encode_batch(both)
+    assert isinstance(loaded.translate(["He sees 日本."])[0].text, str)
+
+
+def test_a_joint_tokenizer_is_of_one_kind(text: ParallelText, tmp_path: Path) -> None:
+    expected = "joint: expected false where .* differ in kind or size; got true with word of 8000 a"
+    with pytest.raises(ArgumentError, match=expected):
+        fit(text, OPTIONS.with_flags(joint=True, target_tokenizer="character"), tmp_path)
+
+
+AVERAGE = OPTIONS.with_flags(average=2, keep=2)
+
+
+def mean_of(folder: Path, *names: str) -> dict[str, torch.Tensor]:
+    models = [Checkpoints(folder / "checkpoints").load(name).model for name in names]
+    return {
+        name: torch.stack([model[name].double() for model in models]).mean(0).float()
+        for name in models[0]
+    }
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.allclose(x, other[name], atol=1e-7) for name, x in one.items())
+
+
+@pytest.mark.parametrize(("of_mean", "taken"), [(9.5, True), (9.0, False), (1.0, False)])
+def test_the_mean_is_the_translator_where_it_is_better(
+    text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    of_mean: float, taken: bool,
+) -> None:  # fmt: skip
+    scores, told = iter([9.0, 3.0, of_mean]), []
+    monkeypatch.setattr(
+        "intently.training.DevSet.__call__", lambda self, model: {"bleu": next(scores)}
+    )
+    run = fit(text, AVERAGE, tmp_path, dev=dev, progress=told.append)
+    names = ["step-000004", "step-000006"]
+    best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
+    assert close(mean_of(tmp_path, *names), weights(tmp_path)) == taken
+    assert same(best, weights(tmp_path)) != taken
+    assert same(run.translator.model.state_dict(), weights(tmp_path))
+    expected = Averaged(names, taken, {"bleu": of_mean}, {"bleu": 9.0})
+    assert run.history.averaged == expected
+    assert json.loads((tmp_path / "average.json").read_text()) == expected._asdict()
+    assert told[-1] == Averaging(6, 2, taken, "bleu", of_mean, 9.0)
+    shown = f"mean of 2 checkpoints: dev bleu {of_mean:.2f}, the best one has 9.00: "
+    assert line(told[-1]) == shown + f"the {'mean' if taken else 'best one'} is the translator"
+
+
+def test_the_mean_is_scored_as_the_others_are(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    run = fit(text, AVERAGE, tmp_path, dev=dev)
+    mean = run.history.averaged
+    assert mean is not None
+    translator = Translator.load(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    load_weights(translator.model, averaged(checkpoints, mean.checkpoints))
+    sources = translator.source_tokenizer.encode_batch(dev.sources)
+    decode = translator.target_tokenizer.decode
+    again = DevSet([ids[:12] for ids in sources], dev.targets, decode)(translator.model)
+    assert mean.scores == again
+    assert mean.best in [evaluation.scores for evaluation in run.history.evaluations]
+
+
+def test_without_a_dev_set_the_mean_is_taken(text: ParallelText, tmp_path: Path) -> None:
+    told = []
+    run = fit(text, AVERAGE, tmp_path, progress=told.append)
+    names = ["step-000004", "step-000006"]
+    assert run.history.averaged == Averaged(names, True)
+    assert close(mean_of(tmp_path, *names), weights(tmp_path))
+    assert line(told[-1]) == "mean of 2 checkpoints: the mean is the translator"
+    again = fit(text, AVERAGE, tmp_path, resume=True)
+    assert same(run.translator.model.state_dict(), again.translator.model.state_dict())
+    fit(text, AVERAGE.with_flags(average=1), tmp_path, resume=True)
+    assert not (tmp_path / "average.json").exists()
+    assert same(Checkpoints(tmp_path / "checkpoints").load().model, weights(tmp_path))
+
+
+def test_the_mean_is_of_checkpoints_that_led_to_the_last(
+    text: ParallelText, tmp_path: Path
+) -> None:
+    options = AVERAGE.with_flags(save_every=1, keep=9)
+    fit(text, options, tmp_path)
+    run = fit(text, options.with_flags(steps=4), tmp_path, resume="step-000002")
+    names = ["step-000003-2", "step-000004-2"]
+    assert run.history.averaged == Averaged(names, True)
+    assert close(mean_of(tmp_path, *names), weights(tmp_path))
+
+
+def test_the_mean_of_a_run_that_was_interrupted_is_that_of_one_that_was_not(
+    text: ParallelText, tmp_path: Path
+) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    options = AVERAGE.with_flags(steps=8, save_every=2, average=3, keep=3)
+    whole = fit(text, options, tmp_path / "whole")
+    assert fit(text, options, tmp_path / "cut", progress=interrupt).history.stopped == "interrupted"
+    assert (tmp_path / "cut" / "checkpoints" / "step-000005").is_dir()
+    again = fit(text, options, tmp_path / "cut", resume=True)
+    assert again.history.averaged == whole.history.averaged
+    assert same(again.translator.model.state_dict(), whole.translator.model.state_dict())
+
+
+def test_another_dev_set_is_refused_where_a_run_goes_on(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    fit(text, OPTIONS, tmp_path, dev=dev)
+    longer = OPTIONS.with_flags(steps=8)
+    other = ParallelText(dev.sources[:2], dev.targets[:2])
+    with pytest.raises(ArgumentError, match="dev: expected the dev set the run began with"):
+        fit(text, longer, tmp_path, dev=other, resume=True)
+    assert fit(text, longer, tmp_path, dev=dev, resume=True).history.stopped == "finished"
+    assert fit(text, longer.with_flags(steps=9), tmp_path, resume=True).history.best
+
+
+def test_empty_sides_are_told(text: ParallelText, tmp_path: Path) -> None:
+    more = ParallelText([*text.sources, "", "a b"], [*text.targets, "a", " "])
+    with pytest.warns(UserWarning, match="2 of 62 pairs have an empty side and are skipped"):
+        assert fit(more, OPTIONS.with_flags(max_length=30), tmp_path).pairs == 60
+    with pytest.raises(ArgumentError, match="dev: expected at least one pair, or None"):
+        fit(text, OPTIONS, tmp_path / "other", dev=ParallelText([], []))
+    assert not (tmp_path / "other").exists()
+
+
+def test_patience_needs_a_dev_set_and_ends_a_run(
+    text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = OPTIONS.with_flags(patience=2, evaluate_every=1)
+    with pytest.raises(ArgumentError, match="patience: expected 0 without a dev set; got 2"):
+        fit(text, options, tmp_path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("intently.training.DevSet.__call__", lambda self, model: {"bleu": 1.0})
+    run = fit(text, options, tmp_path, dev=dev)
+    assert (run.history.stopped, len(run.history.evaluations)) == ("no better", 3)
+    assert run.history.best is not None and run.history.best.name == "step-000001"
+
+
+def test_a_score_that_is_not_measured_is_told_before_the_first_step(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    for name in ("blue", "loss"):
+        with pytest.raises(ArgumentError) as error:
+            fit(text, OPTIONS.with_flags(best_by=name), tmp_path, dev=dev)
+        assert str(error.value) == f"best_by: expected one of 'bleu', 'exact'; got {name!r}."
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_tensorboard_is_written_beside_the_run(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    told = []
+    fit(text, OPTIONS.with_flags(tensorboard=True), tmp_path, dev=dev, progress=told.append)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert any(isinstance(event, Stepped) for event in told)
 
 
 @pytest.mark.parametrize(

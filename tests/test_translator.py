@@ -221,6 +221,46 @@ def test_saving_and_loading_changes_nothing(translator: Translator, folder: Path
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "learned", "learned_steps": 60},
+        {"positions": "rotary", "kv_heads": 2, "feed_forward": "gated", "norm": "post"},
+    ],
+)
+@pytest.mark.parametrize("half", [False, True])
+def test_variants_of_the_model_are_saved_and_loaded(
+    tmp_path: Path, options: dict[str, Any], half: bool
+) -> None:
+    tokenizer = untrained("word").source_tokenizer
+    size = tokenizer.size
+    model = Transformer(TransformerOptions(size, size, width=16, heads=4, inner=16, **options))
+    made = Translator(model, tokenizer, tokenizer, max_length=20)
+    loaded = Translator.load(made.save(tmp_path / "model", half=half))
+    assert loaded.model.options == model.options
+    for name, x in model.state_dict().items():
+        found = loaded.model.state_dict()[name]
+        assert torch.equal(found, x.half().float() if half else x), name
+    search = SearchOptions(beam=2, max_length=6)
+    (found,) = loaded.translate(["the cat sat"], search)
+    cross = found.attention["decoder.1.cross"]
+    assert cross.shape == (4, len(found.hypothesis.ids) + found.hypothesis.ended, 4)
+    if not half:
+        (expected,) = made.translate(["the cat sat"], search)
+        assert found.text == expected.text and found.score == expected.score
+
+
+def test_a_description_from_before_there_were_variants_means_the_same(folder: Path) -> None:
+    about = json.loads((folder / "translator.json").read_text())
+    before = Translator.load(folder)
+    for name in ("kv_heads", "positions", "feed_forward", "learned_steps"):
+        del about["model"][name]
+    (folder / "translator.json").write_text(json.dumps(about))
+    after = Translator.load(folder)
+    assert after.model.options == before.model.options
+    assert after.translate([BECAUSE])[0].text == before.translate([BECAUSE])[0].text
+
+
 def test_the_folder_of_a_run_serves_too(folder: Path) -> None:
     assert Translator.load(folder.parent).translate(["I drink milk."])[0].text == "Je bois du lait."
 

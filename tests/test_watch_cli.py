@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
 import intently as it
-from intently import cli
 from intently.language_runs import TextModel, new_model
 from intently.observe import files
 from intently.observe.call import How
@@ -26,36 +23,15 @@ from intently.text import Tokenizer
 from intently.training.language import Variant, language_options
 from intently.translator import Translator
 
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
+from .command_line import Command, Outcome
 
 TEXT = "The cat sat on the mat"
 WORDS = ["<unk>", "</s>", "<pad>", *TEXT.split()]
 
 
 @pytest.fixture
-def watched(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["intently", "watch", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        capfd.readouterr()
-        with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
-            warnings.resetwarnings()
-            cli.main()
-        said = capfd.readouterr()
-        return Outcome(int(end.value.code or 0), said.out, said.err)
-
-    return run
+def watched(intently: Command) -> Command:
+    return partial(intently, "watch")
 
 
 def refused(outcome: Outcome) -> str:

@@ -8,25 +8,25 @@ shows its traceback.
 from __future__ import annotations
 
 import gzip
-import inspect
 import io
 import os
 import re
 import sys
-import types
-import typing
 import warnings
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from intently.errors import ArgumentError, DataError, IntentlyError, build
+from intently.evaluate_cli import evaluate
+from intently.experiments_cli import alignments, lengths
 from intently.explore_cli import explore
 from intently.language_cli import train_lm
 from intently.look_cli import look
+from intently.train_cli import recipes, train
 from intently.watch_cli import watch
 
 MESSAGE = 100_000
@@ -134,7 +134,7 @@ def translate(
     beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once; 1 is greedy")] = 5,
     n_best: Annotated[int, typer.Option(min=1, help="translations printed of each line")] = 1,
     length_penalty: Annotated[
-        float, typer.Option(min=-10, max=10, help="α of Wu et al. 2016, equation 14")
+        float, typer.Option(min=-6, max=6, help="α of Wu et al. 2016, equation 14")
     ] = 0.6,
     show: Annotated[bool, typer.Option("--show", help="print the alignment as blocks")] = False,
     pictures: Annotated[
@@ -144,11 +144,18 @@ def translate(
     """Translate a text, the lines of a file, or standard input (-)."""
     from intently import show as figures
     from intently.decoding import SearchOptions
+    from intently.models.kinds import cross_heads
     from intently.translator import CHUNK, TranslationWarning, Translator
 
     model, text = _model_and_text(model_and_text)
     options = SearchOptions(beam=max(beam, n_best), n_best=n_best, length_penalty=length_penalty)
     translator = Translator.load(model)
+    if (show or pictures) and not cross_heads(translator.model.options):
+        raise build(
+            ArgumentError, "--show, --pictures", "a model with attention",
+            'one with attention="none"',
+            "it knows the source by one vector, and looks at no word",
+        )  # fmt: skip
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)
     typed = text == "-" and sys.stdin.isatty()
@@ -160,9 +167,10 @@ def translate(
         for rank, one in enumerate((made, *made.alternatives)):
             shown = _one_line(one.text, raw=not (show or sys.stdout.isatty()))
             print(shown if n_best == 1 else f"{number}\t{one.score:.4f}\t{shown}", flush=typed)
-            if show and one.text:
+            drawn = all(side.words for side in one.sides)  # a model may write white space only
+            if show and drawn:
                 print(figures.blocks(one.alignment))
-            if pictures and one.text:
+            if pictures and drawn:
                 name = f"alignment-{number:04d}" + (f"-{rank + 1}" if rank else "")
                 figures.alignment(one.alignment, save=pictures / f"{name}.png")
 
@@ -234,150 +242,11 @@ def _decoded(file: Iterable[bytes], name: str) -> Iterable[str]:
         raise build(DataError, name, "lines of text", got) from None
 
 
-@app.command()
-def evaluate(
-    model: Annotated[Path, typer.Argument(help="the folder of a model or a run")],
-    source: Annotated[
-        Path | None, typer.Argument(help="source sentences, or a TSV; none: the built-in language")
-    ] = None,
-    target: Annotated[Path | None, typer.Argument(help="their references")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 5,
-    sentences: Annotated[int, typer.Option(min=1, help="of each built-in split")] = 1000,
-) -> None:
-    """Print BLEU and chrF with their signatures, and alignment error where gold exists."""
-    from intently.corpora import sample
-    from intently.corpora.files import read_parallel
-    from intently.decoding import SearchOptions
-    from intently.evaluation import alignment_errors
-    from intently.evaluation import evaluate as score
-    from intently.translator import Translator
-
-    translator = Translator.load(model)
-    options = SearchOptions(beam=beam)
-    if source is not None:
-        text = read_parallel(source, target)
-        print(text.report)
-        _print_scores(score(translator, text.sources, text.targets, options)[0])
-        return
-    for split in ("test", "novel", "deeper"):
-        pairs = sample(split, sentences)
-        print(f"\n{split}: {len(pairs):,} sentences of the built-in language")
-        _print_scores(
-            score(translator, [p.source for p in pairs], [p.target for p in pairs], options)[0]
-        )
-    errors = alignment_errors(translator, sample("test", min(sentences, 300)))
-    print("\nalignment error rate of each head, on test:")
-    for (layer, head), error in sorted(errors.items(), key=lambda item: item[1]):
-        print(f"  {layer}, head {head}: {error:.3f}")
-
-
-def _print_scores(scores: Any) -> None:
-    print(f"exact match {scores.exact:.1%}")
-    print(scores.bleu)
-    print(scores.chrf)
-
-
-def _train(
-    source: Path,
-    target: Path | None,
-    out: Path,
-    dev: tuple[Path, Path] | None,
-    config: Path | None,
-    resume: bool,
-    **flags: Any,
-) -> None:
-    """Train a translator on two line-parallel files, or on a TSV (either may be gzip)."""
-    from rich.console import Console
-
-    from intently.corpora.files import read_parallel
-    from intently.runs import fit
-    from intently.training import TrainingOptions, display
-
-    base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
-    options = base.with_flags(**{name: value for name, value in flags.items() if value is not None})
-    text = read_parallel(source, target)
-    console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
-    console.print(text.report)
-    if dev is not None:
-        held_out = read_parallel(*dev)
-        console.print(held_out.report)
-    elif len(text) > 1:
-        text, held_out = text.split_off(min(1000, max(1, len(text) // 20)))
-        console.print(f"no --dev: the last {len(held_out):,} pairs are held out")
-    else:
-        fix = "give --dev, or more pairs"
-        raise build(DataError, str(source), "a pair to hold out, beside one to learn", "1", fix=fix)
-    with display(console) as progress:
-        run = fit(text, options, out, dev=held_out, progress=progress, resume=resume)
-    if run.history.stopped == "interrupted":
-        console.print(
-            f"interrupted; {out}/model is the best so far. Go on with the same command and --resume"
-        )
-        raise typer.Exit(1)
-    console.print(f"the translator is in {out}/model. Now try:\n  intently translate {out} TEXT")
-
-
-def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Give ``function`` one flag for each training option, beside its own arguments."""
-    from intently.training import TrainingOptions
-
-    def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-        return inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-        )
-
-    own = [
-        parameter(
-            "source", Annotated[Path, typer.Argument(help="source sentences, or a TSV")], ...
-        ),
-        parameter("target", Annotated[Path | None, typer.Argument(help="target sentences")], None),
-        parameter("out", Annotated[Path, typer.Option(help="the folder of the run")], ...),
-        parameter(
-            "dev",
-            Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")],
-            None,
-        ),
-        parameter("config", Annotated[Path | None, typer.Option(help="options as TOML")], None),
-        parameter(
-            "resume", Annotated[bool, typer.Option("--resume", help="go on with the run")], False
-        ),
-    ]
-    flags = [
-        parameter(
-            name,
-            Annotated[
-                _plain(flag.type) | None,
-                typer.Option(
-                    help=f"{flag.help} (default {flag.default})", show_default=False,
-                    rich_help_panel=flag.group.capitalize(),
-                ),
-            ],
-            None,
-        )
-        for name, flag in TrainingOptions.flags().items()
-    ]  # fmt: skip
-
-    def command(**given: Any) -> None:
-        function(**given)
-
-    command.__doc__ = function.__doc__
-    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
-    return command
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type of an option without its None."""
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return next(part for part in typing.get_args(kind) if part is not type(None))
-    return kind
-
-
-def _register_train() -> None:
-    app.command(name="train")(_with_training_flags(_train))
-
-
-_register_train()
+app.command(name="recipes")(recipes)
+app.command(name="train")(train)
+app.command(name="evaluate")(evaluate)
+app.command(name="lengths")(lengths)
+app.command(name="alignments")(alignments)
 app.command(name="train-lm")(train_lm)
 app.command(name="watch")(watch)
 app.command(name="look")(look)

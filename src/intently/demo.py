@@ -32,6 +32,7 @@ from intently.evaluation import (
     noun_choices,
     switched_off,
 )
+from intently.recipes.origin import Origin
 from intently.runs import Run, fit
 from intently.text import Tokenizer, words
 from intently.training import TrainingOptions, display
@@ -83,6 +84,7 @@ def options(size: Size) -> TrainingOptions:
         weight_decay=0.0,
         source_tokenizer="word",
         target_tokenizer="word",
+        device="cpu",  # what the command promises is measured there
         save_every=max(100, size.steps // 5),
         evaluate_every=max(25, size.steps // 6),
         max_length=48,
@@ -162,6 +164,7 @@ def run(
     pictures(done, shown, result, out)
     page(done.translator, result, out / "it.html")
     done.translator.save(out / "model")
+    Origin("language", "en", "fr").save(out)
     result["seconds"] = round(time.perf_counter() - began, 1)
     result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     result["versions"] = versions()
@@ -237,13 +240,8 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     """Draw the loss, the alignment of each listed sentence, every head, and where *it* looks."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
-    history: list[dict[str, Any]] = [record._asdict() for record in done.history.records]
-    history += [
-        {"step": at.step, "seconds": at.seconds, "exact_match": at.scores["exact"] / 100}
-        for at in done.history.evaluations
-    ]
-    history.sort(key=lambda row: row["step"])
-    show.training(history, title="Learning to translate", save=folder / "loss.png")
+    rows = done.history.rows()
+    show.training(rows, title="Learning to translate", save=folder / "loss.png")
     head = AlignmentHead(*result["alignment"]["head"])
     for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
         if not made.text:

@@ -15,9 +15,10 @@ from intently.corpora import Alignment, Pair, alignment_error_rate
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, build
 from intently.matrix import Dense, LazyMatrix, Merged
+from intently.models.kinds import cross_heads
 from intently.modules import MultiHeadAttention
 from intently.text import EOS, PAD, SOS, words
-from intently.training.metrics import Score, bleu, chrf, exact_match
+from intently.training.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
 from intently.translator import AlignmentHead, Translator
 
 GREEDY = SearchOptions(beam=1)
@@ -31,13 +32,17 @@ FINAL = (".", "?", "!", "。")
 class Evaluation:
     """Scores of a translator on a list of sentence pairs.
 
-    ``exact`` is the share of outputs equal to the reference; ``pronouns`` the share of pronouns of
-    because-sentences with the right gender, None where the corpus does not mark them.
+    ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
+    detokenised text, ``tokenised`` is of words: only roughly what literature calls tokenised BLEU.
+    ``pronouns`` is the share of pronouns of because-sentences with the right gender, None where the
+    corpus does not mark them.
     """
 
     sentences: int
     exact: float
     bleu: Score
+    lowercased: Score
+    tokenised: Score
     chrf: Score
     pronouns: float | None = None
     because: int = 0
@@ -52,17 +57,25 @@ def evaluate(
     sources: Sequence[str],
     references: Sequence[str],
     options: SearchOptions = GREEDY,
+    *,
+    bootstrap: int = 0,
 ) -> tuple[Evaluation, list[str]]:
     """Translate ``sources``, score the outputs against one reference each, and return both.
 
-    Raises `ArgumentError` where the two differ in number or are empty.
+    Every BLEU has a 95 % interval where ``bootstrap`` says from how many resampled corpora. Raises
+    `ArgumentError` where the two differ in number or are empty.
     """
     if len(sources) != len(references) or not references:
         expected = f"one for each of {len(references)} references, and at least one"
         raise build(ArgumentError, "sources", expected, f"{len(sources)} sentences")
     texts = [translation.text for translation in translator.stream(sources, options)]
     scores = Evaluation(
-        len(texts), exact_match(texts, references), bleu(texts, references), chrf(texts, references)
+        sentences=len(texts),
+        exact=exact_match(texts, references),
+        bleu=bleu(texts, references, bootstrap=bootstrap),
+        lowercased=bleu(texts, references, lowercase=True, bootstrap=bootstrap),
+        tokenised=tokenised_bleu(texts, references, bootstrap=bootstrap),
+        chrf=chrf(texts, references),
     )
     return scores, texts
 
@@ -154,12 +167,15 @@ def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[Alig
     """Return the alignment error rate of every cross-attention head, forced to write the reference.
 
     Rows are produced words; that of the final full stop and its gold links are left out. Raises
-    `ArgumentError` where there are no pairs. Source: Och & Ney 2003, section 5.1.
+    `ArgumentError` where there are no pairs, or the model has no attention. Source: Och & Ney 2003,
+    section 5.1.
     """
     if not pairs:
         raise build(ArgumentError, "pairs", "at least one pair with its gold alignment", "none")
+    if not cross_heads(translator.model.options):
+        raise build(ArgumentError, "translator", "a model with attention", "one without")
     predicted: dict[AlignmentHead, list[set[tuple[int, int]]]] = defaultdict(list)
-    gold = [_without_stop(pair) for pair in pairs]
+    gold = [without_stop(pair) for pair in pairs]
     sides = [(pair.source, pair.target) for pair in pairs]
     for pair, matrices in zip(pairs, forced(translator, sides)):
         for name, matrix in matrices.items():
@@ -170,7 +186,8 @@ def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[Alig
     return {head: alignment_error_rate(found, gold) for head, found in predicted.items()}
 
 
-def _without_stop(pair: Pair) -> Alignment:
+def without_stop(pair: Pair) -> Alignment:
+    """Return the gold links of a pair but those of the final full stop, see `links`."""
     stop = len(pair.target_words) - 1 if pair.target_words[-1] in FINAL else -1
     sure, possible = (
         frozenset(link for link in side if link[1] != stop)
@@ -187,8 +204,6 @@ def best_alignment_head(
     Raises `ArgumentError` where there are no pairs, or the model has no attention.
     """
     errors = alignment_errors(translator, pairs)
-    if not errors:
-        raise build(ArgumentError, "translator", "a model with attention", "one without")
     head = min(errors, key=lambda h: errors[h])
     return head, errors[head]
 

@@ -44,6 +44,7 @@ from intently.training.batches import Sentences
 from intently.training.checkpoint import replace_file
 from intently.training.events import Listener
 from intently.training.language import USUAL, WORDS, Variant
+from intently.training.processes import current
 
 FORMAT = 1
 ABOUT, WEIGHTS, TOKENIZER = "language.json", "model.safetensors", "tokenizer.json"
@@ -217,10 +218,16 @@ def fit(
     ``out``, from its latest checkpoint or the one named.
 
     Raises `DataError` where the text is too short for the window, `ArgumentError` where a run goes
-    on as another ``variant``, and what `intently.training.train` raises; a run already in ``out``
-    stays as it is.
+    on as another ``variant`` or many processes were started, and what `intently.training.train`
+    raises; a run already in ``out`` stays as it is.
     """
-    folder = Path(out)
+    folder, here = Path(out), current()
+    if here.count > 1:
+        raise build(
+            ArgumentError, "processes", "one: language models are not trained by many",
+            f"{here.count}", fix="start the command without torchrun",
+        )  # fmt: skip
+    device = here.device(options.machine.device)
     checkpoints = Checkpoints(folder / "checkpoints")
     begun = checkpoints.begun(resume)
     t = options.text
@@ -241,7 +248,7 @@ def fit(
         )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        model = new_model(options, tokenizer.size, variant)
+        model = new_model(options, tokenizer.size, variant).to(device)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / TOKENIZER, tokenizer.backend.to_str().encode())
     replace_file(folder / VARIANT, json.dumps(dataclasses.asdict(variant)).encode())

@@ -1,13 +1,17 @@
 """From sentence pairs to a translator: tokenizers, model, training, and the folder of the run.
 
 A run's folder holds ``source.json`` and ``target.json`` (tokenizers), ``checkpoints/``,
-``options.json`` and, at the end or when interrupted, ``model/``: the translator itself.
+``options.json`` and, at the end or when interrupted, ``model/``: the translator itself. Where they
+were asked for, ``tensorboard/`` holds curves, and ``average.json`` what came of the mean of the
+newest checkpoints.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +26,22 @@ from intently.training import (
     DevSet,
     History,
     Pairs,
+    TensorBoard,
     TrainingOptions,
+    averaged,
     load_weights,
     train,
+    weights,
 )
-from intently.training.checkpoint import replace_file
-from intently.training.events import Listener
+from intently.training.averaging import newest
+from intently.training.checkpoint import replace_file, step_of
+from intently.training.events import Averaging, Event, Listener
+from intently.training.history import Averaged
+from intently.training.processes import Processes, current, joined
+from intently.training.randomness import surroundings_kept
+from intently.training.resuming import best_by
+from intently.training.stopping import check_patience
+from intently.training.tensorboard import check_installed
 from intently.translator import Translator
 
 DEV_SENTENCES = 500
@@ -61,56 +75,163 @@ def fit(
     taken. ``tokenizers`` (source, target) are trained on the text unless given. ``resume`` goes on
     with the run in ``out``, from its latest checkpoint or the one named.
 
-    Warns, before training begins, of pairs that are skipped because they are longer than
-    ``options.text.max_length``. Raises what `intently.training.train` raises; a run already in
-    ``out`` stays as it is.
+    With ``options.run.average`` the translator is the mean of the newest checkpoints, where ``dev``
+    scores it higher than the best one (always without ``dev``); ``history.averaged`` says so.
+
+    Training takes place on ``options.machine.device``; the translator comes back on the CPU.
+
+    Of ``dev`` the first 500 sentences are translated. Warns, before training begins, of pairs that
+    are skipped because a side is empty or longer than ``options.text.max_length``. Raises what
+    `intently.training.train` raises; a run already in ``out`` stays as it is.
     """
-    folder = Path(out)
+    check_patience(options.schedule.patience, dev is not None)
+    if dev is not None and not len(dev):
+        raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
+    with joined(Path(out)) as here:
+        run = _fit(here, text, options, Path(out), dev, tokenizers, progress, resume)
+        here.wait()
+    return run
+
+
+def _fit(
+    here: Processes,
+    text: ParallelText,
+    options: TrainingOptions,
+    folder: Path,
+    dev: ParallelText | None,
+    tokenizers: tuple[Tokenizer, Tokenizer] | None,
+    progress: Listener | None,
+    resume: bool | str,
+) -> Run:
+    """Do what `fit` says, together with the other processes; the first reads and writes."""
     checkpoints = Checkpoints(folder / "checkpoints")
-    begun = checkpoints.begun(resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = folder / "source.json", folder / "target.json"
-    if begun:
-        source, target = map(Tokenizer.load, paths)
-    else:
-        source, target = tokenizers or _tokenizers(text, options)
-        for path, tokenizer in zip(paths, (source, target)):
+    device = here.device(options.machine.device)
+    if options.run.tensorboard:
+        here.from_first(check_installed)
+
+    def both() -> tuple[Tokenizer, Tokenizer]:
+        begun = checkpoints.begun(resume)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = folder / "source.json", folder / "target.json"
+        if begun:
+            return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
+        found = tokenizers or _tokenizers(text, options)
+        for path, tokenizer in zip(paths, found):
             replace_file(path, tokenizer.backend.to_str().encode())
+        return found
+
+    source, target = here.from_first(both)
     pairs = Pairs(
         source.encode_batch(text.sources),
         target.encode_batch(text.targets),
         options.text.max_length,
     )
-    if pairs.too_long:
+    if pairs.empty and here.first:
+        warnings.warn(
+            f"{pairs.empty:,} of {len(text):,} pairs have an empty side and are skipped",
+            stacklevel=3,
+        )
+    if pairs.too_long and here.first:
         warnings.warn(
             f"{pairs.too_long:,} of {len(text):,} pairs have more than {options.text.max_length} "
             "tokens on a side and are skipped",
-            stacklevel=2,
+            stacklevel=3,
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        model = new_model(options.shape(source.size, target.size))
+        model = new_model(options.shape(source.size, target.size)).to(device)
     translator = Translator(model, source, target, max_length=options.text.max_length)
     validate = None if dev is None else _dev_set(dev, translator)
-    history = train(
-        model, pairs, options, folder, validate=validate, progress=progress, resume=resume
-    )
-    if history.best is not None:
-        load_weights(model, checkpoints.load(history.best.name).model)
-    translator.save(folder / "model")
+    if validate is not None and options.run.best_by not in validate.names:
+        expected = "one of " + ", ".join(map(repr, validate.names))
+        raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
+    with _listening(progress, options, folder) as tell:
+        history = train(
+            model, pairs, options, folder, validate=validate, progress=tell, resume=resume
+        )
+        if not here.first:
+            model.cpu()
+            return Run(translator, history, len(pairs), pairs.too_long, folder)
+        if history.best is not None:
+            load_weights(model, checkpoints.load(history.best.name).model)
+        translator.save(folder / "model")
+        (folder / "average.json").unlink(missing_ok=True)
+        if options.run.average > 1 and history.stopped != "interrupted":
+            mean = _average(translator, history, options, checkpoints, validate, tell)
+            if mean.taken:
+                translator.save(folder / "model")
+            replace_file(folder / "average.json", json.dumps(mean._asdict(), indent=1).encode())
+            history.averaged = mean
+    model.cpu()
     return Run(translator, history, len(pairs), pairs.too_long, folder)
 
 
+@contextlib.contextmanager
+def _listening(
+    progress: Listener | None, options: TrainingOptions, folder: Path
+) -> Iterator[Listener]:
+    """Give the function that hands an event to all who listen."""
+    with contextlib.ExitStack() as stack:
+        listeners = [] if progress is None else [progress]
+        if options.run.tensorboard and current().first:
+            listeners.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
+
+        def tell(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
+        yield tell
+
+
+def _average(
+    translator: Translator,
+    history: History,
+    options: TrainingOptions,
+    checkpoints: Checkpoints,
+    validate: DevSet | None,
+    tell: Listener,
+) -> Averaged:
+    """Give the model, which has the best weights, the mean of the newest where that is better."""
+    model, score = translator.model, options.run.best_by
+    best = {name: tensor.clone() for name, tensor in weights(model).items()}
+    upto = step_of(history.checkpoint.name) if history.checkpoint else 0
+    # later ones are of another run: that which went on from an earlier checkpoint left them behind
+    own = [name for name in checkpoints.names() if step_of(name) <= upto]
+    names = newest(own, options.run.average, options.run.save_every)
+    load_weights(model, averaged(checkpoints, names))
+    if validate is None:
+        mean = Averaged(names, taken=True)
+    else:
+        with surroundings_kept(next(model.parameters()).device), torch.no_grad():
+            if options.run.threads is not None:
+                torch.set_num_threads(options.run.threads)
+            scores = dict(validate(model))
+        of_best = max((e.scores for e in history.evaluations), key=lambda s: best_by(score, s))
+        taken = best_by(score, scores) > best_by(score, of_best)
+        mean = Averaged(names, taken, scores, of_best)
+    if not mean.taken:
+        load_weights(model, best)
+    of_mean, of_best = ((found or {}).get(score) for found in (mean.scores, mean.best))
+    tell(Averaging(step_of(names[-1]), len(names), mean.taken, score, of_mean, of_best))
+    return mean
+
+
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:
-    """Return tokenizers trained on the text: the same one twice where all embeddings are shared."""
+    """Return tokenizers trained on the text: the same one twice where it is joint.
+
+    Embeddings that are all shared need a joint one; with a joint one they may be separate.
+    """
     o, share = options.text, options.model.share
     sides: tuple[Sequence[str], Sequence[str]] = text.sources, text.targets
-    if share == "all":
+    if o.joint or share == "all":
         kinds, sizes = (o.source_tokenizer, o.target_tokenizer), (o.source_size, o.target_size)
         if kinds[0] != kinds[1] or sizes[0] != sizes[1]:
+            name, other, given = (
+                ("share", '"output"', '"all"') if share == "all" else ("joint", "false", "true")
+            )
             raise build(
-                ArgumentError, "share", '"output" where the tokenizers differ in kind or size',
-                f'"all" with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}',
+                ArgumentError, name, f"{other} where the tokenizers differ in kind or size",
+                f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}",
             )  # fmt: skip
         joint = Tokenizer.train([*sides[0], *sides[1]], kinds[0], sizes[0], o.min_frequency)
         return joint, joint

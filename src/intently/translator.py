@@ -278,7 +278,7 @@ class Translator:
             fix = "write translate([text])"
             raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
         copies = bool(cross_heads(self.model.options))
-        if self.target_tokenizer.kind == "subword" or not copies:  # bytes say everything
+        if self.target_tokenizer.complete or not copies:  # bytes say everything
             options = options or SearchOptions()
             options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
         lines, done = iter(sentences), 0

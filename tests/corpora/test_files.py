@@ -128,6 +128,17 @@ class TestRefusals:
         write("t", b"one\tun\na\0b\tdeux\n")
         assert "t:2: byte 2 of the line is NUL: this is no text" in refusal("t")
 
+    def test_bytes_are_told_where_no_tab_was_read(self) -> None:
+        write("t", b"caf\xe9\tcoffee\nth\xe9\ttea\n")
+        assert refusal("t") == (
+            "2 problems\n  t:1: byte 4 of the line is not UTF-8 (0xE9, in Windows-1252 'é')"
+            "\n  t:2: byte 3 of the line is not UTF-8 (0xE9, in Windows-1252 'é')."
+        )
+        write("t", b"x\n" * 30 + b"a\0\tb\n")
+        first, *rest = refusal("t").splitlines()[1:]
+        assert first == "  t:31: byte 2 of the line is NUL: this is no text"
+        assert rest[0] == "  t:1: no tab in the line" and rest[-1] == "  and 21 more."
+
     def test_at_most_ten_problems_are_told_and_both_files_have_their_share(self) -> None:
         write("a", "\n" * 30)
         write("b", "x\n" * 27 + "\n" * 2)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, KindError
@@ -20,7 +21,17 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         dict(length_penalty=float("nan")),
         ArgumentError,
-        "length_penalty: expected a finite number; got nan.",
+        "length_penalty: expected a number from −6 to 6; got nan.",
+    ),
+    (
+        dict(length_penalty=6.1),
+        ArgumentError,
+        "length_penalty: expected a number from −6 to 6; got 6.1.",
+    ),
+    (
+        dict(length_penalty=-1000),
+        ArgumentError,
+        "length_penalty: expected a number from −6 to 6; got -1000.",
     ),
     (dict(max_length=0), ArgumentError, "max_length: expected an int ≥ 1; got 0."),
     (
@@ -28,6 +39,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         ArgumentError,
         "min_length: expected less than max_length=4; got 4. EOS needs a step of its own.",
     ),
+    (dict(forbid=5), KindError, "forbid: expected a tuple of token ids; got 5."),
     (dict(forbid=(-1,)), ArgumentError, "forbid: expected an int ≥ 0; got -1."),
     (
         dict(forbid=(3, 2)),
@@ -45,6 +57,14 @@ def test_contradictions_are_refused(
     with pytest.raises(kind) as caught:
         SearchOptions(**given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("alpha", [-6, 6])
+def test_the_steepest_penalties_keep_scores_apart_in_float32(alpha: float) -> None:
+    penalties = torch.tensor([SearchOptions(length_penalty=alpha).penalty(n) for n in (1, 100_000)])
+    unlikely, likely = (x / penalties for x in (-1e7, -1e-3))
+    assert bool((unlikely.isfinite() & likely.isfinite()).all())
+    assert bool(((unlikely < likely) & (likely < 0)).all())
 
 
 def test_the_limit_leaves_room_for_the_least_length() -> None:

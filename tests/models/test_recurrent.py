@@ -164,6 +164,17 @@ def test_empty_targets_and_batches_have_no_rows() -> None:
     assert ours(SOURCE[:0], TARGET[:0]).shape == (0, 4, 19)
 
 
+@pytest.mark.parametrize(("rows", "targets", "t"), [(0, 0, 4), (3, 3, 0), (3, 0, 4), (1, 3, 0)])
+@pytest.mark.parametrize("attention", LOOKING)
+def test_attention_of_nothing_is_empty(attention: str, rows: int, targets: int, t: int) -> None:
+    ours = model(attention=attention)
+    for lengths in (None, LENGTHS[:rows]):
+        found = ours.attentions(SOURCE[:rows], TARGET[:targets, :t], lengths)
+        assert {name: A.dense().shape for name, A in found.items()} == {
+            "decoder.1.cross": (targets, 1, t, 5)
+        }
+
+
 @pytest.mark.parametrize("feeding", [True, False])
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_beams_share_a_row_of_the_memory(attention: str, feeding: bool) -> None:
@@ -281,6 +292,10 @@ def test_watching_sees_every_step_and_changes_no_bit(attention: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"share": "bogus"}, "share: expected one of \"output\", \"all\"; got 'bogus'."),
+        ({"dropout": 2.0}, "dropout: expected a probability in [0, 1); got 2.0."),
+        ({"dropout": -0.1}, "dropout: expected a probability in [0, 1); got -0.1."),
+        ({"source_vocabulary": 0}, "source_vocabulary: expected an int ≥ 1; got 0."),
         ({"cell": "qrnn"}, "cell: expected one of \"rnn\", \"lstm\", \"gru\"; got 'qrnn'."),
         ({"attention": "cosine"}, 'attention: expected one of "none", "additive", "dot"'),
         ({"width": 9}, "width: expected an even number for a bidirectional encoder; got 9."),
@@ -293,6 +308,14 @@ def test_options_are_refused_by_name(options: dict[str, Any], words: str) -> Non
     with pytest.raises(ArgumentError) as caught:
         model(**options)
     assert str(caught.value).startswith(words)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@pytest.mark.parametrize("name", ["width", "encoder_layers", "target_vocabulary"])
+def test_options_of_another_type_are_refused_by_name(name: str) -> None:
+    with pytest.raises(KindError) as caught:
+        model(**{name: "8"})
+    assert str(caught.value) == f"{name}: expected an int ≥ 1; got '8'."
 
 
 def test_an_odd_width_serves_one_direction() -> None:
@@ -315,11 +338,21 @@ def test_inputs_are_refused_by_name() -> None:
         ours.encode(SOURCE, LENGTHS + 1)
     with pytest.raises(ArgumentError, match=r"target: expected m rows for each of the n=3 of mem"):
         ours.decode(TARGET[:2], memory)
+    with pytest.raises(ArgumentError, match=r"m rows for each of the n=0 of memory; got shape \(3"):
+        ours.decode(TARGET, ours.encode(SOURCE[:0]))
     with pytest.raises(ArgumentError, match=r"rows from 0 to 2; got 0 to 3"):
         memory.expand(torch.tensor([0, 3]))
-    others: Any = Transformer(TransformerOptions(9, 9, width=8)).new_cache()
+    another = Transformer(TransformerOptions(17, 19, width=8))
+    others: Any = another.new_cache()
     with pytest.raises(KindError, match=r"a RecurrentCache; got DecoderCache\. A model"):
         ours.decode(TARGET, memory, others)
+    others = another.encode(SOURCE)
+    with pytest.raises(KindError) as caught:
+        ours.decode(TARGET, others)
+    assert str(caught.value) == (
+        "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of its "
+        "model hands over. Make one: model.encode(…)."
+    )
     with pytest.raises(KindError, match=r"cache: expected a EncoderCache; got RecurrentCache"):
         ours.encode(SOURCE, LENGTHS, cache)  # pyright: ignore[reportArgumentType]
     ours.decode(TARGET[:, :1], memory, cache)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intently as it
-from intently.errors import ArgumentError
-from intently.models import Transformer, TransformerOptions
+from intently.errors import ArgumentError, KindError
+from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 
 S_VOCABULARY, T_VOCABULARY = 17, 19
 
@@ -302,6 +302,15 @@ class TestOptions:
             4,
             5,
         )
+        with pytest.raises(ArgumentError, match="decoder_layers: expected 1 or more to go step"):
+            model(decoder_layers=0).new_cache()
+
+    @pytest.mark.parametrize(("rows", "targets", "t"), [(0, 0, 4), (3, 3, 0), (3, 0, 4), (1, 3, 0)])
+    def test_attention_of_nothing_is_empty(self, rows: int, targets: int, t: int) -> None:
+        for lengths in (None, LENGTHS[:rows]):
+            found = model().attentions(SOURCE[:rows], TARGET[:targets, :t], lengths)
+            assert found["decoder.2.cross"].dense().shape == (targets, 3, t, 5)
+            assert found["decoder.0.self"].dense().shape == (targets, 3, t, t)
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -341,6 +350,18 @@ class TestErrors:
             "belongs to another batch. Pick rows: memory.expand.",
         )
         self.refused(
+            lambda: m.attentions(SOURCE[:2], TARGET),
+            "target: expected m rows for each of the n=2 of memory; got shape (3, 4).",
+        )
+        self.refused(
+            lambda: m.decode(TARGET, m.encode(SOURCE[:0])),
+            "target: expected m rows for each of the n=0 of memory; got shape (3, 4).",
+        )
+        self.refused(
             lambda: m.encode(SOURCE, torch.tensor([1, 2])),
             "lengths: expected shape (b=3,); got shape (2,).",
         )
+        options = RecurrentOptions(S_VOCABULARY, T_VOCABULARY, width=12)
+        other: Any = RecurrentSeq2Seq(options).double().encode(SOURCE)
+        with pytest.raises(KindError, match=r"^memory: expected a Memory; got RecurrentMemory\. A"):
+            m.decode(TARGET, other)

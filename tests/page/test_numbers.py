@@ -54,7 +54,8 @@ def test_the_page_says_how_near_it_is(stored: Path, opened: Callable[..., Any]) 
     bound = meta["bound"]["weights"]
     digits, power = f"{bound:.1e}".split("e-")
     assert meta["precision"] in said
-    assert 0 < bound < (2e-3 if meta["precision"] == "half" else 1e-6)
+    # float32 products round otherwise on every kind of processor: up to 1.3e-6 was seen
+    assert 0 < bound < (2e-3 if meta["precision"] == "half" else NEAR)
     assert digits in said
     assert str(int(power)).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")) in said
 

@@ -54,7 +54,7 @@ def test_missing_folder_empty_and_binary_files_are_named(tmp_path: Path) -> None
     assert refusal(tmp_path / "binary").startswith("no UTF-8 at byte 1.")
     (tmp_path / "deep").write_text("[" * 100_000)
     assert refusal(tmp_path / "deep").startswith("no JSON that can be read")
-    for text in ("3", "[]", "{}", '{"model": 3}', '{"model": {"type": "Unigram"}}', "null"):
+    for text in ("3", "[]", "{}", '{"model": 3}', '{"model": {"type": "WordPiece"}}', "null"):
         (tmp_path / "json").write_text(text)
         assert refusal(tmp_path / "json").startswith("JSON without the model of a tokenizer.")
 
@@ -73,12 +73,69 @@ def test_tokenizers_of_others_are_refused(tmp_path: Path) -> None:
     assert refusal(path).startswith("only 0 entries.")
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "unigram"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["model"]["vocab"].update({"extra": 99_999}), "entries whose ids are not 0 to"),
-        (lambda d: d["model"]["vocab"].update({"extra": "x"}), "does not give each entry an id"),
-        (lambda d: d["model"].update(vocab=[]), "does not give each entry an id"),
+        (lambda v: {**v, "extra": 99_999}, "entries whose ids are not 0 to"),
+        (lambda v: {**v, "extra": "x"}, "does not give each entry an id"),
+        (lambda v: [], "does not give each entry an id"),
+    ],
+)
+def test_other_ids_are_refused(tmp_path: Path, kind: str, change: Any, message: str) -> None:
+    assert message in changed(tmp_path, kind, change)
+
+
+NO_SCORE = "a vocabulary that does not give each entry a score"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: dict(v), NO_SCORE),
+        (lambda v: None, NO_SCORE),
+        (lambda v: [*v, "a"], NO_SCORE),
+        (lambda v: [*v, ["new"]], NO_SCORE),
+        (lambda v: [*v, [3, -1.0]], NO_SCORE),
+        (lambda v: [*v, ["new", "x"]], NO_SCORE),
+        (lambda v: [*v, ["new", 0.5]], NO_SCORE),
+        (lambda v: [*v, ["new", float("nan")]], NO_SCORE),
+        (lambda v: [*v, ["new", -float("inf")]], NO_SCORE),
+        (lambda v: [*v, v[-1]], "an entry twice in the vocabulary"),
+        (lambda v: v[:4], "only 4 entries"),
+        (lambda v: v[:9] + v[10:], "the entry '<0x06>' at id 9 where '<0x05>' belongs"),
+        (lambda v: [["<unk>", 0.0], *v[1:3], ["<pad>", 0.0], *v[4:]], "the entry '<unk>' at id 0"),
+    ],
+)
+def test_other_scores_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+    assert message in changed(tmp_path, "unigram", change)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("unk_id", 4), ("unk_id", None), ("byte_fallback", False)]
+)
+def test_other_unigram_models_are_refused(tmp_path: Path, name: str, value: Any) -> None:
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train(CORPUS, "unigram").save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["model"][name] = value
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert "another model than that of kind 'unigram'" in refusal(path)
+
+
+def changed(tmp_path: Path, kind: str, change: Any) -> str:
+    """Say why a tokenizer with another vocabulary is refused."""
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train(CORPUS, kind).save(path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["model"]["vocab"] = change(document["model"]["vocab"])
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         (lambda d: d["model"].update(unk_token="<s>"), "another model than that of kind"),
         (lambda d: d["model"].update(continuing_subword_prefix="##"), "another model than that of"),
         (lambda d: d.update(normalizer={"type": "NFC"}), "another normalizer than that of kind"),

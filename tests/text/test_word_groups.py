@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from intently.corpora import language
 from intently.errors import ArgumentError
-from intently.text import EOS, PAD, SOS, UNK, Tokenizer, words
+from intently.text import EOS, KINDS, PAD, SOS, UNK, Tokenizer, words
 
 CORPUS = [text for pair in islice(language("train", 3), 300) for text in (pair.source, pair.target)]
-ALL = {kind: Tokenizer.train(CORPUS, kind, 1500) for kind in ("word", "character", "subword")}
+ALL = {kind: Tokenizer.train(CORPUS, kind, 1500) for kind in KINDS}
 HOSTILE = st.text(st.sampled_from("aelm'’ntL -\t\n\r\0<s>/0xF▁\u0301\u200d日👩🚀\u00a0é"))
 KIND = st.sampled_from(sorted(ALL))
 
@@ -33,9 +33,9 @@ def test_groups_of_sentences_say_their_words(kind: str) -> None:
         assert tokenizer.group_ids(ids) == groups
 
 
-@given(st.text() | HOSTILE)
-def test_groups_of_any_text_say_its_words(text: str) -> None:
-    tokenizer = ALL["subword"]
+@given(st.sampled_from(["subword", "unigram"]), st.text() | HOSTILE)
+def test_groups_of_any_text_say_its_words(kind: str, text: str) -> None:
+    tokenizer = ALL[kind]
     ids = tokenizer.encode(text)
     groups = tokenizer.word_groups(text, ids)
     assert [said(tokenizer, ids, group) for group in groups] == words(text)

@@ -128,6 +128,14 @@ def test_pruning_keeps_the_newest_and_their_best(tmp_path) -> None:
     assert found.names() == ["step-000002", "step-000004", "step-000005"]
 
 
+def test_pruning_passes_over_where_a_run_was_stopped(tmp_path) -> None:
+    found = Checkpoints(tmp_path)
+    for step in (10, 20, 23, 30):
+        found.save(f"step-{step:06d}", checkpoint(step))
+        found.prune(3, upto=step, every=10)
+    assert found.names() == ["step-000010", "step-000020", "step-000030"]
+
+
 def test_a_step_saved_again_gets_a_name_of_its_own(two: Checkpoints) -> None:
     assert two.free_name(2) == "step-000002-2"
     two.save("step-000002-2", checkpoint(2.5))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics.bleu import BLEU
 
 from intently.errors import ArgumentError
-from intently.training.metrics import bleu, chrf, exact_match
+from intently.training.metrics import bleu, chrf, exact_match, tokenised_bleu
 
 HYPOTHESES = ["The cat sat on a mat today.", "I drink milk."]
 REFERENCES = ["The cat sat on the mat today.", "I drank some milk."]
@@ -24,9 +25,55 @@ def test_equal_to_sacrebleu() -> None:
 def test_a_score_says_how_it_was_computed() -> None:
     text = str(bleu(HYPOTHESES, REFERENCES))
     assert text.startswith("BLEU ") and "tok:13a" in text and sacrebleu.__version__ in text
+    assert "case:mixed" in text and "case:lc" in str(bleu(HYPOTHESES, REFERENCES, lowercase=True))
 
 
-@pytest.mark.parametrize("metric", [bleu, chrf, exact_match])
+def test_case_is_passed_over_on_request() -> None:
+    louder = [text.upper() for text in HYPOTHESES]
+    lowercased = bleu(louder, REFERENCES, lowercase=True)
+    assert bleu(louder, REFERENCES).value < lowercased.value
+    assert lowercased.value == bleu(HYPOTHESES, REFERENCES, lowercase=True).value
+
+
+def test_words_are_scored_as_words() -> None:
+    score = tokenised_bleu(["Elle ne dort pas , ici."], ["elle ne dort pas, ici ."])
+    assert score.value == 100 and score.name == "tokenised BLEU"
+    assert "case:lc" in score.signature and "tok:none" in score.signature
+    same = BLEU(lowercase=True, tokenize="none", force=True)
+    words = [["The cat sat on a mat today .", "I drink milk ."]]
+    words.append(["The cat sat on the mat today .", "I drank some milk ."])
+    assert tokenised_bleu(HYPOTHESES, REFERENCES).value == pytest.approx(
+        same.corpus_score(words[0], [words[1]]).score
+    )
+
+
+@pytest.mark.parametrize("metric", [bleu, tokenised_bleu])
+def test_the_interval_is_that_of_resampled_corpora(metric) -> None:
+    hypotheses = [f"a man number {n} sits on the {n % 7} mat" for n in range(60)]
+    references = [f"a man number {n} sits on the {n % 9} mat" for n in range(60)]
+    assert metric(hypotheses, references).interval is None
+    score = metric(hypotheses, references, bootstrap=200)
+    assert score == metric(hypotheses, references, bootstrap=200)
+    low, high = score.interval
+    assert 0 < low < score.value < high < 100
+    assert "bs:200" in score.signature and "seed:" in score.signature
+    few = metric(hypotheses[:15], references[:15], bootstrap=200).interval
+    assert few[1] - few[0] > high - low
+    assert f"[{low:.2f}, {high:.2f}]" in str(score)
+
+
+def test_a_perfect_corpus_has_no_width() -> None:
+    assert bleu(REFERENCES * 4, REFERENCES * 4, bootstrap=20).interval == (100, 100)
+
+
+@pytest.mark.parametrize("resamples", [-1, 1])
+def test_an_interval_needs_resamples(resamples: int) -> None:
+    expected = f"bootstrap: expected 0, or at least 2 resamples; got {resamples}"
+    with pytest.raises(ArgumentError, match=expected):
+        bleu(HYPOTHESES, REFERENCES, bootstrap=resamples)
+
+
+@pytest.mark.parametrize("metric", [bleu, tokenised_bleu, chrf, exact_match])
 @pytest.mark.parametrize("hypotheses", [[], ["one"]])
 def test_as_many_hypotheses_as_references(metric, hypotheses) -> None:
     with pytest.raises(ArgumentError, match="hypotheses: expected one for each of"):

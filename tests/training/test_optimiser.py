@@ -7,8 +7,8 @@ import torch
 
 from intently.errors import CheckpointError
 from intently.models.transformer import Transformer, TransformerOptions
+from intently.training.groups import OptimiserOptions
 from intently.training.optimiser import Optimiser
-from intently.training.options import OptimiserOptions
 
 
 def model(share: str = "output") -> Transformer:

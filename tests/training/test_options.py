@@ -72,6 +72,14 @@ def test_refused_by_name(tmp_path, text: str, error: type[IntentlyError], words:
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+def test_a_recurrent_model_has_no_heads_that_its_width_must_fit() -> None:
+    assert TrainingOptions().with_flags(model="recurrent", width=50).model.width == 50
+    odd = {"model": "recurrent", "bidirectional": False, "width": 17}
+    assert TrainingOptions().with_flags(**odd).model.width == 17
+    with pytest.raises(ArgumentError, match="width: expected an even multiple of heads=4; got 50"):
+        TrainingOptions().with_flags(width=50)
+
+
 def test_a_missing_file_and_wrong_bytes_are_named(tmp_path) -> None:
     with pytest.raises(DataError, match="No such file"):
         TrainingOptions.from_toml(tmp_path / "nothing.toml")
@@ -85,10 +93,20 @@ def test_broken_json_is_named(tmp_path) -> None:
     for content, words in (
         ("{", "a JSON file of options"),
         ("[1]", r"sections of options; got \[1\]"),
+        ("[" * 100_000, "a JSON file of options"),
     ):
         path.write_text(content)
         with pytest.raises(DataError, match=rf"options\.json: expected {words}"):
             TrainingOptions.from_json(path)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_is_one_that_pytorch_takes(seed: int) -> None:
+    TrainingOptions().with_flags(seed=2**64 - 1)
+    with pytest.raises(
+        ArgumentError, match=r"seed: expected an integer from 0 to 2\*\*64 - 1; got"
+    ):
+        TrainingOptions().with_flags(seed=seed)
 
 
 def test_an_unknown_flag_names_the_nearest() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from intently.models.kinds import new_model
 from intently.models.transformer import Transformer
 from intently.training import DevSet, Event, History, Pairs, TrainingOptions, train
 from intently.training.events import Listener
@@ -30,7 +31,9 @@ def model(seed: int = 3, options: TrainingOptions = OPTIONS) -> Transformer:
     """A new model with weights from ``seed``."""
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        return Transformer(options.model.transformer(16, 16))
+        made = new_model(options.shape(16, 16))
+    assert isinstance(made, Transformer)
+    return made
 
 
 def dev_set() -> DevSet:

@@ -1,4 +1,4 @@
-"""Corpora: the built-in language and word alignments."""
+"""Corpora: the built-in language, public corpora by name, files, and word alignments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from intently.corpora.language.splits import (
     sample,
     vocabulary,
 )
+from intently.corpora.named import CORPORA, Corpus, load_corpus
 
 __all__ = [
+    "CORPORA",
     "SHOWN",
     "SPLITS",
     "Alignment",
+    "Corpus",
     "Pair",
     "ParallelText",
     "Pronoun",
     "alignment_error_rate",
     "language",
+    "load_corpus",
     "read_parallel",
     "sample",
     "translations",

@@ -200,24 +200,25 @@ def _sentences(file: TextFile) -> list[str]:
 
 def _columns(file: TextFile) -> tuple[list[str], list[str]]:
     sources, targets = [], []
-    tabs, numbered = False, True
+    without: list[int] = []  # the lines that have no tab; those that cannot be read may have some
+    numbered = True
     for number, line in file.lines():
         columns = [column.strip() for column in (line or "").rstrip("\r\n").split("\t")]
         sources.append(columns[0])
         targets.append(columns[1] if len(columns) > 1 else "")
-        tabs = tabs or len(columns) > 1
         numbered = numbered and len(columns) > 3 and (columns[0] + columns[2]).isdecimal()
         if line is not None and len(columns) == 1:
-            file.refuse("no tab in the line", number)
+            without.append(number)
         elif line is not None and not all(columns[:2]):
             empty = "first" if columns[1] else "second" if columns[0] else "first and second"
             file.refuse(f"no text in the {empty} column", number)
-    if file.complete and not tabs:
-        file.problems.clear()
-        file.count = 0
+    if file.complete and len(without) == len(sources):
         file.refuse("no line has a tab; where the translations are in another file, name that too")
     elif file.complete and numbered:
         file.refuse("columns 1 and 3 are numbers only; `cut -f2,4` would keep the texts")
+    else:
+        for number in without:
+            file.refuse("no tab in the line", number)
     return sources, targets
 
 

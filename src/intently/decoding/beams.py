@@ -38,6 +38,7 @@ class Model(Protocol):
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
     ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and what it
     keeps of the attention in ``history`` and ``cross_keys``; ``replays`` says what it attended by.
+    It may have a method ``new_steps(memory, keep_queries=…)``, which returns `Steps` or None.
     """
 
     def encode(self, source: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Any: ...
@@ -69,26 +70,73 @@ def decode_batch(
     sizes = torch.tensor(lengths, device=source.device) if padded else None
     read = model.new_encoder_cache() if keep_attention else None
     memory = model.encode(source, sizes, read)
-    cache = model.new_cache(keep_queries=keep_attention)
+    steps = _steps(model, memory, keep_attention)
     beams = Beams([options.limit(n - 1) for n in lengths], options, source.device)
-    cross_keys: dict[str, Tensor] = {}
     while True:
-        logits = model.decode(beams.tokens[:, None], memory, cache)[:, -1]
-        if keep_attention and not cross_keys:
-            cross_keys = cache.cross_keys
-        stay = beams.step(logits)
+        stay = beams.step(steps.logits(beams.tokens))
         if not beams.size:
             break
         if stay is not None:
-            memory = memory.expand(stay)
-            cache.reorder_memory(stay)
+            steps.reorder_memory(stay)
         if stay is not None or options.beam > 1:
-            cache.reorder_targets(beams.parents[-1])
+            steps.reorder_targets(beams.parents[-1])
     trace = None
     if read is not None:
-        histories = read.history, cache.history
-        trace = Trace(tuple(lengths), *histories, cross_keys, model.replays())
+        histories = read.history, steps.history
+        trace = Trace(tuple(lengths), *histories, steps.cross_keys, model.replays())
     return beams.hypotheses(trace)
+
+
+class Steps(Protocol):
+    """The decoder's side of a search: a token of each row in, the logits of the next out.
+
+    The logits are the caller's to overwrite, until the next call. `intently.models.stepping.Steps`
+    is one.
+    """
+
+    cross_keys: dict[str, Tensor]
+
+    @property
+    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]: ...
+
+    def logits(self, tokens: Tensor) -> Tensor: ...
+
+    def reorder_targets(self, index: Tensor) -> None: ...
+
+    def reorder_memory(self, index: Tensor) -> None: ...
+
+
+def _steps(model: Model, memory: Any, keep: bool) -> Steps:
+    """The model's own way to take the steps of a search where it has one, else `decode`."""
+    make = getattr(model, "new_steps", None)
+    made = None if make is None else make(memory, keep_queries=keep)
+    return _Decoding(model, memory, keep) if made is None else made
+
+
+class _Decoding:
+    """Steps by `Model.decode` with a cache."""
+
+    def __init__(self, model: Model, memory: Any, keep: bool) -> None:
+        self.model, self.memory, self.keep = model, memory, keep
+        self.cache = model.new_cache(keep_queries=keep)
+        self.cross_keys: dict[str, Tensor] = {}
+
+    @property
+    def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
+        return self.cache.history
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        logits = self.model.decode(tokens[:, None], self.memory, self.cache)[:, -1].clone()
+        if self.keep and not self.cross_keys:
+            self.cross_keys = self.cache.cross_keys
+        return logits
+
+    def reorder_targets(self, index: Tensor) -> None:
+        self.cache.reorder_targets(index)
+
+    def reorder_memory(self, index: Tensor) -> None:
+        self.memory = self.memory.expand(index)
+        self.cache.reorder_memory(index)
 
 
 class _Left(NamedTuple):
@@ -125,34 +173,41 @@ class Beams:
         self.parents: list[Tensor] = []
         """For each step but the first, (n·m,): the row of the step before that a row continues."""
         self._left: list[_Left] = []
+        self._limits = set(limits)
         self._penalties = torch.tensor(
             [options.penalty(i) for i in range(max(limits) + 2)], device=device
         )
+        self._latest = self._penalties[self.limit]
         self._forbidden = torch.tensor([PAD, SOS, *options.forbid], device=device)
+        self._rows = torch.arange(n * options.beam, device=device)
+        self._rank = self._rows[: options.beam]
         self._count = n
 
     def step(self, logits: Tensor) -> Tensor | None:
         """Choose the next beams from the logits (n·m, V) of the tokens after `tokens`.
 
-        Returns which of the sentences stay, None where all do; `tokens` and the last of `parents`
-        are those of the next step.
+        The logits are overwritten. Returns which of the sentences stay, None where all do;
+        `tokens` and the last of `parents` are those of the next step.
         """
         self.inputs.append(self.tokens)
         length = len(self.inputs)
         n, m = self.live.shape
         scores = self._continuations(logits, length)
-        values, index = _best(scores.view(n, -1), self.options.beam)
-        rank = torch.arange(self.options.beam, device=values.device)
-        values = values.masked_fill(rank >= self.free[:, None], -math.inf)
-        vocabulary = logits.shape[-1]
-        slot, token = index // vocabulary, index % vocabulary
-        row = slot + m * torch.arange(n, device=slot.device)[:, None]
+        values, index = _best(scores.view(n, m, -1), self.live, self.options.beam)
+        row, token = self._rows[: n * m : m, None], index
+        if m > 1:
+            vocabulary = logits.shape[-1]
+            row, token = row + index // vocabulary, index % vocabulary
+        row = row.expand_as(token)
+        if self._left:  # else all slots are free
+            values = values.masked_fill(self._rank >= self.free[:, None], -math.inf)
 
-        alive = values > -math.inf
-        ended = alive & (token == EOS)
-        cut = alive & ~ended & (self.limit == length)[:, None]
-        left = ended | cut
+        left = token == EOS
+        if length in self._limits:
+            left = left | (self.limit == length)[:, None]
         if bool(left.any()):
+            left = left & (values > -math.inf)
+            ended = left & (token == EOS)
             score = values / self._penalties[length]
             step = torch.full_like(row, length - 1)
             sentence = self.sentence[:, None].expand_as(row)
@@ -179,16 +234,16 @@ class Beams:
         return stay
 
     def _continuations(self, logits: Tensor, length: int) -> Tensor:
-        """Log-probabilities (n·m, V) of the beams continued by every token."""
-        wide = torch.float32 if logits.element_size() < 4 else logits.dtype
-        scores = F.log_softmax(logits, -1, dtype=wide)
-        scores += self.live.view(-1, 1)
+        """Log-probabilities (n·m, V) of every token after the beams, in place of the logits."""
+        if logits.element_size() < 4:
+            logits = logits.float()
+        scores = torch.log_softmax(logits, -1, out=logits)
         if length == 1 and max(self.options.forbid, default=0) >= scores.shape[-1]:
             raise build(
                 ArgumentError, "forbid", f"ids below the vocabulary's size {scores.shape[-1]}",
                 self.options.forbid,
             )  # fmt: skip
-        scores[:, self._forbidden] = -math.inf
+        scores.index_fill_(-1, self._forbidden, -math.inf)
         if length <= self.options.min_length:
             scores[:, EOS] = -math.inf
         return scores
@@ -196,13 +251,15 @@ class Beams:
     def _done(self, length: int) -> Tensor:
         """Sentences (n,) whose n best are final."""
         alive = self.live.amax(-1)
-        soonest, latest = self._penalties[length + 1], self._penalties[self.limit]
-        bound = torch.maximum(alive / soonest, alive / latest)
+        if not self._left:
+            return ~(alive > -math.inf)
+        bound = torch.maximum(alive / self._penalties[length + 1], alive / self._latest)
         return ~(alive > -math.inf) | (self.best[:, -1] >= bound)
 
     def _keep(self, stay: Tensor) -> None:
         self.size = len(stay)
         self.sentence, self.limit = self.sentence[stay], self.limit[stay]
+        self._latest = self._latest[stay]
         self.free, self.live, self.best = self.free[stay], self.live[stay], self.best[stay]
 
     def hypotheses(self, trace: Trace | None) -> list[list[Hypothesis]]:
@@ -250,21 +307,72 @@ class Beams:
         return torch.stack(rows[::-1], -1), torch.stack(inputs[::-1], -1)
 
 
-def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of scores (n, N) and their indices, best first, equal ones by index.
+def _best(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of scores (n, m, V) + live (n, m, 1) and their indices below m·V, best first.
 
-    Where N < k, −∞ fills up.
+    Equal ones stand by index. Where m·V < k, −∞ fills up.
     """
-    size = scores.shape[-1]
-    values, index = scores.topk(min(k + 1, size))
+    size = scores[0].numel()
+    if k == 1 and live.shape[1] == 1:
+        return _likeliest(scores, live)
+    values, index = _largest(scores, live, min(k + 1, size))
     tied = (values[:, 1:] == values[:, :-1]).any(-1)
     values, index = values[:, :k], index[:, :k]
     if bool(tied.any()):
         which = tied.nonzero()[:, 0]
-        ordered = scores[which].sort(dim=-1, descending=True, stable=True)
+        sums = (scores[which] + live[which][..., None]).flatten(1)
+        ordered = sums.sort(dim=-1, descending=True, stable=True)
         values[which] = ordered.values[:, :k]
         index[which] = ordered.indices[:, :k]
     if size < k:
         values = F.pad(values, (0, k - size), value=-math.inf)
         index = F.pad(index, (0, k - size))
     return values, index
+
+
+BLOCK = 64
+
+
+def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best one of scores (n, 1, V) as `_best` does; blocks are as in `_largest`."""
+    n, _, size = scores.shape
+    rows, blocks = scores[:, 0], size // BLOCK
+    if blocks < BLOCK:
+        values, index = rows.max(-1, keepdim=True)  # the first of equal ones
+        return values + live, index
+    parts = rows[:, : blocks * BLOCK].unflatten(-1, (blocks, BLOCK))
+    block = parts.amax(-1).argmax(-1)
+    near = parts.gather(1, block[:, None, None].expand(n, 1, BLOCK))[:, 0]
+    values, index = near.max(-1, keepdim=True)
+    index = index + BLOCK * block[:, None]
+    if size % BLOCK:
+        more, rest = rows[:, blocks * BLOCK :].max(-1, keepdim=True)
+        later = (more > values) | more.isnan()
+        values = torch.where(later, more, values)
+        index = torch.where(later, rest + blocks * BLOCK, index)
+    return values + live, index
+
+
+def _largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k best as `_best` does, equal ones in any order, sooner for long rows.
+
+    Every block of scores is first represented by its largest. A score outside the k blocks whose
+    largest are greatest has k scores before it that are no smaller, so these blocks are enough.
+    Sums are formed for what is looked at.
+    """
+    n, m, size = scores.shape
+    blocks = size // BLOCK
+    if m * blocks < 4 * k:
+        values, index = (scores + live[..., None]).flatten(1).topk(k)
+        return values, index
+    whole, device = blocks * BLOCK, scores.device
+    most = scores[..., :whole].unflatten(-1, (blocks, BLOCK)).amax(-1)
+    top = (most + live[..., None]).flatten(1).topk(k).indices
+    first = top * BLOCK if whole == size else top // blocks * size + top % blocks * BLOCK
+    near = (first[..., None] + torch.arange(BLOCK, device=device)).flatten(1)
+    if whole < size:
+        rest = torch.arange(m * size, device=device).view(m, size)[:, whole:]
+        near = torch.cat([near, rest.reshape(1, -1).expand(n, -1)], 1)
+    sums = scores.flatten(1).gather(1, near) + live.gather(1, near // size)
+    values, index = sums.topk(k)
+    return values, near.gather(1, index)

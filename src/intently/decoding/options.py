@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from intently.errors import ArgumentError, KindError, build
@@ -10,15 +10,19 @@ from intently.errors import ArgumentError, KindError, build
 PAD, SOS, EOS = 0, 1, 2  # the same in every tokenizer: intently.text.SPECIALS
 
 
+STEEPEST = 6
+"""The largest α, either way: in float32 scores stay far from 0 and ∞ after 100,000 tokens."""
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """How `search` looks for the best output.
 
     ``beam`` is how many hypotheses are followed at once; 1 takes the likeliest token at every step.
-    ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of `penalty`: 0 compares plain
-    log-probabilities, more prefers longer outputs. An output holds at least ``min_length`` tokens
-    (EOS not counted) and is cut after ``max_length`` (twice the source's tokens and ten unless
-    given). PAD and SOS are never produced, nor are the ids in ``forbid``.
+    ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of `penalty`, from −6 to 6: 0
+    compares plain log-probabilities, more prefers longer outputs. An output holds at least
+    ``min_length`` tokens (EOS not counted) and is cut after ``max_length`` (twice the source's
+    tokens and ten unless given). PAD and SOS are never produced, nor are the ids in ``forbid``.
 
     Raises `ArgumentError` where the numbers contradict each other, `KindError` for wrong types.
 
@@ -45,8 +49,9 @@ class SearchOptions:
         alpha = self.length_penalty
         if isinstance(alpha, bool) or not isinstance(alpha, int | float):
             raise build(KindError, "length_penalty", "a number", repr(alpha))
-        if not math.isfinite(alpha):
-            raise build(ArgumentError, "length_penalty", "a finite number", alpha)
+        if not -STEEPEST <= alpha <= STEEPEST:
+            expected = f"a number from −{STEEPEST} to {STEEPEST}"
+            raise build(ArgumentError, "length_penalty", expected, alpha)
         if self.max_length is not None:
             _check_int(self.max_length, "max_length", 1)
             if self.min_length >= self.max_length:
@@ -54,6 +59,8 @@ class SearchOptions:
                     ArgumentError, "min_length", f"less than max_length={self.max_length}",
                     self.min_length, "EOS needs a step of its own",
                 )  # fmt: skip
+        if not isinstance(self.forbid, Collection):
+            raise build(KindError, "forbid", "a tuple of token ids", repr(self.forbid))
         for token in self.forbid:
             _check_int(token, "forbid", 0)
         if EOS in self.forbid:

@@ -104,10 +104,11 @@ def _device(model: Model) -> torch.device:
 @contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
     """Evaluation mode, undone module by module: some may have been frozen by the caller."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module in training:
+            module.training = True

@@ -1,8 +1,8 @@
-"""What the layers of language models and vision transformers are made by."""
+"""What the layers of models are made by, and the checks of their options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,14 @@ def check_options(options: Any) -> None:
                 type(getattr(o, name)).__name__,
             )  # fmt: skip
     probability(o.dropout, "dropout")
+
+
+def check_word(name: str, word: object, known: Iterable[str]) -> None:
+    """Raise unless an option is one of the words it knows."""
+    words = tuple(known)
+    if word not in words:
+        quoted = ", ".join(f'"{known_word}"' for known_word in words)
+        raise build(ArgumentError, name, f"one of {quoted}", repr(word))
 
 
 def check_heads(width: int, heads: int) -> None:

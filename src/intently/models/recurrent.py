@@ -18,9 +18,18 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from intently.attention import Attention, attend
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, KindError, build
+from intently.masks.geometry import probability, whole_number
+from intently.models.layers import check_word
 from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
-from intently.models.transformer import EncoderCache, _check_ids, check_cache
+from intently.models.transformer import (
+    EncoderCache,
+    _check_ids,
+    check_cache,
+    check_memory,
+    check_rows,
+)
+from intently.models.transformer_options import SHARES
 from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
 from intently.modules.linear import Linear, linear
 from intently.modules.loading import AllOrNothing
@@ -53,13 +62,13 @@ class RecurrentOptions:
     share: Literal["output", "all"] = "output"
 
     def __post_init__(self) -> None:
-        for name, known in (("cell", tuple(CELLS)), ("attention", ATTENTIONS)):
-            if getattr(self, name) not in known:
-                words = ", ".join(f'"{word}"' for word in known)
-                raise build(ArgumentError, name, f"one of {words}", repr(getattr(self, name)))
-        for name in ("width", "encoder_layers", "decoder_layers"):
-            if getattr(self, name) < 1:
-                raise build(ArgumentError, name, "an int ≥ 1", getattr(self, name))
+        check_word("cell", self.cell, CELLS)
+        check_word("attention", self.attention, ATTENTIONS)
+        check_word("share", self.share, SHARES)
+        vocabularies = "source_vocabulary", "target_vocabulary"
+        for name in (*vocabularies, "width", "encoder_layers", "decoder_layers"):
+            whole_number(getattr(self, name), name, 1)
+        probability(self.dropout, "dropout")
         if self.bidirectional and self.width % 2:
             raise build(
                 ArgumentError, "width", "an even number for a bidirectional encoder", self.width,
@@ -264,12 +273,8 @@ class RecurrentSeq2Seq(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return what words are predicted from (b, t, c), before the output projection."""
         _check_ids(target, "target", self.options.target_vocabulary)
-        if len(target) % max(1, len(memory.summary)):
-            raise build(
-                ArgumentError, "target", f"m rows for each of the n={len(memory.summary)} of "
-                "memory", shape_of(target), "the memory belongs to another batch",
-                "pick rows: memory.expand",
-            )  # fmt: skip
+        check_memory(memory, RecurrentMemory)
+        check_rows(target, len(memory.summary))
         if cache is not None:
             self._check_cache(cache, len(target))
         x = self._embed(self.target_embedding, target)
@@ -317,14 +322,14 @@ class RecurrentSeq2Seq(AllOrNothing):
         """
         memory, cache = self.encode(source, lengths), self.new_cache(keep_queries=True)
         self.hidden(target, memory, cache)
-        if memory.read is None or not cache.history:
+        name = self.options.cross
+        if memory.read is None or name is None:
             return {}
         rows = torch.arange(len(source), device=source.device)
         read = memory.read.expand(rows.repeat_interleave(len(target) // max(1, len(source))))
-        return {
-            name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)
-            for name, [(q, _)] in cache.history.items()
-        }
+        none = read.keys.new_empty(len(target), 1, target.shape[1], read.keys.shape[-1])
+        [(q, _)] = cache.history[name] or [(none, None)]  # where there is no token, no step looks
+        return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}
 
     def replays(self) -> dict[str, Replay]:
         """Return what the attention attends by, named as in `attentions`."""

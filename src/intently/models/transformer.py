@@ -1,7 +1,8 @@
 """The Transformer that translates: an encoder reads the source, a decoder writes the target.
 
 Source: Vaswani et al. 2017, "Attention Is All You Need". In cross-attention the queries come from
-the decoder, keys and values from the encoder; positions are added to scaled embeddings.
+the decoder, keys and values from the encoder; positions are added to scaled embeddings. What later
+models changed is chosen by `TransformerOptions`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -17,38 +19,24 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention import Attention
+from intently.attention import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, causal, padding
+from intently.models.stepping import Steps, serves
+from intently.models.transformer_options import FEED_FORWARDS, TransformerOptions
 from intently.modules.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches import FixedCache, KeyValueCache
 from intently.modules.caching import AsBefore
 from intently.modules.linear import linear
 from intently.modules.loading import AllOrNothing
+from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.options import Attention
 from intently.modules.replay import Replay
 from intently.modules.rows import picked, row_lengths
-from intently.positions import sinusoidal
+from intently.positions import Rotary, sinusoidal
 
-
-@dataclass(frozen=True)
-class TransformerOptions:
-    """The shape of a `Transformer`; the vocabularies count the special tokens too.
-
-    ``share`` ties the output projection to the target's embedding ("output"), or both sides to one
-    embedding of a joint vocabulary ("all").
-    """
-
-    source_vocabulary: int
-    target_vocabulary: int
-    width: int = 128
-    heads: int = 4
-    encoder_layers: int = 2
-    decoder_layers: int = 2
-    inner: int = 512
-    norm: Literal["pre", "post"] = "pre"
-    dropout: float = 0.1
-    share: Literal["output", "all"] = "output"
+Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ class EncoderCache:
 
     @property
     def history(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Queries and keys (b, h, s, d) by name: "encoder.0.self", …"""
+        """Queries (b, h, s, d) and keys (b, g, s, d) by name: "encoder.0.self", …"""
         return {f"encoder.{i}.self": layer.history[0] for i, layer in enumerate(self.layers)}
 
 
@@ -91,6 +79,8 @@ class DecoderCache:
     """
 
     def __init__(self, layers: int, *, keep_queries: bool = False) -> None:
+        if layers < 1:  # without one nothing would remember how many steps there were
+            raise build(ArgumentError, "decoder_layers", "1 or more to go step by step", layers)
         self.layers = tuple(
             (KeyValueCache(keep_queries=keep_queries), FixedCache(keep_queries=keep_queries))
             for _ in range(layers)
@@ -99,11 +89,11 @@ class DecoderCache:
     @property
     def length(self) -> int:
         """How many target steps have been taken."""
-        return self.layers[0][0].length if self.layers else 0
+        return self.layers[0][0].length
 
     @property
     def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
-        """One (queries, new keys) a call, each (b, h, t, d), by name: "decoder.0.self", …
+        """One (queries (b, h, t, d), new keys (b, g, t, d)) a call by name: "decoder.0.self", …
 
         The rows are in the order they had in that call. The keys of "decoder.0.cross", … are None:
         they do not grow, see `cross_keys`.
@@ -118,7 +108,7 @@ class DecoderCache:
 
     @property
     def cross_keys(self) -> dict[str, Tensor]:
-        """Keys (b, h, s, d) of the encoder's states by name: "decoder.0.cross", …"""
+        """Keys (b, g, s, d) of the encoder's states by name: "decoder.0.cross", …"""
         return {
             f"decoder.{i}.cross": cross.kv[0]
             for i, (_, cross) in enumerate(self.layers)
@@ -174,17 +164,31 @@ class Transformer(AllOrNothing):
         )
         for embedding in (self.target_embedding, self.source_embedding):
             nn.init.normal_(embedding.weight, std=o.width**-0.5)
+        turning = Rotary(o.width // o.heads) if o.positions == "rotary" else None
+        heads, feed_forward = partial(_heads, o), FEED_FORWARDS[o.feed_forward]
         self.encoder = nn.ModuleList(
-            EncoderLayer(o.width, o.heads, o.inner, norm=o.norm, dropout=o.dropout)
+            EncoderLayer(
+                o.width, heads(turning), feed_forward(o.width, o.inner), norm=o.norm,
+                dropout=o.dropout,
+            )
             for _ in range(o.encoder_layers)
-        )
+        )  # fmt: skip
         self.decoder = nn.ModuleList(
-            DecoderLayer(o.width, o.heads, o.inner, norm=o.norm, dropout=o.dropout)
+            DecoderLayer(
+                o.width, heads(turning), cross=heads(None), inner=feed_forward(o.width, o.inner),
+                norm=o.norm, dropout=o.dropout,
+            )
             for _ in range(o.decoder_layers)
-        )
+        )  # fmt: skip
         last = nn.LayerNorm if o.norm == "pre" else _no_norm
         self.encoder_norm, self.decoder_norm = last(o.width), last(o.width)
-        self.register_buffer("positions", sinusoidal(256, o.width), persistent=False)
+        if o.positions == "sinusoidal":
+            self.register_buffer("positions", sinusoidal(256, o.width), persistent=False)
+        elif o.positions == "learned":
+            self.source_positions = nn.Embedding(o.learned_steps, o.width)
+            self.target_positions = nn.Embedding(o.learned_steps, o.width)
+            for table in (self.source_positions, self.target_positions):
+                nn.init.normal_(table.weight, std=o.width**-0.5)
 
     @property
     def output_weight(self) -> Tensor:
@@ -211,7 +215,7 @@ class Transformer(AllOrNothing):
             if layers and layers[0].length:
                 got = f"one of {layers[0].length} steps"
                 raise build(ArgumentError, "cache", "an empty one for each source", got)
-        x = self._embed(self.source_embedding, source, 0)
+        x = self._embed("source", source, 0)
         mask = None if lengths is None else padding(lengths)
         with nullcontext() if cache is None else AsBefore(layers):
             for layer, own in zip(self.encoder, layers):
@@ -240,16 +244,13 @@ class Transformer(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return the decoder's states (b, t, c) before the output projection."""
         _check_ids(target, "target", self.options.target_vocabulary)
-        if len(target) % max(1, len(memory.states)):
-            raise build(
-                ArgumentError, "target", f"m rows for each of the n={len(memory.states)} of memory",
-                shape_of(target), "the memory belongs to another batch", "pick rows: memory.expand",
-            )  # fmt: skip
+        check_memory(memory, Memory)
+        check_rows(target, len(memory.states))
         layers: tuple[Any, ...] = ((None, None),) * len(self.decoder)
         if cache is not None:
             check_cache(cache, DecoderCache, len(layers))
             layers = cache.layers
-        x = self._embed(self.target_embedding, target, 0 if cache is None else cache.length)
+        x = self._embed("target", target, 0 if cache is None else cache.length)
         mask, states_mask = causal(), memory.mask
         with nullcontext() if cache is None else AsBefore(chain.from_iterable(layers)):
             for layer, own in zip(self.decoder, layers):
@@ -269,6 +270,14 @@ class Transformer(AllOrNothing):
         """Return an empty cache for `decode`, one token or many at a time."""
         return DecoderCache(self.options.decoder_layers, keep_queries=keep_queries)
 
+    def new_steps(self, memory: Memory, *, keep_queries: bool = False) -> Steps | None:
+        """Return what takes the steps of a search without asking again at each, or None.
+
+        It computes what `decode` would; None where it could not, see `stepping.serves`.
+        """
+        ready = type(self) is Transformer and serves(self)
+        return Steps(self, memory, keep_queries=keep_queries) if ready else None
+
     def new_encoder_cache(self) -> EncoderCache:
         """Return an empty cache in which `encode` keeps its queries and keys."""
         return EncoderCache(self.options.encoder_layers)
@@ -279,7 +288,7 @@ class Transformer(AllOrNothing):
         source: Int[Tensor, "n s"],
         target: Int[Tensor, "b t"],
         lengths: Int[Tensor, " n"] | None = None,
-    ) -> dict[str, Attention]:
+    ) -> dict[str, Matrix]:
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
         Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
@@ -287,11 +296,12 @@ class Transformer(AllOrNothing):
         what `forward` of the same arguments multiplies, whatever the options of the layers. A
         source may serve m consecutive targets, as in `decode`.
         """
+        check_rows(target, len(source))
 
         def run() -> None:
             memory = self.encode(source, lengths)
             rows = torch.arange(len(source), device=source.device)
-            beams = max(1, len(target) // max(1, len(source)))
+            beams = len(target) // max(1, len(source))
             self.hidden(target, memory.expand(rows.repeat_interleave(beams)))
 
         return attended(self._blocks(), run)
@@ -309,13 +319,35 @@ class Transformer(AllOrNothing):
             if name in ("self_attention", "cross_attention")
         ]
 
-    def _embed(self, embedding: nn.Module, ids: Tensor, offset: int) -> Tensor:
-        last = offset + ids.shape[1]
-        if last > len(self.positions):
-            longer = sinusoidal(2 * last, self.options.width)
-            self.positions = longer.to(self.positions)
-        x = embedding(ids) * math.sqrt(self.options.width) + self.positions[offset:last]
+    def _embed(self, side: Side, ids: Tensor, offset: int) -> Tensor:
+        embedding = self.source_embedding if side == "source" else self.target_embedding
+        x = embedding(ids) * math.sqrt(self.options.width)
+        if self.options.positions != "rotary":
+            x = x + self._added(side, offset, offset + ids.shape[1])
         return F.dropout(x, self.options.dropout, self.training)
+
+    def _added(self, side: Side, first: int, last: int) -> Tensor:
+        """What is added to the embeddings of the steps ``first`` … ``last`` − 1."""
+        if self.options.positions == "sinusoidal":
+            if last > len(self.positions):
+                longer = sinusoidal(2 * last, self.options.width)
+                self.positions = longer.to(self.positions)
+            return self.positions[first:last]
+        table = self.source_positions if side == "source" else self.target_positions
+        if last > len(table.weight):
+            raise build(
+                ArgumentError, side, f"at most learned_steps={len(table.weight)} tokens", last,
+                "the table of learned positions ends there",
+                'shorten it, or train with more learned_steps, or positions="rotary"',
+            )  # fmt: skip
+        return table.weight[first:last]
+
+
+def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        options.width, options.heads, kv_heads=options.kv_heads,
+        attention=Attention(positions=positions),
+    )  # fmt: skip
 
 
 def _no_norm(width: int) -> nn.Module:
@@ -335,6 +367,25 @@ def check_cache(cache: object, kind: type, layers: int) -> None:
         raise build(
             ArgumentError, "cache", f"one of {layers} layers", f"{held}",
             "it belongs to another model",
+        )  # fmt: skip
+
+
+def check_memory(memory: object, kind: type) -> None:
+    """Raise unless a memory is of the kind that a model's encoder makes."""
+    if not isinstance(memory, kind):
+        raise build(
+            KindError, "memory", f"a {kind.__name__}", type(memory).__name__,
+            "a decoder reads what the encoder of its model hands over",
+            "make one: model.encode(…)",
+        )  # fmt: skip
+
+
+def check_rows(target: Tensor, n: int) -> None:
+    """Raise unless each of the n rows of a memory serves as many rows of ``target``."""
+    if len(target) % n if n else len(target):
+        raise build(
+            ArgumentError, "target", f"m rows for each of the n={n} of memory", shape_of(target),
+            "the memory belongs to another batch", "pick rows: memory.expand",
         )  # fmt: skip
 
 

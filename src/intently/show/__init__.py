@@ -4,8 +4,9 @@ Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades 
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
 size; each takes a lazy matrix, matrices by name, or a recording. Values: `mask`, `bias`,
 `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several tokenizers),
-`training` (the curves of a run). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
-SVG or PDF, by suffix; equal input gives equal bytes).
+`training` (the curves of a run), `by_length` (scores by length of sentence), `bars` (numbers with
+their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG, SVG or PDF, by
+suffix; equal input gives equal bytes).
 
 `blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows
 it in a notebook, and `animate` tells how attention works.
@@ -13,10 +14,12 @@ it in a notebook, and `animate` tells how attention works.
 
 from intently.show import animate
 from intently.show.alignments import alignment
+from intently.show.bars import bars
 from intently.show.curves import training
 from intently.show.encodings import positions
 from intently.show.grids import heads
 from intently.show.heatmaps import heatmap
+from intently.show.lengths import by_length
 from intently.show.links import lines
 from intently.show.maps import embeddings
 from intently.show.overlays import overlay
@@ -30,8 +33,10 @@ from intently.show.texts import text
 __all__ = [
     "alignment",
     "animate",
+    "bars",
     "bias",
     "blocks",
+    "by_length",
     "embeddings",
     "heads",
     "heatmap",

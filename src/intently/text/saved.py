@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from intently.errors import DataError, build
-from intently.text.vocabularies import BYTES, SPECIALS, pipeline
+from intently.text.vocabularies import BYTES, COMPLETE, SPECIALS, pipeline
 
 DAMAGED = "it is damaged or was cut"
 FOREIGN = "it was made by another program or a later version"
@@ -60,6 +61,8 @@ def _kind(document: Any) -> str | None:
             return "subword"
         case {"model": {"type": "BPE"}}:
             return "character"
+        case {"model": {"type": "Unigram"}}:
+            return "unigram"
     return None
 
 
@@ -68,12 +71,18 @@ def _foreign(document: Any, kind: str | None) -> str | None:
     if kind is None:
         return None
     vocabulary = document["model"].get("vocab")
+    if kind == "unigram":
+        if not isinstance(vocabulary, list) or not all(map(_scored, vocabulary)):
+            return "a vocabulary that does not give each entry a score"
+        if len({entry for entry, _ in vocabulary}) < len(vocabulary):
+            return "an entry twice in the vocabulary"
+        vocabulary = {entry: index for index, (entry, _) in enumerate(vocabulary)}
     if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
         return "a vocabulary that does not give each entry an id"
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         return f"{len(vocabulary)} entries whose ids are not 0 to {len(vocabulary) - 1}"
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
-    expected = [*SPECIALS, *(BYTES if kind == "subword" else ())]
+    expected = [*SPECIALS, *(BYTES if kind in COMPLETE else ())]
     for index, (entry, wanted) in enumerate(zip(entries, expected, strict=False)):
         if entry != wanted:
             return f"the entry {entry!r} at id {index} where {wanted!r} belongs"
@@ -81,6 +90,14 @@ def _foreign(document: Any, kind: str | None) -> str | None:
         return f"only {len(entries)} entries"
     part = _difference(_frame(document), _frame(json.loads(pipeline(kind).to_str())))
     return part and f"another {part} than that of kind {kind!r}"
+
+
+def _scored(pair: Any) -> bool:
+    """Whether an entry of a unigram vocabulary is a text with the logarithm of a probability."""
+    match pair:
+        case [str(), int() | float() as score]:
+            return -math.inf < score <= 0
+    return False
 
 
 def _frame(document: dict[str, Any]) -> dict[str, Any]:

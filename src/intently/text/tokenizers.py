@@ -1,4 +1,4 @@
-"""Tokenizers: sentences to token ids and back, in whole words, characters or subwords."""
+"""Tokenizers: sentences to token ids and back, in whole words, characters or pieces of words."""
 
 from __future__ import annotations
 
@@ -11,18 +11,28 @@ import tokenizers
 from intently.errors import ArgumentError, KindError, build
 from intently.text import checks, groups
 from intently.text.saved import read
-from intently.text.vocabularies import EOS, KINDS, PAD, SMALLEST, SOS, SPECIALS, UNK, trained
+from intently.text.vocabularies import (
+    COMPLETE,
+    EOS,
+    KINDS,
+    PAD,
+    SMALLEST,
+    SOS,
+    SPECIALS,
+    UNK,
+    trained,
+)
 from intently.text.words import word_spans
 
 BATCH = 4096  # sentences handed over at once; more would only cost memory
 
 
 class Tokenizer:
-    """Turns sentences into token ids and back; ``kind`` is word, character or subword.
+    """Turns sentences into token ids and back; ``kind`` is word, character, subword or unigram.
 
-    A subword tokenizer gives back every text exactly, a character tokenizer every text of known
-    characters, a word tokenizer every text of known words, with single spaces. Ids 0 to 3 are
-    padding, start, end and unknown in all of them.
+    A subword or unigram tokenizer gives back every text exactly, a character tokenizer every text
+    of known characters, a word tokenizer every text of known words, with single spaces. Ids 0 to 3
+    are padding, start, end and unknown in all of them.
 
     >>> tokenizer = Tokenizer.train(["L'animal dort.", "Un animal a bu."], kind="word")
     >>> ids = tokenizer.encode("L'animal a dort.")
@@ -48,8 +58,9 @@ class Tokenizer:
 
         Words, characters or pairs of pieces seen less than ``min_frequency`` times stay out. The
         same sentences in any order give the same tokenizer. Subwords are those of byte-pair
-        encoding (Sennrich et al. 2016, section 3.2) with the 256 bytes for what is in no piece; at
-        most half of the room is given to single characters.
+        encoding (Sennrich et al. 2016, section 3.2), unigrams the likeliest pieces of all ways to
+        cut the text (Kudo 2018, section 3.2). Both have the 256 bytes for what is in no piece, and
+        give at most half of their room to single characters.
 
         Raises ArgumentError for an unknown kind, a size too small and sentences without any word,
         KindError for what is not a string.
@@ -61,7 +72,7 @@ class Tokenizer:
             raise build(ArgumentError, "kind", f"one of {', '.join(KINDS)}", repr(kind))
         if size < SMALLEST[kind]:
             cause = f"{len(SPECIALS)} entries are special tokens"
-            if kind == "subword":
+            if kind in COMPLETE:
                 cause += " and 256 the bytes that make any text sayable"
             raise build(
                 ArgumentError, "size", f"at least {SMALLEST[kind]} for kind {kind!r}", size, cause
@@ -92,6 +103,15 @@ class Tokenizer:
     def size(self) -> int:
         """The number of vocabulary entries, the special tokens among them."""
         return self.backend.get_vocab_size()
+
+    @property
+    def complete(self) -> bool:
+        """Whether it says every text, by bytes where no piece does, and so knows no unknown.
+
+        >>> [Tokenizer.train(["the cat"], kind).complete for kind in ("word", "unigram")]
+        [False, True]
+        """
+        return self.kind in COMPLETE
 
     def encode(self, sentence: str) -> list[int]:
         """Return the token ids of a sentence, without start and end.
@@ -134,7 +154,7 @@ class Tokenizer:
         >>> Tokenizer.train(["the cat sat"], kind="word").unknown("the dog sat, the dog")
         ['dog', ',']
         """
-        if self.kind == "subword":
+        if self.complete:
             return []
         encoding = self._encoding(sentence)
         found = (

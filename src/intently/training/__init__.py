@@ -3,7 +3,7 @@
 >>> import tempfile
 >>> from intently.models.transformer import Transformer
 >>> options = TrainingOptions().with_flags(width=16, heads=2, inner=32, steps=3)
->>> model = Transformer(options.model.transformer(source_vocabulary=9, target_vocabulary=9))
+>>> model = Transformer(options.shape(source_vocabulary=9, target_vocabulary=9))
 >>> pairs = Pairs([[4, 5], [6]], [[7, 8], [5]])
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     history = train(model, pairs, options, folder)
@@ -13,22 +13,34 @@
 
 from __future__ import annotations
 
+from intently.training.averaging import averaged
 from intently.training.batches import Batch, Pairs, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, load_weights, weights
-from intently.training.events import Evaluated, Evaluating, Event, Saved, Stepped
-from intently.training.history import Evaluation, History, Record
-from intently.training.loss import smoothed_cross_entropy
-from intently.training.metrics import Score, bleu, chrf, exact_match
-from intently.training.options import (
+from intently.training.events import (
+    Averaging,
+    Evaluated,
+    Evaluating,
+    Event,
+    GivenUp,
+    Saved,
+    Stepped,
+)
+from intently.training.groups import (
     ArchitectureOptions,
+    MachineOptions,
     ModelOptions,
     OptimiserOptions,
     RunOptions,
     ScheduleOptions,
     TextOptions,
-    TrainingOptions,
+    VariantOptions,
 )
+from intently.training.history import Averaged, Evaluation, History, Record
+from intently.training.loss import smoothed_cross_entropy
+from intently.training.metrics import Score, bleu, chrf, exact_match
+from intently.training.options import TrainingOptions
 from intently.training.progress import display
+from intently.training.tensorboard import TensorBoard
 from intently.training.trainer import DivergedError, train
 from intently.training.validation import DevSet, dev_loss
 
@@ -40,6 +52,8 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "OptimiserOptions",
     "RunOptions",
     "ArchitectureOptions",
+    "VariantOptions",
+    "MachineOptions",
     "Pairs",
     "Batch",
     "epoch",
@@ -51,13 +65,18 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "Evaluating",
     "Evaluated",
     "Saved",
+    "GivenUp",
+    "Averaging",
+    "TensorBoard",
     "History",
     "Record",
     "Evaluation",
+    "Averaged",
     "Checkpoint",
     "Checkpoints",
     "weights",
     "load_weights",
+    "averaged",
     "DivergedError",
     "DevSet",
     "dev_loss",

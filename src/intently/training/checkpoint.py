@@ -129,8 +129,12 @@ class Checkpoints:
             contents = self._verified(name)
         except CheckpointError as error:
             good = self._newest_good(but=name)
-            advice = f"The newest good checkpoint is {good}: go on with resume={good!r}."
-            raise CheckpointError(f"{error} {advice}" if good else str(error)) from error.__cause__
+            advice = (
+                f" The newest good checkpoint is {good}: go on with {_resume(good)}."
+                if good
+                else ""
+            )
+            raise CheckpointError(f"{error}{advice}") from error.__cause__
         return Checkpoint(
             tensors_from_bytes(contents[MODEL]),
             tensors_from_bytes(contents[TRAINING]),
@@ -152,7 +156,7 @@ class Checkpoints:
             return names[-1]
         if not NAME.fullmatch(name):
             good = self._newest_good()
-            fix = f"go on with resume={good!r}" if good else None
+            fix = f"go on with {_resume(good)}" if good else None
             pointer = str(self.folder / "latest")
             expected = "the name of a checkpoint"
             raise build(CheckpointError, pointer, expected, repr(name[:80]), "it is damaged", fix)
@@ -164,11 +168,16 @@ class Checkpoints:
         best = self._manifest(latest)["best"]
         return best if isinstance(best, str) and best in self.names() else latest
 
-    def prune(self, keep: int, upto: int) -> None:
-        """Remove checkpoints up to step ``upto``, but for the ``keep`` newest and their best."""
-        names = [name for name in self.names() if _order(name)[0] <= upto]
-        kept = set(names[-keep:])
-        for name in names[-keep:]:
+    def prune(self, keep: int, upto: int, every: int = 1) -> None:
+        """Remove checkpoints up to step ``upto``, but for the ``keep`` newest and their best.
+
+        Of those before ``upto`` only steps that ``every`` divides are kept: others were the last of
+        a run that was stopped, and one that was never stopped would not have them.
+        """
+        names = [name for name in self.names() if step_of(name) <= upto]
+        newest = [name for name in names if step_of(name) % every == 0][-keep:]
+        kept = {*newest, *names[-1:]}
+        for name in tuple(kept):
             try:
                 kept.add(str(self._manifest(name)["best"]))
             except CheckpointError:
@@ -231,7 +240,10 @@ class Checkpoints:
 
     def _verified(self, name: str) -> dict[str, bytes]:
         """Return the contents of the files of a checkpoint, sizes and checksums checked."""
-        files, contents = self._manifest(name)["files"], {}
+        files, contents = self._manifest(name).get("files"), {}
+        known = {MODEL, TRAINING, STATE}
+        if not isinstance(files, dict) or not known <= files.keys():
+            raise _damaged(self.folder / name / MANIFEST, "no list of the files beside it")
         for file in (MODEL, TRAINING, STATE):  # names of ours, never names out of the manifest
             path = self.folder / name / file
             try:
@@ -244,6 +256,11 @@ class Checkpoints:
                 raise _damaged(path, "another checksum than it was written with")
             contents[file] = content
         return contents
+
+
+def _resume(name: str) -> str:
+    """Say how a run goes on from the checkpoint ``name``."""
+    return f"--resume-from {name}, in Python resume={name!r}"
 
 
 def versions() -> dict[str, str]:
@@ -280,14 +297,22 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     Raises CheckpointError where names or shapes differ; the model is unchanged then.
     """
     own = weights(model)
-    for name in own.keys() | tensors.keys():
-        expected = tuple(own[name].shape) if name in own else "no such weight"
-        got = tuple(tensors[name].shape) if name in tensors else "no such weight"
-        if expected != got:
-            cause = "the weights are of a model with other options"
-            raise build(CheckpointError, name, str(expected), got, cause)
+    check_alike(own, tensors, "the weights are of a model with other options")
     for name, tensor in own.items():
         tensor.copy_(tensors[name])
+
+
+def check_alike(
+    own: Mapping[str, Tensor], other: Mapping[str, Tensor], cause: str, where: str = ""
+) -> None:
+    """Raise CheckpointError for ``cause`` unless the two have the same names and shapes."""
+    for name in sorted(own.keys() | other.keys()):
+        expected, got = (
+            f"shape {tuple(group[name].shape)}" if name in group else "no such weight"
+            for group in (own, other)
+        )
+        if expected != got:
+            raise build(CheckpointError, where + name, expected, got, cause)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -320,6 +345,15 @@ def _json(value: Any) -> bytes:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def step_of(name: str) -> int:
+    """Return after which step a checkpoint was written.
+
+    >>> step_of("step-000200"), step_of("step-000200-2")
+    (200, 200)
+    """
+    return _order(name)[0]
 
 
 def _order(name: str) -> tuple[int, int]:

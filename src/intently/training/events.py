@@ -43,7 +43,32 @@ class Saved:
     folder: Path
 
 
-Event = Stepped | Evaluating | Evaluated | Saved
+@dataclass(frozen=True)
+class GivenUp:
+    """The run ends, for the last ``evaluations`` found no better score than an earlier one."""
+
+    step: int
+    evaluations: int
+    score: str
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """The mean of the weights of some checkpoints was made, and ``taken`` or not.
+
+    The two scores, called ``score``, are those of the mean and of the best checkpoint, None without
+    a dev set.
+    """
+
+    step: int
+    checkpoints: int
+    taken: bool
+    score: str
+    of_mean: float | None = None
+    of_best: float | None = None
+
+
+Event = Stepped | Evaluating | Evaluated | Saved | GivenUp | Averaging
 Listener = Callable[[Event], None]
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+Stopped = Literal["no", "finished", "no better", "time", "interrupted"]
+
 
 class Record(NamedTuple):
     """The mean training loss, in nats per target token, over the steps since the last record.
@@ -28,19 +30,34 @@ class Evaluation(NamedTuple):
     seconds: float
 
 
+class Averaged(NamedTuple):
+    """The mean of the weights of ``checkpoints``, and whether it became the translator.
+
+    ``scores`` are its dev scores and ``best`` those of the best checkpoint, both None without a dev
+    set.
+    """
+
+    checkpoints: list[str]
+    taken: bool
+    scores: dict[str, float] | None = None
+    best: dict[str, float] | None = None
+
+
 @dataclass
 class History:
     """The records and evaluations of a run; ``stopped`` says why it ended.
 
     ``checkpoint`` is the folder of the last state, ``best`` that with the best dev score (the last
-    one where nothing was evaluated).
+    one where nothing was evaluated), ``averaged`` what came of the option ``average``. A run that
+    ended by the option ``patience`` has stopped because of "no better" score.
     """
 
     records: list[Record] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-    stopped: Literal["no", "finished", "time", "interrupted"] = "no"
+    stopped: Stopped = "no"
     checkpoint: Path | None = None
     best: Path | None = None
+    averaged: Averaged | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return records and evaluations as plain values that JSON can hold.
@@ -52,6 +69,24 @@ class History:
             "records": [list(record) for record in self.records],
             "evaluations": [evaluation._asdict() for evaluation in self.evaluations],
         }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a line for each record and evaluation, as `intently.show.training` draws them.
+
+        >>> at = Evaluation(9, {"exact": 50.0}, 1.0)
+        >>> history = History([Record(9, 6.5, 1e-3, 900, 0.2)], [at])
+        >>> [row.get("exact_match") for row in history.rows()]
+        [None, 0.5]
+        """
+        rows: list[dict[str, Any]] = [record._asdict() for record in self.records]
+        for at in self.evaluations:
+            row: dict[str, Any] = {"step": at.step, "seconds": at.seconds}
+            for name, score in at.scores.items():
+                known = {"exact": ("exact_match", 0.01), "loss": ("validation_loss", 1)}
+                key, scale = known.get(name, (name, 1))
+                row[key] = score * scale
+            rows.append(row)
+        return sorted(rows, key=lambda row: row["step"])
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> History:

@@ -36,7 +36,7 @@ def smoothed_cross_entropy(
     log Σ_j exp z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016,
     "Rethinking the Inception Architecture", section 7), as in
     ``torch.nn.functional.cross_entropy(..., label_smoothing=ε, reduction="sum")``. First
-    derivatives only; half-precision logits are summed in float32.
+    derivatives only; half-precision logits, as within ``torch.autocast``, are summed in float32.
 
     >>> hidden, weight = torch.zeros(2, 3, 8), torch.ones(16, 8)
     >>> loss, tokens = smoothed_cross_entropy(hidden, weight, torch.tensor([[1, 2, 0], [3, 0, 0]]))
@@ -48,6 +48,9 @@ def smoothed_cross_entropy(
             ArgumentError, "targets", f"shape {tuple(hidden.shape[:-1])}, as hidden (…, c)",
             shape_of(targets),
         )  # fmt: skip
+    kind = hidden.device.type
+    if torch.is_autocast_enabled(kind):  # the norm before the projection may be in float32
+        hidden = hidden.to(torch.get_autocast_dtype(kind))
     rows, flat = hidden.flatten(0, -2), targets.flatten()
     weight = weight.to(hidden.dtype)
     kept = (flat != ignore).nonzero()[:, 0]

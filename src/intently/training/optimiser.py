@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import CheckpointError, build
-from intently.training.options import OptimiserOptions
+from intently.training.groups import OptimiserOptions
 
 
 class Optimiser:
@@ -84,4 +84,23 @@ class Optimiser:
                 raise build(CheckpointError, "optimiser", expected, f"{key} {tuple(value.shape)}")
             # a copy in PyTorch's own, aligned memory: the last bits may depend on alignment
             own = torch.empty_like(value, device=parameter.device).copy_(value)
-            owner[parameter].state[parameter][kind] = own
+            owner[parameter].state[parameter][kind] = _placed(own, parameter)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor of which processes hold shares as a plain one; all processes must call it.
+
+    >>> whole(torch.ones(2))
+    tensor([1., 1.])
+    """
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return this process' share of a state that all have whole, where the parameter is shared."""
+    if not hasattr(parameter, "full_tensor") or value.shape != parameter.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(parameter, DTensor)
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)

@@ -1,6 +1,7 @@
 """Everything a training run can be told, in one frozen value that is stored with the run.
 
-A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the six groups.
+A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the eight groups of
+`intently.training.groups`.
 Option names are unique over all groups, so that each is a flag of the command line too, and a TOML
 file has one section per group::
 
@@ -18,25 +19,25 @@ import difflib
 import json
 import math
 import tomllib
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, KindError, build
 from intently.models.kinds import KINDS, EncoderDecoderOptions, options_of
-from intently.models.recurrent import ATTENTIONS
-from intently.models.recurrent_steps import CELLS
-from intently.models.transformer import TransformerOptions
-
-
-class Rule(NamedTuple):
-    """What a value must be, in words and as a test."""
-
-    words: str
-    test: Callable[[Any], bool]
+from intently.training.groups import (
+    ArchitectureOptions,
+    MachineOptions,
+    ModelOptions,
+    OptimiserOptions,
+    RunOptions,
+    ScheduleOptions,
+    TextOptions,
+    VariantOptions,
+)
 
 
 class Flag(NamedTuple):
@@ -48,143 +49,9 @@ class Flag(NamedTuple):
     help: str
 
 
-def one_of(*values: str) -> Rule:
-    """Return the rule that a value is one of these words."""
-    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values)
-
-
-COUNT = Rule("an integer of at least 1", lambda n: n >= 1)
-COUNT_FROM_0 = Rule("an integer of at least 0", lambda n: n >= 0)
-POSITIVE = Rule("a number above 0", lambda x: x > 0)
-FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
-SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
-FRACTION = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
-TOKENIZERS = one_of("subword", "word", "character")
-
-
-def option(default: Any, rule: Rule | None, help: str) -> Any:
-    """Return a dataclass field with its default, the rule its value keeps, and one line of help."""
-    return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
-
-
-class _Group:
-    """Checks every field of an options dataclass against its type and its rule."""
-
-    def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(typing.cast(Any, self)):
-            value = _typed(field.name, getattr(self, field.name), hints[field.name])
-            rule: Rule | None = field.metadata["rule"]
-            if rule is not None and value is not None and not rule.test(value):
-                raise build(ArgumentError, field.name, rule.words, repr(value))
-            object.__setattr__(self, field.name, value)
-
-
-@dataclass(frozen=True)
-class ModelOptions(_Group):
-    """The size of the model; heads, inner and norm are those of the Transformer.
-
-    >>> ModelOptions(width=130)
-    Traceback (most recent call last):
-    ...
-    intently.errors.ArgumentError: width: expected an even multiple of heads=4; got 130. Use 128.
-    """
-
-    width: int = option(128, COUNT, "model width c")
-    heads: int = option(4, COUNT, "attention heads h; each is width / heads wide")
-    encoder_layers: int = option(2, COUNT, "layers of the encoder")
-    decoder_layers: int = option(2, COUNT, "layers of the decoder")
-    inner: int = option(512, COUNT, "width of the feed-forward layers")
-    norm: str = option("pre", one_of("pre", "post"), "layer norm before or after each block")
-    dropout: float = option(0.1, SHARE, "share of activations dropped while training")
-    share: str = option("output", one_of("output", "all"), "embeddings tied: output, or all three")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.width % self.heads or self.width % 2:
-            step = math.lcm(self.heads, 2)
-            near = max(step, self.width // step * step)
-            even = f"an even multiple of heads={self.heads}"
-            raise build(ArgumentError, "width", even, self.width, fix=f"Use {near}")
-
-    def transformer(self, source_vocabulary: int, target_vocabulary: int) -> TransformerOptions:
-        """Return the options of the model for vocabularies of these sizes.
-
-        >>> ModelOptions(width=64).transformer(100, 200).width
-        64
-        """
-        return TransformerOptions(source_vocabulary, target_vocabulary, **dataclasses.asdict(self))
-
-
-@dataclass(frozen=True)
-class TextOptions(_Group):
-    """How sentences become tokens."""
-
-    source_tokenizer: str = option("subword", TOKENIZERS, "pieces of the source sentences")
-    source_size: int = option(8000, COUNT, "largest source vocabulary, in tokens")
-    target_tokenizer: str = option("subword", TOKENIZERS, "pieces of the target sentences")
-    target_size: int = option(8000, COUNT, "largest target vocabulary, in tokens")
-    min_frequency: int = option(1, COUNT, "a rarer piece is not taken into a vocabulary")
-    max_length: int = option(128, COUNT, "pairs with more tokens on a side are skipped")
-
-
-@dataclass(frozen=True)
-class ScheduleOptions(_Group):
-    """How long to train, and the learning rate at each step."""
-
-    steps: int = option(10_000, COUNT, "steps of the optimiser")
-    seconds: float | None = option(None, POSITIVE, "stop after that much time, finished or not")
-    learning_rate: float = option(2e-3, POSITIVE, "the highest learning rate")
-    warmup: int = option(500, COUNT_FROM_0, "steps in which it rises to the highest")
-    schedule: str = option("inverse_sqrt", one_of("inverse_sqrt", "constant"), "what follows")
-    cooldown: float = option(0.0, FRACTION, "last share of the steps, falling linearly to zero")
-
-
-@dataclass(frozen=True)
-class OptimiserOptions(_Group):
-    """How a step is made of gradients."""
-
-    optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
-    batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")
-    label_smoothing: float = option(0.1, SHARE, "probability given to all tokens alike")
-    clip: float = option(1.0, POSITIVE, "largest norm of the gradient of all parameters")
-    weight_decay: float = option(0.01, FROM_0, "of weight matrices; not of embeddings and norms")
-    betas: tuple[float, float] = option(
-        (0.9, 0.98),
-        Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
-        "memory of the mean and of the mean square of gradients",
-    )
-
-
-@dataclass(frozen=True)
-class RunOptions(_Group):
-    """Randomness, threads, and when to look and to save."""
-
-    seed: int = option(1, COUNT_FROM_0, "of all that is random")
-    threads: int | None = option(None, COUNT, "of PyTorch; none: as many as it finds")
-    save_every: int = option(1000, COUNT, "steps between checkpoints")
-    evaluate_every: int = option(1000, COUNT, "steps between evaluations on the dev set")
-    keep: int = option(2, COUNT, "newest checkpoints kept, beside the best")
-    best_by: str = option("bleu", None, "dev score that chooses the best checkpoint")
-
-
-@dataclass(frozen=True)
-class ArchitectureOptions(_Group):
-    """Which model translates; all but the first are about recurrent ones."""
-
-    model: str = option("transformer", one_of(*KINDS), "the kind of model")
-    cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
-    attention: str = option(
-        "additive", one_of(*ATTENTIONS),
-        "of a recurrent model; none: the fixed context vector, additive: Bahdanau, others: Luong",
-    )  # fmt: skip
-    bidirectional: bool = option(True, None, "a recurrent encoder reads in both directions")
-    input_feeding: bool = option(True, None, "a recurrent cell reads what was attended, too")
-
-
 @dataclass(frozen=True)
 class TrainingOptions:
-    """All options of a training run, in six groups.
+    """All options of a training run, in eight groups.
 
     >>> options = TrainingOptions().with_flags(width=64, steps=200)
     >>> options.model.width, options.schedule.steps
@@ -199,6 +66,8 @@ class TrainingOptions:
     optimiser: OptimiserOptions = dataclasses.field(default_factory=OptimiserOptions)
     run: RunOptions = dataclasses.field(default_factory=RunOptions)
     architecture: ArchitectureOptions = dataclasses.field(default_factory=ArchitectureOptions)
+    transformer: VariantOptions = dataclasses.field(default_factory=VariantOptions)
+    machine: MachineOptions = dataclasses.field(default_factory=MachineOptions)
 
     def __post_init__(self) -> None:
         kind, flags = self.architecture.model, self.flags()
@@ -208,10 +77,25 @@ class TrainingOptions:
                 expected = f"the default {flags[name].default!r}, or model={other!r}"
                 cause = f"a model of the kind {kind!r} has no {name}"
                 raise build(ArgumentError, name, expected, repr(value), cause)
+        width, heads = self.model.width, self.model.heads
+        if kind == "transformer" and (width % heads or width % 2):
+            step = math.lcm(heads, 2)
+            near = max(step, width // step * step)
+            even = f"an even multiple of heads={heads}"
+            raise build(ArgumentError, "width", even, width, fix=f"Use {near}")
+        self.shape(1, 1)  # which checks what its parts are to each other
+        longest = SearchOptions().limit(self.text.max_length)
+        if self.transformer.positions == "learned" and self.transformer.learned_steps < longest:
+            raise build(
+                ArgumentError, "learned_steps", f"at least 2·max_length + 10 = {longest}",
+                self.transformer.learned_steps,
+                "the table of positions ends there, and a search may write as much",
+            )  # fmt: skip
 
     def _shape(self) -> dict[str, Any]:
         """What may describe a model, by name."""
-        values = dataclasses.asdict(self.model) | dataclasses.asdict(self.architecture)
+        groups = self.model, self.architecture, self.transformer
+        values = {k: v for group in groups for k, v in dataclasses.asdict(group).items()}
         return {name: value for name, value in values.items() if name != "model"}
 
     def shape(self, source_vocabulary: int, target_vocabulary: int) -> EncoderDecoderOptions:
@@ -290,7 +174,7 @@ class TrainingOptions:
     def _from_file(cls, path: Path | str, kind: str, read: Callable[[str], Any]) -> TrainingOptions:
         try:
             values = read(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:  # broken TOML, JSON and UTF-8 are ValueErrors
+        except (OSError, ValueError, RecursionError) as error:  # broken files are ValueErrors
             raise build(DataError, str(path), f"a {kind} file of options", str(error)) from error
         if not isinstance(values, dict):
             raise build(DataError, str(path), "sections of options", repr(values)[:80])
@@ -336,26 +220,3 @@ def _unknown(argument: str, name: str, valid: list[str], what: str) -> ArgumentE
         everywhere = difflib.get_close_matches(name, homes, n=1)
         fix = f"Did you mean {everywhere[0]} of [{homes[everywhere[0]]}]?" if everywhere else None
     return build(ArgumentError, argument, f"{what} {', '.join(valid)}", repr(name), fix=fix)
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    """Return ``value`` as the type ``hint``: an int may stand for a float, a list for a tuple."""
-    inner = typing.get_args(hint)
-    if isinstance(hint, types.UnionType):
-        return None if value is None else _typed(name, value, inner[0])
-    if typing.get_origin(hint) is tuple:
-        if isinstance(value, list | tuple) and len(value) == len(inner):
-            return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
-    elif hint is float:
-        if type(value) in (int, float) and math.isfinite(value):
-            return float(value)
-    elif type(value) is hint:
-        return value
-    words = {
-        int: "an integer",
-        float: "a finite number",
-        str: "a word in quotes",
-        bool: "true or false",
-    }
-    expected = words.get(hint, f"{len(inner)} numbers")
-    raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")

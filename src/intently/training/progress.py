@@ -7,7 +7,16 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from intently.training.events import Evaluated, Evaluating, Event, Listener, Saved, Stepped
+from intently.training.events import (
+    Averaging,
+    Evaluated,
+    Evaluating,
+    Event,
+    GivenUp,
+    Listener,
+    Saved,
+    Stepped,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +84,7 @@ class Bar:
                 )  # fmt: skip
         elif isinstance(event, Evaluating):
             self._progress.update(self._task, description="evaluating")
-        elif isinstance(event, Evaluated):
+        elif isinstance(event, Evaluated | GivenUp | Averaging):
             self._progress.console.print(line(event), highlight=False, markup=False)
 
 
@@ -86,6 +95,10 @@ def line(event: Event) -> str:
     'step 120/2000  loss 3.214  lr 1.2e-03  7,712 tokens/s  3:12 left'
     >>> line(Evaluated(1000, {"bleu": 31.25}, best=True))
     'step 1000  dev bleu 31.25  (best so far)'
+    >>> line(GivenUp(4000, 3, "bleu"))
+    'step 4000  no better bleu in 3 evaluations: the run ends (go on with a higher patience)'
+    >>> line(Averaging(4000, 5, True, "bleu", 31.5, 31.25))
+    'mean of 5 checkpoints: dev bleu 31.50, the best one has 31.25: the mean is the translator'
     """
     if isinstance(event, Stepped):
         return (
@@ -98,7 +111,21 @@ def line(event: Event) -> str:
         return f"step {event.step}  dev {scores}" + ("  (best so far)" if event.best else "")
     if isinstance(event, Saved):
         return f"step {event.step}  saved {event.folder}"
+    if isinstance(event, GivenUp):
+        return (
+            f"step {event.step}  no better {event.score} in {event.evaluations} evaluations: "
+            "the run ends (go on with a higher patience)"
+        )
+    if isinstance(event, Averaging):
+        return _averaging(event)
     return ""
+
+
+def _averaging(event: Averaging) -> str:
+    what = f"mean of {event.checkpoints} checkpoint{'s' * (event.checkpoints != 1)}: "
+    if event.of_mean is not None:
+        what += f"dev {event.score} {event.of_mean:.2f}, the best one has {event.of_best:.2f}: "
+    return what + f"the {'mean' if event.taken else 'best one'} is the translator"
 
 
 def clock(seconds: float) -> str:

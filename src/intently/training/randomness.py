@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,22 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["random/cpu"])
     if device.type == "cuda" and "random/cuda" in state:
         torch.cuda.set_rng_state(state["random/cuda"], device)
+
+
+def seed_step(seed: int, rank: int, step: int) -> None:
+    """Seed the random numbers of a step for a process that is not the first.
+
+    The first goes on with its own, which its checkpoints hold; those of the others are a function
+    of these three numbers, so that there is nothing to store.
+
+    >>> seed_step(1, rank=1, step=7)
+    >>> first = torch.rand(())
+    >>> seed_step(1, rank=1, step=7)
+    >>> torch.equal(torch.rand(()), first)
+    True
+    """
+    [number] = np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)
+    torch.manual_seed(int(number))
 
 
 @contextlib.contextmanager

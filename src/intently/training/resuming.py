@@ -12,15 +12,26 @@ from intently.training.batches import Pairs
 from intently.training.checkpoint import versions
 from intently.training.options import TrainingOptions
 
-CHANGEABLE = {"steps", "seconds", "threads", "save_every", "evaluate_every", "keep"}
+CHANGEABLE = {
+    *("steps", "seconds", "patience", "threads", "device", "parallel"),
+    *("save_every", "evaluate_every", "keep", "average", "tensorboard"),
+}
 
 
-def check_same_run(state: Mapping[str, Any], options: TrainingOptions, data: Pairs) -> None:
-    """Check that options and data are those the state of a checkpoint was made with.
+def check_same_run(
+    state: Mapping[str, Any],
+    options: TrainingOptions,
+    data: Pairs,
+    processes: int = 1,
+    device: str = "cpu",
+    dev: str | None = None,
+) -> None:
+    """Check that options, data and ``dev`` set are those the state of a checkpoint was made with.
 
-    Steps, seconds, threads and what is about saving may change. Raises ArgumentError where
-    something else differs, in the words of the data; warns where versions or threads do, for then
-    the last bits may differ from those of a run that was never stopped.
+    When the run ends, threads, devices and what is about saving may change. Raises ArgumentError
+    where something else differs, in the words of the data; warns where versions, threads, the kind
+    of ``device`` or the number of processes do, for then the last bits may differ from those of a
+    run that was never stopped.
     """
     words = data.words
     stored = TrainingOptions.from_dict(state["options"], "options of the checkpoint").to_dict()
@@ -37,6 +48,11 @@ def check_same_run(state: Mapping[str, Any], options: TrainingOptions, data: Pai
         got = f"{len(data)} other pairs ({data.fingerprint})"
         cause = f"the files, the tokenizers or {words.get('max_length', 'max_length')} have changed"
         raise build(ArgumentError, "data", expected, got, cause)
+    if None not in (dev, state.get("dev")) and dev != state["dev"]:
+        raise build(
+            ArgumentError, "dev", f"the dev set the run began with (checksum {state['dev']})",
+            f"another ({dev})", "its scores would be compared with those of the other",
+        )  # fmt: skip
     changes = [
         f"{name} {state['versions'].get(name)} → {version}"
         for name, version in versions().items()
@@ -45,6 +61,12 @@ def check_same_run(state: Mapping[str, Any], options: TrainingOptions, data: Pai
     threads = options.run.threads
     if threads not in (None, state["threads"]):
         changes.append(f"threads {state['threads']} → {threads}")
+    if device != state.get("device", "cpu"):
+        changes.append(f"device {state.get('device', 'cpu')} → {device}")
+    before = state.get("processes", 1)
+    if processes != before:
+        drop = options.model.dropout > 0
+        changes.append(f"processes {before} → {processes}" + drop * ", which draw other dropout")
     if changes:
         warnings.warn(
             f"The run goes on under other conditions than it began ({', '.join(changes)}): "

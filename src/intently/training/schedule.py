@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from intently.training.options import ScheduleOptions
+import math
+
+from intently.training.groups import ScheduleOptions
 
 
 def learning_rate(step: int, options: ScheduleOptions) -> float:
     """Return the learning rate of step 1, 2, …, ``options.steps``.
 
-    It rises linearly to ``options.learning_rate`` over ``warmup`` steps; then it falls with the
-    inverse square root of the step (Vaswani et al. 2017, equation 3, rescaled to its peak), or
-    stays constant. Over the last ``cooldown`` share of the steps it falls linearly to zero.
+    It rises linearly to ``options.learning_rate`` over ``warmup`` steps. Then it
+
+    - falls with the inverse square root of the step (``"inverse_sqrt"``: Vaswani et al. 2017,
+      equation 3, rescaled to its peak),
+    - falls as half a cosine to zero at the last step (``"cosine"``: Loshchilov and Hutter 2017,
+      "SGDR", equation 5, one cycle without restarts), or
+    - stays (``"constant"``).
+
+    Whatever the schedule says is multiplied, over the last ``cooldown`` share of the steps, by a
+    line that falls to zero; a cosine needs none. A run that is resumed with other ``steps`` goes on
+    with the cosine, or the cooldown, of its new length.
 
     >>> options = ScheduleOptions(steps=400, learning_rate=1.0, warmup=100, cooldown=0.25)
     >>> [learning_rate(step, options) for step in (50, 100, 225, 400)]
     [0.5, 1.0, 0.6666666666666666, 0.005]
+    >>> options = ScheduleOptions(steps=400, learning_rate=1.0, warmup=100, schedule="cosine")
+    >>> [round(learning_rate(step, options), 3) for step in (50, 100, 200, 250, 400)]
+    [0.5, 1.0, 0.75, 0.5, 0.0]
     """
     warmup = max(1, options.warmup)
     rate = options.learning_rate * min(1.0, step / warmup)
-    if options.schedule == "inverse_sqrt" and step > warmup:
+    if step > warmup and options.schedule == "inverse_sqrt":
         rate *= (warmup / step) ** 0.5
+    elif step > warmup and options.schedule == "cosine":
+        rate *= 0.5 * (1 + math.cos(math.pi * (step - warmup) / (options.steps - warmup)))
     cooling = options.cooldown * options.steps
     return rate * min(1.0, (options.steps + 1 - step) / cooling) if cooling >= 1 else rate

@@ -11,15 +11,15 @@ import dataclasses
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from intently.errors import ArgumentError, IntentlyError, build
 from intently.models.kinds import EncoderDecoder
-from intently.training.batches import Epoch, Pairs, epoch
+from intently.training.batches import Batch, Epoch, Pairs, epoch
 from intently.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -28,15 +28,29 @@ from intently.training.checkpoint import (
     versions,
     weights,
 )
-from intently.training.events import Evaluated, Evaluating, Listener, Pace, Saved, Stepped
-from intently.training.history import Evaluation, History, Position, Record
+from intently.training.events import (
+    Evaluated,
+    Evaluating,
+    GivenUp,
+    Listener,
+    Pace,
+    Saved,
+    Stepped,
+)
+from intently.training.history import Evaluation, History, Position, Record, Stopped
 from intently.training.interruption import Interruption
-from intently.training.loss import batch_loss
-from intently.training.optimiser import Optimiser
 from intently.training.options import TrainingOptions
-from intently.training.randomness import random_state, set_random_state, surroundings_kept
+from intently.training.processes import Processes, joined
+from intently.training.randomness import (
+    random_state,
+    seed_step,
+    set_random_state,
+    surroundings_kept,
+)
 from intently.training.resuming import best_by, check_same_run
 from intently.training.schedule import learning_rate
+from intently.training.stopping import check_patience, without_better
+from intently.training.workers import Worker, check_bfloat16
 
 RECORDS = 500  # points of the loss curve, about
 
@@ -68,14 +82,21 @@ def train(
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
     folder of the best. The caller's random state and thread count are restored.
 
+    Under torchrun the processes train one model: see `intently.training.processes`. The first of
+    them calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
+
     Raises ArgumentError where ``out`` holds a run and ``resume`` is not given, or where the
     options or the data are not those of the run; CheckpointError where a checkpoint cannot be
-    used; DivergedError where the loss is not finite, with the last good checkpoint in place.
+    used; DivergedError where the loss is not finite, with the last good checkpoint in place;
+    LostError where another process is gone.
     """
-    run = _Run(model, data, options, Path(out), validate, progress or (lambda event: None))
-    with surroundings_kept(run.device), Interruption() as interruption:
-        run.begin(resume)
-        return run.loop(interruption)
+    check_patience(options.schedule.patience, validate is not None)
+    tell = progress or (lambda event: None)
+    with Interruption() as interruption, joined(Path(out)) as processes:
+        run = _Run(model, data, options, Path(out), validate, tell, processes, interruption)
+        with surroundings_kept(run.device):
+            run.begin(resume)
+            return run.loop()
 
 
 class _Run:
@@ -89,11 +110,15 @@ class _Run:
         out: Path,
         validate: Validate | None,
         tell: Listener,
+        processes: Processes,
+        interruption: Interruption,
     ) -> None:
         self.model, self.data, self.options, self.out = model, data, options, out
-        self.validate, self.tell = validate, tell
+        self.processes, self.interruption = processes, interruption
+        self.dev: str | None = getattr(validate, "fingerprint", None)
+        self.validate, self.tell = validate, tell if processes.first else lambda event: None
         self.checkpoints = Checkpoints(out / "checkpoints")
-        self.optimiser = Optimiser(model, options.optimiser)
+        self.asked = self.late = False  # as all processes have heard
         self.device = next(model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
@@ -101,40 +126,58 @@ class _Run:
 
     def begin(self, resume: bool | str) -> None:
         """Seed everything, or take over the state of a checkpoint."""
+        found = self.processes.from_first(lambda: self._found(resume))
+        if self.options.machine.precision == "bfloat16":
+            check_bfloat16(self.device)
+        self.model.train()
+        if self.options.run.threads is not None:
+            torch.set_num_threads(self.options.run.threads)
+        if found is None:
+            torch.manual_seed(self.options.run.seed)
+            self.worker = Worker(self.model, self.options, self.processes)
+        else:
+            self._restore(found)
+        self.epoch = self._epoch()
+        if self.processes.first:
+            self.out.mkdir(parents=True, exist_ok=True)
+            stored = json.dumps(self.options.to_dict(), indent=1)
+            replace_file(self.out / "options.json", stored.encode())
+
+    def _found(self, resume: bool | str) -> Checkpoint | None:
+        """Return the checkpoint to go on from, None where the run begins."""
         names = self.checkpoints.names()
         if names and not resume:
             expected = "a folder without a run"
             fix = "go on with it by resume=True, or choose another folder"
             raise build(ArgumentError, "out", expected, f"{self.out} with {names[-1]}", fix=fix)
         self.checkpoints.clean()
-        self.model.train()
-        if self.options.run.threads is not None:
-            torch.set_num_threads(self.options.run.threads)
         if names or isinstance(resume, str):
-            self._restore(self.checkpoints.load(resume if isinstance(resume, str) else None))
-        else:
-            torch.manual_seed(self.options.run.seed)
-        self.epoch = self._epoch()
-        self.out.mkdir(parents=True, exist_ok=True)
-        stored = json.dumps(self.options.to_dict(), indent=1)
-        replace_file(self.out / "options.json", stored.encode())
+            return self.checkpoints.load(resume if isinstance(resume, str) else None)
+        return None
 
-    def loop(self, interruption: Interruption) -> History:
+    def loop(self) -> History:
         """Evaluate, save and step, each when it is due, until the end."""
         position, schedule, run = self.position, self.options.schedule, self.options.run
+        patience = schedule.patience
         pace = Pace()
+        self._hear()
         while True:
+            if self.processes.count == 1:  # many have heard it in their step
+                self._hear()
             over = position.step >= schedule.steps
-            late = schedule.seconds is not None and position.seconds >= schedule.seconds
             due = position.step % run.evaluate_every == 0
-            best = (over or late or due) and self._evaluate(interruption)
-            end = "interrupted" if interruption.asked else "time" if late else None
+            best = (over or self.late or due) and self._evaluate()
+            end = "interrupted" if self.asked else "time" if self.late else None
+            worse = without_better(run.best_by, self.history.evaluations) if patience else 0
+            end = "no better" if 0 < patience <= worse else end
             end = "finished" if over and self._evaluated() else end
             self._tick()
             if end or best or (position.step % run.save_every == 0 and position.step > 0):
                 self._save(best)
             self._tick()
             if end:
+                if end == "no better":
+                    self.tell(GivenUp(position.step, worse, run.best_by))
                 return self._end(end)
             rate = learning_rate(position.step + 1, schedule)
             loss, tokens = self._step(rate)
@@ -153,27 +196,41 @@ class _Run:
         self.position.seconds += self.clock - before
         return self.clock - before
 
+    def _hear(self, loss: float = 0.0) -> float:
+        """Return the sum of all processes' losses, after hearing whether the run is to end.
+
+        It ends where any of them was asked to stop, or where the first finds that time is over.
+        """
+        limit, seconds = self.options.schedule.seconds, self.position.seconds
+        late = self.processes.first and limit is not None and seconds >= limit
+        total, asked, over = self.processes.total([loss, self.interruption.asked, late])
+        self.asked, self.late = asked > 0, over > 0
+        return total
+
     def _step(self, rate: float) -> tuple[float, int]:
-        """Take one step of the optimiser; return the mean loss of its batch, and its tokens."""
+        """Take one step of the optimiser; return the mean loss of its batches, and their tokens."""
+        position, run = self.position, self.options.run
+        batches = [self._next() for _ in range(self.options.optimiser.accumulate)]
+        if not self.processes.first:
+            seed_step(run.seed, self.processes.rank, position.step)
+        loss, tokens = self.worker.gradients(batches)
+        mean = self._hear(loss) / tokens
+        norm = self.worker.clip(self.options.optimiser.clip)
+        if not (math.isfinite(mean) and math.isfinite(norm)):
+            raise self._diverged(mean, norm, rate)
+        self.worker.optimiser.step(rate)
+        position.step += 1
+        return mean, tokens
+
+    def _next(self) -> Batch:
+        """Return the next batch, and move on to the one after it."""
         position = self.position
         batch = self.epoch[position.batch]
-        loss, tokens = batch_loss(
-            self.model, batch.to(self.device), self.options.optimiser.label_smoothing
-        )
-        (loss / tokens).backward()
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.optimiser.parameters.values(), self.options.optimiser.clip
-        )
-        mean = loss.item() / tokens
-        if not (math.isfinite(mean) and math.isfinite(norm.item())):
-            raise self._diverged(mean, norm.item(), rate)
-        self.optimiser.step(rate)
-        position.step += 1
         position.batch += 1
         if position.batch == len(self.epoch):
             position.epoch, position.batch = position.epoch + 1, 0
             self.epoch = self._epoch()
-        return mean, tokens
+        return batch
 
     def _epoch(self) -> Epoch:
         o = self.options
@@ -194,24 +251,19 @@ class _Run:
         """Whether nothing is left to evaluate at this step."""
         return self.validate is None or self.position.evaluated == self.position.step
 
-    def _evaluate(self, interruption: Interruption) -> bool:
+    def _evaluate(self) -> bool:
         """Score the dev set, unless that is done, and return whether it was better than ever.
 
         It leaves no trace in the random state. What fails or is interrupted loses no step.
         """
         position = self.position
-        if self.validate is None or self._evaluated() or interruption.asked:
+        if self._evaluated() or self.asked:
             return False
+        self.worker.gather()
         state = random_state(self.device)
         self.model.eval()
         try:
-            with torch.no_grad(), interruption.at_once():
-                self.tell(Evaluating(position.step))
-                scores = dict(self.validate(self.model))
-            score = best_by(self.options.run.best_by, scores)
-        except KeyboardInterrupt:
-            interruption.asked = True
-            return False
+            scores = self.processes.from_first(self._scores)
         except Exception:
             set_random_state(state, self.device)
             self._save()
@@ -219,6 +271,10 @@ class _Run:
         finally:
             set_random_state(state, self.device)
             self.model.train()
+        self._hear()
+        if scores is None:
+            return False
+        score = best_by(self.options.run.best_by, scores)
         position.evaluated = position.step
         best = position.best_score is None or score > position.best_score
         if best:
@@ -228,11 +284,29 @@ class _Run:
         self.tell(Evaluated(position.step, scores, best))
         return best
 
+    def _scores(self) -> dict[str, float] | None:
+        """Return the scores on the dev set, None where it was interrupted."""
+        assert self.validate is not None
+        try:
+            with torch.no_grad(), self.interruption.at_once():
+                self.tell(Evaluating(self.position.step))
+                scores = dict(self.validate(self.model))
+        except KeyboardInterrupt:
+            self.interruption.asked = True
+            return None
+        best_by(self.options.run.best_by, scores)
+        return scores
+
     def _save(self, best: bool = False) -> None:
         """Write a checkpoint, unless this very state has been written."""
         position = self.position
         stamp = (position.step, position.evaluated)
         if self.saved_at == stamp:
+            return
+        self.saved_at = stamp
+        self.worker.gather()
+        optimiser = self.worker.state()
+        if not self.processes.first:
             return
         name = self.checkpoints.free_name(position.step)
         if best:
@@ -242,23 +316,27 @@ class _Run:
             "history": self.history.to_dict(),
             "options": self.options.to_dict(),
             "data": self.data.fingerprint,
+            "dev": self.dev,
             "threads": torch.get_num_threads(),
+            "processes": self.processes.count,
+            "device": self.device.type,
             "versions": versions(),
         }
-        training = {**self.optimiser.tensors(), **random_state(self.device)}
+        training = {**optimiser, **random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
         folder = self.checkpoints.save(name, checkpoint, position.best)
-        self.saved_at = stamp
-        self.checkpoints.prune(self.options.run.keep, position.step)
+        run = self.options.run
+        self.checkpoints.prune(run.keep, position.step, run.save_every)
         self.tell(Saved(position.step, folder))
 
-    def _end(self, stopped: Literal["finished", "time", "interrupted"]) -> History:
+    def _end(self, stopped: Stopped) -> History:
         """Say where the run ended."""
+        self.worker.gather()
         self.model.eval()
-        folder = self.checkpoints.folder
+        folder, found = self.checkpoints.folder, self.checkpoints
+        latest, best = self.processes.from_first(lambda: (found.latest(), found.best()))
         self.history.stopped = stopped
-        self.history.checkpoint = folder / self.checkpoints.latest()
-        self.history.best = folder / self.checkpoints.best()
+        self.history.checkpoint, self.history.best = folder / latest, folder / best
         return self.history
 
     def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
@@ -273,14 +351,19 @@ class _Run:
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint, after checking that it is one of this run."""
         state = checkpoint.state
-        check_same_run(state, self.options, self.data)
+        with warnings.catch_warnings():
+            if not self.processes.first:
+                warnings.simplefilter("ignore")
+            count, kind = self.processes.count, self.device.type
+            check_same_run(state, self.options, self.data, count, kind, self.dev)
         if self.options.run.threads is None:
             torch.set_num_threads(state["threads"])
         load_weights(self.model, checkpoint.model)
         training = dict(checkpoint.training)
         random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
+        self.worker = Worker(self.model, self.options, self.processes)
         set_random_state(random, self.device)
-        self.optimiser.load(training)
+        self.worker.optimiser.load(training)
         self.position = Position(**state["position"])
         self.history = History.from_dict(state["history"])
         self.saved_at = (self.position.step, self.position.evaluated)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +43,17 @@ class DevSet:
         if len(self.sources) != len(self.references) or not self.sources:
             expected = f"as many as references, {len(self.references)}, and at least one"
             raise build(ArgumentError, "sources", expected, f"{len(self.sources)} sentences")
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of what is translated and compared: scores of one run are of one dev set."""
+        told = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the scores."""
+        return ("bleu", "exact") if self.pairs is None else ("bleu", "exact", "loss")
 
     def __call__(self, model: EncoderDecoder) -> dict[str, float]:
         """Return "bleu" and "exact" (matches), from 0 to 100, and "loss" where there are pairs."""

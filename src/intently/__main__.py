@@ -1,0 +1,8 @@
+"""``python -m intently``: the command line, for launchers that take a module."""
+
+from __future__ import annotations
+
+from intently.cli import main
+
+if __name__ == "__main__":
+    main()

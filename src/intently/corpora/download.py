@@ -1,0 +1,284 @@
+"""Files of public corpora: downloaded once, believed by their checksum only, or the user's copies.
+
+What lies in a folder that the user names is used as it is, with a warning where it differs from
+what is known. What comes over the network is kept only where its checksum is the known one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import os
+import sys
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from intently.corpora.files import GZIP
+from intently.errors import DataError, build
+
+TIMEOUT = 30.0
+"""Seconds without an answer after which a server is given up."""
+
+LIMIT = 1 << 27
+"""Bytes above which no file is taken, packed or unpacked: ten times the largest there is."""
+
+BLOCK = 1 << 16
+ZIP = b"PK\x03\x04"
+AGAIN = "try again, or name a folder with a copy by --data-dir (data_dir)"
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+BAD_ARCHIVE = (zipfile.BadZipFile, lzma.LZMAError, KeyError, RuntimeError, ValueError)
+"""What `zipfile` raises of one that is damaged, without the member, locked or strangely packed."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a corpus: its ``names`` in a folder, its address, the checksum of its content.
+
+    It is stored under the first name; a copy of the user's may have any of them, plain or with
+    ``.gz``. ``sha256`` is that of the unpacked content. In a zip archive the file is ``member``.
+
+    >>> RemoteFile(("val.en",), "https://example.org/val.en.gz", "0" * 64).name
+    'val.en'
+    """
+
+    names: tuple[str, ...]
+    url: str
+    sha256: str
+    member: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name under which a download is stored."""
+        return self.names[0]
+
+    @property
+    def by_hand(self) -> str:
+        """What somebody without this program would have to download."""
+        if self.member:
+            return f"{self.url} unpacked, {self.member} of it as {self.name}"
+        return f"{self.url} as {self.name}.gz"
+
+
+def cache_folder() -> Path:
+    """Return the folder of downloads: $INTENTLY_DATA, else intently in the user's cache folder.
+
+    >>> cache_folder().is_absolute()
+    True
+    """
+    named = os.environ.get("INTENTLY_DATA")
+    if named:
+        return Path(named).expanduser().absolute()
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # a relative path there is to be ignored, says the XDG specification
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "intently"
+
+
+def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> list[Path]:
+    """Return where the files of a corpus lie: in ``data_dir``, else in the cache, downloaded.
+
+    ``data_dir`` is the corpus' own folder, or one with a folder ``corpus`` in it. Raises DataError
+    that lists the files that are missing there, or says what to do where a download fails.
+    """
+    if data_dir is not None:
+        return _copies(corpus, files, data_dir)
+    folder = cache_folder() / corpus
+    found = {file: _genuine(file, folder) for file in files}
+    wanted = [file for file, path in found.items() if path is None]
+    return [path or _fetch(file, folder, wanted) for file, path in found.items()]
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of the content of a file, unpacked where it is gzip."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        packed = handle.peek(len(GZIP)).startswith(GZIP)
+        for block in _blocks(gzip.GzipFile(fileobj=handle) if packed else handle):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Path]:
+    """Return the user's copies, with a warning of those that differ from what is known."""
+    folder = data_dir / corpus if os.path.isdir(data_dir / corpus) else data_dir
+    found = {file: next(_present(file, folder), None) for file in files}
+    missing = [file for file, path in found.items() if path is None]
+    if missing:
+        names = ", ".join(" or ".join(file.names) for file in missing)
+        there = f"no {names} in {folder}"
+        if not os.path.isdir(folder):
+            there = f"the file {folder}" if os.path.isfile(folder) else f"no folder {folder}"
+        raise build(
+            DataError,
+            "data_dir",
+            f"a folder with the files of {corpus}, plain or with .gz",
+            there,
+            fix=f"they can be had from\n  {_list(missing)}",
+        )
+    paths = [path for path in found.values() if path is not None]
+    other: list[str] = []
+    for file, path in zip(files, paths):
+        try:
+            actual = checksum(path)
+        except (OSError, *DAMAGED):
+            continue  # whoever reads it says in which line
+        if actual != file.sha256:
+            other.append(f"{path}: SHA-256 {actual}, known is {file.sha256}")
+    if other:
+        warnings.warn(
+            f"{corpus}: files that are not the known ones are used as they are, so scores do not "
+            "compare with those of others:\n  " + "\n  ".join(other),
+            UserWarning,
+            stacklevel=5,  # who called `load_corpus`
+        )
+    return paths
+
+
+def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
+    """Yield the file in the folder, under each of its names that there is."""
+    for name in file.names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if os.path.isfile(path):  # False, too, where nobody may look
+                yield path
+
+
+def _genuine(file: RemoteFile, folder: Path) -> Path | None:
+    """Return the file in the cache, None where it is missing, damaged or another one."""
+    for path in _present(file, folder):
+        try:
+            if checksum(path) == file.sha256:
+                return path
+        except (OSError, *DAMAGED):
+            continue
+    return None
+
+
+def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path:
+    """Download a file into the cache, all of it or nothing; others may do the same meanwhile."""
+    target = folder / file.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # beside the target, so that the last step is a rename within one file system
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
+            packed, plain = Path(scratch, "packed"), Path(scratch, "plain")
+            with open(packed, "wb") as out:
+                out.writelines(_received(file, _by_hand(folder, wanted)))
+            actual = _unpack(file, packed, plain)
+            if actual != file.sha256:
+                raise build(
+                    DataError, file.url, f"content with SHA-256 {file.sha256}", actual,
+                    cause="the file there has changed, or came damaged; nothing of it was kept",
+                    fix=AGAIN,
+                )  # fmt: skip
+            os.replace(plain, target)
+    except OSError as error:
+        raise build(
+            DataError, str(folder), "a folder that takes downloads", error.strerror or str(error),
+            fix="set INTENTLY_DATA to a folder that can be written and has room",
+        ) from error  # fmt: skip
+    return target
+
+
+def _received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
+    """Yield what lies at the file's address; whatever is wrong with the network is a DataError."""
+    done, total = 0, None
+    try:
+        request = Request(file.url, headers={"User-Agent": "intently"})
+        with urlopen(request, timeout=TIMEOUT) as response:
+            length = response.headers.get("Content-Length", "")
+            total = int(length) if length.isdecimal() else None
+            while (block := response.read(BLOCK)) and done <= LIMIT:
+                done += len(block)
+                _tell(file, done, total)
+                yield block
+        problem = f"more than {LIMIT:,} bytes" if done > LIMIT else ""
+    except (OSError, HTTPException, ValueError) as error:  # the last: no address, no number
+        problem = _reason(error)
+    if not problem and total is not None and done < total:
+        problem = f"a connection that was cut after {done:,} of {total:,} bytes"
+    if problem:
+        raise build(DataError, file.url, "the file to be downloaded", problem, fix=by_hand)
+    _tell(file, done, total, end=True)
+
+
+def _blocks(handle: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    while block := handle.read(BLOCK):
+        yield block
+
+
+def _reason(error: Exception) -> str:
+    """Say in a few words why a download failed."""
+    if isinstance(error, HTTPError):
+        return f"the answer {error.code} {error.reason}"
+    why = error.reason if isinstance(error, URLError) else error
+    if isinstance(why, TimeoutError):
+        return f"no answer for {TIMEOUT:g} seconds"
+    return f"no connection ({getattr(why, 'strerror', None) or why or type(why).__name__})"
+
+
+def _unpack(file: RemoteFile, packed: Path, plain: Path) -> str:
+    """Write the content of a download, packed or not, to ``plain`` and return its SHA-256."""
+    digest = hashlib.sha256()
+    with open(packed, "rb") as handle, open(plain, "wb") as out:
+        for block in _content(file, handle):
+            digest.update(block)
+            out.write(block)
+    return digest.hexdigest()
+
+
+def _content(file: RemoteFile, handle: IO[bytes]) -> Iterator[bytes]:
+    """Yield what is in a download; whatever is wrong with how it is packed is a DataError."""
+    done, problem = 0, ""
+    try:
+        for block in _blocks(_opened(handle, file)):
+            done += len(block)
+            if done > LIMIT:
+                problem = f"more than {LIMIT:,} bytes in it"
+                break
+            yield block
+    except (*DAMAGED, *BAD_ARCHIVE, OSError) as error:
+        problem = str(error.args[0] if isinstance(error, KeyError) else error)
+    if problem:
+        raise build(DataError, file.url, "a file that can be unpacked", problem, fix=AGAIN)
+
+
+def _opened(handle: IO[bytes], file: RemoteFile) -> IO[bytes] | gzip.GzipFile:
+    """Open what is packed. Of a zip only the named member is read: no path of it is followed."""
+    start = handle.read(len(ZIP))
+    handle.seek(0)
+    if start.startswith(GZIP):
+        return gzip.GzipFile(fileobj=handle)
+    if start == ZIP and file.member:
+        return zipfile.ZipFile(handle).open(file.member)
+    return handle
+
+
+def _tell(file: RemoteFile, done: int, total: int | None, *, end: bool = False) -> None:
+    """Write how far a download is: one line that grows on a terminal, one at the end elsewhere."""
+    if end or sys.stderr.isatty():
+        of = f" of {total / 1e6:.1f}" if total and not end else ""
+        start, stop = ("\r", "\n" if end else "") if sys.stderr.isatty() else ("", "\n")
+        line = f"{start}{file.url}: {done / 1e6:.1f}{of} MB"
+        print(f"{line:<100}", end=stop, file=sys.stderr, flush=True)
+
+
+def _by_hand(folder: Path, wanted: Sequence[RemoteFile]) -> str:
+    there = [path.name for file in wanted for path in _present(file, folder)]
+    other = f" ({', '.join(there)} there is damaged or another version)" if there else ""
+    return (
+        "where there is no network, name a folder with copies by --data-dir (data_dir), or put "
+        f"into {folder}{other}:\n  {_list(wanted)}"
+    )
+
+
+def _list(files: Sequence[RemoteFile]) -> str:
+    return "\n  ".join(file.by_hand for file in files)

@@ -1,0 +1,86 @@
+"""Where a run's sentences come from, kept in its folder: evaluating and resuming need it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from intently.corpora.named import Corpus, load_corpus
+from intently.errors import ArgumentError, DataError, build
+from intently.training.checkpoint import replace_file
+
+FILE = "run.json"
+DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A named corpus in one direction, the folder it is read from, and the recipe it is for.
+
+    >>> Origin.of("multi30k:de-en").target
+    'en'
+    """
+
+    corpus: str
+    source: str
+    target: str
+    data_dir: str | None = None
+    recipe: str | None = None
+
+    @classmethod
+    def of(cls, direction: str, data_dir: Path | None = None) -> Origin:
+        """Return the corpus that is written "multi30k:de-en".
+
+        Raises `ArgumentError` for what is not written so.
+        """
+        found = DIRECTION.fullmatch(direction)
+        if found is None:
+            expected = "NAME:SOURCE-TARGET, such as multi30k:de-en"
+            raise build(ArgumentError, "--corpus", expected, repr(direction))
+        return cls(*found.groups()).read_from(data_dir)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Origin | None:
+        """Return what `save` kept in a run's folder, None where nothing was kept.
+
+        Raises `DataError` where the file is damaged.
+        """
+        path = Path(folder) / FILE
+        try:
+            kept = cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise build(DataError, str(path), "the origin of a run", str(error)) from None
+        for name, value in dataclasses.asdict(kept).items():
+            missing = value is None and name in ("data_dir", "recipe")
+            if not (missing or (isinstance(value, str) and "\0" not in value)):
+                got = f"{name} {value!r:.80}"
+                raise build(DataError, str(path), "the origin of a run, in words", got)
+        return kept
+
+    def save(self, folder: Path | str) -> None:
+        """Keep it in a run's folder."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        values = json.dumps(dataclasses.asdict(self), indent=1)
+        replace_file(Path(folder) / FILE, values.encode())
+
+    def read_from(self, data_dir: Path | None) -> Origin:
+        """Return the same corpus in another folder, which is kept as an absolute path; None: here.
+
+        >>> Origin.of("multi30k:de-en").read_from(None).data_dir is None
+        True
+        """
+        if data_dir is None:
+            return self
+        return dataclasses.replace(self, data_dir=str(data_dir.absolute()))
+
+    def read(self) -> Corpus:
+        """Return the corpus; raises as `intently.corpora.load_corpus` does."""
+        return load_corpus(self.corpus, self.source, self.target, self.data_dir)
+
+    def __str__(self) -> str:
+        return f"{self.corpus}:{self.source}-{self.target}"

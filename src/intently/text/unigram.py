@@ -1,0 +1,146 @@
+"""The unigram language model over pieces: a vocabulary by expectation and maximisation.
+
+A word is made of pieces that are drawn independently; the pieces and their probabilities are those
+under which the text is likely. Source: Kudo 2018, "Subword Regularization", section 3.2.
+
+The ``tokenizers`` library has a trainer of this kind, but it adds up in the order of a hash table,
+which is another one in every run, and so breaks ties by chance. Here the same text gives the same
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+Scores = dict[str, float]
+"""The natural logarithm of the probability of each piece."""
+
+ROUNDS = 2
+"""Rounds of expectation and maximisation before each pruning."""
+
+KEPT = 0.75
+"""The share of pieces that a pruning leaves."""
+
+RAREST = 0.5
+"""Pieces that are expected less often go, whatever room there is."""
+
+
+class _Lattice(NamedTuple):
+    """A word, how often it is seen, and its pieces that end after 1, 2, … characters."""
+
+    word: str
+    times: int
+    ending: list[list[tuple[int, str]]]
+
+
+def fitted(words: Mapping[str, int], seed: Iterable[str], size: int) -> list[tuple[str, float]]:
+    """Return at most ``size`` pieces of ``seed`` with their scores, the likeliest first.
+
+    ``words`` have counts. Pieces of one character, which must be in ``seed``, always stay, so that
+    every word of such characters can be said.
+
+    >>> pieces = fitted({"aab": 9, "aa": 3, "b": 1}, ["a", "b", "aa", "ab"], size=3)
+    >>> [(piece, round(score, 2)) for piece, score in pieces]
+    [('a', -0.44), ('ab', -1.55), ('b', -1.94)]
+    """
+    scores = dict.fromkeys(sorted(seed), 0.0)
+    lattices = _lattices(words, scores)
+    found = Counter[str]()
+    for _, count, ending in lattices:
+        for _, piece in chain.from_iterable(ending):
+            found[piece] += count
+    scores = _maximised({piece: found[piece] for piece in scores})
+    while True:
+        lattices = _lattices(words, scores)
+        counts: dict[str, float] = {}
+        for _ in range(ROUNDS):
+            counts = _expected(lattices, scores)
+            scores = _maximised(counts)
+        scores = {p: score for p, score in scores.items() if len(p) == 1 or counts[p] >= RAREST}
+        if len(scores) <= size:
+            return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+        scores = _pruned(scores, counts, max(size, int(KEPT * len(scores))))
+
+
+def _lattices(words: Mapping[str, int], scores: Scores) -> list[_Lattice]:
+    longest = max(map(len, scores))
+    return [
+        _Lattice(
+            word,
+            words[word],
+            [
+                [
+                    (start, word[start:end])
+                    for start in range(max(0, end - longest), end)
+                    if word[start:end] in scores
+                ]
+                for end in range(1, len(word) + 1)
+            ],
+        )
+        for word in sorted(words)  # so that sums are the same in every run
+    ]
+
+
+def _expected(lattices: list[_Lattice], scores: Scores) -> dict[str, float]:
+    """Return how often each piece is expected, over all ways to cut the words."""
+    counts = dict.fromkeys(scores, 0.0)
+    for word, count, ending in lattices:
+        # before[i]: the logarithm of the probability of the first i characters, cut in any way
+        before = [0.0]
+        for pieces in ending:
+            before.append(_log_sum([before[start] + scores[piece] for start, piece in pieces]))
+        # cut[i]: how often the word is expected to be cut after i characters
+        cut = [0.0] * len(word) + [float(count)]
+        for end in range(len(word), 0, -1):
+            for start, piece in ending[end - 1]:
+                times = cut[end] * math.exp(before[start] + scores[piece] - before[end])
+                cut[start] += times
+                counts[piece] += times
+    return counts
+
+
+def _log_sum(terms: list[float]) -> float:
+    if len(terms) == 1:
+        return terms[0]
+    top = max(terms)
+    return top + math.log(sum([math.exp(term - top) for term in terms]))
+
+
+def _maximised(counts: Mapping[str, float]) -> Scores:
+    """Return the scores under which the counts are likeliest; none of them is minus infinity."""
+    total = sum(counts.values())
+    return {piece: math.log(max(n, 1e-9) / total) for piece, n in counts.items()}
+
+
+def _pruned(scores: Scores, counts: Mapping[str, float], size: int) -> Scores:
+    """Return the ``size`` pieces without which the text would be the least likely.
+
+    The loss of a piece is what its occurrences lose when they are cut into others. Of the same
+    loss, the first in the alphabet stays.
+    """
+    losses = {
+        piece: counts[piece] * (score - _cut_up(piece, scores))
+        for piece, score in scores.items()
+        if len(piece) > 1
+    }
+    single = {piece: score for piece, score in scores.items() if len(piece) == 1}
+    room = max(0, size - len(single))
+    kept = sorted(losses, key=lambda piece: (-losses[piece], piece))[:room]
+    return single | {piece: scores[piece] for piece in kept}
+
+
+def _cut_up(piece: str, scores: Scores) -> float:
+    """Return the score of the best way to cut a piece into smaller ones."""
+    best = [0.0]
+    for end in range(1, len(piece) + 1):
+        found = [
+            best[start] + scores[piece[start:end]]
+            for start in range(end)
+            if end - start < len(piece) and piece[start:end] in scores
+        ]
+        best.append(max(found))
+    return best[-1]

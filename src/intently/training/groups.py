@@ -1,0 +1,218 @@
+"""Groups of training options: a small frozen dataclass each, every field with a rule and help.
+
+`intently.training.options` makes one value of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from intently.errors import ArgumentError, KindError, build
+from intently.models.kinds import KINDS
+from intently.models.recurrent import ATTENTIONS
+from intently.models.recurrent_steps import CELLS
+from intently.models.transformer_options import FEED_FORWARDS, POSITIONS
+
+
+class Rule(NamedTuple):
+    """What a value must be, in words and as a test."""
+
+    words: str
+    test: Callable[[Any], bool]
+
+
+def one_of(*values: str) -> Rule:
+    """Return the rule that a value is one of these words."""
+    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values)
+
+
+COUNT = Rule("an integer of at least 1", lambda n: n >= 1)
+THREADS = Rule("an integer from 1 to 1024", lambda n: 1 <= n <= 1024)
+COUNT_FROM_0 = Rule("an integer of at least 0", lambda n: n >= 0)
+POSITIVE = Rule("a number above 0", lambda x: x > 0)
+FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
+SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
+FRACTION = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
+SEED = Rule("an integer from 0 to 2**64 - 1", lambda n: 0 <= n < 2**64)
+TOKENIZERS = one_of("subword", "unigram", "word", "character")
+
+
+def option(default: Any, rule: Rule | None, help: str) -> Any:
+    """Return a dataclass field with its default, the rule its value keeps, and one line of help."""
+    return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
+
+
+class _Group:
+    """Checks every field of an options dataclass against its type and its rule."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(typing.cast(Any, self)):
+            value = _typed(field.name, getattr(self, field.name), hints[field.name])
+            rule: Rule | None = field.metadata["rule"]
+            if rule is not None and value is not None and not rule.test(value):
+                raise build(ArgumentError, field.name, rule.words, repr(value))
+            object.__setattr__(self, field.name, value)
+
+
+@dataclass(frozen=True)
+class ModelOptions(_Group):
+    """The size of the model; all that recurrent models have not is the Transformer's.
+
+    >>> ModelOptions(heads=0)
+    Traceback (most recent call last):
+    ...
+    intently.errors.ArgumentError: heads: expected an integer of at least 1; got 0.
+    """
+
+    width: int = option(128, COUNT, "model width c")
+    heads: int = option(4, COUNT, "attention heads h; each is width / heads wide")
+    encoder_layers: int = option(2, COUNT, "layers of the encoder")
+    decoder_layers: int = option(2, COUNT, "layers of the decoder")
+    inner: int = option(512, COUNT, "width of the feed-forward layers")
+    norm: str = option("pre", one_of("pre", "post"), "layer norm before or after each block")
+    dropout: float = option(0.1, SHARE, "share of activations dropped while training")
+    share: str = option("output", one_of("output", "all"), "embeddings tied: output, or all three")
+
+
+@dataclass(frozen=True)
+class TextOptions(_Group):
+    """How sentences become tokens."""
+
+    source_tokenizer: str = option("subword", TOKENIZERS, "pieces of the source sentences")
+    source_size: int = option(8000, COUNT, "largest source vocabulary, in tokens")
+    target_tokenizer: str = option("subword", TOKENIZERS, "pieces of the target sentences")
+    target_size: int = option(8000, COUNT, "largest target vocabulary, in tokens")
+    min_frequency: int = option(1, COUNT, "a rarer piece is not taken into a vocabulary")
+    max_length: int = option(128, COUNT, "pairs with more tokens on a side are skipped")
+    joint: bool = option(False, None, "one tokenizer for both sides; share=all implies it")
+
+
+@dataclass(frozen=True)
+class ScheduleOptions(_Group):
+    """How long to train, and the learning rate at each step."""
+
+    steps: int = option(10_000, COUNT, "steps of the optimiser")
+    seconds: float | None = option(None, POSITIVE, "stop after that much time, finished or not")
+    learning_rate: float = option(2e-3, POSITIVE, "the highest learning rate")
+    warmup: int = option(500, COUNT_FROM_0, "steps in which it rises to the highest")
+    schedule: str = option(
+        "inverse_sqrt", one_of("inverse_sqrt", "cosine", "constant"), "what follows"
+    )
+    cooldown: float = option(0.0, FRACTION, "last share of the steps, falling linearly to zero")
+    patience: int = option(
+        0, COUNT_FROM_0, "evaluations without a better one after which the run ends; 0: never"
+    )
+
+
+@dataclass(frozen=True)
+class OptimiserOptions(_Group):
+    """How a step is made of gradients."""
+
+    optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
+    batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")
+    label_smoothing: float = option(0.1, SHARE, "probability given to all tokens alike")
+    accumulate: int = option(1, COUNT, "batches whose gradients make one step")
+    clip: float = option(1.0, POSITIVE, "largest norm of the gradient of all parameters")
+    weight_decay: float = option(0.01, FROM_0, "of weight matrices; not of embeddings and norms")
+    betas: tuple[float, float] = option(
+        (0.9, 0.98),
+        Rule("two numbers from 0 up to, but not, 1", lambda b: all(0 <= x < 1 for x in b)),
+        "memory of the mean and of the mean square of gradients",
+    )
+
+
+@dataclass(frozen=True)
+class RunOptions(_Group):
+    """Randomness, threads, and when to look and to save."""
+
+    seed: int = option(1, SEED, "of all that is random")
+    threads: int | None = option(None, THREADS, "of PyTorch; none: as many as it finds")
+    save_every: int = option(1000, COUNT, "steps between checkpoints")
+    evaluate_every: int = option(1000, COUNT, "steps between evaluations on the dev set")
+    keep: int = option(2, COUNT, "newest checkpoints kept, beside the best")
+    best_by: str = option("bleu", None, "dev score that chooses the best checkpoint")
+    average: int = option(
+        1, COUNT, "newest checkpoints whose mean is the translator, where that is better on dev"
+    )
+    tensorboard: bool = option(False, None, "write curves to OUT/tensorboard")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.average > self.keep:
+            raise build(
+                ArgumentError, "average", f"at most keep={self.keep}, the checkpoints that stay",
+                self.average, fix=f"Set keep={self.average}, too",
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ArchitectureOptions(_Group):
+    """Which model translates; all but the first are about recurrent ones."""
+
+    model: str = option("transformer", one_of(*KINDS), "the kind of model")
+    cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
+    attention: str = option(
+        "additive", one_of(*ATTENTIONS),
+        "of a recurrent model; none: the fixed context vector, additive: Bahdanau, others: Luong",
+    )  # fmt: skip
+    bidirectional: bool = option(True, None, "a recurrent encoder reads in both directions")
+    input_feeding: bool = option(True, None, "a recurrent cell reads what was attended, too")
+
+
+@dataclass(frozen=True)
+class VariantOptions(_Group):
+    """What later Transformers changed, see `intently.models.TransformerOptions`."""
+
+    kv_heads: int | None = option(None, COUNT, "heads of keys and values; none: as many as heads")
+    positions: str = option(
+        "sinusoidal", one_of(*POSITIONS), "what tells the order: added, a table, or turned heads"
+    )
+    feed_forward: str = option(
+        "relu", one_of(*FEED_FORWARDS), "gated: SwiGLU; two thirds of inner make it as large"
+    )
+    learned_steps: int = option(512, COUNT, "longest text that learned positions know")
+
+
+@dataclass(frozen=True)
+class MachineOptions(_Group):
+    """Which hardware is used, and how."""
+
+    device: str = option(
+        "auto", one_of("auto", "cpu", "cuda"), "that trains; auto: CUDA where PyTorch finds it"
+    )
+    precision: str = option(
+        "float32", one_of("float32", "bfloat16"), "of products; bfloat16: where the hardware has it"
+    )
+    parallel: str = option(
+        "data", one_of("data", "sharded"), "many processes: a model in each, or shares of one"
+    )
+
+
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """Return ``value`` as the type ``hint``: an int may stand for a float, a list for a tuple."""
+    inner = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _typed(name, value, inner[0])
+    if typing.get_origin(hint) is tuple:
+        if isinstance(value, list | tuple) and len(value) == len(inner):
+            return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
+    elif hint is float:
+        if type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+    elif type(value) is hint:
+        return value
+    words = {
+        int: "an integer",
+        float: "a finite number",
+        str: "a word in quotes",
+        bool: "true or false",
+    }
+    expected = words.get(hint, f"{len(inner)} numbers")
+    raise build(KindError, name, expected, f"{value!r} ({type(value).__name__})")

@@ -1,0 +1,183 @@
+"""How the gradient of a step is worked out: in what precision, and by how many processes.
+
+Every step's batch is the one that a single process would take. Its rows are divided among the
+processes; the gradient is the sum of theirs, divided by the number of all target tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError, build
+from intently.models.kinds import EncoderDecoder
+from intently.text import PAD
+from intently.training.batches import Batch
+from intently.training.checkpoint import load_weights, weights
+from intently.training.loss import batch_loss
+from intently.training.optimiser import Optimiser, whole
+from intently.training.options import TrainingOptions
+from intently.training.processes import Processes
+
+
+class Worker:
+    """The model as this process trains it, and its optimiser.
+
+    Alone and with ``parallel="data"`` that is ``model`` itself, whose gradients are exchanged by
+    `DistributedDataParallel`. With ``parallel="sharded"`` it is a copy of which each process holds
+    a share (FSDP2: weights, gradients and the optimiser's state); `gather` brings ``model`` to its
+    state.
+
+    >>> from intently.models.transformer import Transformer, TransformerOptions
+    >>> model = Transformer(TransformerOptions(8, 8, width=16))
+    >>> Worker(model, TrainingOptions(), Processes()).net is model
+    True
+    """
+
+    def __init__(
+        self, model: EncoderDecoder, options: TrainingOptions, processes: Processes
+    ) -> None:
+        self.model, self.processes = model, processes
+        self.device = next(model.parameters()).device
+        sharded = processes.count > 1 and options.machine.parallel == "sharded"
+        self.net: EncoderDecoder = copy.deepcopy(model) if sharded else model
+        narrow = options.machine.precision == "bfloat16"
+        if narrow:
+            check_bfloat16(self.device)
+        loss = _Loss(self.net, options.optimiser.label_smoothing, narrow)
+        self._loss: Any = loss
+        if sharded:
+            _shard(loss)
+        elif processes.count > 1:
+            self._loss = _exchanging(loss, self.device)
+        self.optimiser = Optimiser(self.net, options.optimiser)
+
+    def gradients(self, batches: Sequence[Batch]) -> tuple[float, int]:
+        """Add the gradient of the mean loss; return the summed loss of own rows, and all tokens."""
+        tokens = sum(int((batch.target_out != PAD).sum()) for batch in batches)
+        rank, count = self.processes.rank, self.processes.count
+        losses = []
+        for number, batch in enumerate(batches, 1):
+            with self._exchange(number == len(batches)):
+                loss = self._loss(share(batch, rank, count).to(self.device))
+                # both ways of many processes take the mean of their gradients, not the sum
+                (loss / tokens if count == 1 else loss * (count / tokens)).backward()
+            losses.append(loss.detach())
+        return sum(loss.item() for loss in losses), tokens
+
+    @contextlib.contextmanager
+    def _exchange(self, now: bool) -> Iterator[None]:
+        """Exchange gradients with the other processes now, or only add them up."""
+        if self.net is not self.model:
+            self._loss.set_requires_gradient_sync(now)
+        together = self.net is self.model and self.processes.count > 1
+        with self._loss.no_sync() if together and not now else contextlib.nullcontext():
+            yield
+
+    def clip(self, most: float) -> float:
+        """Scale the gradient of all parameters to a norm of at most ``most``; return its norm."""
+        norm = torch.nn.utils.clip_grad_norm_(self.optimiser.parameters.values(), most)
+        return whole(norm).item()
+
+    def gather(self) -> None:
+        """Bring the model to the state of the training; all processes must call it."""
+        if self.net is not self.model:
+            load_weights(self.model, {n: whole(t.detach()) for n, t in weights(self.net).items()})
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the optimiser's state in the first process; all must call it."""
+        found = {}
+        for name, value in self.optimiser.tensors().items():
+            full = whole(value)
+            if self.processes.first:
+                found[name] = full
+        return found
+
+
+def _exchanging(loss: _Loss, device: torch.device) -> nn.Module:
+    """Return the loss whose backward pass exchanges gradients.
+
+    Buffers are not exchanged: they are tables that grow where a batch is long.
+    """
+    from inspect import signature
+
+    parallel: Any = nn.parallel.DistributedDataParallel
+    names = "forward_sync_buffers", "broadcast_buffers"  # since PyTorch 2.13, and before
+    name = next(n for n in names if n in signature(parallel).parameters)
+    own = None if device.type == "cpu" else [device]
+    return parallel(loss, device_ids=own, **{name: False})
+
+
+class _Loss(nn.Module):
+    """The summed loss of a batch: what is called, as the wrappers of many processes want it."""
+
+    def __init__(self, model: EncoderDecoder, smoothing: float, narrow: bool) -> None:
+        super().__init__()
+        self.model, self.smoothing, self.narrow = model, smoothing, narrow
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the sum over the target tokens."""
+        if not self.narrow:
+            return batch_loss(self.model, batch, self.smoothing)[0]
+        with torch.autocast(batch.source.device.type, torch.bfloat16):
+            return batch_loss(self.model, batch, self.smoothing)[0]
+
+
+def share(batch: Batch, rank: int, count: int) -> Batch:
+    """Return the rows of a batch that fall to one of ``count`` processes.
+
+    A process to which none falls gets a row without targets, so that it takes part in the exchange.
+
+    >>> rows = torch.tensor([[4, 5]])
+    >>> both = [share(Batch(rows, None, rows, rows), rank, 2) for rank in (0, 1)]
+    >>> [part.target_out.tolist() for part in both]
+    [[[0, 0]], [[4, 5]]]
+    """
+    if count == 1:
+        return batch
+    rows = len(batch.source)
+    start, stop = rows * rank // count, rows * (rank + 1) // count
+    if start == stop:
+        part = share(batch, 0, rows)
+        return part._replace(target_out=torch.full_like(part.target_out, PAD))
+    own = slice(start, stop)
+    lengths = None if batch.source_lengths is None else batch.source_lengths[own]
+    return Batch(batch.source[own], lengths, batch.target_in[own], batch.target_out[own])
+
+
+def check_bfloat16(device: torch.device) -> None:
+    """Raise ArgumentError unless the hardware of ``device`` multiplies in bfloat16 by itself."""
+    if device.type == "cuda":
+        able, lacks = torch.cuda.is_bf16_supported(including_emulation=False), "this GPU"
+    else:
+        names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        able = device.type == "cpu" and any(getattr(torch.cpu, n, bool)() for n in names)
+        kind = "this processor has neither AVX512_BF16 nor AMX"
+        lacks = kind if device.type == "cpu" else f"a device of the kind {device.type}"
+    if not able:
+        raise build(
+            ArgumentError, "precision", "'float32' on this machine", "'bfloat16'",
+            lacks if device.type == "cpu" else f"{lacks} does not multiply in bfloat16",
+        )  # fmt: skip
+
+
+def _shard(loss: _Loss) -> None:
+    """Divide the parameters among all processes, layer by layer, so that one is whole at a time."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    parameters = list(weights(loss).values())
+    for parameter in parameters:
+        dist.broadcast(parameter, 0)
+    mesh = init_device_mesh(parameters[0].device.type, (dist.get_world_size(),))
+    for stack in ("encoder", "decoder"):
+        layers = getattr(loss.model, stack, None)
+        for layer in layers if isinstance(layers, nn.ModuleList) else ():
+            fully_shard(layer, mesh=mesh)
+    fully_shard(loss, mesh=mesh)

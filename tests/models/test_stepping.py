@@ -1,0 +1,134 @@
+"""The steps of a search straight from the weights: the same numbers, and when they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import intently as it
+from intently.decoding import Hypothesis, SearchOptions, search
+from intently.models import Transformer
+from intently.models.stepping import Steps
+
+from .plain_transformer import VARIANTS, drawn
+
+SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3, 8, 5]]
+
+
+def model_of(variant: str = "", dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
+    """One that ends early or late."""
+    given = {"target_vocabulary": 11, "dropout": 0.3} | VARIANTS.get(variant, {}) | options
+    return drawn(dtype, **given).eval()
+
+
+def found(model: Transformer, beam: int) -> list[Hypothesis]:
+    options = SearchOptions(beam=beam, n_best=beam, max_length=11)
+    return [h for hypotheses in search(model, SOURCES, options) for h in hypotheses]
+
+
+def taken(model: Transformer) -> Steps | None:
+    with torch.no_grad():
+        return model.new_steps(model.encode(torch.tensor([[5, 2]])))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("variant", ["", *VARIANTS])
+def test_they_are_those_of_decode_bit_for_bit(
+    variant: str, dtype: torch.dtype, beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of(variant, dtype, width=32)  # so that 1/√d is no power of 2
+    assert taken(model) is not None
+    own = found(model, beam)
+    monkeypatch.setattr(Transformer, "new_steps", lambda *given, **options: None)
+    for h, other in zip(own, found(model, beam), strict=True):
+        assert h == other
+        assert list(h.attention) == list(other.attention)
+        for name, matrix in h.attention.items():
+            assert torch.equal(matrix.dense(), other.attention[name].dense()), name
+
+
+def test_watching_a_search_changes_nothing() -> None:
+    model = model_of()
+    own = found(model, 3)
+    with it.watch(model) as seen:
+        assert taken(model) is None
+        watched = found(model, 3)
+    assert watched == own
+    assert len(seen)
+    assert taken(model) is not None
+
+
+def hooked(model: Transformer) -> None:
+    model.decoder[0].self_norm.register_forward_hook(lambda *given: None)
+
+
+def hooked_before(model: Transformer) -> None:
+    model.decoder[1].feed_forward.register_forward_pre_hook(lambda *given: None)
+
+
+def replaced(model: Transformer) -> None:
+    model.decoder[0].self_norm = nn.RMSNorm(model.options.width)
+
+
+def overridden(model: Transformer) -> None:
+    model.decoder[0].cross_attention.forward = lambda *given, **options: given[0]
+
+
+def parametrized(model: Transformer) -> None:
+    first: Any = model.decoder[0]
+    nn.utils.parametrizations.weight_norm(first.feed_forward.up)
+
+
+def capped(model: Transformer) -> None:
+    from intently.modules import Attention, MultiHeadAttention
+
+    width, heads = model.options.width, model.options.heads
+    block = MultiHeadAttention(width, heads, attention=Attention(softcap=2.0)).eval()
+    model.decoder[0].self_attention = block
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        hooked, hooked_before, replaced, overridden, parametrized, capped,
+        lambda x: x.train(), lambda x: x.bfloat16(),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_plain_is_asked_itself(change: Callable[[Transformer], Any]) -> None:
+    model = model_of()
+    assert taken(model) is not None
+    change(model)
+    assert taken(model) is None
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16), lambda: it.kernels.use("eager"),
+        lambda: torch.enable_grad(),
+    ],
+)  # fmt: skip
+def test_what_acts_on_all_calls_acts_on_those_of_a_search(
+    within: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    model = model_of()
+    with torch.no_grad():
+        memory = model.encode(torch.tensor([[5, 2]]))
+        with within():
+            assert model.new_steps(memory) is None
+        assert model.new_steps(memory) is not None
+
+
+def test_a_class_of_ones_own_is_asked_itself() -> None:
+    class Other(Transformer):
+        pass
+
+    model = model_of()
+    model.__class__ = Other
+    assert taken(model) is None

@@ -1,0 +1,129 @@
+"""The recipes in the package: they can be read, they are comparable, and wrong names are told."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from intently.corpora.named import CORPORA
+from intently.errors import ArgumentError, DataError
+from intently.recipes import Recipe, _text, recipe, recipe_text, recipes
+from intently.recipes.origin import FILE, Origin
+from intently.train_cli import _parameters
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = [
+    *("language-bahdanau", "language-fixed", "language-luong", "language-transformer"),
+    *("multi30k-de-en-bahdanau", "multi30k-de-en-fixed", "multi30k-de-en-transformer"),
+    *("multi30k-en-de", "tatoeba-en-fr"),
+]
+
+
+def test_the_recipes_are_read() -> None:
+    assert [each.name for each in recipes()] == NAMES
+    assert all(each.corpus in CORPORA and each.about for each in recipes())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_holds_what_its_file_says(name: str) -> None:
+    sections = tomllib.loads(_text(name))
+    one, head = recipe(name), sections.pop("recipe")
+    assert {key: getattr(one, key) for key in head} == head
+    assert tomllib.loads(recipe_text(name)) == sections
+    stored = one.options.to_dict()
+    assert all(
+        stored[s][key] == value for s, keys in sections.items() for key, value in keys.items()
+    )
+    assert name.startswith(one.corpus)
+
+
+def group(beginning: str) -> list[Recipe]:
+    return [each for each in recipes() if each.name.startswith(beginning)]
+
+
+@pytest.mark.parametrize("beginning", ["language-", "multi30k-de-en-"])
+def test_recipes_of_a_corpus_are_comparable(beginning: str) -> None:
+    found = group(beginning)
+    assert len(found) >= 3
+    for read in (
+        lambda each: (each.corpus, each.source, each.target),
+        lambda each: each.options.text,
+        lambda each: each.options.schedule.steps * each.options.optimiser.batch_tokens,
+    ):
+        assert all(read(each) == read(found[0]) for each in found)
+    sizes = [_parameters(each.options) for each in found]
+    assert max(sizes) <= 1.2 * min(sizes)
+
+
+def test_the_large_recipe_is_small() -> None:
+    assert _parameters(recipe("multi30k-en-de").options) <= 3_000_000
+
+
+def test_two_recipes_differ_in_attention_alone() -> None:
+    for corpus in ("language", "multi30k-de-en"):
+        fixed = recipe(f"{corpus}-fixed").options
+        assert fixed.with_flags(attention="additive") == recipe(f"{corpus}-bahdanau").options
+
+
+def test_an_unknown_name_is_told_with_those_there_are() -> None:
+    expected = f"recipe: expected one of {', '.join(NAMES)}; got 'language-bahdnau'. "
+    with pytest.raises(ArgumentError) as error:
+        recipe("language-bahdnau")
+    assert str(error.value) == expected + "Did you mean language-bahdanau?"
+    with pytest.raises(ArgumentError, match="got 'xyz'"):
+        recipe_text("xyz")
+    with pytest.raises(ArgumentError, match="recipe: expected one of"):
+        recipe("../recipes/language-fixed")
+
+
+def test_the_files_are_in_the_wheel() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "recipes/*.toml" in data["tool"]["setuptools"]["package-data"]["intently"]
+
+
+# --- where a run's sentences come from ------------------------------------------------------------
+
+
+def test_an_origin_is_kept_in_the_folder(tmp_path: Path) -> None:
+    assert Origin.load(tmp_path) is Origin.load(tmp_path / "none") is None
+    origin = Origin("multi30k", "de", "en", "/data", "multi30k-de-en-fixed")
+    origin.save(tmp_path / "run")
+    assert Origin.load(tmp_path / "run") == origin
+    assert str(origin) == "multi30k:de-en" and Origin.of("multi30k:de-en") == Origin(
+        "multi30k", "de", "en"
+    )
+
+
+def test_a_folder_of_data_is_kept_from_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    origin = Origin.of("tatoeba:en-fr", Path("data"))
+    assert origin.data_dir == str(tmp_path / "data")
+    assert origin.read_from(None) is origin
+
+
+def test_a_damaged_origin_is_told(tmp_path: Path) -> None:
+    broken = "{", "[]", '{"corpus": "a"}', '{"colour": 1}', "[" * 100_000
+    mistyped = (
+        {"corpus": 5}, {"corpus": ["language"]}, {"target": None}, {"data_dir": 5},
+        {"data_dir": "a\0b"}, {"recipe": ["language-fixed"]},
+    )  # fmt: skip
+    right = {"corpus": "language", "source": "en", "target": "fr"}
+    for text in (*broken, *(json.dumps(right | wrong) for wrong in mistyped)):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(DataError, match=re.escape(f"{tmp_path / FILE}: expected the origin")):
+            Origin.load(tmp_path)
+
+
+@pytest.mark.parametrize("direction", ["multi30k", "multi30k:en", "en-de", "multi30k:en-de-fr", ""])
+def test_a_direction_is_written_out(direction: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        Origin.of(direction)
+    assert str(error.value) == (
+        f"--corpus: expected NAME:SOURCE-TARGET, such as multi30k:de-en; got {direction!r}."
+    )

@@ -1,0 +1,136 @@
+"""Early stopping: when it ends a run, what it says, and that resuming changes nothing."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_run as tiny
+from rich.console import Console
+
+from intently.errors import ArgumentError
+from intently.models.transformer import Transformer
+from intently.training import Evaluated, Event, GivenUp, History, display, train
+from intently.training.history import Evaluation
+from intently.training.stopping import without_better
+
+OPTIONS = tiny.OPTIONS.with_flags(steps=40, evaluate_every=4, save_every=3, patience=3)
+SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}
+"""The score 5 at step 8 is not bettered at 12, 16 and 20; that at 24 would be; others are 1."""
+
+
+class Scored:
+    """A dev set whose scores are known: those of `SCORES`, by the step that is told."""
+
+    def __init__(self, tell: Callable[[Event], None] = lambda event: None) -> None:
+        self.step, self._tell = 0, tell
+
+    def listen(self, event: Event) -> None:
+        self.step = event.step
+        self._tell(event)
+
+    def __call__(self, model: object) -> dict[str, float]:
+        return {"bleu": SCORES.get(self.step, 1.0)}
+
+
+def run(
+    out: Path,
+    options=OPTIONS,
+    tell: Callable[[Event], None] = lambda event: None,
+    resume: bool | str = False,
+) -> tuple[Transformer, History]:
+    net, scored = tiny.model(), Scored(tell)
+    history = train(
+        net, tiny.pairs(), options, out, validate=scored, progress=scored.listen, resume=resume
+    )
+    return net, history
+
+
+def test_evaluations_since_the_best() -> None:
+    def count(*scores: float, name: str = "bleu") -> int:
+        return without_better(name, [Evaluation(i, {name: x}, 0) for i, x in enumerate(scores)])
+
+    assert count() == count(1.0) == count(1.0, 2.0) == 0
+    assert count(1.0, 1.0) == 1  # as good is not better
+    assert count(3.0, 1.0, 2.0, 3.0) == 3
+    assert count(3.0, 1.0, 2.0, name="loss") == 1
+
+
+def test_it_ends_after_that_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
+    events: list[Event] = []
+    _, history = run(tmp_path, tell=events.append)
+    assert history.stopped == "no better"
+    assert [e.step for e in history.evaluations] == [4, 8, 12, 16, 20]
+    assert history.best is not None and history.best.name == "step-000008"
+    assert history.checkpoint is not None and history.checkpoint.name == "step-000020"
+    assert events[-1] == GivenUp(20, 3, "bleu")
+
+
+def test_no_patience_goes_on_to_the_end(tmp_path: Path) -> None:
+    _, history = run(tmp_path, OPTIONS.with_flags(patience=0))
+    assert (history.stopped, len(history.evaluations)) == ("finished", 10)
+    assert history.best is not None and history.best.name == "step-000024"
+
+
+def test_at_the_last_step_a_run_is_finished(tmp_path: Path) -> None:
+    _, history = run(tmp_path, OPTIONS.with_flags(steps=20))
+    assert history.stopped == "finished"
+
+
+def test_a_run_that_gave_up_does_not_begin_again(tmp_path: Path) -> None:
+    first, _ = run(tmp_path)
+    events: list[Event] = []
+    again, history = run(tmp_path, tell=events.append, resume=True)
+    assert events == [GivenUp(20, 3, "bleu")]
+    assert history.stopped == "no better" and tiny.same_weights(first, again)
+
+
+def test_more_patience_goes_on_as_if_it_had_been_there(tmp_path: Path) -> None:
+    patient = OPTIONS.with_flags(patience=4, steps=30, cooldown=0.0)
+    run(tmp_path / "cut", patient.with_flags(patience=3))
+    resumed, history = run(tmp_path / "cut", patient, resume=True)
+    whole, expected = run(tmp_path / "whole", patient)
+    assert history.stopped == expected.stopped == "finished"
+    assert tiny.same_weights(whole, resumed)
+    assert [e.scores for e in history.evaluations] == [e.scores for e in expected.evaluations]
+
+
+@pytest.mark.parametrize("at", [7, 13, 17, 19])
+def test_an_interrupted_run_gives_up_at_the_same_step(tmp_path: Path, at: int) -> None:
+    def stop(event: Event) -> None:
+        if type(event).__name__ == "Stepped" and event.step == at:
+            signal.raise_signal(signal.SIGINT)
+
+    whole, expected = run(tmp_path / "whole")
+    _, cut = run(tmp_path / "cut", tell=stop)
+    assert cut.stopped == "interrupted"
+    resumed, history = run(tmp_path / "cut", resume=True)
+    assert history.stopped == "no better"
+    assert [e.step for e in history.evaluations] == [e.step for e in expected.evaluations]
+    assert tiny.same_weights(whole, resumed)
+
+
+def test_from_the_checkpoint_before_an_evaluation_it_counts_the_same(tmp_path: Path) -> None:
+    """As after a kill between the evaluation and its checkpoint."""
+    whole, _ = run(tmp_path, OPTIONS.with_flags(keep=9))
+    told: list[Event] = []
+    resumed, history = run(tmp_path, OPTIONS.with_flags(keep=9), told.append, "step-000018")
+    assert [event.step for event in told if isinstance(event, Evaluated)] == [20]
+    assert history.stopped == "no better" and tiny.same_weights(whole, resumed)
+
+
+def test_patience_without_a_dev_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"patience: expected 0 without a dev set; got 3\. G"):
+        train(tiny.model(), tiny.pairs(), OPTIONS, tmp_path)
+
+
+def test_the_progress_says_so(tmp_path: Path) -> None:
+    for terminal in (False, True):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
+        with display(console, every=3600) as progress:
+            run(tmp_path / str(terminal), tell=progress)
+        assert isinstance(console.file, io.StringIO)
+        assert "step 20  no better bleu in 3 evaluations: the run ends" in console.file.getvalue()
