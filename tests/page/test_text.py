@@ -155,15 +155,21 @@ def test_right_to_left(opened: Opened, tmp_path: Path) -> None:
     status(page, "query ‘\u2068הייתה\u2069’")
 
 
+IN_SIGHT = """(({ top }) => 60 < top && top < 740)(
+    document.querySelectorAll("section[data-view=text] .word")[2500].getBoundingClientRect()
+)"""
+
+
 def test_a_long_text_opens_at_its_word(opened: Opened, tmp_path: Path) -> None:
     words = tuple(f"word{n}" for n in range(3000))
     q, k = made(1, 1, 3000, 8), made(1, 1, 3000, 8, seed=1)
     A = it.attend(q, k, mask=it.causal()).label(words, words)
     page = opened(save_page({"h.0": A}, tmp_path / "long.html"), "#view=text&row=2500")
     word = page.locator("section[data-view=text] .word").nth(2500)
-    until(page, "scrollY > 500")
-    box = word.bounding_box()
-    assert 60 < box["y"] < 740
+    until(page, IN_SIGHT)
+    assert page.evaluate("scrollY") > 500
+    page.wait_for_timeout(700)
+    assert page.evaluate(IN_SIGHT)  # and stays there once every chunk near it has its height
     assert word.get_attribute("aria-selected") == "true"
     assert re.search(r"query ‘word2500’", status(page, "query ‘word2500’"))
 

@@ -184,8 +184,30 @@ export function tokenPanel(words, label, hears) {
     const span = spans[unit];
     if (!span || unit === revealed.get(kind) || list.offsetHeight < innerHeight) return;
     revealed.set(kind, unit);
-    const { top, bottom } = span.getBoundingClientRect();
-    if (top < 100 || bottom > innerHeight - 60) span.scrollIntoView({ block: "center" });
+    keepInSight(span);
+  }
+
+  /**
+   * Keep a word in sight while the chunks around it get their real heights, which they have only
+   * once they are near; until the reader moves, half a second at most.
+   *
+   * @param {HTMLElement} span
+   */
+  function keepInSight(span) {
+    held.abort();
+    const end = (held = new AbortController());
+    let frames = 30;
+    for (const move of ["wheel", "touchmove", "pointerdown", "keydown"]) {
+      addEventListener(move, () => end.abort(), { signal: end.signal, passive: true });
+    }
+    const look = () => {
+      if (end.signal.aborted) return;
+      const { top, bottom } = span.getBoundingClientRect();
+      if (top < 100 || bottom > innerHeight - 60) span.scrollIntoView({ block: "center" });
+      if (frames-- > 0) requestAnimationFrame(look);
+      else end.abort();
+    };
+    look();
   }
 
   /** @type {Map<string, number>} */
