@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,27 @@ def test_what_a_killed_recipe_left_does_not_stand_in_the_way_of_files(
     assert intently("train", *two_files, "--out", "other", *TINY).status == 0
     assert Origin.load("other") is None
     assert intently(*files, "--resume").status == 0
+
+
+def test_a_run_of_an_experiment_goes_on_too(intently: Command) -> None:
+    """Its recipe is none that `intently recipes` lists."""
+    assert intently("train", "--recipe", RECIPE, "--out", "run", *TINY).status == 0
+    kept = Origin.load("run")
+    assert kept is not None
+    replace(kept, recipe="multi30k-general").save("run")
+    outcome = intently("train", "--out", "run", "--resume", "--steps", "6")
+    assert outcome.status == 0, outcome.err
+    assert "step 6/6" in outcome.out and "expected of" not in outcome.out
+
+
+def test_a_checkpoint_that_is_not_there_leaves_nothing(
+    intently: Command, two_files: tuple[str, str]
+) -> None:
+    outcome = intently("train", *two_files, "--out", "run", *TINY, "--resume-from", "step-000002")
+    assert refused(outcome) == (
+        "intently: step-000002: expected one of the checkpoints here (none); got no such.\n"
+    )
+    assert not Path("run").exists()
 
 
 def test_a_printed_recipe_is_a_file_of_options(

@@ -199,9 +199,10 @@ def _from_corpus(
     from intently.training.processes import current
 
     def begin() -> tuple[TrainingOptions, Corpus]:  # one process has the folder, and downloads
-        options = recipe(origin.recipe or "").options
         if stored is not None and stored.is_file():
             options = TrainingOptions.from_json(stored)
+        else:
+            options = recipe(origin.recipe or "").options
         return options.with_flags(**flags), origin.read()
 
     options, corpus = current().from_first(begin)
@@ -219,12 +220,12 @@ def _judge(
 ) -> None:
     """Score what a recipe has made on its corpus' tests, beside what was measured before."""
     from intently.evaluate_cli import judge, write
-    from intently.recipes import recipe
+    from intently.recipes import recipes
 
     found = judge(translator, tests, aligned=origin.corpus == "language")
     write(found, out / "scores.json")
-    expected = recipe(origin.recipe or "").result
-    if expected:
+    expected = {known.name: known.result for known in recipes()}.get(origin.recipe or "")
+    if expected:  # an experiment has recipes of its own
         console.print(f"\nexpected of {origin.recipe}: {expected}")
 
 

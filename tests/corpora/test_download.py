@@ -110,6 +110,17 @@ def test_downloads_at_the_same_time_do_not_disturb_each_other(site: Site, cache:
     assert paths[0].read_bytes() == CONTENT
 
 
+def test_what_a_killed_download_left_is_removed_a_day_later(site: Site, cache: Path) -> None:
+    site.files["/words.en.gz"] = gzip.compress(CONTENT)
+    old, young = (cache / "words" / f".download-{age}" for age in ("old", "young"))
+    for folder in (old, young):
+        folder.mkdir(parents=True)
+        (folder / "packed").write_bytes(CONTENT)
+    os.utime(old, (0, 0))
+    obtain("words", [remote(site)], None)
+    assert sorted(os.listdir(cache / "words")) == [".download-young", "words.en"]
+
+
 class TestRefused:
     def test_another_content(self, site: Site) -> None:
         site.files["/words.en.gz"] = gzip.compress(OTHER)

@@ -353,6 +353,17 @@ def test_inputs_are_refused_by_name() -> None:
         "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of its "
         "model hands over. Make one: model.encode(…)."
     )
+    fixed, wider = model(attention="none"), model(width=12)
+    with pytest.raises(ArgumentError) as refused:
+        ours.decode(TARGET, fixed.encode(SOURCE))
+    assert str(refused.value) == (
+        "memory: expected the states that attention reads; got the fixed vector alone. Another "
+        "model has read the source. Use what encode of this one returns."
+    )
+    with pytest.raises(ArgumentError, match=r"memory: expected the fixed vector alone; got the s"):
+        fixed.decode(TARGET, memory)
+    with pytest.raises(ArgumentError, match=r"memory: expected a summary \(b, c=8\); got c=12"):
+        ours.decode(TARGET, wider.encode(SOURCE))
     with pytest.raises(KindError, match=r"cache: expected a EncoderCache; got RecurrentCache"):
         ours.encode(SOURCE, LENGTHS, cache)  # pyright: ignore[reportArgumentType]
     ours.decode(TARGET[:, :1], memory, cache)

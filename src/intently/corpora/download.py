@@ -6,12 +6,15 @@ what is known. What comes over the network is kept only where its checksum is th
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import lzma
 import os
+import shutil
 import sys
 import tempfile
+import time
 import warnings
 import zipfile
 import zlib
@@ -32,6 +35,7 @@ TIMEOUT = 30.0
 LIMIT = 1 << 27
 """Bytes above which no file is taken, packed or unpacked: ten times the largest there is."""
 
+DAY = 24 * 60 * 60.0
 BLOCK = 1 << 16
 ZIP = b"PK\x03\x04"
 AGAIN = "try again, or name a folder with a copy by --data-dir (data_dir)"
@@ -167,6 +171,7 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
     target = folder / file.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _clean(folder)
         # beside the target, so that the last step is a rename within one file system
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
             packed, plain = Path(scratch, "packed"), Path(scratch, "plain")
@@ -186,6 +191,14 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
             fix="set INTENTLY_DATA to a folder that can be written and has room",
         ) from error  # fmt: skip
     return target
+
+
+def _clean(folder: Path) -> None:
+    """Remove what killed downloads left; one that still runs is younger than a day."""
+    for scratch in folder.glob(".download-*"):
+        with contextlib.suppress(OSError):  # another process was faster
+            if time.time() - scratch.stat().st_mtime > DAY:
+                shutil.rmtree(scratch)
 
 
 def _received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:

@@ -273,7 +273,7 @@ class RecurrentSeq2Seq(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return what words are predicted from (b, t, c), before the output projection."""
         _check_ids(target, "target", self.options.target_vocabulary)
-        check_memory(memory, RecurrentMemory)
+        self._check_memory(memory)
         check_rows(target, len(memory.summary))
         if cache is not None:
             self._check_cache(cache, len(target))
@@ -366,6 +366,23 @@ class RecurrentSeq2Seq(AllOrNothing):
     def _embed(self, embedding: nn.Module, ids: Tensor) -> Tensor:
         x = embedding(ids) * math.sqrt(self.options.width)
         return F.dropout(x, self.options.dropout, self.training)
+
+    def _check_memory(self, memory: object) -> None:
+        check_memory(memory, RecurrentMemory)
+        assert isinstance(memory, RecurrentMemory)
+        has, needs = memory.read is not None, self.attention is not None
+        if has != needs:
+            states, none = "the states that attention reads", "the fixed vector alone"
+            raise build(
+                ArgumentError, "memory", states if needs else none, none if needs else states,
+                "another model has read the source", "use what encode of this one returns",
+            )  # fmt: skip
+        width = memory.summary.shape[-1]
+        if width != self.options.width:
+            raise build(
+                ArgumentError, "memory", f"a summary (b, c={self.options.width})", f"c={width}",
+                "another model has read the source", "use what encode of this one returns",
+            )  # fmt: skip
 
     def _check_cache(self, cache: object, rows: int) -> None:
         if not isinstance(cache, RecurrentCache):

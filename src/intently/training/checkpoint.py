@@ -64,7 +64,8 @@ class Checkpoints:
     def begun(self, resume: bool | str) -> bool:
         """Return whether a run has left checkpoints here.
 
-        Raises `ArgumentError` where it has and the caller does not ``resume`` it.
+        Raises `ArgumentError` where it has and the caller does not ``resume`` it,
+        `CheckpointError` where it is to go on from one that is not here.
         """
         names = self.names()
         if names and not resume:
@@ -73,6 +74,8 @@ class Checkpoints:
                 f"{self.folder.parent} with {names[-1]}",
                 fix="go on with it (--resume, in Python resume=True), or choose another folder",
             )  # fmt: skip
+        if isinstance(resume, str) and resume not in names:
+            raise self._missing(resume)
         return bool(names)
 
     def free_name(self, step: int) -> str:
@@ -205,12 +208,15 @@ class Checkpoints:
                 return name
         return None
 
+    def _missing(self, name: str) -> CheckpointError:
+        there = ", ".join(self.names()) or "none"
+        return build(CheckpointError, name, f"one of the checkpoints here ({there})", "no such")
+
     def _manifest(self, name: str) -> dict[str, Any]:
         """Return the manifest of a checkpoint, its own checksum checked."""
         folder = self.folder / name
         if not NAME.fullmatch(name) or not folder.is_dir():
-            there = ", ".join(self.names()) or "none"
-            raise build(CheckpointError, name, f"one of the checkpoints here ({there})", "no such")
+            raise self._missing(name)
         try:
             content = (folder / MANIFEST).read_bytes()
         except OSError:

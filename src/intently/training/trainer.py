@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from intently.errors import ArgumentError, IntentlyError, build
+from intently.errors import IntentlyError, build
 from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Batch, Epoch, Pairs, epoch
 from intently.training.checkpoint import (
@@ -145,15 +145,11 @@ class _Run:
 
     def _found(self, resume: bool | str) -> Checkpoint | None:
         """Return the checkpoint to go on from, None where the run begins."""
-        names = self.checkpoints.names()
-        if names and not resume:
-            expected = "a folder without a run"
-            fix = "go on with it by resume=True, or choose another folder"
-            raise build(ArgumentError, "out", expected, f"{self.out} with {names[-1]}", fix=fix)
+        begun = self.checkpoints.begun(resume)
         self.checkpoints.clean()
-        if names or isinstance(resume, str):
-            return self.checkpoints.load(resume if isinstance(resume, str) else None)
-        return None
+        if not begun:
+            return None
+        return self.checkpoints.load(resume if isinstance(resume, str) else None)
 
     def loop(self) -> History:
         """Evaluate, save and step, each when it is due, until the end."""
