@@ -22,8 +22,9 @@ LAYERS = {
     "L3a": ("text", "corpora", "decoding"),
     "L3b": ("training", "observe", "show", "interop"),
     "L4": (
-        *("translator", "evaluation", "runs", "language_runs", "language_cli", "watch_cli"),
-        *("look_cli", "explore_cli", "train_cli", "evaluate_cli", "recipes", "demo", "cli"),
+        *("translator_folder", "translator", "evaluation", "runs", "language_runs"),
+        *("language_cli", "watch_cli", "look_cli", "explore_cli"),
+        *("train_cli", "evaluate_cli", "recipes", "demo", "cli"),
         *("experiments", "lengths", "alignments", "experiments_cli", "__main__"),
     ),
 }

@@ -1,28 +1,22 @@
-"""The translator: a model, its two tokenizers and a search, in one folder.
-
-A folder holds ``translator.json``, ``model.safetensors``, ``source.json`` and ``target.json``.
-Nothing in it is ever unpickled.
-"""
+"""The translator: a model, its two tokenizers and a search, kept as `translator_folder` says."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 import intently
+from intently import translator_folder
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError, build
 from intently.matrix import Dense, LazyMatrix, Merged
@@ -37,12 +31,8 @@ from intently.models.kinds import (
 from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
 from intently.text.checks import not_text
-from intently.training.checkpoint import load_weights, replace_file, weights
-
-FORMAT = 1
-"""Version of the folder's format; a folder with a higher one is refused."""
-
-ABOUT, WEIGHTS = "translator.json", "model.safetensors"
+from intently.training.checkpoint import load_weights, weights
+from intently.translator_folder import ABOUT, FORMAT, KIND, WEIGHTS, damaged
 
 CHUNK = 256
 """Sentences translated together; their queries and keys live as long as their translations."""
@@ -173,8 +163,10 @@ class Translator:
         Without a folder, the embedded English–French translator. Raises `CheckpointError` where the
         folder is missing, foreign, damaged or of a newer format, and names what was looked for.
         """
-        path = _embedded() if folder is None else _find(Path(folder))
-        about = _about(path / ABOUT)
+        path = (
+            translator_folder.embedded() if folder is None else translator_folder.find(Path(folder))
+        )
+        about = translator_folder.about(path / ABOUT)
         try:
             options = options_of(about.get("architecture", "transformer"), about["model"])
             model = new_model(options)
@@ -187,25 +179,24 @@ class Translator:
             raise CheckpointError(str(error)) from None
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             what = f"no description of a model ({type(error).__name__}: {error})"
-            raise _damaged(path / ABOUT, what) from None
+            raise damaged(path / ABOUT, what) from None
         sizes = options.source_vocabulary, options.target_vocabulary
         for side, tokenizer, size in zip(("source", "target"), tokenizers, sizes):
             if tokenizer.size != size:
                 got = f"{tokenizer.size} entries where the model has {size}"
-                raise _damaged(path / f"{side}.json", got)
-        load_weights(model, _tensors(path / WEIGHTS, about.get("sha256")))
+                raise damaged(path / f"{side}.json", got)
+        load_weights(model, translator_folder.tensors(path / WEIGHTS, about.get("sha256")))
         return translator
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
         """Write the translator into ``folder``; ``half`` keeps float16 weights, half the size.
 
-        All is written under other names first, so that a full disk costs nothing. A kill leaves the
-        old translator, the new one, or a folder that `load` refuses: never a mixture.
+        A full disk or a kill leaves the old translator, the new one, or a folder that `load`
+        refuses: never a mixture.
         """
         from safetensors.torch import save
 
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
         tensors = {
             name: (x.half() if half else x).cpu().contiguous()
             for name, x in weights(self.model).items()
@@ -217,7 +208,7 @@ class Translator:
         }
         about = {
             "format": FORMAT,
-            "kind": "intently translator",
+            "kind": KIND,
             "architecture": kind_of(self.model.options),
             "model": dataclasses.asdict(self.model.options),
             "max_length": self.max_length,
@@ -226,18 +217,7 @@ class Translator:
             "versions": {"intently": intently.__version__, "torch": torch.__version__},
         }
         contents[ABOUT] = json.dumps(about, indent=1).encode()
-        drafts = {path / name: path / f".new-{name}" for name in contents}
-        try:
-            for draft, content in zip(drafts.values(), contents.values()):
-                replace_file(draft, content)
-        except BaseException:
-            for draft in drafts.values():
-                draft.unlink(missing_ok=True)
-                draft.with_name(f".writing-{draft.name}").unlink(missing_ok=True)
-            raise
-        (path / ABOUT).unlink(missing_ok=True)  # until it is there again, `load` refuses the folder
-        for final, draft in drafts.items():
-            os.replace(draft, final)
+        translator_folder.write(path, contents)
         return path
 
     # --- translating ---------------------------------------------------------------------------
@@ -389,54 +369,6 @@ def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
     return text[: offsets[tokens - 1][1]] if tokens else ""
 
 
-def _embedded() -> Path:
-    return Path(str(files("intently") / "embedded"))
-
-
-def _find(folder: Path) -> Path:
-    for path in (folder, folder / "model"):
-        if (path / ABOUT).is_file():
-            return path
-    cause = None
-    if not folder.exists():
-        got = "no such folder"
-    elif not folder.is_dir():
-        got = "a file"
-    else:
-        names = sorted(path.name for path in folder.iterdir())
-        got = f"a folder with {', '.join(names[:4])}{', …' * (len(names) > 4)}"
-        got = got if names else "an empty folder"
-        if "checkpoints" in names:
-            cause = "its run has not ended; the command that began it ends it with --resume"
-        elif "config.json" in names:
-            cause = "it seems to hold a model of another library"
-    raise build(
-        CheckpointError, str(folder), f"a folder with {ABOUT}, or a run with model/{ABOUT}", got,
-        cause, "give the folder that `intently train --out` or `intently demo --out` wrote",
-    )  # fmt: skip
-
-
-def _about(path: Path) -> dict[str, Any]:
-    try:
-        about = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)) from None
-    if not isinstance(about, dict) or about.get("kind") != "intently translator":
-        raise build(
-            CheckpointError, str(path), 'JSON of kind "intently translator"',
-            "another kind of file", "it was made by another program",
-        )  # fmt: skip
-    version = about.get("format")
-    if type(version) is not int or version < 1:
-        raise _damaged(path, f"format {version!r}")
-    if version > FORMAT:
-        raise build(
-            CheckpointError, str(path), f"format {FORMAT}", f"format {version}",
-            "it was written by a newer version of Intently", "upgrade intently",
-        )  # fmt: skip
-    return about
-
-
 def _head(value: Any, options: EncoderDecoderOptions) -> AlignmentHead | None:
     """Return the alignment head that a file names; raises ValueError where there is none such."""
     if value is None:
@@ -445,21 +377,3 @@ def _head(value: Any, options: EncoderDecoderOptions) -> AlignmentHead | None:
     if type(head) is not int or not 0 <= head < cross_heads(options).get(layer, 0):
         raise ValueError(f"no alignment head {layer}, {head}")
     return AlignmentHead(layer, head)
-
-
-def _tensors(path: Path, digest: str | None) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        content = path.read_bytes()
-        tensors = load(content)
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise _damaged(path, str(error)) from None
-    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
-        raise _damaged(path, f"another checksum than {ABOUT} holds")
-    return {name: x.float() if x.dtype is torch.float16 else x for name, x in tensors.items()}
-
-
-def _damaged(path: Path, what: str) -> CheckpointError:
-    return build(CheckpointError, str(path), "a file as `save` wrote it", what, "it is damaged")
