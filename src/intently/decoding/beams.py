@@ -218,9 +218,8 @@ class Beams:
             self.best = competing.topk(self.options.n_best).values
             values = values.masked_fill(left, -math.inf)
         self.live = values
-        done = self._done(length)
         stay = None
-        if bool(done.any()):
+        if self._may_be_done() and bool((done := self._done(length)).any()):
             if bool(self.live.isnan().any()):
                 raise build(
                     ArgumentError, "model", "finite logits", f"NaN in step {length}",
@@ -247,6 +246,10 @@ class Beams:
         if length <= self.options.min_length:
             scores[:, EOS] = -math.inf
         return scores
+
+    def _may_be_done(self) -> bool:
+        """Whether something has ended, or a beam is dead or NaN: a look that costs little."""
+        return bool(self._left) or not math.isfinite(self.live.sum())
 
     def _done(self, length: int) -> Tensor:
         """Sentences (n,) whose n best are final."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ from intently.kernels.derivatives import forward_mode, transformed
 from intently.matrix.lazy import in_autocast
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
-from intently.modules.linear import Linear, _prefers_onednn, linear
+from intently.modules.linear import Linear, _prefers_onednn, chosen, linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.turning import turned
 from intently.scores import Dot
@@ -97,7 +98,6 @@ class Steps:
     def __init__(self, model: Transformer, memory: Memory, *, keep_queries: bool = False) -> None:
         o = self._options = model.options
         self._model, self._keep = model, keep_queries
-        self._product = linear if _prefers_onednn() else F.linear
         self._length, self._mask = 0, None
         states, seen = memory.states, None
         if memory.lengths is not None:
@@ -108,7 +108,7 @@ class Steps:
         self.cross_keys = {f"decoder.{i}.cross": k for i, (k, _) in enumerate(pairs)}
         """Keys (n, g, s, d) of the encoder's states, in the rows of the first step."""
         self._cross = [tuple(_seen(x, seen) for x in pair) for pair in pairs]
-        self._layers = [_Layer(layer, self._product) for layer in _layers(model)]
+        self._layers = [_Layer(layer) for layer in _layers(model)]
         self.history: dict[str, list[tuple[Tensor, Tensor | None]]] = {
             f"decoder.{i}.{name}": [] for i in range(len(blocks)) for name in ("self", "cross")
         }
@@ -139,7 +139,7 @@ class Steps:
         self._length = t + 1
         x = model.decoder_norm(x)
         weight = model.output_weight
-        if self._product is linear:
+        if _prefers_onednn():
             return linear(x, weight)
         if self._logits.shape[0] < rows:
             self._logits = x.new_empty(rows, weight.shape[0])
@@ -171,33 +171,38 @@ class Steps:
 class _Layer:
     """One layer of the decoder, its weights at hand."""
 
-    def __init__(self, layer: DecoderLayer, product: Any) -> None:
-        self._product, self._pre = product, layer.norm == "pre"
+    def __init__(self, layer: DecoderLayer) -> None:
+        self._pre = layer.norm == "pre"
         a, c = layer.self_attention, layer.cross_attention
         self._h, self._g, self._d = a.heads, a.kv_heads, a.d
         self._scale, self._grouped = Dot().default_scale(a.d), a.heads != a.kv_heads
         self._positions = a.attention.positions
-        self._joint, self._out = (a.qkv_weight, a.qkv_bias), (a.out_weight, a.out_bias)
-        n = c.heads * c.d
-        bias = None if c.qkv_bias is None else c.qkv_bias[:n]
-        self._ask, self._read = (c.qkv_weight[:n], bias), (c.out_weight, c.out_bias)
         self._norms = [_norm(x) for x in (layer.self_norm, layer.cross_norm, layer.feed_norm)]
         self._feed: Any = layer.feed_forward
         self._gated = isinstance(self._feed, GatedFeedForward)
         relu = self._feed.activation is F.relu
         self._activation: Any = torch.relu_ if relu else self._feed.activation
-        first = self._feed.gate_up if self._gated else self._feed.up
-        self._up = first.weight, first.bias
-        self._down = self._feed.down.weight, self._feed.down.bias
+        up = self._feed.gate_up if self._gated else self._feed.up
+        down, n = self._feed.down, c.heads * c.d
+        self._weights = (
+            (a.qkv_weight, a.qkv_bias), (a.out_weight, a.out_bias),
+            (c.qkv_weight[:n], None if c.qkv_bias is None else c.qkv_bias[:n]),
+            (c.out_weight, c.out_bias), (up.weight, up.bias), (down.weight, down.bias),
+        )  # fmt: skip
+        self._rows = 0
+        self._products: list[Callable[[Tensor], Tensor]] = []
 
     def __call__(
         self, x: Tensor, kept: Tensor, t: int, cross: tuple[Tensor, ...], mask: Tensor | None
     ) -> Tensor:
         """Return the states (rows, c) of step t, whose keys and values are put into ``kept``."""
-        product, pre, (first, second, third) = self._product, self._pre, self._norms
+        norm, pre, (first, second, third) = torch.native_layer_norm, self._pre, self._norms
         rows, h, g, d = x.shape[0], self._h, self._g, self._d
-        y = torch.layer_norm(x, *first) if pre else x
-        heads = product(y, *self._joint).view(rows, 1, h + 2 * g, d)
+        if rows != self._rows:
+            self._rows, self._products = rows, [chosen(rows, *pair) for pair in self._weights]
+        joint, out, asking, read_out, up, down = self._products
+        y = norm(x, *first)[0] if pre else x
+        heads = joint(y).view(rows, 1, h + 2 * g, d)
         if self._positions is not None:
             both, v = heads.split_with_sizes((h + g, g), 2)
             heads = torch.cat([turned(self._positions, both, t, t + 1), v], 2)
@@ -208,12 +213,12 @@ class _Layer:
         y = F.scaled_dot_product_attention(
             q, k, v, None, 0.0, False, scale=self._scale, enable_gqa=self._grouped
         )
-        x = product(y.view(rows, h * d), *self._out).add_(x)
+        x = out(y.view(rows, h * d)).add_(x)
         if not pre:
-            x = torch.layer_norm(x, *first)
+            x = norm(x, *first)[0]
 
-        y = torch.layer_norm(x, *second) if pre else x
-        ask = product(y, *self._ask)
+        y = norm(x, *second)[0] if pre else x
+        ask = asking(y)
         k, v = cross
         n = k.shape[0]
         m = rows // n
@@ -223,20 +228,20 @@ class _Layer:
         y = F.scaled_dot_product_attention(
             read, k, v, mask, 0.0, False, scale=self._scale, enable_gqa=self._grouped
         )
-        x = product(y.transpose(1, 2).reshape(rows, h * d), *self._read).add_(x)
+        x = read_out(y.transpose(1, 2).reshape(rows, h * d)).add_(x)
         if not pre:
-            x = torch.layer_norm(x, *second)
+            x = norm(x, *second)[0]
 
-        y = torch.layer_norm(x, *third) if pre else x
-        inner = product(y, *self._up)
+        y = norm(x, *third)[0] if pre else x
+        inner = up(y)
         if self._gated:
-            gate, up = inner.chunk(2, -1)
-            inner = self._feed.activation(gate) * up
+            gate, other = inner.chunk(2, -1)
+            inner = self._feed.activation(gate) * other
         else:
             inner = self._activation(inner)
-        x = product(inner, *self._down).add_(x)
+        x = down(inner).add_(x)
         self.told = q, new[:, :g], ask.view(rows, h, 1, d)
-        return x if pre else torch.layer_norm(x, *third)
+        return x if pre else norm(x, *third)[0]
 
 
 def _layers(model: Transformer) -> list[Any]:

@@ -10,6 +10,7 @@ compiled graphs and the transforms of `torch.func`, it is `F.linear`; within
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if learned and torch.is_grad_enabled():
         return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return _product(x, weight, bias)
+
+
+def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """Return what computes `linear` of x (rows, i) again and again: the choice is made once.
+
+    For plain tensors on the CPU, where neither gradients, autocast, compilers nor transforms are
+    about. The numbers are those of `linear` bit for bit.
+    """
+    if _serves(weight[:1].expand(rows, -1), weight):
+        return lambda x: _product(x, weight, bias)
+    turned = weight.t()
+    if bias is None:
+        return lambda x: torch.mm(x, turned)
+    return lambda x: torch.addmm(bias, x, turned)
 
 
 class Linear(nn.Linear):
