@@ -14,6 +14,8 @@ def main() -> None:
     """Run the command line of `intently.cli`."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    from intently.cli import main as run
-
+    try:
+        from intently.cli import main as run
+    except KeyboardInterrupt:  # while PyTorch is loaded
+        raise SystemExit(130) from None
     run()

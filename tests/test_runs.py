@@ -21,6 +21,7 @@ from intently.training import (
     Checkpoints,
     DevSet,
     Event,
+    Pairs,
     Stepped,
     TrainingOptions,
     averaged,
@@ -212,8 +213,10 @@ def test_the_mean_is_scored_as_the_others_are(
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     load_weights(translator.model, averaged(checkpoints, mean.checkpoints))
     sources = translator.source_tokenizer.encode_batch(dev.sources)
+    targets = translator.target_tokenizer.encode_batch(dev.targets)
     decode = translator.target_tokenizer.decode
-    again = DevSet([ids[:12] for ids in sources], dev.targets, decode)(translator.model)
+    cut, pairs = [ids[:12] for ids in sources], Pairs(sources, targets, 12)
+    again = DevSet(cut, dev.targets, decode, pairs)(translator.model)
     assert mean.scores == again
     assert mean.best in [evaluation.scores for evaluation in run.history.evaluations]
 
@@ -296,11 +299,51 @@ def test_patience_needs_a_dev_set_and_ends_a_run(
 def test_a_score_that_is_not_measured_is_told_before_the_first_step(
     text: ParallelText, dev: ParallelText, tmp_path: Path
 ) -> None:
-    for name in ("blue", "loss"):
-        with pytest.raises(ArgumentError) as error:
-            fit(text, OPTIONS.with_flags(best_by=name), tmp_path, dev=dev)
-        assert str(error.value) == f"best_by: expected one of 'bleu', 'exact'; got {name!r}."
+    with pytest.raises(ArgumentError) as error:
+        fit(text, OPTIONS.with_flags(best_by="blue"), tmp_path, dev=dev)
+    assert str(error.value) == "best_by: expected one of 'bleu', 'exact', 'loss'; got 'blue'."
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints", "model"])
+def test_a_file_where_a_folder_must_be_is_told_first(
+    text: ParallelText, tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir() if name else run.touch()
+    (run / name).touch()
+    for out in (run, run / "below") if not name else (run,):
+        with pytest.raises(ArgumentError) as error:
+            fit(text, OPTIONS, out)
+        assert str(error.value) == (
+            f"out: expected a folder, new or of a run; got the file {run / name}. "
+            "Choose another folder."
+        )
+    assert not name or [path.name for path in run.iterdir()] == [name]
+
+
+def test_a_folder_where_a_file_must_be_is_told_first(text: ParallelText, tmp_path: Path) -> None:
+    (tmp_path / "training.png").mkdir()
+    with pytest.raises(
+        ArgumentError, match=r"^out: expected a folder in which training\.png can be"
+    ):
+        fit(text, OPTIONS, tmp_path)
+
+
+def test_too_small_a_vocabulary_is_told_by_its_option(text: ParallelText, tmp_path: Path) -> None:
+    options = OPTIONS.with_flags(target_tokenizer="subword", target_size=100)
+    with pytest.raises(ArgumentError) as error:
+        fit(text, options, tmp_path / "run")
+    assert str(error.value) == (
+        "target_size: expected at least 261 for target_tokenizer='subword'; got 100."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_memory_does_not_hold_is_told(text: ParallelText, tmp_path: Path) -> None:
+    options = OPTIONS.with_flags(width=2 * 10**8)
+    with pytest.raises(ArgumentError, match=r"^width: expected a model that the memory holds; got"):
+        fit(text, options, tmp_path)
 
 
 def test_tensorboard_is_written_beside_the_run(

@@ -96,7 +96,7 @@ def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -
     assert outcome.status == 0, outcome.err
     assert asked == [("multi30k", "de", "en", str(Path("data").absolute()))]
     assert f"recipe {RECIPE}, multi30k:de-en: 60 sentence pairs\nmade by hand\n" in outcome.out
-    assert "test_of_mine: 3 sentences\nexact match 0.0%\nlower-cased BLEU" in outcome.out
+    assert "test_of_mine: 3 sentences\nexact match 0.0%" in outcome.out
     assert "alignment error" not in outcome.out
     translator = Translator.load("run")
     assert translator.model.options.width == 16  # the flag's
@@ -117,7 +117,7 @@ def test_what_was_measured_before_is_printed(
     told = re.sub('result = ".*"', 'result = "BLEU 28 on the test"', recipes_module._text(RECIPE))
     monkeypatch.setattr("intently.recipes._text", lambda name: told)
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
-    assert f"expected of {RECIPE}: BLEU 28 on the test\n" in outcome.out
+    assert f"expected of {RECIPE} with its own options: BLEU 28 on the test\n" in outcome.out
 
 
 def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
@@ -234,6 +234,25 @@ def test_a_damaged_checkpoint_is_passed_over_as_the_message_says(
     assert "step-000007: expected one of the checkpoints here (step-" in none, none
 
 
+def test_going_on_says_where_it_stands(intently: Command, two_files: tuple[str, str]) -> None:
+    files = ("train", *two_files, "--out", "run", *TINY, "--resume")
+    first = intently(*files)
+    assert first.status == 0 and first.out.startswith("run holds no checkpoint to go on from: a n")
+    again = intently(*files)
+    assert again.status == 0
+    assert "going on after step 4/4: none is left (more: a higher steps)" in again.out
+    assert refused(intently("train", "--out", "run", "--resume")) == (
+        "intently: SOURCE: expected the files that the run in run is trained on; got none. "
+        "Give the command that began it, with --resume.\n"
+    )
+
+
+def test_what_an_option_may_be_stands_in_its_help(intently: Command) -> None:
+    told = " ".join(intently("train", "--help").out.replace("│", " ").split())
+    assert "Luong: none, additive (default), dot, general, concat" in told
+    assert "what follows: inverse_sqrt (default), cosine, constant" in told
+
+
 def test_of_a_long_dev_set_a_part_is_used_and_told(intently: Command) -> None:
     pairs = text("train", 700)
     for name, side in (("s.txt", pairs.sources), ("t.txt", pairs.targets)):
@@ -287,7 +306,9 @@ def test_what_contradicts_a_recipe_is_refused(intently: Command) -> None:
     assert "SOURCE: expected source sentences, or --recipe NAME; got neither. See them by" in said()
     assert "--data-dir: expected none without a recipe" in said("s.txt", "--data-dir", "d")
     assert "recipe: expected one of language-bahdanau" in said("--recipe", "none")
-    assert "keep: expected an integer of at least 1" in said("--recipe", RECIPE, "--keep", "0")
+    assert "keep: expected an integer from 1 to 2**31 - 1" in said(
+        "--recipe", RECIPE, "--keep", "0"
+    )
 
 
 def test_only_the_first_of_many_processes_speaks(

@@ -19,8 +19,9 @@ import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
-from intently.models.kinds import new_model
+from intently.models.kinds import EncoderDecoder, new_model
 from intently.text import Tokenizer
+from intently.text.vocabularies import SMALLEST
 from intently.training import (
     Checkpoints,
     DevSet,
@@ -110,12 +111,12 @@ def _fit(
         here.from_first(check_installed)
 
     def both() -> tuple[Tokenizer, Tokenizer]:
-        begun = checkpoints.begun(resume)
-        folder.mkdir(parents=True, exist_ok=True)
+        check_folder(folder)
         paths = folder / "source.json", folder / "target.json"
-        if begun:
+        if checkpoints.begun(resume):
             return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
         found = tokenizers or _tokenizers(text, options)
+        folder.mkdir(parents=True, exist_ok=True)
         for path, tokenizer in zip(paths, found):
             replace_file(path, tokenizer.backend.to_str().encode())
         return found
@@ -139,7 +140,7 @@ def _fit(
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        model = new_model(options.shape(source.size, target.size)).to(device)
+        model = _model(options, source.size, target.size).to(device)
     translator = Translator(model, source, target, max_length=options.text.max_length)
     validate = None if dev is None else _dev_set(dev, translator)
     if validate is not None and options.run.best_by not in validate.names:
@@ -216,6 +217,47 @@ def _average(
     return mean
 
 
+FOLDERS = ("checkpoints", "model", "tensorboard")
+FILES = (
+    *("source.json", "target.json", "options.json", "average.json", "run.json", "scores.json"),
+    "training.png",
+)
+
+
+def check_folder(out: Path) -> None:
+    """Check that the folder of a run can be one, before hours of work find that it cannot.
+
+    Raises `ArgumentError` where a file stands in the place of a folder, or a folder in that of a
+    file.
+    """
+    for path in (*reversed(out.parents), out, *(out / name for name in FOLDERS)):
+        if path.is_file():
+            raise build(
+                ArgumentError, "out", "a folder, new or of a run", f"the file {path}",
+                fix="choose another folder",
+            )  # fmt: skip
+    for path in (out / name for name in FILES):
+        if path.is_dir():
+            raise build(
+                ArgumentError, "out", f"a folder in which {path.name} can be a file",
+                f"the folder {path}", fix="choose another folder",
+            )  # fmt: skip
+
+
+def _model(options: TrainingOptions, source_size: int, target_size: int) -> EncoderDecoder:
+    shape = options.shape(source_size, target_size)
+    try:
+        return new_model(shape)
+    except (RuntimeError, MemoryError) as error:
+        if "allocate" not in str(error):
+            raise
+        raise build(
+            ArgumentError, "width", "a model that the memory holds",
+            f"width={options.model.width} with vocabularies of {source_size:,} and "
+            f"{target_size:,} tokens", fix="choose a smaller width, or fewer layers",
+        ) from error  # fmt: skip
+
+
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:
     """Return tokenizers trained on the text: the same one twice where it is joint.
 
@@ -233,19 +275,35 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
                 ArgumentError, name, f"{other} where the tokenizers differ in kind or size",
                 f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}",
             )  # fmt: skip
-        joint = Tokenizer.train([*sides[0], *sides[1]], kinds[0], sizes[0], o.min_frequency)
+        both = [*sides[0], *sides[1]]
+        joint = _tokenizer("source", both, kinds[0], sizes[0], o.min_frequency)
         return joint, joint
     return (
-        Tokenizer.train(sides[0], o.source_tokenizer, o.source_size, o.min_frequency),
-        Tokenizer.train(sides[1], o.target_tokenizer, o.target_size, o.min_frequency),
+        _tokenizer("source", sides[0], o.source_tokenizer, o.source_size, o.min_frequency),
+        _tokenizer("target", sides[1], o.target_tokenizer, o.target_size, o.min_frequency),
     )
+
+
+def _tokenizer(side: str, texts: Sequence[str], kind: str, size: int, rarest: int) -> Tokenizer:
+    if size < SMALLEST[kind]:  # told by the name under which it was given
+        expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
+        raise build(ArgumentError, f"{side}_size", expected, size)
+    return Tokenizer.train(texts, kind, size, rarest)
 
 
 def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:
-    """Return the first sentences of ``dev`` as `train` translates them, over-long ones cut."""
-    ids = translator.source_tokenizer.encode_batch(dev.sources[:DEV_SENTENCES])
+    """Return the first sentences of ``dev`` as `train` translates them, over-long ones cut.
+
+    Those that are not too long are what the loss is of.
+    """
+    source, target, most = (
+        translator.source_tokenizer, translator.target_tokenizer, translator.max_length
+    )  # fmt: skip
+    references = dev.targets[:DEV_SENTENCES]
+    ids = source.encode_batch(dev.sources[:DEV_SENTENCES])
+    written = target.encode_batch(references)
+    fitting = any(0 < len(a) <= most and 0 < len(b) <= most for a, b in zip(ids, written))
     return DevSet(
-        [sentence[: translator.max_length] for sentence in ids],
-        dev.targets[:DEV_SENTENCES],
-        translator.target_tokenizer.decode,
-    )
+        [sentence[:most] for sentence in ids], references, target.decode,
+        Pairs(ids, written, most) if fitting else None,
+    )  # fmt: skip

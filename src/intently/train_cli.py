@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from intently.corpora import Corpus, ParallelText
     from intently.recipes.origin import Origin
     from intently.training import TrainingOptions
+    from intently.training.options import Flag
     from intently.translator import Translator
 
 
@@ -101,7 +102,7 @@ def _train(
 
     from intently import show
     from intently.recipes.origin import Origin
-    from intently.runs import DEV_SENTENCES, fit
+    from intently.runs import DEV_SENTENCES, check_folder, fit
     from intently.training import display
     from intently.training.checkpoint import Checkpoints
     from intently.training.processes import joined
@@ -112,12 +113,21 @@ def _train(
             soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False, quiet=not here.first
         )
         checkpoints = Checkpoints(out / "checkpoints")
+        here.from_first(partial(check_folder, out))
         begun = here.from_first(partial(checkpoints.begun, again))
+        if again and not begun:
+            console.print(f"{out} holds no checkpoint to go on from: a new run begins")
+        here.device(flags["device"] or "auto")
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
             kept = None  # of a run that ended before its first checkpoint
         origin = here.from_first(partial(_origin, recipe, kept))
         if origin is None:
+            if source is None and begun:
+                raise build(
+                    ArgumentError, "SOURCE", f"the files that the run in {out} is trained on",
+                    "none", fix="give the command that began it, with --resume",
+                )  # fmt: skip
             if source is None:
                 fix = "see them by intently recipes"
                 expected = "source sentences, or --recipe NAME"
@@ -145,9 +155,10 @@ def _train(
                 f"interrupted; {out}/model is the best so far. "
                 "Go on with the same command and --resume"
             )
+            here.wait()  # torchrun ends those who are late
             raise typer.Exit(1)
         if origin is not None and here.first:
-            _judge(run.translator, origin, work.tests, out, console)
+            _judge(run.translator, origin, work, out, console)
         drawn = f", its learning curves are {out}/training.png" if run.history.records else ""
         console.print(
             f"the translator is in {out}/model{drawn}. Now try:\n  intently translate {out} TEXT"
@@ -214,7 +225,7 @@ def _from_corpus(
 def _judge(
     translator: Translator,
     origin: Origin,
-    tests: Mapping[str, ParallelText],
+    work: Work,
     out: Path,
     console: Console,
 ) -> None:
@@ -222,11 +233,12 @@ def _judge(
     from intently.evaluate_cli import judge, write
     from intently.recipes import recipes
 
-    found = judge(translator, tests, aligned=origin.corpus == "language")
+    found = judge(translator, work.tests, aligned=origin.corpus == "language")
     write(found, out / "scores.json")
-    expected = {known.name: known.result for known in recipes()}.get(origin.recipe or "")
-    if expected:  # an experiment has recipes of its own
-        console.print(f"\nexpected of {origin.recipe}: {expected}")
+    known = next((each for each in recipes() if each.name == origin.recipe), None)
+    if known is not None and known.result:  # an experiment has recipes of its own
+        own = "" if work.options == known.options else " with its own options"
+        console.print(f"\nexpected of {known.name}{own}: {known.result}")
 
 
 def _from_files(
@@ -299,7 +311,7 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
             Annotated[
                 _plain(flag.type) | None,
                 typer.Option(
-                    help=f"{flag.help} (default {flag.default})", show_default=False,
+                    help=_help(flag), show_default=False,
                     rich_help_panel=flag.group.capitalize(),
                 ),
             ],
@@ -314,6 +326,12 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
     return command
+
+
+def _help(flag: Flag) -> str:
+    """Return what ``--help`` says of an option: what it may be, and its default."""
+    choices = ", ".join(flag.choices).replace(f"{flag.default}", f"{flag.default} (default)", 1)
+    return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"
 
 
 def _plain(kind: Any) -> Any:

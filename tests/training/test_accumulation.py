@@ -91,6 +91,8 @@ def test_another_number_is_another_run(tmp_path) -> None:
 
 
 def test_less_than_one_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="accumulate: expected an integer of at least 1; got 0"):
+    with pytest.raises(
+        ArgumentError, match=r"accumulate: expected an integer from 1 to 2.*; got 0"
+    ):
         OptimiserOptions(accumulate=0)
     assert TrainingOptions().optimiser.accumulate == 1

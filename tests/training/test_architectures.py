@@ -34,12 +34,12 @@ def test_a_toml_file_has_a_section_for_them(tmp_path) -> None:
         (
             {"attention": "dot"},
             "attention: expected the default 'additive', or model='recurrent'; got 'dot'. A model "
-            "of the kind 'transformer' has no attention.",
+            "of the kind 'transformer' has no option attention.",
         ),
         (
             {"model": "recurrent", "norm": "post"},
             "norm: expected the default 'pre', or model='transformer'; got 'post'. A model of the "
-            "kind 'recurrent' has no norm.",
+            "kind 'recurrent' has no option norm.",
         ),
         ({"model": "cnn"}, "model: expected one of 'transformer', 'recurrent'; got 'cnn'."),
         ({"cell": "qrnn"}, "cell: expected one of 'rnn', 'lstm', 'gru'; got 'qrnn'."),

@@ -136,6 +136,15 @@ def test_pruning_passes_over_where_a_run_was_stopped(tmp_path) -> None:
     assert found.names() == ["step-000010", "step-000020", "step-000030"]
 
 
+def test_pruning_counts_steps_and_not_what_was_written_twice(tmp_path) -> None:
+    found = Checkpoints(tmp_path)
+    for name in ("step-000010", "step-000020", "step-000030", "step-000040", "step-000040-2"):
+        found.save(name, checkpoint(1.0))
+    found.prune(4, upto=40, every=10)
+    kept = ["step-000010", "step-000020", "step-000030", "step-000040-2"]
+    assert found.names() == kept
+
+
 def test_a_step_saved_again_gets_a_name_of_its_own(two: Checkpoints) -> None:
     assert two.free_name(2) == "step-000002-2"
     two.save("step-000002-2", checkpoint(2.5))

@@ -40,7 +40,7 @@ def test_options_stored_before_there_were_variants_mean_the_same() -> None:
     ("flags", "words"),
     [
         ({"kv_heads": 3}, "kv_heads: expected a divisor of heads=4; got 3."),
-        ({"kv_heads": 0}, "kv_heads: expected an integer of at least 1; got 0."),
+        ({"kv_heads": 0}, "kv_heads: expected an integer from 1 to 2**31 - 1; got 0."),
         (
             {"positions": "learned", "learned_steps": 99},
             "learned_steps: expected at least 2·max_length + 10 = 266; got 99. The table of "
@@ -63,12 +63,12 @@ def test_options_stored_before_there_were_variants_mean_the_same() -> None:
         (
             {"model": "recurrent", "kv_heads": 2},
             "kv_heads: expected the default None, or model='transformer'; got 2. A model of the "
-            "kind 'recurrent' has no kv_heads.",
+            "kind 'recurrent' has no option kv_heads.",
         ),
         (
             {"model": "recurrent", "positions": "rotary"},
             "positions: expected the default 'sinusoidal', or model='transformer'; got 'rotary'. "
-            "A model of the kind 'recurrent' has no positions.",
+            "A model of the kind 'recurrent' has no option positions.",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,6 +150,8 @@ def test_three_go_on_where_two_were_killed(tmp_path, single) -> None:
     assert "a process of this run is gone (rank 0 sees: " in line
     assert f"The last checkpoint is {tmp_path / 'run' / 'checkpoints' / 'step-000006'}" in line
     assert "Start again with --resume" in line
+    codes = re.findall(r"exitcode\s+: (-?\d+) \(pid", ended.stderr)
+    assert sorted(codes) == ["-9", "2"]  # who was left ended by itself, not by torchrun's signal
     jobs = [job(tmp_path / "run", parallel="sharded")]
     [rest] = done(3, jobs, tmp_path / "result.json")
     assert rest["losses"] == pytest.approx(single[1]["losses"][6:], rel=0, abs=1e-5)

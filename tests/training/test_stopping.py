@@ -13,7 +13,7 @@ from rich.console import Console
 
 from intently.errors import ArgumentError
 from intently.models.transformer import Transformer
-from intently.training import Evaluated, Event, GivenUp, History, display, train
+from intently.training import Evaluated, Event, GivenUp, History, Resumed, display, train
 from intently.training.history import Evaluation
 from intently.training.stopping import without_better
 
@@ -59,6 +59,12 @@ def test_evaluations_since_the_best() -> None:
     assert count(3.0, 1.0, 2.0, name="loss") == 1
 
 
+def test_an_evaluation_where_a_run_was_stopped_does_not_count() -> None:
+    scores = {10: 1.0, 15: 2.0, 20: 1.0, 25: 1.0, 30: 1.0}
+    found = [Evaluation(step, {"bleu": score}, 0) for step, score in scores.items()]
+    assert without_better("bleu", found, every=10) == 2
+
+
 def test_it_ends_after_that_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
     events: list[Event] = []
     _, history = run(tmp_path, tell=events.append)
@@ -84,7 +90,7 @@ def test_a_run_that_gave_up_does_not_begin_again(tmp_path: Path) -> None:
     first, _ = run(tmp_path)
     events: list[Event] = []
     again, history = run(tmp_path, tell=events.append, resume=True)
-    assert events == [GivenUp(20, 3, "bleu")]
+    assert events == [Resumed(20, OPTIONS.schedule.steps), GivenUp(20, 3, "bleu")]
     assert history.stopped == "no better" and tiny.same_weights(first, again)
 
 

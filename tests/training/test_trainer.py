@@ -13,9 +13,11 @@ from intently.training import (
     Checkpoints,
     DivergedError,
     Evaluated,
+    Event,
     Pairs,
     Saved,
     Stepped,
+    TimeUp,
     TrainingOptions,
     dev_loss,
     epoch,
@@ -140,8 +142,12 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> No
 
 
 def test_it_stops_in_time(tmp_path) -> None:
-    _, history = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=10**6, seconds=0.2))
+    events: list[Event] = []
+    options = tiny.OPTIONS.with_flags(steps=10**6, seconds=0.2)
+    _, history = tiny.run(tmp_path, options, events.append)
     assert history.stopped == "time"
+    [steps] = {event.step for event in events if isinstance(event, TimeUp)}
+    assert events[-1] == TimeUp(steps, 10**6)
     assert history.checkpoint is not None and history.checkpoint.is_dir()
 
 
@@ -180,6 +186,11 @@ def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
 def test_other_options_and_other_data_are_refused(tmp_path) -> None:
     options = tiny.OPTIONS.with_flags(steps=2)
     tiny.run(tmp_path, options)
+    other = options.with_flags(seed=6, clip=9.0)
+    with pytest.raises(
+        ArgumentError, match=r"^clip, seed: .*got 9\.0, 6\. Resume with clip=1\.0, seed=5"
+    ):
+        tiny.run(tmp_path, other, resume=True)
     with pytest.raises(ArgumentError, match=r"seed: expected 5, with which.*Resume with seed=5"):
         tiny.run(tmp_path, options.with_flags(seed=6), resume=True)
     with pytest.raises(ArgumentError, match="data: expected the data the run began with"):

@@ -22,8 +22,10 @@ from intently.training.events import (
     Evaluating,
     Event,
     GivenUp,
+    Resumed,
     Saved,
     Stepped,
+    TimeUp,
 )
 from intently.training.groups import (
     ArchitectureOptions,
@@ -66,6 +68,8 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "Evaluated",
     "Saved",
     "GivenUp",
+    "Resumed",
+    "TimeUp",
     "Averaging",
     "TensorBoard",
     "History",

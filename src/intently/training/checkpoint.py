@@ -165,6 +165,13 @@ class Checkpoints:
             raise build(CheckpointError, pointer, expected, repr(name[:80]), "it is damaged", fix)
         return name
 
+    def last(self) -> str | None:
+        """Return what `latest` does, None where there is nothing that it could name."""
+        try:
+            return self.latest()
+        except CheckpointError:
+            return None
+
     def best(self) -> str:
         """Return the name of the best checkpoint as the latest one knows it, else the latest."""
         latest = self.latest()
@@ -172,14 +179,15 @@ class Checkpoints:
         return best if isinstance(best, str) and best in self.names() else latest
 
     def prune(self, keep: int, upto: int, every: int = 1) -> None:
-        """Remove checkpoints up to step ``upto``, but for the ``keep`` newest and their best.
+        """Remove checkpoints up to step ``upto``, but for those of the ``keep`` newest steps, of
+        each the last written, and their best.
 
         Of those before ``upto`` only steps that ``every`` divides are kept: others were the last of
         a run that was stopped, and one that was never stopped would not have them.
         """
         names = [name for name in self.names() if step_of(name) <= upto]
-        newest = [name for name in names if step_of(name) % every == 0][-keep:]
-        kept = {*newest, *names[-1:]}
+        by_step = {step_of(name): name for name in names if step_of(name) % every == 0}
+        kept = {*list(by_step.values())[-keep:], *names[-1:]}
         for name in tuple(kept):
             try:
                 kept.add(str(self._manifest(name)["best"]))

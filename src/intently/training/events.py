@@ -44,6 +44,22 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """The run goes on after so many of its steps."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class TimeUp:
+    """The run ends after so many of its steps, for its ``seconds`` are over."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class GivenUp:
     """The run ends, for the last ``evaluations`` found no better score than an earlier one."""
 
@@ -68,7 +84,7 @@ class Averaging:
     of_best: float | None = None
 
 
-Event = Stepped | Evaluating | Evaluated | Saved | GivenUp | Averaging
+Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp | Averaging
 Listener = Callable[[Event], None]
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -25,16 +25,18 @@ class Rule(NamedTuple):
 
     words: str
     test: Callable[[Any], bool]
+    choices: tuple[str, ...] = ()
 
 
 def one_of(*values: str) -> Rule:
     """Return the rule that a value is one of these words."""
-    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values)
+    return Rule("one of " + ", ".join(map(repr, values)), lambda value: value in values, values)
 
 
-COUNT = Rule("an integer of at least 1", lambda n: n >= 1)
+COUNT = Rule("an integer from 1 to 2**31 - 1", lambda n: 1 <= n < 2**31)
+ENTRIES = Rule("an integer from 1 to 10,000,000", lambda n: 1 <= n <= 10**7)
 THREADS = Rule("an integer from 1 to 1024", lambda n: 1 <= n <= 1024)
-COUNT_FROM_0 = Rule("an integer of at least 0", lambda n: n >= 0)
+COUNT_FROM_0 = Rule("an integer from 0 to 2**31 - 1", lambda n: 0 <= n < 2**31)
 POSITIVE = Rule("a number above 0", lambda x: x > 0)
 FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
 SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
@@ -86,9 +88,9 @@ class TextOptions(_Group):
     """How sentences become tokens."""
 
     source_tokenizer: str = option("subword", TOKENIZERS, "pieces of the source sentences")
-    source_size: int = option(8000, COUNT, "largest source vocabulary, in tokens")
+    source_size: int = option(8000, ENTRIES, "largest source vocabulary, in tokens")
     target_tokenizer: str = option("subword", TOKENIZERS, "pieces of the target sentences")
-    target_size: int = option(8000, COUNT, "largest target vocabulary, in tokens")
+    target_size: int = option(8000, ENTRIES, "largest target vocabulary, in tokens")
     min_frequency: int = option(1, COUNT, "a rarer piece is not taken into a vocabulary")
     max_length: int = option(128, COUNT, "pairs with more tokens on a side are skipped")
     joint: bool = option(False, None, "one tokenizer for both sides; share=all implies it")
@@ -160,7 +162,7 @@ class ArchitectureOptions(_Group):
     cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
     attention: str = option(
         "additive", one_of(*ATTENTIONS),
-        "of a recurrent model; none: the fixed context vector, additive: Bahdanau, others: Luong",
+        "of a recurrent model; none: the fixed vector, additive: Bahdanau, the others: Luong",
     )  # fmt: skip
     bidirectional: bool = option(True, None, "a recurrent encoder reads in both directions")
     input_feeding: bool = option(True, None, "a recurrent cell reads what was attended, too")
@@ -204,7 +206,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         if isinstance(value, list | tuple) and len(value) == len(inner):
             return tuple(_typed(name, v, h) for v, h in zip(value, inner, strict=True))
     elif hint is float:
-        if type(value) in (int, float) and math.isfinite(value):
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
             return float(value)
     elif type(value) is hint:
         return value

@@ -47,6 +47,7 @@ class Flag(NamedTuple):
     type: Any
     default: Any
     help: str
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class TrainingOptions:
             if name not in _fields(KINDS[kind]) and value != flags[name].default:
                 [other] = (k for k, options in KINDS.items() if name in _fields(options))
                 expected = f"the default {flags[name].default!r}, or model={other!r}"
-                cause = f"a model of the kind {kind!r} has no {name}"
+                cause = f"a model of the kind {kind!r} has no option {name}"
                 raise build(ArgumentError, name, expected, repr(value), cause)
         width, heads = self.model.width, self.model.heads
         if kind == "transformer" and (width % heads or width % 2):
@@ -122,6 +123,7 @@ class TrainingOptions:
                 typing.get_type_hints(kind)[field.name],
                 field.default,
                 field.metadata["help"],
+                field.metadata["rule"].choices if field.metadata["rule"] else (),
             )
             for group, kind in typing.get_type_hints(cls).items()
             for field in dataclasses.fields(kind)
@@ -175,7 +177,8 @@ class TrainingOptions:
         try:
             values = read(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:  # broken files are ValueErrors
-            raise build(DataError, str(path), f"a {kind} file of options", str(error)) from error
+            got = getattr(error, "strerror", None) or str(error)
+            raise build(DataError, str(path), f"a {kind} file of options", got) from error
         if not isinstance(values, dict):
             raise build(DataError, str(path), "sections of options", repr(values)[:80])
         return cls.from_dict(values, where=str(path))

@@ -204,8 +204,9 @@ def _told(here: Processes, out: Path | None) -> Iterator[None]:
             # torchrun now ends all processes by this signal: the line below is to be read
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
-        names = [] if out is None else Checkpoints(out / "checkpoints").names()
-        last = f"{out / 'checkpoints' / names[-1]}" if out and names else "none yet"
+        checkpoints = None if out is None else Checkpoints(out / "checkpoints")
+        name = checkpoints and checkpoints.last()
+        last = f"{checkpoints.folder / name}" if checkpoints and name else "none yet"
         raise build(
             LostError, "processes", f"{here.count} that answer",
             f"a process of this run is gone (rank {here.rank} sees: {sees})",

@@ -14,8 +14,10 @@ from intently.training.events import (
     Event,
     GivenUp,
     Listener,
+    Resumed,
     Saved,
     Stepped,
+    TimeUp,
 )
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class Bar:
                 )  # fmt: skip
         elif isinstance(event, Evaluating):
             self._progress.update(self._task, description="evaluating")
-        elif isinstance(event, Evaluated | GivenUp | Averaging):
+        elif isinstance(event, Evaluated | Resumed | TimeUp | GivenUp | Averaging):
             self._progress.console.print(line(event), highlight=False, markup=False)
 
 
@@ -93,8 +95,10 @@ def line(event: Event) -> str:
 
     >>> line(Stepped(120, 2000, 3.2141, 1.2e-3, 7712.3, 192.0))
     'step 120/2000  loss 3.214  lr 1.2e-03  7,712 tokens/s  3:12 left'
-    >>> line(Evaluated(1000, {"bleu": 31.25}, best=True))
-    'step 1000  dev bleu 31.25  (best so far)'
+    >>> line(Evaluated(1000, {"bleu": 31.25, "exact": 12.5}, best=True))
+    'step 1000  dev bleu 31.25  exact 12.5%  (best so far)'
+    >>> line(Resumed(120, 2000)), line(TimeUp(700, 2000))
+    ('going on after step 120/2000', 'step 700/2000  time is up: the run ends (more: seconds)')
     >>> line(GivenUp(4000, 3, "bleu"))
     'step 4000  no better bleu in 3 evaluations: the run ends (go on with a higher patience)'
     >>> line(Averaging(4000, 5, True, "bleu", 31.5, 31.25))
@@ -107,13 +111,22 @@ def line(event: Event) -> str:
             f"{clock(event.seconds_left)} left"
         )
     if isinstance(event, Evaluated):
-        scores = "  ".join(f"{name} {score:.2f}" for name, score in event.scores.items())
+        scores = "  ".join(
+            f"{name} {score:.1f}%" if name == "exact" else f"{name} {score:.2f}"
+            for name, score in event.scores.items()
+        )
         return f"step {event.step}  dev {scores}" + ("  (best so far)" if event.best else "")
     if isinstance(event, Saved):
         return f"step {event.step}  saved {event.folder}"
+    if isinstance(event, Resumed):
+        left = "" if event.step < event.steps else ": none is left (more: a higher steps)"
+        return f"going on after step {event.step}/{event.steps}{left}"
+    if isinstance(event, TimeUp):
+        return f"step {event.step}/{event.steps}  time is up: the run ends (more: seconds)"
     if isinstance(event, GivenUp):
+        times = f"{event.evaluations} evaluation{'s' * (event.evaluations != 1)}"
         return (
-            f"step {event.step}  no better {event.score} in {event.evaluations} evaluations: "
+            f"step {event.step}  no better {event.score} in {times}: "
             "the run ends (go on with a higher patience)"
         )
     if isinstance(event, Averaging):

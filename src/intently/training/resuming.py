@@ -35,18 +35,25 @@ def check_same_run(
     """
     words = data.words
     stored = TrainingOptions.from_dict(state["options"], "options of the checkpoint").to_dict()
-    for group, values in options.to_dict().items():
-        for name, value in values.items():
-            before = stored[group][name]
-            if value != before and name not in CHANGEABLE:
-                word = words.get(name, name)
-                fix = f"Resume with {word}={before!r}, or start a new run in another folder"
-                expected = f"{before!r}, with which the run began"
-                raise build(ArgumentError, word, expected, repr(value), fix=fix)
+    other = [
+        (words.get(name, name), stored[group][name], value)
+        for group, values in options.to_dict().items()
+        for name, value in values.items()
+        if value != stored[group][name] and name not in CHANGEABLE
+    ]
+    if other:
+        names, before, given = zip(*other)
+        expected = f"{', '.join(map(repr, before))}, with which the run began"
+        again = ", ".join(f"{name}={value!r}" for name, value, _ in other)
+        raise build(
+            ArgumentError, ", ".join(names), expected, ", ".join(map(repr, given)),
+            fix=f"Resume with {again}, or start a new run in another folder",
+        )  # fmt: skip
     if data.fingerprint != state["data"]:
         expected = f"the data the run began with (checksum {state['data']})"
         got = f"{len(data)} other pairs ({data.fingerprint})"
-        cause = f"the files, the tokenizers or {words.get('max_length', 'max_length')} have changed"
+        most = words.get("max_length", "max_length")
+        cause = f"the files, the pairs held out (dev), the tokenizers or {most} have changed"
         raise build(ArgumentError, "data", expected, got, cause)
     if None not in (dev, state.get("dev")) and dev != state["dev"]:
         raise build(

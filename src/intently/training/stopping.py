@@ -13,14 +13,17 @@ from intently.training.history import Evaluation
 from intently.training.resuming import best_by
 
 
-def without_better(name: str, evaluations: Sequence[Evaluation]) -> int:
+def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
     """Return how many evaluations there were since the best one; equal ones are not better.
+
+    Only steps that ``every`` divides count: others were evaluated because a run ended there, and
+    one that did not end would not have been.
 
     >>> scores = [2.0, 1.5, 1.5, 1.7]
     >>> without_better("loss", [Evaluation(i, {"loss": x}, 0.0) for i, x in enumerate(scores)])
     2
     """
-    scores = [best_by(name, evaluation.scores) for evaluation in evaluations]
+    scores = [best_by(name, at.scores) for at in evaluations if at.step % every == 0]
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
 

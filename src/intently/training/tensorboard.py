@@ -48,6 +48,10 @@ class TensorBoard:
     def __call__(self, event: Event) -> None:
         """Take an event."""
         writer = self._writer
+        if isinstance(event, Saved) and writer is not None:
+            writer.flush()
+        if not isinstance(event, Stepped | Evaluated):
+            return
         if writer is None:
             # of the step before the first event all was written but the scores of an evaluation
             first = event.step if isinstance(event, Stepped) else event.step + 1
@@ -56,10 +60,9 @@ class TensorBoard:
             writer.add_scalar("train/loss", event.loss, event.step)
             writer.add_scalar("train/learning_rate", event.learning_rate, event.step)
             writer.add_scalar("train/tokens_per_second", event.tokens_per_second, event.step)
-        elif isinstance(event, Evaluated):
+        else:
             for name, score in event.scores.items():
                 writer.add_scalar(f"dev/{name}", score, event.step)
-        if isinstance(event, Evaluated | Saved):
             writer.flush()
 
     def __enter__(self) -> TensorBoard:

@@ -34,8 +34,10 @@ from intently.training.events import (
     GivenUp,
     Listener,
     Pace,
+    Resumed,
     Saved,
     Stepped,
+    TimeUp,
 )
 from intently.training.history import Evaluation, History, Position, Record, Stopped
 from intently.training.interruption import Interruption
@@ -92,7 +94,7 @@ def train(
     """
     check_patience(options.schedule.patience, validate is not None)
     tell = progress or (lambda event: None)
-    with Interruption() as interruption, joined(Path(out)) as processes:
+    with joined(Path(out)) as processes, Interruption() as interruption:
         run = _Run(model, data, options, Path(out), validate, tell, processes, interruption)
         with surroundings_kept(run.device):
             run.begin(resume)
@@ -137,6 +139,7 @@ class _Run:
             self.worker = Worker(self.model, self.options, self.processes)
         else:
             self._restore(found)
+            self.tell(Resumed(self.position.step, self.options.schedule.steps))
         self.epoch = self._epoch()
         if self.processes.first:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -164,7 +167,9 @@ class _Run:
             due = position.step % run.evaluate_every == 0
             best = (over or self.late or due) and self._evaluate()
             end = "interrupted" if self.asked else "time" if self.late else None
-            worse = without_better(run.best_by, self.history.evaluations) if patience else 0
+            worse = 0
+            if patience:
+                worse = without_better(run.best_by, self.history.evaluations, run.evaluate_every)
             end = "no better" if 0 < patience <= worse else end
             end = "finished" if over and self._evaluated() else end
             self._tick()
@@ -174,6 +179,8 @@ class _Run:
             if end:
                 if end == "no better":
                     self.tell(GivenUp(position.step, worse, run.best_by))
+                elif end == "time":
+                    self.tell(TimeUp(position.step, schedule.steps))
                 return self._end(end)
             rate = learning_rate(position.step + 1, schedule)
             loss, tokens = self._step(rate)
@@ -337,11 +344,12 @@ class _Run:
 
     def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
         """Return the error that says so, and how to go on."""
-        step, names = self.position.step + 1, self.checkpoints.names()
+        step = self.position.step + 1
         got = f"loss {loss} with gradient norm {norm} at step {step}, learning rate {rate:.2g}"
         fix = "Lower learning_rate or raise warmup and start anew"
-        if names:
-            fix += f"; {self.checkpoints.folder / names[-1]} holds the last good state"
+        last = self.checkpoints.last()
+        if last is not None:
+            fix += f"; {self.checkpoints.folder / last} holds the last good state"
         return build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
