@@ -106,6 +106,7 @@ def test_the_experiment_measures_on_other_pairs_than_it_chooses_on(
     alignments.table(stored, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(model["label"] in printed for model in result["models"])
+    assert "with its 95 % interval in brackets" in " ".join(printed.split())
     narrow = Console(file=io.StringIO(), width=80)
     alignments.table(stored, narrow)
     assert "…" not in narrow.file.getvalue()  # type: ignore[attr-defined]

@@ -6,7 +6,10 @@ import gzip
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -68,10 +71,24 @@ def test_nothing_reaches_a_terminal_raw(intently: Command) -> None:
 
 
 def test_n_best(intently: Command) -> None:
-    outcome = intently("translate", "--n-best", "3", "--beam", "2", "I drink milk.")
+    outcome = intently("translate", "--n-best", "3", "I drink milk.")
     rows = [line.split("\t") for line in outcome.out.splitlines()]
     assert [row[0] for row in rows] == ["1"] * 3
     assert float(rows[0][1]) > float(rows[1][1]) and rows[0][2] == "Je bois du lait."
+    assert len(intently("translate", "--n-best", "6", "I drink milk.").out.splitlines()) == 6
+    outcome = intently("translate", "--n-best", "3", "--beam", "2", "I drink milk.")
+    assert "n_best: expected at most beam=2; got 3." in refused(outcome)
+
+
+def test_a_score_of_nothing_has_no_sign(intently: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Translator.stream
+
+    def sure(*given: Any, **options: Any) -> Iterator[Any]:
+        return (replace(made, score=-1e-9) for made in stream(*given, **options))
+
+    monkeypatch.setattr(Translator, "stream", sure)
+    outcome = intently("translate", "--n-best", "2", "I drink milk.")
+    assert outcome.out.startswith("1\t0.0000\tJe bois du lait.\n")
 
 
 def test_a_translation_is_one_line(intently: Command, tmp_path: Path) -> None:
@@ -191,7 +208,8 @@ def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, st
     assert "of 57 pairs have more than 7 tokens on a side and are skipped" in outcome.err
     assert intently("translate", "run", "I drink milk.").status == 0
     outcome = intently("evaluate", "run", *files, "--beam", "1")
-    assert "exact match 0.0%\nlower-cased BLEU 0." in outcome.out and "|version:" in outcome.out
+    assert "exact match 0.0% [0.0%, 6.0%]\nlower-cased BLEU 0." in outcome.out
+    assert "|version:" in outcome.out
     again = ("train", *files, "--out", "run", *TINY, "--max-length", "7")
     assert "Go on with it (--resume" in refused(intently(*again))
     assert intently(*again, "--resume").status == 0
@@ -242,7 +260,9 @@ def test_bad_data_and_options_are_refused(intently: Command, files: tuple[str, s
     assert "no.toml: expected a TOML file of options" in said(s, t, "--config", "no.toml")
     assert "norm: expected one of 'pre', 'post'; got 'foo'" in said(s, t, "--norm", "foo")
     assert "s.txt has 60 lines, short.txt has 57" in said(s, t, "--dev", s, "short.txt")
-    assert "s.txt: File exists" in refused(intently("train", s, t, "--out", "s.txt", *TINY))
+    assert "out: expected a folder, new or of a run; got the file s.txt" in refused(
+        intently("train", s, t, "--out", "s.txt", *TINY)
+    )
     assert intently("train", s, t, *TINY).status == 2
 
 

@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | No
 
 
 SCORES = [
-    r"exact match \d+\.\d%",
+    r"exact match \d+\.\d% \[\d+\.\d%, \d+\.\d%\]",
     r"lower-cased BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*bs:5.*case:lc.*tok:13a.*version:.*\)",
     r"cased BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*bs:5.*case:mixed.*tok:13a.*version:.*\)",
     r"chrF [\d.]+ \(.*version:.*\)",
@@ -57,13 +57,14 @@ def test_files_are_scored_with_every_signature(evaluate: Command) -> None:
     Path("s.txt").write_text("".join(p.source + "\n" for p in pairs))
     Path("t.txt").write_text("".join(p.target.upper() + "\n" for p in pairs))
     outcome = evaluate("model", "s.txt", "t.txt", "--json", "all.json", "--beam", "2")
-    first, *lines = outcome.out.strip().splitlines()
-    assert first == "5 sentence pairs from s.txt and t.txt: 5 sentences"
+    first, _, name, *lines = outcome.out.strip().splitlines()
+    assert first == "5 sentence pairs from s.txt and t.txt" and name == "s.txt: 5 sentences"
     for line, expected in zip(lines, SCORES, strict=True):
         assert re.fullmatch(expected, line), line
     found = json.loads(Path("all.json").read_text())
     assert (found["model"], found["beam"], found["length_penalty"]) == ("model", 2, 0.6)
-    [scores] = found["tests"].values()
+    scores = found["tests"]["s.txt"]
+    assert scores["exact"] == scores["exact_interval"][0] == 0 < scores["exact_interval"][1] < 0.5
     assert scores["lowercased"]["value"] > scores["bleu"]["value"]  # the references are in capitals
     assert len(scores["bleu"]["interval"]) == 2
 

@@ -135,6 +135,7 @@ def test_the_experiment_writes_numbers_and_a_figure(
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     for word in ("fixed vector", "additive attention", "Transformer", "11–16", "case:mixed"):
         assert word in printed
+    assert "then BLEU with its 95 % interval in brackets" in " ".join(printed.split())
 
 
 def test_only_buckets_at_the_end_are_called_longer_than_in_training(

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from intently.models import RecurrentOptions, RecurrentSeq2Seq
+from intently.text import Tokenizer
+from intently.translator import Translator
+
 from .command_line import Command
 
 WIDE = "The animal didn't cross the road because it was too wide."
@@ -85,6 +89,14 @@ def test_some_layers(look: Command, tmp_path: Path) -> None:
     )
     names = [entry["name"] for entry in meta(tmp_path / "look.html")["items"][0]["entries"]]
     assert names == ["decoder.1.self_attention", "decoder.1.cross_attention"]
+
+
+def test_one_head_is_no_plural(look: Command, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["I drink milk."], "character")
+    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
+    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save(tmp_path / "luong")
+    outcome = look("I drink milk.", "--model", tmp_path / "luong")
+    assert ": 1 head, " in outcome.out.splitlines()[-1]
 
 
 def test_a_picture_is_shown_as_the_model_read_it(

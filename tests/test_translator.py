@@ -133,6 +133,12 @@ def test_one_string_is_refused(translator: Translator, given: Any) -> None:
         translator.translate(given)
 
 
+def test_a_beam_in_place_of_options_is_refused(translator: Translator) -> None:
+    options: Any = 3
+    with pytest.raises(KindError, match=r"options: expected SearchOptions or None; got 3\."):
+        translator.translate(["The road was too wide."], options)
+
+
 def test_what_is_no_text_is_named(translator: Translator) -> None:
     with pytest.raises(KindError, match=r"sentences\[1\]: expected a string; got int\."):
         translator.translate(["I drink milk.", 3])  # type: ignore[list-item]

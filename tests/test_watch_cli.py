@@ -15,6 +15,12 @@ import torch
 
 import intently as it
 from intently.language_runs import TextModel, new_model
+from intently.models import (
+    RecurrentOptions,
+    RecurrentSeq2Seq,
+    Transformer,
+    TransformerOptions,
+)
 from intently.observe import files
 from intently.observe.call import How
 from intently.observe.recording import Entry, Recording, Whole
@@ -22,6 +28,7 @@ from intently.observe.stores import Held, KeptHow
 from intently.text import Tokenizer
 from intently.training.language import Variant, language_options
 from intently.translator import Translator
+from intently.watch_cli import translated
 
 from .command_line import Command, Outcome
 
@@ -42,9 +49,9 @@ def refused(outcome: Outcome) -> str:
 
 
 def table(out: str) -> list[list[str]]:
-    """The cells of the rows that name a layer and a head."""
+    """The cells of the rows that name a layer and a head, of the first block."""
     rows = [line.split() for line in out.splitlines()]
-    return [row for row in rows if len(row) > 5 and row[1].isdigit()]
+    return [row for row in rows if len(row) > 5 and row[1].isdigit() and row[2].isdigit()]
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +99,7 @@ def test_the_embedded_translator(watched: Command) -> None:
     assert outcome.status == 0
     assert outcome.out.startswith("La route était trop large.\n\nlayer ")
     assert len(table(outcome.out)) == 24
+    assert max(map(len, outcome.out.splitlines())) <= 80
     assert "In Python: it.load_recording('run.safetensors')" in outcome.err
     seen = it.load_recording("run.safetensors")
     assert all(entry.verified for entry in seen.calls)
@@ -125,6 +133,29 @@ def test_a_translator_of_a_run(watched: Command, tmp_path: Path) -> None:
     assert outcome.out.startswith("Je bois du lait.")
     layers = {row[0] for row in table(outcome.out)}
     assert layers == {"decoder.0.cross_attention", "decoder.1.cross_attention"}
+
+
+def test_a_translation_that_was_cut_is_labelled() -> None:
+    """No model ends that is not trained: it writes as many tokens as it may."""
+    tokenizer = Tokenizer.train(["I drink milk."], "character")
+    torch.manual_seed(0)
+    model = Transformer(TransformerOptions(tokenizer.size, tokenizer.size, width=8, heads=2))
+    made = Translator(model, tokenizer, tokenizer)
+    [greedy] = made.translate(["I drink milk."], it_greedy())
+    assert not greedy.hypothesis.ended
+    seen = translated(made, "I drink milk.").seen
+    for part in ("self", "cross"):
+        want = greedy.attention[f"decoder.0.{part}"].labels
+        found = seen[f"decoder.0.{part}_attention"][0].labels
+        assert want is not None and found == want
+
+
+def test_luongs_vector_is_no_attention(watched: Command) -> None:
+    tokenizer = Tokenizer.train(["I drink milk."], "character")
+    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
+    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save("luong")
+    outcome = watched("luong", "I drink milk.")
+    assert outcome.status == 0 and "not seen" not in outcome.out
 
 
 def test_several_layers(watched: Command) -> None:
@@ -257,6 +288,8 @@ def test_arguments(watched: Command, tmp_path: Path) -> None:
 def test_layers_that_do_not_attend(watched: Command) -> None:
     told = refused(watched(TEXT, "--layers", "decoder.0.crossattention"))
     assert "layers: expected names of modules" in told and "decoder.0.cross_attention" in told
+    told = refused(watched(TEXT, "--layers", "9"))
+    assert told.endswith("The first are 'target_embedding', 'source_embedding', 'encoder'.\n"), told
     told = refused(watched("I drink milk.", "--layers", "encoder.0.self_norm"))
     assert "watch: expected attention to be seen; got none. No module of it attended" in told
 

@@ -143,7 +143,10 @@ def picture(entry: Entry, run: Run, save: Path) -> None:
     [matrices] = forced(run.translator, [(pair.source, pair.target)])
     head = run.translator.alignment_head
     assert head is not None
-    alignment(matrices[head.layer][head.head], gold=pair.alignment, title=entry.label, save=save)
+    alignment(
+        matrices[head.layer][head.head], gold=pair.alignment, beside="reference",
+        title=entry.label, save=save,
+    )  # fmt: skip
 
 
 def draw(result: dict[str, Any], save: Path) -> None:
@@ -165,7 +168,8 @@ def table(result: dict[str, Any], console: Console) -> None:
     from rich.table import Table
 
     shown = Table(
-        title="Alignment error rate, exact match, BLEU, and the head (layer, number)",
+        title="Alignment error rate with its 95 % interval in brackets, exact match, BLEU, and the "
+        "head (layer, number)",
         title_justify="left",
     )
     shown.add_column("")

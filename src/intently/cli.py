@@ -131,8 +131,22 @@ def translate(
             show_default=False,
         ),
     ],
-    beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once; 1 is greedy")] = 5,
-    n_best: Annotated[int, typer.Option(min=1, help="translations printed of each line")] = 1,
+    beam: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="hypotheses followed at once; 1 is greedy (default: 5, or --n-best if more)",
+        ),
+    ] = None,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="translations printed of each line, --beam at most; of several each has three "
+            "columns: number of the line, score (log-probability in nats under the length "
+            "penalty), translation",
+        ),
+    ] = 1,
     length_penalty: Annotated[
         float, typer.Option(min=-6, max=6, help="α of Wu et al. 2016, equation 14")
     ] = 0.6,
@@ -148,7 +162,8 @@ def translate(
     from intently.translator import CHUNK, TranslationWarning, Translator
 
     model, text = _model_and_text(model_and_text)
-    options = SearchOptions(beam=max(beam, n_best), n_best=n_best, length_penalty=length_penalty)
+    beam = max(5, n_best) if beam is None else beam
+    options = SearchOptions(beam=beam, n_best=n_best, length_penalty=length_penalty)
     translator = Translator.load(model)
     if (show or pictures) and not cross_heads(translator.model.options):
         raise build(
@@ -166,7 +181,7 @@ def translate(
     for number, made in enumerate(found, 1):
         for rank, one in enumerate((made, *made.alternatives)):
             shown = _one_line(one.text, raw=not (show or sys.stdout.isatty()))
-            print(shown if n_best == 1 else f"{number}\t{one.score:.4f}\t{shown}", flush=typed)
+            print(shown if n_best == 1 else f"{number}\t{one.score:z.4f}\t{shown}", flush=typed)
             drawn = all(side.words for side in one.sides)  # a model may write white space only
             if show and drawn:
                 print(figures.blocks(one.alignment))

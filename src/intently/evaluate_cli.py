@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from intently.corpora import ParallelText
     from intently.decoding import SearchOptions
     from intently.evaluation import Evaluation
+    from intently.show.lengths import Interval
     from intently.translator import Translator
 
 BUILT_IN = "language:en-fr"
@@ -47,7 +48,10 @@ def evaluate(
     sentences: Annotated[int, typer.Option(min=1, help="of each built-in split")] = 1000,
     json_file: Annotated[Path | None, typer.Option("--json", help="a file for all scores")] = None,
 ) -> None:
-    """Print BLEU and chrF with signatures and intervals, and alignment error where gold exists."""
+    """Print BLEU and exact match with 95 % intervals, chrF, and alignment error where gold exists.
+
+    BLEU and chrF are printed with the signatures by which others compute them again.
+    """
     from intently.corpora.files import read_parallel
     from intently.decoding import SearchOptions
     from intently.recipes.origin import Origin
@@ -67,7 +71,8 @@ def evaluate(
         raise build(ArgumentError, "--data-dir", "a --corpus that is read from it", got)
     if source is not None:
         text = read_parallel(source, target)
-        tests: Mapping[str, ParallelText] = {text.report: text}
+        print(text.report)
+        tests: Mapping[str, ParallelText] = {source.name: text}
     elif built_in:
         if origin is None:
             print(
@@ -124,7 +129,8 @@ def judge(
         print(f"\n{name}: {len(text):,} sentences{what}")
         scores, _ = score(translator, text.sources, text.targets, options, bootstrap=RESAMPLED)
         print(described(scores))
-        found["tests"][name] = scores.to_dict()
+        _, *interval = _exact(scores)
+        found["tests"][name] = {**scores.to_dict(), "exact_interval": interval}
     if aligned and cross_heads(translator.model.options):
         pairs = sample("test", min(ALIGNED, *map(len, tests.values())))
         errors = alignment_errors(translator, pairs)
@@ -136,22 +142,29 @@ def judge(
 
 
 def described(scores: Evaluation) -> str:
-    """Return scores as lines, each with its signature and with its 95 % interval, if it has one.
+    """Return scores as lines, each with its 95 % interval and its signature, if it has them.
 
     >>> from intently.evaluation import Evaluation
     >>> from intently.training.metrics import Score
     >>> one = Score("BLEU", 30.0, "case:lc")
-    >>> print(described(Evaluation(9, 0.25, one, one, one, one)).splitlines()[0])
-    exact match 25.0%
+    >>> print(described(Evaluation(8, 0.25, one, one, one, one)).splitlines()[0])
+    exact match 25.0% [7.1%, 59.1%]
     """
+    share, low, high = _exact(scores)
     return "\n".join([
-        f"exact match {scores.exact:.1%}",
+        f"exact match {share:.1%} [{low:.1%}, {high:.1%}]",
         f"lower-cased {scores.lowercased}",
         f"cased {scores.bleu}",
         f"{scores.chrf}",
         "of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
         f"  {scores.tokenised}",
     ])  # fmt: skip
+
+
+def _exact(scores: Evaluation) -> Interval:
+    from intently.experiments import share_interval
+
+    return share_interval(round(scores.exact * scores.sentences), scores.sentences)
 
 
 def write(found: Mapping[str, Any], path: Path) -> None:

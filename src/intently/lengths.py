@@ -260,7 +260,10 @@ def table(result: dict[str, Any], console: Console) -> None:
     """Print a result: a row for each bucket, exact match and BLEU of each model."""
     from rich.table import Table
 
-    shown = Table(title="Exact match and BLEU by length", title_justify="left")
+    shown = Table(
+        title="Exact match, then BLEU with its 95 % interval in brackets, by words of the source",
+        title_justify="left",
+    )
     shown.add_column("words")
     shown.add_column("sentences", justify="right")
     for model in result["models"]:

@@ -61,8 +61,8 @@ def look(
 ) -> None:
     """Run a model and write a page with every head of every layer.
 
-    The page is one file that needs no network. The model runs as it always does; of a transformers
-    folder the weights are read from safetensors alone, and no code of it is run.
+    The page is one file that needs no network. The model runs as it always does.
+    Of a transformers folder only safetensors are read, and no code of it is run.
     """
     from intently.errors import ArgumentError, build
     from intently.show.page import save_page
@@ -81,7 +81,7 @@ def look(
         print(line)
     heads = sum(layer.heads for layer in items[0].layers)
     what = f"{len(items)} texts, " if len(items) > 1 else ""
-    print(f"{path}: {what}{heads:,} heads, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"{path}: {what}{heads:,} head{'s' * (heads != 1)}, {path.stat().st_size / 1e6:.1f} MB")
     if opened:
         import webbrowser
 

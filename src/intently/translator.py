@@ -18,6 +18,7 @@ import torch
 import intently
 from intently import translator_folder
 from intently.decoding import Hypothesis, SearchOptions, search
+from intently.decoding.options import checked
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError, build
 from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import (
@@ -259,7 +260,7 @@ class Translator:
             raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
         copies = bool(cross_heads(self.model.options))
         if self.target_tokenizer.complete or not copies:  # bytes say everything
-            options = options or SearchOptions()
+            options = checked(options)
             options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
         lines, done = iter(sentences), 0
         while batch := list(islice(lines, chunk)):

@@ -55,9 +55,8 @@ def watch(
 ) -> None:
     """Run a model on a text and print what each of its heads attends to.
 
-    The model runs as it always does, fused kernels and all; rows of the table are checked against
-    what really came out. Of a transformers folder the weights are read from safetensors alone, and
-    no code of it is run.
+    The model runs as it always does; the table is checked against what came out.
+    Of a transformers folder only safetensors are read, and no code of it is run.
     """
     from intently.errors import ArgumentError, KernelError, build
 
@@ -148,7 +147,8 @@ def translated(
     _fitting(made.sides[0].ids, None)
     source = [*translator.source_tokenizer.tokens(made.sides[0].ids), "</s>"]
     produced = translator.target_tokenizer.tokens(made.hypothesis.ids)
-    target = ["<s>", *produced, "</s>"] if beam == 1 else []  # each beam has its own
+    end = ["</s>"] * made.hypothesis.ended  # what was cut at its limit has none
+    target = ["<s>", *produced, *end] if beam == 1 else []  # each beam has its own
     seen.tokens = source, target
     return Watched(seen, [visible(made.text, 100_000), ""])
 

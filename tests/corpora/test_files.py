@@ -43,6 +43,9 @@ class TestReading:
         assert (text.sources, text.targets) == (["one", "two"], ["un", "deux"])
         assert text.report == "2 sentence pairs from a and b"
         assert len(text) == 2
+        assert read_parallel(write("c", "one\tun\n")).report == "1 sentence pair from c"
+        with pytest.raises(ArgumentError, match="targets: expected one for each of 2 sources; got"):
+            ParallelText(["a", "b"], ["x"])
 
     def test_columns_after_the_second_are_passed_over(self) -> None:
         write("a.tsv", "Go.\tVa !\tCC-BY 2.0\t#12\nHi.\tSalut !\n")
@@ -164,6 +167,15 @@ class TestRefusals:
             "1 problem\n  none/a: no such file; there is no folder none."
         )
         assert refusal("xyz") == "1 problem\n  xyz: no such file."
+
+    def test_a_link_to_nothing_is_no_likeness_of_itself(self) -> None:
+        Path("train.en").symlink_to("gone")
+        assert refusal("train.en") == "1 problem\n  train.en: a link to nothing."
+
+    def test_a_file_that_is_given_twice_is_refused_once(self) -> None:
+        assert refusal("xyz", "xyz") == "1 problem\n  xyz: no such file."
+        write("a", "one\n\n")
+        assert refusal("a", "a") == "1 problem\n  a:2: no text in the line."
 
     def test_folders_and_empty_files_are_named(self, folder: Path) -> None:
         (folder / "sub").mkdir()

@@ -169,7 +169,9 @@ class TestAnotherFile:
     def test_that_is_too_small(self, tmp_path: Path) -> None:
         with (
             pytest.warns(UserWarning),
-            pytest.raises(DataError, match=r"expected enough sentence pairs for .*; got 3 pairs"),
+            pytest.raises(
+                DataError, match=r"expected enough sentence pairs for .*; got 3 sentence pairs"
+            ),
         ):
             load_corpus("tatoeba", "en", "fr", self.write(tmp_path, 3))
 

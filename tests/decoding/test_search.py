@@ -216,6 +216,12 @@ def test_text_and_flat_lists_are_refused(sources: Any) -> None:
     )
 
 
+def test_a_beam_in_place_of_options_is_refused() -> None:
+    options: Any = 3
+    with pytest.raises(TypeError, match=r"^options: expected SearchOptions or None; got 3\."):
+        search(tiny_model(0), SOURCES, options)
+
+
 def test_batch_tokens_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^batch_tokens: expected an int ≥ 1; got 0\.$"):
         search(tiny_model(0), SOURCES, batch_tokens=0)

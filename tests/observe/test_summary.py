@@ -89,7 +89,9 @@ def test_matrices_without_items_or_heads() -> None:
 def test_a_head_that_attends_to_nothing_has_no_numbers() -> None:
     found = Summary.of([("blind", layer(1, mask=it.causal(-9)), None)])
     assert found["queries"] == [0, 0] and all(math.isnan(x) for x in found["entropy"])
-    assert str(found).count("–") == 2 * 7
+    assert str(found).split() == [
+        *["layer", "head", "queries", "blind", "0", "0", "blind", "1", "0"]
+    ]
     assert len(Summary.of([])) == 0 and str(Summary.of([])) == "layer  head  queries"
 
 
@@ -114,15 +116,30 @@ def test_filtered() -> None:
 
 
 def test_printed() -> None:
-    lines = str(table()).split("\n")
-    assert lines[0].split() == list(table().columns)
-    assert len({len(line) for line in lines}) == 1 and lines[-1].startswith("cross")
+    blocks = [block.split("\n") for block in str(table()).split("\n\n")]
+    names = [lines[0].split() for lines in blocks]
+    assert [*names[0], *names[1][2:]] == list(table().columns)
+    assert names[1][:2] == ["layer", "head"]
+    for lines in blocks:
+        assert len({len(line) for line in lines}) == 1 and lines[-1].startswith("cross")
     assert repr(table()) == str(table())
     many = Summary.of([(f"h.{n}", layer(n), None) for n in range(30)])
-    assert len(str(many).split("\n")) == 61
-    assert repr(many).split("\n")[SHOWN + 1] == f"… {60 - SHOWN} rows more: print(table)"
+    assert len(str(many).split("\n")) == 2 * 61 + 1
+    assert repr(many).split("\n")[2 * SHOWN + 3] == f"… {60 - SHOWN} rows more: print(table)"
     raw = Summary.of([("a\x1b[31m\nb", layer(1), None)])
     assert "a\\x1b[31m\\nb" in str(raw) and "\x1b" not in str(raw)
+
+
+def test_what_is_printed_fits_a_terminal() -> None:
+    """Columns without a number are left out; rows are named in each block."""
+    A = layer(1, mask=it.causal())
+    found = Summary.of([("decoder.10.cross_attention", A, torch.arange(6))])
+    assert math.isnan(found["induction"][0]) and "induction" not in str(found)
+    assert max(map(len, str(found).split("\n"))) <= 80
+    long = Summary.of([("x" * 60, layer(1), None)], per_item=True)
+    blocks = [block.split("\n") for block in str(long).split("\n\n")]
+    assert len(blocks) == 2 and all(lines[1][:60] == "x" * 60 for lines in blocks)
+    assert all(lines[0].split()[:3] == ["layer", "item", "head"] for lines in blocks)
 
 
 def test_rows_are_copies() -> None:

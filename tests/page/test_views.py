@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import intently as it
 from intently.show.page import save_page
 
 from ..show.page_reader import Page
@@ -38,6 +40,14 @@ def test_the_page_opens_on_all_heads(story: Path, opened: Opened) -> None:
     label = tiles.nth(5).get_attribute("aria-label")
     assert re.match(r"encoder\.1\.self_attention, head 1\. entropy \d\.\d+, ", label)
     until(page, PAINTED, ".overview-tile canvas")
+
+
+def test_one_head_is_no_plural(tmp_path: Path, opened: Opened) -> None:
+    q = torch.randn(1, 5, 4)
+    path = save_page(it.attend(q, q), tmp_path / "one.html")
+    assert opened(path, "#view=overview").text_content(".overview-count") == "1 head"
+    under = opened(path, "#view=text&heads=mean").text_content("body")
+    assert "1 heads" not in under
 
 
 PAINTED = """selector => [...document.querySelectorAll(selector)].slice(0, 8).every(canvas => {

@@ -37,6 +37,12 @@ def test_only_zeros_are_drawn():
     assert axes.get_xlim() == (0, 1)
 
 
+def test_exact_match_counts_to_one():
+    shares = {"dot": (0.0, 0.0, 0.006)}
+    exact, error = show.bars({"exact match": shares, "error": shares}).axes
+    assert exact.get_xlim() == (0, 1) and error.get_xlim() == (0, 0.006)
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_equal_numbers_give_equal_bytes(suffix: str, tmp_path: Path):
     paths = [tmp_path / f"{n}.{suffix}" for n in range(2)]

@@ -39,6 +39,12 @@ def test_losses_stand_against_steps_and_seconds():
     assert labels == {"training", "validation"}
 
 
+def test_steps_are_whole_numbers():
+    history = [{"step": n, "seconds": n / 10, "loss": 4.0 - n} for n in range(1, 4)]
+    steps, _ = show.training(history).axes
+    assert all(float(tick).is_integer() for tick in steps.get_xticks())
+
+
 def test_quality_and_pace_have_panels_of_their_own():
     history = run(learning_rate=0.001, tokens_per_second=15_000.0)
     history[-1].update(exact_match=0.98, bleu=97.5)

@@ -79,6 +79,11 @@ def test_alignment_shows_the_weights_and_the_words():
     assert [text.get_text() for text in axes.texts] == [f"{w:.2f}" for w in weights(5, 4).ravel()]
 
 
+def test_the_words_on_the_left_have_the_name_they_are_given():
+    axes = show.alignment(milk(), beside="reference $x").axes[0]
+    assert axes.get_ylabel() == "reference $x"
+
+
 def test_gold_links_are_outlined_where_they_are():
     figure = show.alignment(milk(), gold=GOLD)
     boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]

@@ -30,13 +30,18 @@ class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
     ``report`` says in one line where they come from and how many were read, ``skipped`` how many
-    of those have been left out since.
+    of those have been left out since. Raises ArgumentError where the sides differ in number.
     """
 
     sources: list[str] = field(repr=False)
     targets: list[str] = field(repr=False)
     report: str = ""
     skipped: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.sources) != len(self.targets):
+            expected = f"one for each of {len(self.sources):,} sources"
+            raise build(ArgumentError, "targets", expected, f"{len(self.targets):,}")
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -117,9 +122,19 @@ def read_parallel(source: str | Path, target: str | Path | None = None) -> Paral
                 "line by line one must translate the other"
             ]
         names = f"{source} and {target}"
-        _refuse_problems(names, "a text in each line of each file", files, unequal)
+        apart = list({file.path: file for file in files}.values())  # the same may be given twice
+        _refuse_problems(names, "a text in each line of each file", apart, unequal)
         source = names
-    return ParallelText(sources, targets, f"{len(sources):,} sentence pairs from {source}")
+    return ParallelText(sources, targets, f"{counted(len(sources))} from {source}")
+
+
+def counted(pairs: int) -> str:
+    """Return how many sentence pairs there are, in words.
+
+    >>> counted(1), counted(2000)
+    ('1 sentence pair', '2,000 sentence pairs')
+    """
+    return f"{pairs:,} sentence pair{'s' * (pairs != 1)}"
 
 
 class TextFile:
@@ -159,7 +174,8 @@ class TextFile:
                                 return
                     yield number, self._text(line, number)
         except FileNotFoundError:
-            self.refuse(f"no such file{_nearby(self.path)}")
+            nothing = self.path.is_symlink()
+            self.refuse("a link to nothing" if nothing else f"no such file{_nearby(self.path)}")
         except IsADirectoryError:
             self.refuse("a folder, not a file")
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from intently.corpora.download import RemoteFile, obtain
-from intently.corpora.files import ParallelText, read_parallel
+from intently.corpora.files import ParallelText, counted, read_parallel
 from intently.errors import ArgumentError, DataError, build
 
 LANGUAGES = ("en", "fr")
@@ -52,7 +52,7 @@ def read_tatoeba(
     train, dev, test = split_without_leaks(text)
     if not (train and dev and test):
         raise build(
-            DataError, str(path), "enough sentence pairs for three parts", f"{len(text):,} pairs"
+            DataError, str(path), "enough sentence pairs for three parts", counted(len(text))
         )
     if (source, target) == ("fr", "en"):
         train, dev, test = (
@@ -96,7 +96,7 @@ def split_without_leaks(
         return ParallelText(
             [text.sources[index] for index in indices],
             [text.targets[index] for index in indices],
-            f"{len(indices):,} of {text.report or f'{len(text):,} sentence pairs'}, {name}",
+            f"{len(indices):,} of {text.report or counted(len(text))}, {name}",
         )
 
     return part("train", train), part("dev", dev), part("test", test)

@@ -88,6 +88,20 @@ class SearchOptions:
         return ((5 + length) / 6) ** self.length_penalty
 
 
+def checked(options: SearchOptions | None) -> SearchOptions:
+    """Return the options, or those there are without any; raises `KindError` for another type.
+
+    >>> checked(None) == SearchOptions()
+    True
+    """
+    if options is None:
+        return SearchOptions()
+    if not isinstance(options, SearchOptions):
+        expected, fix = "SearchOptions or None", "write SearchOptions(beam=3)"
+        raise build(KindError, "options", expected, repr(options)[:60], fix=fix)
+    return options
+
+
 def _check_int(value: object, name: str, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise build(KindError, name, f"an int ≥ {least}", repr(value))

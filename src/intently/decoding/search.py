@@ -15,7 +15,7 @@ from torch import Tensor
 
 from intently.decoding.beams import Model, decode_batch
 from intently.decoding.hypothesis import Hypothesis
-from intently.decoding.options import EOS, PAD, SearchOptions, _check_int
+from intently.decoding.options import EOS, PAD, SearchOptions, _check_int, checked
 from intently.errors import KindError, build
 
 SHORT = 16
@@ -56,7 +56,7 @@ def search(
     >>> best.attention["decoder.0.cross"].shape[-1], other.attention["encoder.1.self"].shape
     (4, (4, 1, 1))
     """
-    options = SearchOptions() if options is None else options
+    options = checked(options)
     _check_int(batch_tokens, "batch_tokens", 1)
     sentences = [_with_eos(source, i) for i, source in enumerate(sources)]
     found: list[list[Hypothesis]] = [[] for _ in sentences]

@@ -17,8 +17,8 @@ OUTSIDE = "attention"
 class Names:
     """The names of a model's modules, or of whatever runs where no model is watched.
 
-    Raises `ArgumentError` for patterns that match nothing, with the nearest names, and `KindError`
-    for anything but a module.
+    Raises `ArgumentError` for patterns that match nothing, with names that there are, and
+    `KindError` for anything but a module.
     """
 
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
@@ -61,10 +61,11 @@ class Names:
         names = list(self._names.values())
         if not any(_matches(name, pattern) for name in names):
             near = difflib.get_close_matches(pattern, names, 3, 0.3)
+            some, told = (near, "the nearest") if near else (names[1:4] or names, "the first")
             raise build(
                 ArgumentError, "layers", "names of modules, or patterns that match some",
                 repr(pattern),
-                fix=f"the nearest are {', '.join(map(repr, near))}" if near else None,
+                fix=f"{told} are {', '.join(map(repr, some))}",
             )  # fmt: skip
 
 

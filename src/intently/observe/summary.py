@@ -24,8 +24,16 @@ STATISTICS = (
     *("entropy", "confidence", "sink", "self", "previous", "duplicate", "induction"),
     *("distance", "divergence"),
 )
+ROW = ("layer", "item", "head")
+"""What names a row."""
+
 SHOWN = 48
 """Rows that a repr shows; printing shows all."""
+
+WIDE = 80
+"""Characters of a printed line, or more where long names would leave few to numbers."""
+NUMBERS = 40
+"""Characters of a printed line that numbers have at least."""
 
 
 class Summary:
@@ -34,16 +42,21 @@ class Summary:
     Columns are ``layer``, ``head`` (and ``item``, where batch items are apart), ``queries``, how
     many were counted, and the statistics that `intently.matrix.patterns.measure` defines. A
     statistic that a head does not have (no tokens known, no query that counts) is NaN. What could
-    not be measured is in ``left_out``, by name with the reason, and printed below the table.
+    not be measured is in ``left_out``, by name with the reason, and printed below the table. What
+    is printed stands in blocks as wide as a terminal, without columns of NaN alone.
 
     >>> import torch
     >>> from intently.matrix import Dense
     >>> A = Dense(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [1.0, 0.0]]]))
     >>> table = Summary.of([("layers.0", A, None)])
     >>> print(table)
-    layer     head  queries  entropy  confidence   sink   self  previous  distance  divergence
-    layers.0     0        2    0.347       0.750  0.750  0.750     0.500     0.250       0.072
-    layers.0     1        2    0.000       1.000  1.000  0.500     1.000     0.500       0.144
+    layer     head  queries  entropy  confidence   sink   self  previous  distance
+    layers.0     0        2    0.347       0.750  0.750  0.750     0.500     0.250
+    layers.0     1        2    0.000       1.000  1.000  0.500     1.000     0.500
+    <BLANKLINE>
+    layer     head  divergence
+    layers.0     0       0.072
+    layers.0     1       0.144
     >>> table.sort("entropy")["head"]
     [1, 0]
     >>> len(table.filter(lambda row: row["previous"] > 0.9))
@@ -141,13 +154,13 @@ class Summary:
         return [row[column] for row in self.rows]
 
     def __str__(self) -> str:
-        return "\n".join([_aligned(self.columns, self.rows), *self._missing()])
+        return "\n".join([_printed(self.columns, self.rows), *self._missing()])
 
     def __repr__(self) -> str:
         left = len(self) - SHOWN
         if left <= 0:
             return str(self)
-        shown = _aligned(self.columns, self.rows[:SHOWN])
+        shown = _printed(self.columns, self.rows[:SHOWN])
         return "\n".join([shown, f"… {left} rows more: print(table)", *self._missing()])
 
     def _missing(self) -> list[str]:
@@ -201,17 +214,34 @@ def _natural(value: Any) -> Any:
     return [int(part) if n % 2 else part for n, part in enumerate(parts)]
 
 
-def _aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    cells = [list(columns), *([_written(row[name]) for name in columns] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    lines = (
-        "  ".join(
-            cell.ljust(width) if name == "layer" else cell.rjust(width)
-            for name, cell, width in zip(columns, line, widths)
-        )
-        for line in cells
+def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """The columns that have numbers, as blocks; each names its rows anew."""
+    known = {name: _aligned(name, rows) for name in columns if not _is_unknown(name, rows)}
+    first = [column for name, column in known.items() if name in ROW]
+    wide = max(WIDE, _width(first) + NUMBERS)
+    blocks = [first]
+    for name, column in known.items():
+        if name not in ROW:
+            if _width([*blocks[-1], column]) > wide:
+                blocks.append(first)
+            blocks[-1] = [*blocks[-1], column]
+    return "\n\n".join(
+        "\n".join("  ".join(cells).rstrip() for cells in zip(*block)) for block in blocks
     )
-    return "\n".join(line.rstrip() for line in lines)
+
+
+def _is_unknown(column: str, rows: Sequence[Row]) -> bool:
+    return column not in PLACE and all(_is_missing(row[column]) for row in rows)
+
+
+def _width(block: Sequence[Sequence[str]]) -> int:
+    return sum(len(column[0]) for column in block) + 2 * (len(block) - 1)
+
+
+def _aligned(column: str, rows: Sequence[Row]) -> list[str]:
+    cells = [column, *(_written(row[column]) for row in rows)]
+    width = max(map(len, cells))
+    return [cell.ljust(width) if column == "layer" else cell.rjust(width) for cell in cells]
 
 
 def _written(value: Any) -> str:

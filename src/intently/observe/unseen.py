@@ -10,11 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intently.models.recurrent_steps import Attentional
+from intently.modules.additive import AttentionalVector
+
 FUNCTIONS = frozenset((
     "scaled_dot_product_attention", "flex_attention", "memory_efficient_attention",
     "flash_attn_func", "flash_attn_varlen_func", "flash_attn_qkvpacked_func", "sageattn",
 ))  # fmt: skip
 """Names by which code calls attention."""
+
+NAMED_AFTER = (Attentional, AttentionalVector)
+"""Modules of ours that are named after attention, and attend nothing themselves."""
 
 ELSEWHERE = (
     "Modules of the model ran in another thread or task, which is not watched: open the watch "
@@ -111,7 +117,7 @@ def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
 
 def _looks(kind: type) -> bool:
     name = kind.__name__.lower()
-    return "attention" in name or "attn" in name
+    return not issubclass(kind, NAMED_AFTER) and ("attention" in name or "attn" in name)
 
 
 def _names_in_code(kind: type) -> set[str]:

@@ -52,12 +52,14 @@ def alignment(
     *,
     head: Choice = None,
     gold: Gold | None = None,
+    beside: str = "produced",
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
     """Draw the weights of one sentence: source words above, produced words on the left.
 
-    Where both sides have the same words, as in self-attention, they are keys and queries.
+    Where both sides have the same words, as in self-attention, they are keys and queries; else
+    ``beside`` names those on the left: "reference", where the model was made to write it.
 
     ``matrix`` has shape (t, s); of (h, t, s) ``head`` chooses one, else their mean is drawn and
     the title says so; of a recording it is ``"name"`` or ``("name", head)``.
@@ -92,9 +94,11 @@ def alignment(
     sure, possible = _links(gold, t, s)
     rows, columns = map(shown, names(lazy))
     heading = titled(title, chosen)
+    sides = ("keys", "queries") if rows == columns else ("source", beside)
     legend = "outlined: gold links (solid sure, dashed possible)" if gold is not None else ""
-    with style((*rows, *columns, heading)):
-        return finish(_draw(values, (rows, columns), (sure, possible), (heading, legend)), path)
+    texts = heading, legend, sides[0], sides[1]
+    with style((*rows, *columns, *texts)):
+        return finish(_draw(values, (rows, columns), (sure, possible), texts), path)
 
 
 def _links(
@@ -121,7 +125,7 @@ def _draw(
     values: np.ndarray,
     labels: tuple[tuple[str, ...], tuple[str, ...]],
     links: tuple[list[tuple[int, int]], list[tuple[int, int]]],
-    texts: tuple[str, str],
+    texts: tuple[str, str, str, str],
 ) -> Figure:
     from matplotlib.colors import Normalize
 
@@ -151,10 +155,9 @@ def _draw(
         rule(axes, (t, s))
     name_columns(axes, columns, s * room, size, top_labels.turn)
     name_rows(axes, rows, t * room, size)
-    above_it, beside = ("keys", "queries") if rows == columns else ("source", "produced")
-    axes.set_xlabel(above_it)
+    axes.set_xlabel(texts[2])
     axes.xaxis.set_label_coords(0.5, 1 + (top_labels.height + 0.02) / high)
-    axes.set_ylabel(beside)
+    axes.set_ylabel(texts[3], parse_math=False)
     axes.yaxis.set_label_coords(-(left - MARGIN - size * LINE) / wide, 0.5)
     if max(t, s) <= 12:
         _print_values(axes, values, min(8.0, cell * 72 * 0.24), image.norm)

@@ -31,8 +31,8 @@ def bars(
     """Draw numbers and their intervals as bars: a panel for each measure, a row for each name.
 
     ``values[panel][name]`` is a number with the lower and the upper end of its interval; a panel
-    may lack names, and rows stand in the order of the first panel that has them. Returns the
-    figure, written to ``save``.
+    may lack names, and rows stand in the order of the first panel that has them. The panel "exact
+    match" counts to 1 at least. Returns the figure, written to ``save``.
 
     Raises ArgumentError for no panel, a panel without numbers, numbers below 0 or not finite, ends
     of an interval in the wrong order, an unknown suffix.
@@ -94,7 +94,7 @@ def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
             _number(value, highest), (max(value, high), row), xytext=(5, 0),
             textcoords="offset points", va="center", size=8, annotation_clip=False,
         )  # fmt: skip
-    axes.set_xlim(0, highest or 1)
+    axes.set_xlim(0, max(highest, 1) if panel == "exact match" else highest or 1)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right", "bottom"]].set_visible(False)
     axes.grid(axis="x", color=GRID, lw=0.6)

@@ -185,7 +185,7 @@ def _clock(axes: Axes, unit: str) -> None:
 
     axes.set_xlabel(unit)
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=unit == "steps"))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
 
 

@@ -66,7 +66,8 @@ export function overviewView(root, page, store, _heads) {
     grid.style.setProperty("--tile", `${tileSize(root.clientWidth, entries())}px`);
     grid.replaceChildren(...(by ? ranked(sorted(entries(), places, by)) : layered(places)));
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
-    const said = places.length === every ? `${every} heads` : `${places.length} of ${every} heads`;
+    const of = places.length === every ? "" : `${places.length} of `;
+    const said = `${of}${every} ${every === 1 ? "head" : "heads"}`;
     count.textContent = unknown.length ? `‘${visible(unknown[0], 30)}’ is no statistic or layer` : said;
     count.classList.toggle("overview-unknown", unknown.length > 0);
     sort.value = by.replace(/^-/, "");

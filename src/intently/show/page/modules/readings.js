@@ -91,7 +91,7 @@ export function readBack(page, text) {
 }
 
 /**
- * A name for heads: "head 3", "heads 1, 3", "mean of 8 heads".
+ * A name for heads: "head 3", "mean of heads 1, 3", "mean of 8 heads".
  *
  * @param {Page} page
  * @param {number} item
@@ -99,7 +99,8 @@ export function readBack(page, text) {
  * @param {string} heads
  */
 export function headsName(page, item, entry, heads) {
-  if (heads === "mean") return `mean of ${page.meta.items[item].entries[entry].heads} heads`;
+  const count = page.meta.items[item].entries[entry].heads;
+  if (heads === "mean") return count === 1 ? "head 0" : `mean of ${count} heads`;
   return heads.includes(",") ? `mean of heads ${heads.split(",").join(", ")}` : `head ${heads}`;
 }
 

@@ -14,6 +14,8 @@ import { element, rightToLeft, spelled, visible } from "./words.js";
 const CHUNK = 128;
 const LEVELS = 64;
 const WRITTEN = "written by the model from here on";
+/** The word of a long text that is kept in sight: the last one asked for. */
+let held = new AbortController();
 /** How texts of at most so many words are set. */
 const SIZES = /** @type {[number, string][]} */ ([
   [48, "short"],
@@ -175,27 +177,35 @@ export function tokenPanel(words, label, hears) {
   }
 
   /**
-   * Scroll to a word of a long text once, if it is not in sight.
+   * Scroll to a word of a long text once, if it is not in sight. A list that is not shown yet has
+   * no height to judge by: then as soon as it has.
    *
    * @param {string} kind
    * @param {number} unit
    */
   function reveal(kind, unit) {
     const span = spans[unit];
-    if (!span || unit === revealed.get(kind) || list.offsetHeight < innerHeight) return;
+    if (!span || unit === revealed.get(kind)) return;
     revealed.set(kind, unit);
-    keepInSight(span);
+    held.abort();
+    const end = (held = new AbortController());
+    const shown = new ResizeObserver(() => {
+      if (!list.offsetHeight) return;
+      shown.disconnect();
+      if (list.offsetHeight >= innerHeight) keepInSight(span, end);
+    });
+    end.signal.addEventListener("abort", () => shown.disconnect());
+    shown.observe(list);
   }
 
   /**
    * Keep a word in sight while the chunks around it get their real heights, which they have only
-   * once they are near; until the reader moves, half a second at most.
+   * once they are near: for 30 frames, or until the reader moves.
    *
    * @param {HTMLElement} span
+   * @param {AbortController} end
    */
-  function keepInSight(span) {
-    held.abort();
-    const end = (held = new AbortController());
+  function keepInSight(span, end) {
     let frames = 30;
     for (const move of ["wheel", "touchmove", "pointerdown", "keydown"]) {
       addEventListener(move, () => end.abort(), { signal: end.signal, passive: true });
