@@ -70,7 +70,7 @@ class ModelOptions(_Group):
     >>> ModelOptions(heads=0)
     Traceback (most recent call last):
     ...
-    intently.errors.ArgumentError: heads: expected an integer of at least 1; got 0.
+    intently.errors.ArgumentError: heads: expected an integer from 1 to 2**31 - 1; got 0.
     """
 
     width: int = option(128, COUNT, "model width c")
