@@ -117,7 +117,7 @@ def _train(
         begun = here.from_first(partial(checkpoints.begun, again))
         if again and not begun:
             console.print(f"{out} holds no checkpoint to go on from: a new run begins")
-        here.device(flags["device"] or "auto")
+        here.device(flags["device"] or "auto")  # refused before the corpus is read, not after
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
             kept = None  # of a run that ended before its first checkpoint
