@@ -25,7 +25,7 @@ SECTIONS: dict[str, Callable[[Settings], Section]] = {
     "sparse": products.sparse,
     "statistics": costs.statistics,
     "small": costs.small,
-    "import": costs.imports,
+    "starting": costs.starting,
     "long": products.long,
 }
 

@@ -16,7 +16,7 @@ from jaxtyping import config, install_import_hook
 from .command_line import Command, Outcome
 
 CHECKED = [
-    "masks", "biases", "positions", "scores", "matrix", "attention", "drop_in", "kernels",
+    "masks", "biases", "positions", "scores", "matrix", "attention_matrix", "drop_in", "kernels",
     "modules", "models",
 ]  # fmt: skip
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from intently.cli import COMMANDS, SUMMARIES
 from intently.corpora import sample
 from intently.models.kinds import new_model
 from intently.models.transformer import Transformer, TransformerOptions
@@ -287,9 +288,26 @@ def test_a_full_disk_is_one_line(
     assert outcome == (2, outcome.out, "intently: No space left on device\n")
 
 
+@pytest.mark.parametrize("arguments", [["--help"], [], ["tranlsate", "a"]])
+def test_help_needs_no_pytorch(arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv = ['intently', *{arguments}]\n"
+        "import intently_command, atexit\n"
+        "atexit.register(lambda: print(sorted({'torch', 'numpy', 'rich'} & {*sys.modules})))\n"
+        "intently_command.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Usage: intently" in done.stdout + done.stderr
+    assert done.stdout.endswith("[]\n"), done.stdout
+
+
 def test_every_command_explains_itself(intently: Command) -> None:
-    for name in ("demo", "translate", "train", "recipes", "evaluate"):
+    listed = intently("--help").out
+    for name, summary in SUMMARIES.items():
+        assert f"  {name} " in listed and summary in listed
         outcome = intently(name, "--help")
         assert outcome.status == 0 and f" {name} [OPTIONS]" in outcome.out
+        assert summary in outcome.out
+    assert COMMANDS.keys() == SUMMARIES.keys()
     assert "--label-smoothing" in intently("train", "--help").out
     assert "expected one of them; got both" in intently("demo", "--quick", "--thorough").err

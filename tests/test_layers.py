@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import intently
+import intently.show
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "intently"
 
 LAYERS = {
     "L0": (
-        *("errors", "values", "scores", "masks", "biases", "positions", "matrix", "attention"),
-        *("drop_in", "reference", "kernels"),
+        *("on_demand", "errors", "values", "scores", "masks", "biases", "positions", "matrix"),
+        *("attention_matrix", "drop_in", "reference", "kernels"),
     ),
     "L1": ("modules",),
     "L2": ("models",),
@@ -23,7 +26,7 @@ LAYERS = {
     "L3b": ("training", "observe", "show", "interop"),
     "L4": (
         *("translator_folder", "translator", "evaluation", "runs", "language_runs"),
-        *("language_cli", "watch_cli", "look_cli", "explore_cli"),
+        *("demo_cli", "translate_cli", "language_cli", "watch_cli", "look_cli", "explore_cli"),
         *("train_cli", "evaluate_cli", "recipes", "demo", "cli"),
         *("experiments", "lengths", "alignments", "experiments_cli", "__main__"),
     ),
@@ -160,9 +163,28 @@ def test_the_walk_sees_every_way_to_import() -> None:
     }  # fmt: skip
 
 
+def test_names_are_found_where_they_are_declared() -> None:
+    for package in (intently, intently.show):
+        tree = ast.parse(Path(package.__file__ or "").read_text(encoding="utf-8"))
+        declared = {
+            alias.name: node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module != "intently.on_demand"
+            for alias in node.names
+            if alias.name != "TYPE_CHECKING"
+        }
+        assert sorted(declared) == sorted(package.__all__)
+        for name, home in declared.items():
+            other = getattr(sys.modules.get(home or ""), name, None) or getattr(package, name)
+            assert getattr(package, name) is other, name
+        assert set(package.__all__) <= set(dir(package))
+
+
 def test_import_intently_is_light() -> None:
     code = (
         "import sys, intently\n"
+        "print('torch' in sys.modules)\n"
+        "intently.attend, intently.scaled_dot_product_attention\n"
         f"print([name for name in {FOREIGN} if name in sys.modules])\n"
         "print([m for m in sys.modules if m.startswith('intently.')\n"
         f"       and m.split('.')[1] not in {LAYERS['L0']}])\n"
@@ -171,4 +193,4 @@ def test_import_intently_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         env={"PYTHONPATH": str(SOURCE.parent), "PATH": ""},
     )  # fmt: skip
-    assert done.stdout.split("\n")[:2] == ["[]", "[]"], done.stdout
+    assert done.stdout.split("\n")[:3] == ["False", "[]", "[]"], done.stdout

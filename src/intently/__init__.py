@@ -2,32 +2,35 @@
 
 The names stand in the order in which one learns them: attend, the masks, scores, biases,
 positions, kernels. Models, training and pictures are imported from their own packages.
+
+Each name is imported when it is first used, so that the command line can answer ``--help``
+without PyTorch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from intently import errors, kernels, positions, reference, scores
-from intently.attention import Attention, attend, attention
-from intently.biases import Bias, alibi, relative_buckets
-from intently.drop_in import scaled_dot_product_attention
-from intently.masks import (
-    Mask,
-    allowed,
-    causal,
-    dilated,
-    grid,
-    padding,
-    prefix,
-    segments,
-    window,
-)
-from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
-from intently.positions import Learned, Rotary, sinusoidal
-from intently.scores import Additive, Cosine, Dot, General, Score, concat
+from intently.on_demand import names
 
 if TYPE_CHECKING:
-    from intently import show
+    from intently import errors, kernels, positions, reference, scores, show
+    from intently.attention_matrix import Attention, attend, attention
+    from intently.biases import Bias, alibi, relative_buckets
+    from intently.drop_in import scaled_dot_product_attention
+    from intently.masks import (
+        Mask,
+        allowed,
+        causal,
+        dilated,
+        grid,
+        padding,
+        prefix,
+        segments,
+        window,
+    )
+    from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
     from intently.observe import load_recording, watch
+    from intently.positions import Learned, Rotary, sinusoidal
+    from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
 __version__ = "0.1.0"
 
@@ -72,15 +75,23 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "errors",
 ]
 
+_HOMES = {
+    "attention_matrix": ("attend", "attention", "Attention"),
+    "drop_in": ("scaled_dot_product_attention",),
+    "matrix": ("LazyMatrix", "Dense", "Merged", "stack_rows", "rollout"),
+    "masks": (
+        *("Mask", "causal", "padding", "window", "prefix", "segments", "dilated", "grid"),
+        "allowed",
+    ),
+    "scores": ("Score", "Dot", "Additive", "concat", "General", "Cosine"),
+    "biases": ("Bias", "alibi", "relative_buckets"),
+    "positions": ("sinusoidal", "Learned", "Rotary"),
+    "observe": ("watch", "load_recording"),
+}
+"""Module: what it holds of the names above."""
 
-def __getattr__(name: str) -> Any:
-    """Watching and pictures are loaded when they are asked for."""
-    if name == "show":
-        from importlib import import_module
+__getattr__ = names(__name__, _HOMES)
 
-        return import_module("intently.show")
-    if name in ("watch", "load_recording"):
-        from intently import observe
 
-        return getattr(observe, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -26,7 +26,7 @@ from intently.models.kinds import cross_heads
 from intently.recipes import recipe
 from intently.runs import Run
 from intently.show.alignments import alignment
-from intently.show.bars import bars
+from intently.show.intervals import bars
 from intently.show.lengths import Interval
 from intently.translator import AlignmentHead, Translator
 

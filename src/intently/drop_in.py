@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from intently.attention import attention
+from intently.attention_matrix import attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, allowed, causal
 from intently.matrix.lazy import in_autocast

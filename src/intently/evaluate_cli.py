@@ -48,8 +48,9 @@ def evaluate(
     sentences: Annotated[int, typer.Option(min=1, help="of each built-in split")] = 1000,
     json_file: Annotated[Path | None, typer.Option("--json", help="a file for all scores")] = None,
 ) -> None:
-    """Print BLEU and exact match with 95 % intervals, chrF, and alignment error where gold exists.
+    """Score a translator: BLEU, chrF, exact match, alignment error.
 
+    BLEU and exact match come with 95 % intervals, alignment error where gold alignments exist.
     BLEU and chrF are printed with the signatures by which others compute them again.
     """
     from intently.corpora.files import read_parallel

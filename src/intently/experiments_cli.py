@@ -28,8 +28,9 @@ def lengths(
     seed: Seed = None,
     steps: Steps = None,
 ) -> None:
-    """Train a fixed vector, attention and a Transformer, and score them by sentence length.
+    """Train three kinds of model, and score them by sentence length.
 
+    They are a fixed vector, recurrent attention and a Transformer.
     A run that is finished in the folder is used as it is, one that was interrupted goes on.
     """
     from intently import lengths as experiment
@@ -46,7 +47,7 @@ def lengths(
 
 
 def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
-    """Train one model of each kind of attention, and measure how well it aligns words.
+    """Train every kind of attention, and score how well each aligns.
 
     A run that is finished in the folder is used as it is, one that was interrupted goes on.
     """

@@ -20,10 +20,10 @@ def explore(
         bool, typer.Option("--open", help="open the page in the browser of this machine")
     ] = False,
 ) -> None:
-    """Look at a recording in the browser, whatever its length; ctrl-C ends it.
+    """Look at a recording of any length in the browser.
 
-    The numbers stay in the file and are computed when they are looked at. Only this machine can
-    reach the page, and only with the address that is printed, which holds a random token.
+    Ctrl-C ends it. The numbers stay in the file and are computed when they are looked at. Only
+    this machine can reach the page, and only with the printed address, which holds a random token.
     """
     from intently.errors import DataError, build
     from intently.observe import load_recording

@@ -55,7 +55,7 @@ def train_lm(
     samples: Annotated[int, typer.Option(min=0, help="texts written at the end")] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
 ) -> None:
-    """Train a language model on any text; see what a longer context is worth.
+    """Train a language model on any text.
 
     The end of the text is held out. Afterwards its loss is printed by position: how well a token is
     foretold from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that never

@@ -31,7 +31,7 @@ def recipes(
         str | None, typer.Argument(help="print this recipe's TOML, to begin one's own with")
     ] = None,
 ) -> None:
-    """List the recipes that `intently train --recipe NAME` runs, or print one."""
+    """List the recipes of `intently train --recipe`, or print one."""
     from rich.console import Console
     from rich.table import Table
 
@@ -94,9 +94,10 @@ def _train(
     resume_from: str | None,
     **flags: Any,
 ) -> None:
-    """Train a translator on two line-parallel files, on a TSV (all may be gzip), or by a recipe.
+    """Train a translator on files of yours, or by a recipe.
 
-    A recipe names its corpus and its options; flags override them. `intently recipes` lists them.
+    Files are two line-parallel texts or one TSV, gzip or not. A recipe names its corpus and its
+    options; flags override the options. `intently recipes` lists the recipes.
     """
     from rich.console import Console
 

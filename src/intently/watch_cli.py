@@ -53,7 +53,7 @@ def watch(
         Path | None, typer.Option("--list", metavar="FILE", help="say what a recording holds")
     ] = None,
 ) -> None:
-    """Run a model on a text and print what each of its heads attends to.
+    """Run a model on a text and print what each head attends to.
 
     The model runs as it always does; the table is checked against what came out.
     Of a transformers folder only safetensors are read, and no code of it is run.

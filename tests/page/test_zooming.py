@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.show.page import zooming
 from intently.show.page.zooming import ZoomedHead, edges
 

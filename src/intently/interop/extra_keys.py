@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention import Attention, attend
+from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, build
 from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import Cut

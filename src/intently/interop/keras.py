@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import intently.masks as masks
-from intently.attention import attention
+from intently.attention_matrix import attention
 from intently.errors import ArgumentError, CheckpointError, build
 from intently.interop.weights import Weights, check_kind, fill, refuse
 from intently.masks.geometry import whole_number

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention import Attention as Matrix
+from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build
 from intently.masks import as_mask, causal
 from intently.masks.geometry import whole_number

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from intently.attention import Attention, attend
+from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, KindError, build
 from intently.masks.geometry import probability, whole_number
 from intently.models.layers import check_word

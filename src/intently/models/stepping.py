@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from intently.attention import attend
+from intently.attention_matrix import attend
 from intently.kernels import _asked_for
 from intently.kernels.derivatives import forward_mode, transformed
 from intently.matrix.lazy import in_autocast

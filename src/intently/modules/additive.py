@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention import Attention as Matrix
-from intently.attention import attend
+from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
 from intently.masks.geometry import probability, whole_number

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 
 
 def attended(

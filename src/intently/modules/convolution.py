@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention import Attention, attend
+from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Geometry, Mask
 from intently.masks.blocks import edges, states

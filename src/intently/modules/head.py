@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from intently.attention import Attention as Matrix
+from intently.attention_matrix import Attention as Matrix
 from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention import Attention as Matrix
+from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask
 from intently.masks.geometry import whole_number

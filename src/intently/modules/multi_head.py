@@ -8,7 +8,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention import Attention as Matrix
+from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, build
 from intently.masks import Mask
 from intently.masks.geometry import whole_number

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.attention import Attention as Matrix
-from intently.attention import attend
+from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import attend
 from intently.biases import as_bias
 from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
 from intently.masks import Geometry, Mask, as_mask

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.attention import attend
+from intently.attention_matrix import attend
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, causal
 from intently.matrix import LazyMatrix, stack_rows

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import intently
-from intently.attention import attend
+from intently.attention_matrix import attend
 from intently.biases import Bias
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
 from intently.masks import Geometry, Mask

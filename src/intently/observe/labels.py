@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.biases import Bias
 from intently.biases.rule import Given
 from intently.errors import KindError, build

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.attention import Attention, attend
+from intently.attention_matrix import Attention, attend
 from intently.biases.rule import Given
 from intently.errors import StaleError
 from intently.kernels.derivatives import transformed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor
 
-from intently.attention import Attention, attend
+from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
 from intently.matrix import LazyMatrix, rollout
 from intently.observe.call import How

@@ -12,23 +12,28 @@ suffix; equal input gives equal bytes).
 it in a notebook, and `animate` tells how attention works.
 """
 
-from intently.show import animate
-from intently.show.alignments import alignment
-from intently.show.bars import bars
-from intently.show.curves import training
-from intently.show.encodings import positions
-from intently.show.grids import heads
-from intently.show.heatmaps import heatmap
-from intently.show.lengths import by_length
-from intently.show.links import lines
-from intently.show.maps import embeddings
-from intently.show.overlays import overlay
-from intently.show.page import save_page
-from intently.show.page.widget import widget
-from intently.show.pieces import tokens
-from intently.show.rules import bias, mask
-from intently.show.terminal import blocks
-from intently.show.texts import text
+from typing import TYPE_CHECKING
+
+from intently.on_demand import names
+
+if TYPE_CHECKING:
+    from intently.show import animate
+    from intently.show.alignments import alignment
+    from intently.show.curves import training
+    from intently.show.encodings import positions
+    from intently.show.grids import heads
+    from intently.show.heatmaps import heatmap
+    from intently.show.intervals import bars
+    from intently.show.lengths import by_length
+    from intently.show.links import lines
+    from intently.show.maps import embeddings
+    from intently.show.overlays import overlay
+    from intently.show.page import save_page
+    from intently.show.page.widget import widget
+    from intently.show.pieces import tokens
+    from intently.show.rules import bias, mask
+    from intently.show.terminal import blocks
+    from intently.show.texts import text
 
 __all__ = [
     "alignment",
@@ -50,3 +55,32 @@ __all__ = [
     "training",
     "widget",
 ]
+
+_HOMES = {
+    "alignments": ("alignment",),
+    "intervals": ("bars",),
+    "curves": ("training",),
+    "encodings": ("positions",),
+    "grids": ("heads",),
+    "heatmaps": ("heatmap",),
+    "lengths": ("by_length",),
+    "links": ("lines",),
+    "maps": ("embeddings",),
+    "overlays": ("overlay",),
+    "page": ("save_page",),
+    "page.widget": ("widget",),
+    "pieces": ("tokens",),
+    "rules": (
+        "bias",
+        "mask",
+    ),
+    "terminal": ("blocks",),
+    "texts": ("text",),
+}
+"""Module: the names above that it holds; `animate` is a package."""
+
+__getattr__ = names(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

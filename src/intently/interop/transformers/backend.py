@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.attention import attend
+from intently.attention_matrix import attend
 from intently.errors import ArgumentError, KernelError, build, shape_of
 from intently.interop.transformers.rules import RuleTensor, make_mask
 from intently.masks import Mask, allowed, causal

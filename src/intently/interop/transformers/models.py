@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.interop.transformers.stack import Keep, Stack
 from intently.masks import Mask

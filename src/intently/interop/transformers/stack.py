@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.masks import Mask, as_mask
 from intently.models.transformer import DecoderCache
 from intently.modules import FeedForward, GatedFeedForward, MultiHeadAttention

@@ -68,7 +68,7 @@ def entropies(w: Tensor) -> Tensor:
 
 def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
     """Yield all weights that are not certainly 0, about ``size`` at a time, heads never parted."""
-    from intently.attention import Attention
+    from intently.attention_matrix import Attention
 
     if not isinstance(matrix, Attention) or differentiated(matrix.problem.tensors()):
         yield from LazyMatrix._blocks(matrix)

@@ -16,7 +16,7 @@ from intently.observe.watch import current, inside
 
 def targets(model: nn.Module | None) -> list[Target]:
     """The one function that every product of ours passes."""
-    return [Target(sys.modules["intently.attention"], "_product", _wrap)]
+    return [Target(sys.modules["intently.attention_matrix"], "_product", _wrap)]
 
 
 def _wrap(original: Function) -> Function:

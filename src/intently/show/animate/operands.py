@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.scores import Dot

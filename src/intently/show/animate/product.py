@@ -7,7 +7,7 @@ import os
 import numpy as np
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import Steps, one_head, short, steps

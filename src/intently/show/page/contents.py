@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.show.page.items import Item, Layer
 from intently.show.page.measured import Measured, measured

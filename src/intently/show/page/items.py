@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.lazy import Labels

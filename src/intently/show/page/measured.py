@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.matrix import Dense, LazyMatrix
 from intently.matrix.patterns import measure
 

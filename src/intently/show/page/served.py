@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.errors import IntentlyError
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import measure

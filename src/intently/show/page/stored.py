@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.kernels.problem import Problem
 from intently.matrix import Dense, LazyMatrix
 from intently.scores import DOT, Additive

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.attention import Attention
+from intently.attention_matrix import Attention
 from intently.kernels.walk import blocks
 from intently.masks import EMPTY, FULL, PARTIAL
 from intently.matrix.patterns.heads import entropies

@@ -1,0 +1,37 @@
+"""Packages that import a name when it is first used (PEP 562): unused parts cost nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+
+def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package whose modules ``homes`` hold these public names.
+
+    The package's own modules are found as well. No module may have the name of something that
+    another attribute stands for: the import system would put the module in its place.
+
+    >>> find = names("intently", {"masks": ("causal",)})
+    >>> find("causal")(), find("errors").__name__
+    (causal(), 'intently.errors')
+    >>> find("casual")
+    Traceback (most recent call last):
+    ...
+    AttributeError: module 'intently' has no attribute 'casual'
+    """
+    home = {name: module for module, held in homes.items() for name in held}
+
+    def find(name: str) -> Any:
+        if name in home:
+            value = getattr(import_module(f"{package}.{home[name]}"), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        if not name.startswith("_") and find_spec(f"{package}.{name}"):
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
