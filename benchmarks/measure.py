@@ -159,4 +159,6 @@ def _resident(field: str) -> int:
 
 def start_python(code: str) -> Call:
     """Return the call that runs ``code`` in a new interpreter of this environment."""
-    return lambda: subprocess.run([sys.executable, "-c", code], check=True)
+    return lambda: subprocess.run(
+        [sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL
+    )
