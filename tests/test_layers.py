@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import pytest
 import intently
 import intently.show
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "intently"
+TESTS = Path(__file__).resolve().parent
+SOURCE = TESTS.parent / "src" / "intently"
 
 LAYERS = {
     "L0": (
@@ -103,7 +105,7 @@ def misplaced(importer: str, imported: str) -> bool:
 def test_every_module_has_a_layer() -> None:
     named = {part for parts in LAYERS.values() for part in parts}
     found = {part_of(dotted(path)) for path in modules()} - {"", "__main__", "embedded"}
-    assert found <= named, f"give {sorted(found - named)} a layer in DESIGN.md and here"
+    assert found <= named, f"give {sorted(found - named)} a layer in LAYERS"
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)
@@ -178,6 +180,20 @@ def test_names_are_found_where_they_are_declared() -> None:
             other = getattr(sys.modules.get(home or ""), name, None) or getattr(package, name)
             assert getattr(package, name) is other, name
         assert set(package.__all__) <= set(dir(package))
+
+
+def test_what_the_docs_name_is_there() -> None:
+    root = SOURCE.parents[1]
+    files = {path.name for path in [*SOURCE.parent.rglob("*"), *TESTS.glob("*.py")]}
+    architecture = (root / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|js))`", architecture))
+    assert len(named) > 100, len(named)
+    assert named <= files, named - files
+    contracts = (root / "docs/contracts.md").read_text(encoding="utf-8")
+    numbers = set(re.findall(r"^(\d)\. ", contracts, re.M))
+    texts = [path.read_text(encoding="utf-8") for path in [*modules(), *TESTS.rglob("*.py")]]
+    cited = {n for text in texts for n in re.findall(r"[Cc]ontracts? (\d)", text)}
+    assert numbers == set("123456789") and {"3", "7"} <= cited <= numbers
 
 
 def test_import_intently_is_light() -> None:

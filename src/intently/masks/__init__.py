@@ -2,7 +2,7 @@
 
 A mask is made without knowing t and s; it is asked about some rows and columns of a matrix whose
 `Geometry` is known by then. By default query i of t stands at position s − t + i, so the last
-query sees the last key (contract 3 of the design), and masks join with ``&``, ``|`` and ``~``:
+query sees the last key (contract 3), and masks join with ``&``, ``|`` and ``~``:
 
 >>> print(causal().draw(3, 5))
 █ █ █ · ·
