@@ -216,6 +216,7 @@ class TestRefusals:
             (b"PK\x03\x04....", "a zip archive"),
             (b"\xfd7zXZ\x00", "xz"),
         ],
+        ids=["gzip", "utf-16", "zip", "xz"],
     )
     def test_other_formats_are_named(self, content: bytes, kind: str) -> None:
         write("t", content)
