@@ -52,25 +52,29 @@ def by_length(rotary: Rotary) -> bool:
 
 
 class _Table:
-    """Cosines and signed sines (n, width) of the first n positions; n doubles when it must."""
+    """Cosines and signed sines (n, width) of the first n positions; n doubles when it must.
+
+    Threads share it: the pair is read and written as one value, never half of it.
+    """
 
     def __init__(self, rotary: Rotary, dtype: torch.dtype, device: torch.device) -> None:
         self.rotary, self.dtype, self.device = rotary, dtype, device
-        self.cos = self.sin = torch.empty(0, 0)
+        self.pair = torch.empty(0, 0), torch.empty(0, 0)
 
     def upto(self, end: int) -> tuple[Tensor, Tensor]:
         """Return the table for at least ``end`` positions."""
-        if end > len(self.cos):
+        pair = self.pair
+        if end > len(pair[0]):
             with torch.inference_mode(False), torch.no_grad():
-                self._make(max(2 * end, 256))
-        return self.cos, self.sin
+                pair = self.pair = self._made(max(2 * end, 256))
+        return pair
 
-    def _make(self, n: int) -> None:
+    def _made(self, n: int) -> tuple[Tensor, Tensor]:
         angles = self.rotary.angles(n, dtype=self.dtype, device=self.device)
         gain = 1.0 if self.rotary.scaling is None else self.rotary.scaling.gain()
         cos, sin = angles.cos() * gain, angles.sin() * gain
         join = torch.cat if self.rotary.layout == "half" else _side_by_side
-        self.cos, self.sin = join([cos, cos], -1), join([-sin, sin], -1)
+        return join([cos, cos], -1), join([-sin, sin], -1)
 
 
 def _side_by_side(pair: list[Tensor], axis: int) -> Tensor:
