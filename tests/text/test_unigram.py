@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import tokenizers
 
+from intently.errors import ArgumentError
 from intently.text import unigram
 from intently.text.unigram import fitted
 
@@ -110,3 +112,24 @@ def test_the_library_cuts_by_these_scores() -> None:
             cuts(word, set(scores)), key=lambda way: math.fsum(scores[piece] for piece in way)
         )
         assert tokenizers.Tokenizer(model).encode(word).tokens == best
+
+
+def test_more_characters_than_room_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They always stay, so no pruning would ever end."""
+    rounds = 0
+    expected = unigram._expected
+
+    def counted(*given: Any) -> dict[str, float]:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 20, "it prunes for ever"
+        return expected(*given)
+
+    monkeypatch.setattr(unigram, "_expected", counted)
+    assert len(fitted({"abc": 2}, ["a", "b", "c", "ab"], size=3)) == 3
+    with pytest.raises(ArgumentError) as caught:
+        fitted({"abc": 2}, ["a", "b", "c", "ab"], size=2)
+    assert str(caught.value) == (
+        "size: expected 3 or more, the single characters of the seed; got 2. They always stay, so "
+        "that every word can be said."
+    )

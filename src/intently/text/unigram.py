@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple
 
+from intently.errors import ArgumentError, build
+
 Scores = dict[str, float]
 """The natural logarithm of the probability of each piece."""
 
@@ -41,13 +43,20 @@ def fitted(words: Mapping[str, int], seed: Iterable[str], size: int) -> list[tup
     """Return at most ``size`` pieces of ``seed`` with their scores, the likeliest first.
 
     ``words`` have counts. Pieces of one character, which must be in ``seed``, always stay, so that
-    every word of such characters can be said.
+    every word of such characters can be said. Raises `ArgumentError` where they alone exceed
+    ``size``.
 
     >>> pieces = fitted({"aab": 9, "aa": 3, "b": 1}, ["a", "b", "aa", "ab"], size=3)
     >>> [(piece, round(score, 2)) for piece, score in pieces]
     [('a', -0.44), ('ab', -1.55), ('b', -1.94)]
     """
     scores = dict.fromkeys(sorted(seed), 0.0)
+    single = sum(len(piece) == 1 for piece in scores)
+    if size < single:
+        raise build(
+            ArgumentError, "size", f"{single} or more, the single characters of the seed", size,
+            "they always stay, so that every word can be said",
+        )  # fmt: skip
     lattices = _lattices(words, scores)
     found = Counter[str]()
     for _, count, ending in lattices:
@@ -128,8 +137,7 @@ def _pruned(scores: Scores, counts: Mapping[str, float], size: int) -> Scores:
         if len(piece) > 1
     }
     single = {piece: score for piece, score in scores.items() if len(piece) == 1}
-    room = max(0, size - len(single))
-    kept = sorted(losses, key=lambda piece: (-losses[piece], piece))[:room]
+    kept = sorted(losses, key=lambda piece: (-losses[piece], piece))[: size - len(single)]
     return single | {piece: scores[piece] for piece in kept}
 
 
