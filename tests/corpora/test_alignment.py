@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intently.corpora import Alignment, alignment_error_rate
+from intently.errors import ArgumentError
 
 # I drink milk .  /  Je bois du lait .
 MILK = Alignment.of(sure=[(0, 0), (1, 1), (2, 3), (3, 4)], possible=[(2, 2)])
@@ -31,8 +32,12 @@ def test_the_best_and_the_worst() -> None:
 
 def test_sure_links_are_possible() -> None:
     assert MILK.sure < MILK.possible
-    with pytest.raises(ValueError, match=r"possible: expected every sure link.*Alignment\.of"):
-        Alignment(frozenset({(0, 0)}), frozenset())
+    with pytest.raises(ArgumentError) as caught:
+        Alignment(frozenset({(0, 0), (1, 1)}), frozenset({(1, 1)}))
+    assert str(caught.value) == (
+        "possible: expected every sure link among them; got none of [(0, 0)]. Make the alignment "
+        "with Alignment.of(sure, possible), which adds them."
+    )
 
 
 def test_as_many_predictions_as_references() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from intently.errors import ArgumentError, build
+
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
     """The links between the words of a pair, as (source index, target index).
 
     A *sure* link is one that every annotator would draw; a *possible* link may be drawn or
-    left out. Every sure link is possible too.
+    left out. Every sure link is possible too; raises `ArgumentError` where one is not.
 
     >>> Alignment.of(sure=[(0, 0)], possible=[(0, 1)]).possible == {(0, 0), (0, 1)}
     True
@@ -23,10 +25,10 @@ class Alignment:
     def __post_init__(self) -> None:
         if not self.sure <= self.possible:
             extra = sorted(self.sure - self.possible)
-            raise ValueError(
-                f"possible: expected every sure link, got none of {extra}; "
-                "build the alignment with Alignment.of(sure, possible), which adds them"
-            )
+            raise build(
+                ArgumentError, "possible", "every sure link among them", f"none of {extra}",
+                fix="make the alignment with Alignment.of(sure, possible), which adds them",
+            )  # fmt: skip
 
     @classmethod
     def of(
