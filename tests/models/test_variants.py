@@ -16,6 +16,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError
 from intently.models import Transformer, TransformerOptions
 from intently.models.kinds import cross_heads, options_of
+from intently.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
 from intently.observe import watch
 
 from .plain_transformer import COMBINATIONS, VARIANTS, Plain, drawn
@@ -308,3 +309,17 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(kind) as caught:
         TransformerOptions(**(sizes | options))
     assert str(caught.value).startswith(words), str(caught.value)
+
+
+@pytest.mark.parametrize("attention", ["dot", "general", "concat"])
+def test_saved_models_of_luong_have_no_biases_in_their_attention(attention: Any) -> None:
+    """As the paper, the recipes and the folders that were saved with them."""
+    model = RecurrentSeq2Seq(RecurrentOptions(20, 30, width=8, attention=attention))
+    names = {name for name in model.state_dict() if name.startswith("attention.")}
+    assert not {name for name in names if "bias" in name}
+    assert "decoder.vector.join.bias" not in model.state_dict()
+
+
+def test_saved_gated_transformers_have_no_biases_in_their_feed_forward() -> None:
+    model = Transformer(TransformerOptions(20, 30, width=8, inner=12, feed_forward="gated"))
+    assert not {name for name in model.state_dict() if "feed_forward" in name and "bias" in name}

@@ -31,6 +31,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "general": lambda: LuongAttention(C, K, "general"),
     "concat": lambda: LuongAttention(C, K, "concat"),
     "concat, hidden": lambda: LuongAttention(C, K, "concat", hidden=A),
+    "concat, no bias": lambda: LuongAttention(C, K, "concat", bias=False),
 }
 
 
@@ -82,21 +83,24 @@ def test_it_is_the_formula(name: str, padded: bool) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("name", ["additive", "general", "dot"])
-def test_the_attentional_vector_is_the_formula(name: str) -> None:
+def test_the_attentional_vector_is_the_formula(name: str, biased: bool) -> None:
     att = made(name)
-    vector = AttentionalVector(C, att.context_width).double()
+    options: dict[str, bool] = {} if biased else {"bias": False}
+    vector = AttentionalVector(C, att.context_width, **options).double()
     h, states = draw(2, T, C), draw(2, S, att.context_width, seed=1)
     memory = att.remember(states, LENGTHS)
     context = att.attend(h, memory).dense() @ states
-    W = vector.join.weight
-    assert W.shape == (C, att.context_width + C) and len(list(vector.parameters())) == 1
+    W, bias = vector.join.weight, vector.join.bias
+    assert W.shape == (C, att.context_width + C) and (bias is not None) == biased
+    added = torch.zeros(C).double() if bias is None else torch.nn.init.normal_(bias)
     pairs = zip(context.flatten(0, 1), h.flatten(0, 1))
-    rows = [torch.tanh(W @ torch.cat([c, x])) for c, x in pairs]
+    rows = [torch.tanh(W @ torch.cat([c, x]) + added) for c, x in pairs]
     expected = torch.stack(rows).view(2, T, C)
     found = vector(att(h, att.remember(states, LENGTHS)), h)
     torch.testing.assert_close(found, expected)
-    inputs = [h, states, W]
+    inputs = [h, states, *vector.parameters()]
     up = torch.randn_like(found)
     for one, other in zip(
         torch.autograd.grad(found, inputs, up), torch.autograd.grad(expected, inputs, up)

@@ -161,8 +161,10 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Spatial(-8, 2, 4), ArgumentError, "channels: expected an int ≥ 1; got -8."),
     (lambda: Spatial(8, 2, 4, context_width=0), ArgumentError,
      "context_width: expected an int ≥ 1; got 0."),
-    (lambda: Spatial(8, 2, 4, dropout=1.5), ArgumentError,
-     "dropout: expected a probability in [0, 1); got 1.5."),
+    (lambda: Spatial(8, 2, 4, projections=False), KindError,
+     "projections: expected intently.modules.Projections(…); got bool."),
+    (lambda: Spatial(8, 2, 4, projections=Projections(out_width=9)), ArgumentError,
+     "heads: expected attention from width=8 to width=8; got 8 to 9."),
     (lambda: Spatial(8, 2, 4, attention="a"), KindError,
      "attention: expected intently.modules.Attention(…); got str."),
 ]  # fmt: skip

@@ -44,7 +44,7 @@ def table(kind: type[_Table] = _Table) -> _Table:
 
 
 def whole(found: tuple[Tensor, Tensor], end: int) -> None:
-    """The pair holds the same positions, those asked for among them, as if nobody else were there."""
+    """The pair holds the same positions, those asked for among them, as if alone."""
     cos, sin = found
     assert len(cos) == len(sin) >= end
     for one, other in zip(found, table().upto(end)):

@@ -224,7 +224,8 @@ class RecurrentSeq2Seq(AllOrNothing):
         if o.attention == "additive":
             self.attention, rule = AdditiveAttention(c, c, c), Searching
         elif o.attention != "none":
-            self.attention, rule = LuongAttention(c, c, o.attention), Attentional
+            self.attention = LuongAttention(c, c, o.attention, bias=False)
+            rule = Attentional
         self.decoder = rule(o.cell, c, o.decoder_layers, o.input_feeding, o.dropout)
 
     @property

@@ -132,7 +132,7 @@ class Attentional(Steps):
 
     def __init__(self, cell: str, width: int, layers: int, feeding: bool, dropout: float) -> None:
         super().__init__(cell, width, layers, feeding, dropout)
-        self.vector = AttentionalVector(width, width)
+        self.vector = AttentionalVector(width, width, bias=False)
 
     def forward(self, x: Tensor, carried: Carried, look: Look) -> tuple[Tensor, Carried]:
         state, feed = carried

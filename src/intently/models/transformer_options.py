@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from intently.errors import ArgumentError, build
@@ -12,7 +13,7 @@ from intently.modules.feed_forward import FeedForward, GatedFeedForward
 
 SHARES = ("output", "all")
 POSITIONS = ("sinusoidal", "learned", "rotary")
-FEED_FORWARDS = {"relu": FeedForward, "gated": GatedFeedForward}
+FEED_FORWARDS = {"relu": FeedForward, "gated": partial(GatedFeedForward, bias=False)}
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,12 @@ from intently.attention_matrix import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
 from intently.masks.geometry import probability, whole_number
+from intently.modules import weights
 from intently.modules.linear import Linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
 from intently.modules.rows import picked, row_lengths
+from intently.modules.weights import Weight
 from intently.scores import Score, _energies
 
 
@@ -167,6 +169,26 @@ class AdditiveAttention(_Recurrent):
         self.energy = nn.Parameter(torch.empty(hidden))
         _draw(self.query, self.key, self.energy)
 
+    @classmethod
+    def from_weights(cls, query: Weight, key: Weight, energy: Weight) -> AdditiveAttention:
+        """Return a block with the weights of anybody's own code, copied.
+
+        ``query`` is W (a, c), ``key`` U (a, k), stored (out, in): each a tensor, a pair
+        (weight, bias) or an ``nn.Linear``; ``energy`` is v, (a,) or (1, a). The biases of W and U
+        are added; one of v would shift all the scores of a query alike, and is left out. One map
+        of [q; k] is two: ``W[:, :c]`` and ``W[:, c:]``. Raises `ArgumentError` where shapes do not
+        fit and `KindError` for other types, mixed dtypes and integers.
+
+        >>> AdditiveAttention.from_weights(nn.Linear(16, 32), nn.Linear(24, 32), torch.ones(32))
+        AdditiveAttention(
+          (query): Linear(in_features=16, out_features=32, bias=False)
+          (key): Linear(in_features=24, out_features=32, bias=True)
+        )
+        """
+        n, found = _layer(query, key, energy)
+        block = cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None)
+        return weights.filled(block, found)
+
     def _keys(self, states: Tensor) -> Tensor:
         return self.key(states)
 
@@ -181,9 +203,10 @@ class AdditiveAttention(_Recurrent):
 class LuongAttention(_Recurrent):
     """The scores of Luong between a decoder's states (b, t, c) and an encoder's (b, s, k).
 
-    ``score`` is "dot", q·k, for c = k; "general", qᵀ W k; or "concat", vᵀ tanh(W [q; k]) with a
-    layer of ``hidden`` units (c unless given). Raises `ArgumentError` for another score, and for
-    "dot" between different widths.
+    ``score`` is "dot", q·k, for c = k; "general", qᵀ W k; or "concat", vᵀ tanh(W [q; k] + b) with a
+    layer of ``hidden`` units (c unless given), where ``bias=False`` leaves out b as the paper does;
+    in "general" it would shift all the scores of a query alike, and change no weight. Raises
+    `ArgumentError` for another score, and for "dot" between different widths.
 
     Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
     Translation", section 3.1, equation 8. It gives the context c of that paper; what its decoder
@@ -201,6 +224,7 @@ class LuongAttention(_Recurrent):
         score: Literal["dot", "general", "concat"] = "dot",
         *,
         hidden: int | None = None,
+        bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__(width, context_width, dropout)
@@ -220,9 +244,47 @@ class LuongAttention(_Recurrent):
         elif score == "concat":
             units = width if hidden is None else whole_number(hidden, "hidden", 1)
             self.query = Linear(width, units, bias=False)
-            self.key = Linear(context_width, units, bias=False)
+            self.key = Linear(context_width, units, bias=bias)
             self.energy = nn.Parameter(torch.empty(units))
             _draw(self.query, self.key, self.energy)
+
+    @classmethod
+    def from_weights(
+        cls,
+        score: Literal["general", "concat"],
+        key: Weight,
+        *,
+        query: Weight | None = None,
+        energy: Weight | None = None,
+    ) -> LuongAttention:
+        """Return a block with the weights of anybody's own code, copied.
+
+        For "general" ``key`` is W (c, k), the map that turns the encoder's states into what is
+        multiplied with the decoder's; a bias of it is left out, see above. For "concat" ``key``,
+        ``query`` and ``energy`` are those of `AdditiveAttention.from_weights`. Raises what that
+        does, and `ArgumentError` for "dot", which has no weights.
+
+        >>> LuongAttention.from_weights("general", torch.ones(16, 24)).context_width
+        24
+        """
+        if score == "concat":
+            for name, given in (("query", query), ("energy", energy)):
+                if given is None:
+                    raise build(ArgumentError, name, 'a weight, for the score "concat"', "None")
+            n, found = _layer(query, key, energy)
+            bias = found["key.bias"] is not None
+            return weights.filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
+        if score != "general":
+            raise build(
+                ArgumentError, "score", '"general" or "concat"', repr(score),
+                'it has no weights: write LuongAttention(c, c)' if score == "dot" else None,
+            )  # fmt: skip
+        for name, given in (("query", query), ("energy", energy)):
+            if given is not None:
+                raise build(ArgumentError, name, 'None: it is for the score "concat"', "a weight")
+        weight = weights.read_map(key, "key").weight
+        c, k = weight.shape
+        return weights.filled(cls(c, k, score), {"key.weight": weight})
 
     def _keys(self, states: Tensor) -> Tensor:
         return states if self.score == "dot" else self.key(states)
@@ -236,11 +298,12 @@ class LuongAttention(_Recurrent):
 
 
 class AttentionalVector(AllOrNothing):
-    """tanh(W [c; h]) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
+    """tanh(W [c; h] + b) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
 
     Luong's decoder predicts the next word from it, and with input feeding also reads it beside the
-    next word. W is (c, k + c), the columns of the context first, without bias. Raises
-    `ArgumentError` for widths < 1 and for other shapes, `KindError` for another dtype or device.
+    next word. W is (c, k + c), the columns of the context first; ``bias=False`` leaves out b (c,),
+    as the paper does. Raises `ArgumentError` for widths < 1 and for other shapes, `KindError` for
+    another dtype or device.
 
     Source: Luong et al. 2015, equation 5; input feeding in section 3.3.
 
@@ -250,12 +313,37 @@ class AttentionalVector(AllOrNothing):
     torch.Size([2, 1, 16])
     """
 
-    def __init__(self, width: int, context_width: int) -> None:
+    def __init__(self, width: int, context_width: int, *, bias: bool = True) -> None:
         super().__init__()
         self.width = whole_number(width, "width", 1)
         self.context_width = whole_number(context_width, "context_width", 1)
-        self.join = Linear(context_width + width, width, bias=False)
+        self.join = Linear(context_width + width, width, bias=bias)
         _draw(self.join)
+
+    @classmethod
+    def from_weights(cls, join: Weight, *, layout: str) -> AttentionalVector:
+        """Return the layer with the weights of anybody's own code, copied.
+
+        ``join`` is W (c, k + c), stored (out, in): a tensor, a pair (weight, bias) or an
+        ``nn.Linear``. ``layout`` says whose columns come first: ``"context query"``, as in the
+        paper, or ``"query context"``. Raises `ArgumentError` where shapes do not fit and
+        `KindError` for other types and integers.
+
+        >>> AttentionalVector.from_weights(nn.Linear(24 + 16, 16), layout="query context").width
+        16
+        """
+        weights.check_layout(layout, ("context query", "query context"))
+        weight, bias = weights.read_map(join, "join")
+        c, k = len(weight), weight.shape[1] - len(weight)
+        if k < 1:
+            raise build(
+                ArgumentError, "join", "shape (c, k + c)", shape_of(weight), weights.TRANSPOSED,
+                weights.TURN,
+            )  # fmt: skip
+        if layout == "query context":
+            weight = weight.roll(k, 1)
+        layer = cls(c, k, bias=bias is not None)
+        return weights.filled(layer, weights.tensors({"join": weights.Map(weight, bias)}))
 
     def forward(
         self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]
@@ -273,6 +361,22 @@ class AttentionalVector(AllOrNothing):
                 "it belongs to another step or batch",
             )  # fmt: skip
         return torch.tanh(self.join(torch.cat([context, query], -1)))
+
+
+def _layer(
+    query: object, key: object, energy: object
+) -> tuple[dict[str, int], dict[str, Tensor | None]]:
+    """Read vᵀ tanh(W q + U k + b): its widths a, c and k, and its tensors."""
+    maps = {"query": weights.read_map(query, "query"), "key": weights.read_map(key, "key")}
+    found = maps | {"energy": weights.read_vector(energy, "energy")}
+    n = weights.sizes(found, query="a c", key="a k", energy="1 a")
+    biases = [each.bias_or_zeros() for each in maps.values()]
+    return n, {
+        "query.weight": maps["query"].weight,
+        "key.weight": maps["key"].weight,
+        "key.bias": biases[0] + biases[1] if weights.has_bias(maps) else None,
+        "energy": found["energy"].weight[0],
+    }
 
 
 def _check_floats(x: Tensor, name: str, steps: str, weight: Tensor | None) -> None:

@@ -6,7 +6,7 @@ Normalization in the Transformer Architecture", figure 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from intently.modules.feed_forward import FeedForward
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.projected import _check_kind
+from intently.modules.weights import copied, copied_norm
 
 Norm = Literal["pre", "post"]
 Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]
@@ -80,6 +81,28 @@ class EncoderLayer(_Residual):
         self.self_norm = made_norm(norms, width, "norms")
         self.feed_norm = made_norm(norms, width, "norms")
 
+    @classmethod
+    def from_weights(
+        cls,
+        attention: MultiHeadAttention,
+        feed_forward: nn.Module,
+        norms: Sequence[nn.Module],
+        *,
+        norm: Norm = "pre",
+    ) -> EncoderLayer:
+        """Return a layer of parts that hold anybody's own weights, copied.
+
+        The parts come from ``from_weights`` of their own. ``norms`` are the norm of the attention
+        and that of the feed-forward, weights and all: ``nn.LayerNorm``, say. Raises `ArgumentError`
+        where widths do not fit and `KindError` for other parts and mixed dtypes.
+
+        >>> parts = MultiHeadAttention(16, 4), FeedForward(16, 64)
+        >>> layer = EncoderLayer.from_weights(*parts, [nn.LayerNorm(16), nn.LayerNorm(16)])
+        """
+        own = copied(attention, "attention", MultiHeadAttention)
+        feed, made = _parts(own, feed_forward, norms, 2)
+        return cls(own.width, own, feed, norm=norm, norms=lambda width: next(made))
+
     @undone
     def forward(
         self,
@@ -130,6 +153,31 @@ class DecoderLayer(_Residual):
         self.self_norm = made_norm(norms, width, "norms")
         self.cross_norm = made_norm(norms, width, "norms")
         self.feed_norm = made_norm(norms, width, "norms")
+
+    @classmethod
+    def from_weights(
+        cls,
+        attention: MultiHeadAttention,
+        cross: MultiHeadAttention,
+        feed_forward: nn.Module,
+        norms: Sequence[nn.Module],
+        *,
+        norm: Norm = "pre",
+    ) -> DecoderLayer:
+        """Return a layer of parts that hold anybody's own weights, copied.
+
+        They are those of `EncoderLayer.from_weights` and the attention to the encoder's states;
+        ``norms`` are the norms of attention, cross-attention and feed-forward. Raises what that
+        does.
+
+        >>> own, cross = MultiHeadAttention(16, 4), MultiHeadAttention(16, 4, context_width=24)
+        >>> norms = [nn.LayerNorm(16) for _ in range(3)]
+        >>> layer = DecoderLayer.from_weights(own, cross, FeedForward(16, 64), norms)
+        """
+        own = copied(attention, "attention", MultiHeadAttention)
+        states = copied(cross, "cross", MultiHeadAttention, own.out_weight)
+        feed, made = _parts(own, feed_forward, norms, 3)
+        return cls(own.width, own, feed, cross=states, norm=norm, norms=lambda width: next(made))
 
     @undone
     def forward(
@@ -188,6 +236,23 @@ def _attention(
             f"{sizes[0]} to {sizes[1]}{other}", "its output is added to its input",
         )  # fmt: skip
     return heads
+
+
+def _parts(
+    attention: MultiHeadAttention, feed_forward: nn.Module, norms: Sequence[nn.Module], n: int
+) -> tuple[nn.Module, Iterator[nn.Module]]:
+    """Copies of the feed-forward and of n norms, in the order in which the layer makes them."""
+    if not isinstance(norms, (list, tuple)) or len(norms) != n:
+        got = f"{len(norms)}" if isinstance(norms, (list, tuple)) else type(norms).__name__
+        raise build(ArgumentError, "norms", f"a list of {n} norms", got)
+    width, like = attention.width, attention.out_weight
+    feed = copied(feed_forward, "feed_forward", nn.Module, like)
+    if getattr(feed, "width", width) != width:
+        raise build(
+            ArgumentError, "feed_forward", f"one of width c={width}, as the attention",
+            f"width {feed.width}",
+        )  # fmt: skip
+    return feed, iter([copied_norm(x, f"norms[{i}]", width, like) for i, x in enumerate(norms)])
 
 
 def _feed_forward(width: int, inner: int | nn.Module) -> nn.Module:

@@ -14,6 +14,19 @@ from intently.masks.geometry import probability, whole_number
 from intently.modules.linear import Linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
+from intently.modules.weights import (
+    TRANSPOSED,
+    TURN,
+    Map,
+    Weight,
+    check_layout,
+    filled,
+    has_bias,
+    joined,
+    read_map,
+    sizes,
+    tensors,
+)
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 """A function of each number: ``F.relu``, ``F.gelu``, ``F.silu``, …"""
@@ -47,6 +60,25 @@ class FeedForward(AllOrNothing):
         self.width, self.dropout, self.activation = width, dropout, activation
         _draw(self.up, self.down)
 
+    @classmethod
+    def from_weights(
+        cls, up: Weight, down: Weight, *, activation: Activation = F.relu
+    ) -> FeedForward:
+        """Return a layer with the weights of anybody's own code, copied.
+
+        ``up`` is (inner, c), ``down`` (c, inner), stored (out, in): each a tensor, a pair
+        (weight, bias), an ``nn.Linear`` or a convolution of single pixels. Raises `ArgumentError`
+        where shapes do not fit and `KindError` for other types, mixed dtypes and integers.
+
+        >>> import torch
+        >>> FeedForward.from_weights(torch.ones(64, 16), nn.Linear(64, 16)).down.bias.shape
+        torch.Size([16])
+        """
+        maps = {"up": read_map(up, "up"), "down": read_map(down, "down")}
+        n = sizes(maps, up="inner c", down="c inner")
+        layer = cls(n["c"], n["inner"], activation=activation, bias=has_bias(maps))
+        return filled(layer, tensors(maps))
+
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(up(x)))."""
         _check_input(x, self.width, self.up)
@@ -74,7 +106,7 @@ class GatedFeedForward(AllOrNothing):
         dropout: float = 0.0,
         *,
         activation: Activation = F.silu,
-        bias: bool = False,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         _check_options(width, inner, dropout, activation)
@@ -85,12 +117,68 @@ class GatedFeedForward(AllOrNothing):
         for half in self.gate_up.weight.detach().chunk(2):
             nn.init.xavier_uniform_(half)
 
+    @classmethod
+    def from_weights(
+        cls,
+        gate: Weight,
+        up: Weight | None,
+        down: Weight,
+        *,
+        layout: str = "separate",
+        activation: Activation = F.silu,
+    ) -> GatedFeedForward:
+        """Return a layer with the weights of anybody's own code, copied.
+
+        ``gate`` and ``up`` are (inner, c), ``down`` is (c, inner), each as
+        `FeedForward.from_weights` takes them. Where one weight (2·inner, c) holds both, hand it in
+        as ``gate`` with up = None and say whose rows come first: ``layout="gate up"`` (Phi-3 in
+        transformers) or ``"up gate"`` (GEGLU in diffusers). The two have the same shape and
+        are two different layers. Raises what that does.
+
+        >>> import torch
+        >>> both, down = torch.ones(2 * 40, 16), torch.ones(16, 40)
+        >>> GatedFeedForward.from_weights(both, None, down, layout="up gate").gate_up.weight.shape
+        torch.Size([80, 16])
+        """
+        check_layout(layout, ("separate", "gate up", "up gate"))
+        first = read_map(gate, "gate")
+        if layout == "separate":
+            if up is None:
+                raise build(
+                    ArgumentError, "up", "a weight of its own (inner, c)", "None",
+                    fix='a weight of both needs layout="gate up" or layout="up gate"',
+                )  # fmt: skip
+            maps = {"gate": first, "up": read_map(up, "up")}
+        else:
+            maps = _halves(first, up, layout)
+        maps["down"] = read_map(down, "down")
+        n = sizes(maps, gate="inner c", up="inner c", down="c inner")
+        layer = cls(n["c"], n["inner"], activation=activation, bias=has_bias(maps))
+        both = joined([maps.pop("gate"), maps.pop("up")])
+        return filled(layer, tensors({"gate_up": both, **maps}))
+
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(gate(x)) · up(x))."""
         _check_input(x, self.width, self.gate_up)
         gate, up = self.gate_up(x).chunk(2, -1)
         inner = self.activation(gate) * up
         return self.down(F.dropout(inner, self.dropout) if self.training else inner)
+
+
+def _halves(both: Map, up: object, layout: str) -> dict[str, Map]:
+    """Take apart what holds gate and up, in the order that the layout names."""
+    if up is not None:
+        raise build(
+            ArgumentError, "up", f"None: in the layout {layout!r} gate holds both",
+            "a weight of its own", fix='separate weights need layout="separate"',
+        )  # fmt: skip
+    if len(both.weight) % 2:
+        raise build(
+            ArgumentError, "gate", "an even number of rows, (2·inner, c)", shape_of(both.weight),
+            TRANSPOSED, TURN,
+        )  # fmt: skip
+    biases = (None, None) if both.bias is None else both.bias.chunk(2)
+    return {name: Map(*x) for name, x in zip(layout.split(), zip(both.weight.chunk(2), biases))}
 
 
 def _check_options(width: int, inner: int, dropout: float, activation: Activation) -> None:

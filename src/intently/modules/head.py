@@ -10,8 +10,10 @@ from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caching import undone
+from intently.modules.from_weights import Weights, read
 from intently.modules.options import Attention
 from intently.modules.projected import Projected, Projections
+from intently.modules.weights import filled
 
 
 class AttentionHead(Projected):
@@ -37,7 +39,7 @@ class AttentionHead(Projected):
         *,
         context_width: int | None = None,
         value_width: int | None = None,
-        bias: bool = False,
+        bias: bool = True,
         attention: Attention = Attention(),
         dropout: float = 0.0,
     ) -> None:
@@ -48,6 +50,35 @@ class AttentionHead(Projected):
             width, context_width, (1, 1), widths, attention, Projections(bias=bias), dropout
         )
         self.reset_parameters()
+
+    @classmethod
+    def from_weights(
+        cls,
+        q: Weights,
+        k: Weights | None,
+        v: Weights | None,
+        *,
+        layout: str = "h d",
+        attention: Attention = Attention(),
+    ) -> AttentionHead:
+        """Return a head with the weights of anybody's own code, copied.
+
+        ``q`` and ``k`` are (d, c), ``v`` is (e, c), each as `MultiHeadAttention.from_weights` takes
+        them; or ``q`` holds all three, (3·d, c), queries first: ``layout="3 h d"``, k = v = None.
+        Raises what that does.
+
+        >>> import torch
+        >>> q, k, v = torch.ones(4, 16), torch.ones(4, 16), torch.ones(3, 16)
+        >>> AttentionHead.from_weights(q, (k, torch.zeros(4)), v)
+        AttentionHead(width=16, d=4, e=3)
+        """
+        found = read(q, k, v, layout, 1, 1)
+        d, e = found.head_widths
+        head = cls(
+            found.width, d, value_width=e, context_width=found.context_width,
+            bias=found.projections.bias, attention=attention,
+        )  # fmt: skip
+        return filled(head, found.tensors())
 
     @undone
     def forward(

@@ -6,9 +6,8 @@ of c channels. Every pixel asks, and every pixel (or every token of a text) answ
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -22,58 +21,22 @@ from intently.matrix import LazyMatrix
 from intently.modules.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.modules.feed_forward import GatedFeedForward
+from intently.modules.from_weights import Stored, Weights
+from intently.modules.image_norms import (
+    LATENT_NORM,
+    UP_TO_32_GROUPS,
+    ChannelNorm,
+    Norm,
+    group_norm,
+)
 from intently.modules.linear import Linear
 from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.projected import Projections, _check_kind, check_dtype
+from intently.modules.weights import Weight, copied, copied_norm, filled, read_map, sizes, tensors
 
-Norm = Callable[[int], nn.Module]
-"""Makes a norm for images of so many channels: `group_norm`, `nn.BatchNorm2d`, `ChannelNorm`."""
-
-
-def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
-    """Return a factory of group norms, a value for ``norm=``.
-
-    Without a number, 32 groups, or as many up to 32 as divide the channels evenly. The factory
-    raises `ArgumentError` where ``groups`` does not divide the channels.
-
-    Source: Wu & He 2018, "Group Normalization".
-
-    >>> group_norm()(48).num_groups
-    16
-    """
-
-    def make(channels: int) -> nn.GroupNorm:
-        """Return a group norm for so many channels."""
-        if groups is not None and (groups < 1 or channels % groups):
-            raise build(
-                ArgumentError, "groups", f"a divisor of channels={channels}", groups,
-                fix="leave it out, and one is found",
-            )  # fmt: skip
-        return nn.GroupNorm(math.gcd(32, channels) if groups is None else groups, channels, eps)
-
-    return make
-
-
-UP_TO_32_GROUPS, LATENT_NORM = group_norm(), group_norm(eps=1e-6)
-
-
-class ChannelNorm(nn.LayerNorm):
-    """Layer norm of each pixel over its channels: (b, c, height, width) → the same.
-
-    Source: Ba et al. 2016, "Layer Normalization".
-
-    >>> import torch
-    >>> ChannelNorm(2)(torch.tensor([3.0, 1.0]).view(1, 2, 1, 1)).flatten().tolist()[0] > 0.99
-    True
-    """
-
-    def forward(
-        self, input: Float[Tensor, "b c height width"]
-    ) -> Float[Tensor, "b c height width"]:
-        """Return each pixel with mean 0 and variance 1 over its channels, scaled and shifted."""
-        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+__all__ = ["ChannelNorm", "ImageAttention", "Norm", "SpatialTransformer", "group_norm"]
 
 
 class ImageAttention(AllOrNothing):
@@ -126,6 +89,42 @@ class ImageAttention(AllOrNothing):
                 "write residual=False where it should not be",
             )  # fmt: skip
 
+    @classmethod
+    def from_weights(
+        cls,
+        q: Weights,
+        k: Weights | None,
+        v: Weights | None,
+        out: Weights,
+        *,
+        norm: nn.Module | None = None,
+        residual: bool = True,
+        **stored: Unpack[Stored],
+    ) -> ImageAttention:
+        """Return a block with the weights of anybody's own code, copied.
+
+        ``q``, ``k``, ``v``, ``out`` and the other keywords (``layout``, ``heads``, ``kv_heads``,
+        ``attention``) are those of `MultiHeadAttention.from_weights`: convolutions of single
+        pixels, or linear maps. ``norm`` is the norm before it, weights and all:
+        ``nn.GroupNorm(8, 32)``, say. Raises what that does.
+
+        >>> q, k, v, out = (nn.Conv2d(32, 32, kernel_size=1) for _ in range(4))
+        >>> norm = nn.GroupNorm(8, 32)
+        >>> ImageAttention.from_weights(q, k, v, out, layout="h d", heads=4, norm=norm).channels
+        32
+        """
+        inner = MultiHeadAttention.from_weights(q, k, v, out, **stored)
+        c, like = inner.width, inner.out_weight
+        if residual and len(like) != c:
+            raise build(
+                ArgumentError, "out", f"shape (c={c}, h·e)", shape_of(like),
+                "the outcome is added to the image", "write residual=False where it should not be",
+            )  # fmt: skip
+        block = cls(1, 1, norm=None, residual=residual)
+        block.channels, block.attention = c, inner
+        block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)
+        return block
+
     def forward(
         self,
         x: Float[Tensor, "b c height width"],
@@ -158,7 +157,8 @@ class SpatialTransformer(AllOrNothing):
     Group norm (or another ``norm``, None for none), projection in to width h·d, ``depth`` ×
     [self-attention, cross-attention to ``context_width`` wide tokens, gated feed-forward],
     projection out, residual. Without ``context_width`` there is no cross-attention. ``attention``
-    is what the pixels attend each other by (``it.grid``, say). Raises `KindError` and
+    is what the pixels attend each other by (``it.grid``, say); ``projections`` are the maps of all
+    attention, without biases in the paper: ``Projections(bias=False)``. Raises `KindError` and
     `ArgumentError` for parts that are none or do not fit.
 
     Source: Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
@@ -183,7 +183,7 @@ class SpatialTransformer(AllOrNothing):
         context_width: int | None = None,
         norm: Norm | None = LATENT_NORM,
         attention: Attention = Attention(),
-        dropout: float = 0.0,
+        projections: Projections = Projections(),
     ) -> None:
         super().__init__()
         self.channels, self.context_width = whole_number(channels, "channels", 1), context_width
@@ -192,9 +192,45 @@ class SpatialTransformer(AllOrNothing):
         self.norm = _norm(norm, channels)
         self.project_in = Linear(channels, width)
         self.layers = nn.ModuleList(
-            _layer(width, heads, context_width, attention, dropout) for _ in range(depth)
+            _layer(width, heads, context_width, attention, projections) for _ in range(depth)
         )
         self.project_out = Linear(width, channels)
+
+    @classmethod
+    def from_weights(
+        cls,
+        project_in: Weight,
+        layers: Sequence[EncoderLayer | DecoderLayer],
+        project_out: Weight,
+        *,
+        norm: nn.Module | None = None,
+    ) -> SpatialTransformer:
+        """Return a block with the weights of anybody's own code, copied.
+
+        ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a convolution of single pixels, an
+        ``nn.Linear``, a weight, or a pair (weight, bias). ``layers`` come from ``from_weights`` of
+        their own, all with cross-attention or none; ``norm`` is the first norm, weights and all.
+        Raises `ArgumentError` where widths do not fit and `KindError` for other parts and mixed
+        dtypes.
+
+        >>> layer = EncoderLayer(32, 2, 64)
+        >>> block = SpatialTransformer.from_weights(nn.Linear(16, 32), [layer], nn.Linear(32, 16))
+        >>> block.channels
+        16
+        """
+        maps = {
+            "project_in": read_map(project_in, "project_in"),
+            "project_out": read_map(project_out, "project_out"),
+        }
+        n = sizes(maps, project_in="w c", project_out="c w")
+        like = maps["project_in"].weight
+        made, context_width = _copied_layers(layers, n["w"], like)
+        block = cls(n["c"], 1, n["w"], depth=0, context_width=context_width, norm=None)
+        block.layers = nn.ModuleList(made)
+        block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", n["c"], like)
+        for name, (weight, bias) in maps.items():
+            setattr(block, name, Linear(weight.shape[1], weight.shape[0], bias is not None))
+        return filled(block, tensors(maps))
 
     def forward(
         self,
@@ -264,16 +300,39 @@ def _norm(make: Norm | None, channels: int) -> nn.Module:
 
 
 def _layer(
-    width: int, heads: int, context_width: int | None, attention: Attention, dropout: float
+    width: int,
+    heads: int,
+    context_width: int | None,
+    attention: Attention,
+    projections: Projections,
 ) -> EncoderLayer | DecoderLayer:
-    """A layer without biases on queries, keys and values: Rombach et al. 2022, table 17."""
-    no_bias = Projections(bias=False)
-    own = MultiHeadAttention(width, heads, attention=attention, projections=no_bias)
-    feed = GatedFeedForward(width, 4 * width, activation=F.gelu, bias=True)
+    own = MultiHeadAttention(width, heads, attention=attention, projections=projections)
+    feed = GatedFeedForward(width, 4 * width, activation=F.gelu)
     if context_width is None:
-        return EncoderLayer(width, own, feed, dropout=dropout)
-    cross = MultiHeadAttention(width, heads, context_width=context_width, projections=no_bias)
-    return DecoderLayer(width, own, feed, cross=cross, dropout=dropout)
+        return EncoderLayer(width, own, feed)
+    cross = MultiHeadAttention(width, heads, context_width=context_width, projections=projections)
+    return DecoderLayer(width, own, feed, cross=cross)
+
+
+def _copied_layers(
+    layers: Sequence[EncoderLayer | DecoderLayer], width: int, like: Tensor
+) -> tuple[list[EncoderLayer | DecoderLayer], int | None]:
+    """The layers and the width of the context that all of them attend, None where none does."""
+    made: list[EncoderLayer | DecoderLayer] = []
+    for i, layer in enumerate(layers):
+        kind = DecoderLayer if isinstance(layer, DecoderLayer) else EncoderLayer
+        made.append(copied(layer, f"layers[{i}]", kind, like))
+        found = made[-1].self_attention.width
+        if found != width:
+            raise build(
+                ArgumentError, f"layers[{i}]", f"a layer of width {width}, as project_in makes",
+                f"width {found}",
+            )  # fmt: skip
+    cross = [getattr(layer, "cross_attention", None) for layer in made]
+    widths = [None if x is None else x.context_width for x in cross]
+    if len(set(widths)) > 1:
+        raise build(ArgumentError, "layers", "layers that attend contexts of one width", widths)
+    return made, widths[0] if widths else None
 
 
 def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:

@@ -14,10 +14,11 @@ from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caching import undone
-from intently.modules.from_weights import Weights, read
+from intently.modules.from_weights import Weights, read, with_out
 from intently.modules.linear import linear
 from intently.modules.options import Attention
 from intently.modules.projected import Projected, Projections
+from intently.modules.weights import filled
 
 
 class MultiHeadAttention(Projected):
@@ -92,8 +93,9 @@ class MultiHeadAttention(Projected):
         """Return a block with the weights of anybody's own code, copied.
 
         Weights are stored (out, in), as ``nn.Linear`` stores them (Keras stores the transpose: hand
-        in ``weight.T``); each is a tensor, a pair (weight, bias) or an ``nn.Linear``. How their
-        rows are ordered is named, never guessed:
+        in ``weight.T``); each is a tensor, a pair (weight, bias), an ``nn.Linear`` or a convolution
+        of single pixels, weight (out, in, 1, 1). How their rows are ordered is named, never
+        guessed:
 
         ======================  ==============================================================
         ``"h d"``               q (h·d, c), k (g·d, c), v (g·e, c): head after head
@@ -111,15 +113,12 @@ class MultiHeadAttention(Projected):
         >>> MultiHeadAttention.from_weights(W, None, None, torch.eye(8), layout="h 3 d", heads=2)
         MultiHeadAttention(width=8, heads=2, kv_heads=2, d=4)
         """
-        found = read(q, k, v, out, layout, heads, kv_heads)
+        found = with_out(read(q, k, v, layout, heads, kv_heads), out, layout)
         block = cls(
             found.width, found.heads, kv_heads=found.kv_heads, context_width=found.context_width,
             head_widths=found.head_widths, attention=attention, projections=found.projections,
         )  # fmt: skip
-        first = found.maps["q"].weight
-        block.to(device=first.device, dtype=first.dtype)
-        found.into(block)
-        return block
+        return filled(block, found.tensors())
 
     @undone
     def forward(
