@@ -13,13 +13,15 @@ from keras import ops
 
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
-from intently.interop.keras import SelfAttention, load
-from intently.modules import MultiHeadAttention
+from intently.interop.keras import SelfAttention, dump, load
+from intently.modules import Attention, MultiHeadAttention, Projections
 
 B, T, S, C, K, H, D = 2, 5, 6, 16, 7, 4, 3
 LENGTHS = torch.tensor([3, 6])
 SEEN = np.arange(S) < LENGTHS.numpy()[:, None]
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2}
+TORCH = keras.backend.backend() == "torch"
+DTYPES = list(TOLERANCE) if TORCH else ["float32"]
 
 
 def drawn(layer: Any) -> Any:
@@ -66,6 +68,105 @@ def test_it_is_multi_head_attention(biases: tuple[bool, bool], causal: bool) -> 
     close(array(found), ours.detach())
     assert tuple(found.shape) == (B, T, C)
     assert tuple(layer.compute_output_shape((None, T, K))) == (None, T, C)
+
+
+def weights_of(layer: Any) -> dict[str, np.ndarray]:
+    return {v.path.split("/", 1)[1]: array(v) for v in layer.weights}
+
+
+def same(ours: MultiHeadAttention, layer: Any) -> None:
+    """Weight for weight, bit for bit: theirs are stored (in, out)."""
+    theirs = weights_of(layer)
+    names = {"qkv": "in_proj", "out": "out_proj"}
+    for letter, name in names.items():
+        weight, bias = getattr(ours, f"{letter}_weight"), getattr(ours, f"{letter}_bias")
+        np.testing.assert_array_equal(weight.detach().float(), theirs.pop(f"{name}/kernel").T)
+        if bias is not None:
+            np.testing.assert_array_equal(bias.detach().float(), theirs.pop(f"{name}/bias"))
+    assert not theirs
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [C, K])
+@pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
+def test_our_layer_loads_weight_for_weight_and_back(
+    biases: tuple[bool, bool], width: int, dtype: str
+) -> None:
+    layer = SelfAttention(H, C, *biases, dtype=dtype)
+    x = normal(B, T, width)
+    layer.build(x.shape)
+    ours = load(drawn(layer))
+    assert not ours.training
+    same(ours, layer)
+    again = dump(ours)
+    assert type(again) is SelfAttention
+    same(ours, again)
+    given = torch.tensor(x).to(getattr(torch, dtype))
+    for causal in (True, False):
+        y = ours(given, mask=it.causal() if causal else None).detach().float()
+        close(y, array(layer(x, causal_mask=causal)), dtype)
+        np.testing.assert_array_equal(
+            array(again(x, causal_mask=causal)), array(layer(x, causal_mask=causal))
+        )
+
+
+def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
+    layer = SelfAttention(H, C)
+    layer.build((B, T, K))
+    layer.in_proj.kernel.trainable = False
+    ours = load(layer)
+    assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["qkv_weight"]
+    frozen = [v.path.split("/", 1)[1] for v in dump(ours).weights if not v.trainable]
+    assert frozen == ["in_proj/kernel"]
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_it_shows_its_weights(causal: bool, padded: bool) -> None:
+    layer = SelfAttention(H, C)
+    x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
+    options: dict[str, Any] = {"causal_mask": causal, "mask": seen if padded else None}
+    layer.build(x.shape)
+    drawn(layer)
+    A = layer.attend(ops.convert_to_tensor(x), **options)
+    assert A.shape == (B, H, T, T)
+    rule = it.allowed(torch.tensor(seen)[:, None, None]) if padded else None
+    rule = (it.causal() if rule is None else rule & it.causal()) if causal else rule
+    close(A.dense().detach(), load(layer).attend(torch.tensor(x), mask=rule).dense().detach())
+    kernel, bias, *_ = (torch.tensor(w) for w in layer.get_weights())
+    v = (torch.tensor(x) @ kernel + bias)[..., 2 * C :].unflatten(-1, (H, -1)).transpose(1, 2)
+    y = (A @ v).transpose(1, 2).flatten(2).detach()
+    close(array(layer.out_proj(y.numpy())), array(layer(x, **options)))
+    assert np.asarray(layer.attend(x, **options)).shape == (B, H, T, T)  # arrays do, too
+
+
+def test_it_shows_its_weights_before_its_first_call_and_under_a_mask_carried_along() -> None:
+    ids = np.array([[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]])
+    vectors = keras.layers.Embedding(6, C, mask_zero=True)(ids)
+    layer = SelfAttention(H, C)
+    A = layer.attend(vectors)
+    assert layer.built and not A.dense()[0, :, :, 3:].any()
+    expected = load(layer).attend(
+        torch.tensor(array(vectors)), mask=it.padding(torch.tensor([3, 5]))
+    )
+    close(A.dense().detach(), expected.dense().detach())
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
+def test_the_weights_it_shows_are_of_its_policy(policy: str) -> None:
+    layer = SelfAttention(H, C, dtype=policy)
+    A = layer.attend(normal(B, T, K))
+    assert A.dtype == torch.bfloat16 and A.dense().sum(-1).sub(1).abs().max() < 2e-2
+
+
+def test_what_it_shows_can_be_differentiated_on_the_torch_backend_alone() -> None:
+    layer = SelfAttention(H, C)
+    A = layer.attend(normal(B, T, K))
+    assert A.dense().requires_grad == TORCH
+    if TORCH:
+        A.entropy().sum().backward()
+        gradient = layer.in_proj.kernel.value.grad
+        assert gradient[:, : 2 * C].any() and not gradient[:, 2 * C :].any()
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -183,6 +284,14 @@ def test_its_config_makes_it_again() -> None:
         (lambda: SelfAttention(2, 0), "d_embd: expected an int ≥ 1; got 0."),
         (lambda: SelfAttention(2, 4)(normal(2, 3)), "inputs: expected shape (b, t, c); got shape"),
         (
+            lambda: SelfAttention(2, 4).attend(keras.Input((3, 4))),
+            "inputs: expected numbers; got KerasTensor. A symbolic model has no weights to show.",
+        ),
+        (
+            lambda: SelfAttention(2, 4).attend(normal(2, 3)),
+            "inputs: expected shape (b, t, c); got shape (2, 3).",
+        ),
+        (
             lambda: SelfAttention(2, 4)(normal(2, 3, 4), mask=np.ones((3, 2), bool)),
             "mask: expected shape (b, t) = (2, 3), True at real steps; got shape (3, 2).",
         ),
@@ -208,7 +317,6 @@ def gqa(**options: Any) -> Any:
     )
 
 
-TORCH = keras.backend.backend() == "torch"
 FORMS: dict[str, Any] = {
     "plain": mha,
     "no bias": lambda **o: mha(use_bias=False, **o),
@@ -222,7 +330,6 @@ FORMS: dict[str, Any] = {
 if TORCH:  # Keras's fused attention on JAX wants e = d
     FORMS["value width"] = lambda **o: mha(value_dim=5, **o)
 WIDTHS = [C, K] if TORCH else [K]
-DTYPES = list(TOLERANCE) if TORCH else ["float32"]
 MASKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "none": (None, {}),
     "padding": (it.padding(LENGTHS), {"value_mask": SEEN}),
@@ -322,7 +429,8 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     ),
     "kind": (
         lambda: keras.layers.Dense(2), KindError,
-        "load: expected a module of type MultiHeadAttention or GroupedQueryAttention; got Dense.",
+        "load: expected a module of type MultiHeadAttention or GroupedQueryAttention or "
+        "SelfAttention; got Dense.",
     ),
 }  # fmt: skip
 
@@ -336,3 +444,57 @@ def test_what_is_not_known_is_refused(case: str) -> None:
         load(theirs)
     assert text in str(caught.value)
     assert all(np.array_equal(a, b) for a, b in zip(before, theirs.get_weights()))
+
+
+REFUSED: dict[str, tuple[Any, type[IntentlyError], str]] = {
+    "kind": (
+        lambda: torch.nn.Linear(2, 2), KindError,
+        "dump: expected a module of type MultiHeadAttention; got Linear.",
+    ),
+    "context": (
+        lambda: MultiHeadAttention(8, 2, context_width=4), ArgumentError,
+        "MultiHeadAttention.context_width: expected width=8; got 4. SelfAttention has one input.",
+    ),
+    "groups": (
+        lambda: MultiHeadAttention(8, 2, kv_heads=1), ArgumentError,
+        "MultiHeadAttention.kv_heads: expected kv_heads=heads=2; got 1. Heads share no keys in "
+        "SelfAttention.",
+    ),
+    "widths": (
+        lambda: MultiHeadAttention(8, 2, head_widths=(4, 3)), ArgumentError,
+        "MultiHeadAttention.head_widths: expected d = e = out_width/heads; got d=4, e=3, "
+        "out_width=8. SelfAttention has one width, d_embd.",
+    ),
+    "output": (
+        lambda: MultiHeadAttention(8, 2, projections=Projections(out_width=6)), ArgumentError,
+        "MultiHeadAttention.head_widths: expected d = e = out_width/heads; got d=4, e=4, "
+        "out_width=6.",
+    ),
+    "dropout": (
+        lambda: MultiHeadAttention(8, 2, dropout=0.1), ArgumentError,
+        "MultiHeadAttention.dropout: expected 0; got 0.1. There is none in SelfAttention.",
+    ),
+    "mask": (
+        lambda: MultiHeadAttention(8, 2, attention=Attention(mask=it.causal())), ArgumentError,
+        "MultiHeadAttention.attention.mask: expected None; got causal(). There is none in "
+        "SelfAttention.",
+    ),
+    "scale": (
+        lambda: MultiHeadAttention(8, 2, attention=Attention(scale=1.0)), ArgumentError,
+        "MultiHeadAttention.attention.scale: expected 1/√d; got 1.0. SelfAttention knows no other.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_our_layer_cannot_compute_is_not_dumped(case: str) -> None:
+    make, kind, text = REFUSED[case]
+    with pytest.raises(kind) as caught:
+        dump(make())
+    assert text in str(caught.value)
+
+
+def test_separate_maps_are_dumped() -> None:
+    block = MultiHeadAttention(C, H, projections=Projections(fused=False))
+    x = normal(B, T, C)
+    close(array(dump(block)(x)), block(torch.tensor(x)).detach())

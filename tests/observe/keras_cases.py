@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+import intently as it
+from intently.interop.keras import SelfAttention, load
 from intently.observe import Recording, watch
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
@@ -73,6 +75,36 @@ def test_layers_that_return_their_scores_are_seen_on_request(call: str) -> None:
     (entry,) = seen.calls
     assert entry.source == "deep"
     close(entry.matrix().dense(), layer(X, MEMORY, **options)[1])
+
+
+OWN: dict[str, tuple[dict[str, Any], Any]] = {
+    "plain": ({}, None),
+    "causal": ({"causal_mask": True}, it.causal()),
+    "padding": (
+        {"mask": SEEN[:, :5]}, it.allowed(torch.tensor(SEEN[:, :5])[:, None, None])
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", OWN)
+def test_our_layer_is_seen_and_shows_the_same(call: str) -> None:
+    layer = SelfAttention(2, 8)
+    layer.build(X.shape)
+    options, mask = OWN[call]
+    seen = watched(drawn(layer), X, **options)
+    (entry,) = seen.calls
+    A = entry.matrix().dense()
+    close(A, layer.attend(X, **options).dense().detach())
+    close(A, load(layer).attend(torch.tensor(X), mask=mask).dense().detach())
+
+
+def test_our_layer_is_seen_inside_a_model() -> None:
+    inputs = keras.Input((5, 8))
+    y = SelfAttention(2, 8, name="own")(inputs, causal_mask=True)
+    made = keras.Model(inputs, y)
+    seen = watched(made, X)
+    assert [name.split(".")[0] for name in seen.layers] == ["own"]
+    close(seen.calls[0].matrix().dense(), made.get_layer("own").attend(X, True).dense().detach())
 
 
 def model() -> Any:
