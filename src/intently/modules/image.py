@@ -131,8 +131,11 @@ class ImageAttention(AllOrNothing):
         context: Float[Tensor, "b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
-    ) -> Float[Tensor, "b c height width"]:
-        """Return the image after its pixels attended each other, or ``context`` (b, s, k)."""
+    ) -> Float[Tensor, "b o height width"]:
+        """Return the image after its pixels attended each other, or ``context`` (b, s, k).
+
+        It has o channels, c unless ``projections`` say otherwise.
+        """
         y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
         return x + y if self.residual else y
 
