@@ -59,9 +59,11 @@ class Commands(TyperGroup):
     """The commands by name; each is imported when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names, in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command, imported now; None for a name that is not one."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"intently.{COMMANDS[cmd_name]}")
@@ -70,6 +72,7 @@ class Commands(TyperGroup):
         return typer.main.get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands from `SUMMARIES`, so that none is imported."""
         with formatter.section("Commands"):
             formatter.write_dl(list(SUMMARIES.items()))
 
