@@ -58,18 +58,18 @@ def test_words_carry_the_row_or_the_column(looks):
 
 
 @pytest.mark.parametrize("looks", ["at", "from"])
-def test_rows_that_name_what_they_produce_stand_one_word_ahead(looks):
+def test_rows_that_are_labelled_with_what_they_write_stand_where_they_read(looks):
     A = Dense(torch.eye(4), labels=((*WORDS[1:], "."), WORDS))
     figure = show.text(A, 1 if looks == "at" else "animal", looks=looks)
     assert words(figure) == [*WORDS, "."]
     dark, clear = weight_map()(1.0), (1, 1, 1, 0)
     white = weight_map()(0.0)
-    if looks == "at":  # the row of "was", which read "animal" last
-        assert framed(figure) == [2]
+    if looks == "at":  # the row "animal (writes was)"
+        assert framed(figure) == [1]
         assert shades(figure) == [white, dark, white, white, clear]
     else:
         assert framed(figure) == [1]
-        assert shades(figure) == [clear, white, dark, white, white]
+        assert shades(figure) == [white, dark, white, white, clear]
 
 
 def test_two_texts_stand_one_above_the_other():

@@ -12,20 +12,11 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
+from intently.labelling import as_numbers, crosses, looks_back, numbered, reads_source, side
 from intently.matrix import LazyMatrix, rollout
 from intently.observe.call import How
 from intently.observe.coverage import Coverage
-from intently.observe.labels import (
-    Labels,
-    Tokens,
-    checked,
-    crosses,
-    is_pair,
-    labels,
-    looks_back,
-    reads_source,
-    side,
-)  # fmt: skip
+from intently.observe.labels import Labels, Tokens, checked, is_pair, labels
 from intently.observe.mapped import InFile
 from intently.observe.stores import Computed, Kept, KeptHow
 
@@ -82,7 +73,8 @@ class Entry:
 
     ``verified`` says whether its weights give what the model put out, None where that could not
     be compared; ``why`` says why not, ``compared`` on how many rows. ``tokens`` label it, as they
-    do in `Recording`; ``sources`` are how many keys its encoders have.
+    do in `Recording`; ``sources`` are how many keys its encoders have, ``beside`` the names of all
+    that attended.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
@@ -93,6 +85,7 @@ class Entry:
         self.steps = 1
         self.tokens: Tokens | None = None
         self.sources: set[int] = set()
+        self.beside: set[str] = {name}
         self.values: Kept | None = None
         self.gradient: Tensor | None = None
         self.ungraded: str | None = None
@@ -121,8 +114,8 @@ class Entry:
 
     def labels(self, matrix: Attention) -> Labels:
         """The tokens of its rows and columns, as far as they are sure; ``matrix`` is its own."""
-        shape = matrix.shape
-        return labels(self.tokens, self.name, shape, lambda: looks_back(matrix), self.sources)
+        back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
+        return labels(self.tokens, self.name, matrix.shape, back, self.sources, self.beside)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
@@ -177,6 +170,7 @@ class Recording:
         self.calls: list[Entry] = []
         self.covered = Coverage()
         self._sources: set[int] = set()
+        self._names: set[str] = set()
         self.tokens = tokens
 
     @property
@@ -200,9 +194,10 @@ class Recording:
 
     def add(self, entry: Entry) -> None:
         """Keep an entry after the others."""
-        if reads_source(entry.name):
+        self._names.add(entry.name)
+        if reads_source(entry.name, self._names):
             self._sources.add(entry.shape[-1])
-        entry.sources = self._sources
+        entry.sources, entry.beside = self._sources, self._names
         self.calls.append(entry)
 
     def entries(self, name: str) -> list[Entry]:
@@ -260,12 +255,10 @@ class Recording:
         """
         from intently.observe.summary import Source, Summary
 
-        often = {entry.name for entry in self.calls if entry.index}
         left_out: dict[str, str] = {}
 
         def sources() -> Iterator[Source]:
-            for entry in self.calls:
-                name = f"{entry.name}[{entry.index}]" if entry.name in often else entry.name
+            for name, entry in zip(numbered(self.calls), self.calls):
                 if entry.verified is False:
                     left_out[name] = f"UNVERIFIED: {entry.why}"
                     continue
@@ -308,7 +301,7 @@ class Recording:
         """
         squares = [
             entry for entry in self.calls
-            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name)
+            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name, self._names)
         ]  # fmt: skip
         twice = [entry.name for entry in squares if entry.index]
         if twice:
@@ -339,13 +332,10 @@ class Recording:
 
 
 def _numbers(found: Labels) -> list[int] | None:
-    """Tokens of a self-attention as numbers, the same for the same text; None if unknown."""
+    """Tokens of a self-attention as numbers; None if unknown."""
     if not found.same or found.rows is None or found.columns is None:
         return None
-    if len(found.rows) != len(found.columns):
-        return None
-    known: dict[str, int] = {}
-    return [known.setdefault(token, len(known)) for token in found.columns]
+    return as_numbers(found.columns) if len(found.rows) == len(found.columns) else None
 
 
 def _position(token: int | str, texts: Any) -> int:

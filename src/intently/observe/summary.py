@@ -14,16 +14,12 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, MissingLibraryError, build
 from intently.matrix import LazyMatrix
-from intently.matrix.patterns import measure
+from intently.matrix.patterns import STATISTICS, measure
 
 Row: TypeAlias = dict[str, Any]
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
 
 PLACE = ("layer", "item", "head", "queries")
-STATISTICS = (
-    *("entropy", "confidence", "sink", "self", "previous", "duplicate", "induction"),
-    *("distance", "divergence"),
-)
 ROW = ("layer", "item", "head")
 """What names a row."""
 

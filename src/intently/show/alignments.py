@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.labelling import follows
 from intently.show.cells import (
     LINE,
     WORD,
@@ -26,7 +27,7 @@ from intently.show.cells import (
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import missing, names, weights
+from intently.show.reading import missing, shown_names, weights
 from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
@@ -92,9 +93,9 @@ def alignment(
         )
     values = weights(lazy)
     sure, possible = _links(gold, t, s)
-    rows, columns = map(shown, names(lazy))
+    rows, columns = shown_names(lazy, shown)
     heading = titled(title, chosen)
-    sides = ("keys", "queries") if rows == columns else ("source", beside)
+    sides = ("keys", "queries") if follows(lazy) is not None else ("source", beside)
     legend = "outlined: gold links (solid sure, dashed possible)" if gold is not None else ""
     texts = heading, legend, sides[0], sides[1]
     with style((*rows, *columns, *texts)):

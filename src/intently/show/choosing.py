@@ -13,10 +13,10 @@ from intently.errors import (
     ArgumentError,
     KindError,
     RangeError,
-    UnverifiedError,
     build,
     shape_of,
 )
+from intently.labelling import numbered
 from intently.matrix import LazyMatrix
 from intently.show.labels import bare, visible
 from intently.show.reading import check
@@ -69,7 +69,7 @@ def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, L
     else:
         entries: Sequence[Entry] = _entries(source, argument)
         kept = [entry for entry in entries if entry.verified is not False]
-        found = {name: entry.matrix() for name, entry in zip(_numbered(kept), kept)}
+        found = {name: entry.matrix() for name, entry in zip(numbered(kept), kept)}
         if len(kept) < len(entries):
             note = f"left out, not verified: {len(entries) - len(kept)} of {len(entries)}"
     if not found:
@@ -91,11 +91,6 @@ def _entries(source: object, argument: str) -> Sequence[Entry]:
             type(source).__name__, fix="wrap weights: intently.matrix.Dense(tensor)",
         )  # fmt: skip
     return source.calls  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _numbered(entries: Sequence[Entry]) -> list[str]:
-    often = {entry.name for entry in entries if entry.index}
-    return [f"{e.name}[{e.index}]" if e.name in often else e.name for e in entries]
 
 
 def one_of(source: object, head: Choice = None, argument: str = "matrix") -> tuple[LazyMatrix, str]:
@@ -129,7 +124,7 @@ def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None, s
         names = list(map(str, source))
     else:
         entries = _entries(source, "matrix")
-        names = _numbered(entries)
+        names = numbered(entries)
     name, number = head if isinstance(head, tuple) and len(head) == 2 else (head, None)
     if not isinstance(name, str):
         name, number = (names[0] if len(names) == 1 else None), name
@@ -144,14 +139,8 @@ def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None, s
     if isinstance(source, Mapping):
         return name, source[name], number, f"matrices[{name!r}]"
     entry = _entries(source, "matrix")[names.index(name)]
-    matrix = entry.matrix()
-    if entry.verified is False:
-        raise build(
-            UnverifiedError, "head", "weights that give what the model put out",
-            f"{name!r}, which were found to give others",
-        )  # fmt: skip
     key = repr(name) if name == entry.name else f"{entry.name!r}, {entry.index}"
-    return name, matrix, number, f"seen[{key}]"
+    return name, entry.matrix(), number, f"seen[{key}]"
 
 
 def _flat(

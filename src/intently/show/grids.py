@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.labelling import as_numbers, follows
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import measure
 from intently.show.cells import (
@@ -31,7 +33,7 @@ from intently.show.cells import (
 from intently.show.choosing import Source, matrices_of, whole
 from intently.show.files import destination, finish
 from intently.show.labels import lines, shown, titled, visible
-from intently.show.reading import check, follows, missing, names, numbers, picture
+from intently.show.reading import check, missing, numbers, picture, shown_names
 from intently.show.style import ACCENT, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -195,7 +197,7 @@ def _group(
         rows = [placed[i : i + widest] for i in range(0, len(placed), widest)]
     first = next(iter(members.values()))
     t, s = first.shape[-2:]
-    left, above = (shown(side, 14) for side in names(first))
+    left, above = shown_names(first, partial(shown, limit=14))
     return Group(kind, (t, s), (left, above), tuple(map(tuple, rows)))
 
 
@@ -224,8 +226,7 @@ def _short(value: float) -> str:
 def _measured(statistic: str, matrix: LazyMatrix, name: str) -> np.ndarray:
     columns, ids = matrix.labels[1], None
     if columns is not None and follows(matrix) is not None:
-        known = {token: number for number, token in enumerate(dict.fromkeys(columns))}
-        ids = [known[token] for token in columns]
+        ids = as_numbers(columns)
     found = measure(matrix, ids)
     if statistic not in found:
         raise build(

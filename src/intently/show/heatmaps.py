@@ -28,7 +28,7 @@ from intently.show.cells import (
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import Pooling, missing, names, numbers, pooled, weights
+from intently.show.reading import Pooling, missing, numbers, pooled, shown_names, weights
 from intently.show.style import GRID, QUIET, SIDES, style
 from intently.show.survey import Survey, survey
 
@@ -88,7 +88,7 @@ def heatmap(
     found, notes = _survey(lazy, how)
     if unknown := missing(found.cells):
         notes.append(f"{unknown}, and left out of the column sums")
-    rows, columns = map(shown, names(lazy))
+    rows, columns = shown_names(lazy, shown)
     hidden = _sink(found, columns) if sink == "hide" else None
     if hidden is not None:
         notes.append(hidden.note)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.labelling import follows
 from intently.show.cells import LINE, Sheet, height_of, limits, width_of, wrapped
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import follows, missing, names, weights
+from intently.show.reading import missing, names, shown_names, weights
 from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def lines(
         )  # fmt: skip
     at = None if token is None else place(token, names(lazy).rows)
     values = weights(lazy)
-    rows, columns = map(shown, names(lazy))
+    rows, columns = shown_names(lazy, shown)
     sides = ("queries", "keys")
     if lazy.labels[0] is not None and lazy.labels[1] is not None and follows(lazy) is None:
         sides = ("produced", "source")

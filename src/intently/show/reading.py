@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.labelling import follows, row_name
 from intently.matrix import LazyMatrix
 
 Pooling = Literal["mean", "max", "sum"]
 
 
 class Names(NamedTuple):
-    """The labels of the rows and of the columns; their numbers where a matrix has none."""
+    """What rows and columns stand for; their numbers where a matrix has no labels."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -75,34 +77,33 @@ def pooled(shape: tuple[int, int], most: int, how: Pooling = "mean") -> str:
 
 
 def names(matrix: LazyMatrix) -> Names:
-    """Return the labels of rows and columns, numbered from 0 where there are none."""
+    """Return the tokens that rows and columns stand for, numbered from 0 where none are known.
+
+    A row that is labelled with the token it writes, the next one, stands for the token before.
+    """
     rows, columns = matrix.labels
     t, s = matrix.shape[-2:]
+    if columns is not None and follows(matrix) == 1:
+        rows = columns[s - t :]
     return Names(
         tuple(map(str, range(t))) if rows is None else tuple(rows),
         tuple(map(str, range(s))) if columns is None else tuple(columns),
     )
 
 
-def follows(matrix: LazyMatrix) -> int | None:
-    """Say by how many tokens rows run ahead of columns that name the same text; None otherwise.
-
-    0 where each row is named like its own token, 1 where like the one it produces, the next. A
-    square matrix without names counts as one text.
+def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[str]]) -> Names:
+    """Return what rows and columns are called, of tokens made visible by ``clean``.
 
     >>> from intently.matrix import Dense
-    >>> follows(Dense(torch.eye(2), labels=(("b", "c"), ("a", "b"))))
-    1
+    >>> shown_names(Dense(torch.eye(2), labels=(("cat", ""), ("the", "cat"))), tuple)
+    Names(rows=('the (writes cat)', 'cat'), columns=('the', 'cat'))
     """
-    rows, columns = matrix.labels
-    t, s = matrix.shape[-2:]
-    if rows is None or columns is None or t > s:
-        return 0 if rows is columns and t == s else None
-    for ahead in (0, 1):
-        own = columns[s - t + ahead :]
-        if own and own == rows[: len(own)]:
-            return ahead
-    return None
+    rows, columns = map(clean, names(matrix))
+    written = matrix.labels[0]
+    if written is not None and follows(matrix) == 1:
+        named = zip(rows, written, clean(written))
+        rows = [row_name(own, text if known else "") for own, known, text in named]
+    return Names(tuple(rows), tuple(columns))
 
 
 def missing(values: np.ndarray) -> str:

@@ -17,7 +17,7 @@ from intently.matrix import LazyMatrix
 from intently.show.cells import crowded_limits, limits
 from intently.show.choosing import Choice, Source, one_of, whole
 from intently.show.labels import JOINERS, right_to_left, unmarked, visible
-from intently.show.reading import missing, names, numbers, weights
+from intently.show.reading import missing, numbers, shown_names, weights
 
 SHADES = " ░▒▓█"
 PALE_TO_DARK = (255, 195, 153, 117, 75, 33, 26, 19)
@@ -108,7 +108,7 @@ def _terminal_has_colour() -> bool:
 def _whole(matrix: LazyMatrix, width: int) -> _Grid:
     from rich.cells import cell_len
 
-    rows, columns = map(unmarked, names(matrix))
+    rows, columns = shown_names(matrix, unmarked)
     margin = min(max(cell_len(visible(row)) for row in rows), width // 3)
     upright = [_characters(visible(column, TALLEST + 1)) for column in columns]
     key = ""

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.labelling import follows
 from intently.matrix import LazyMatrix
 from intently.show.cells import LINE, Sheet, height_of, limits, width_of, widths_of, wrapped
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
-from intently.show.labels import right_to_left, spaced, titled, visible
-from intently.show.reading import follows, missing, names, numbers
+from intently.show.labels import right_to_left, shown, spaced, titled, visible
+from intently.show.reading import missing, names, numbers, shown_names
 from intently.show.style import ACCENT, FRAME, HATCH, HOLE, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def text(
     ``token`` is a query, or a key where ``looks="from"``, by its position or by its text where
     that occurs once; it is framed. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of
     a recording it is ``"name"`` or ``("name", head)``. Where rows and columns name the same text,
-    or rows the token after it, it is written once; in cross-attention both texts are. Texts of at
+    or rows the token after it, it is written once; in cross-attention both texts are. A row of a
+    decoder is the token that it reads, as in "and (writes softmax)". Texts of at
     most 32 tokens show the weights in figures; others are shaded only. Marks of tokenizers become
     blanks, and a text that is written from right to left stands so. Returns the figure, written to
     ``save`` if given.
@@ -96,7 +98,7 @@ def text(
     at = place(token, names(lazy)[looks == "from"])
     values = _weights(lazy, at, looks)
     passages = _passages(lazy, at, looks, values)
-    name = visible(names(lazy)[looks == "from"][at])
+    name = shown_names(lazy, shown)[looks == "from"][at]
     said = f"What ‘{name}’ looks at" if looks == "at" else f"Who looks at ‘{name}’"
     heading = titled(title or said, chosen)
     foot = missing(values)
@@ -115,14 +117,15 @@ def _passages(lazy: LazyMatrix, at: int, looks: Looks, values: np.ndarray) -> li
     ahead = follows(lazy)
     if ahead is None:
         own, other = (rows, columns) if looks == "at" else (columns, rows)
-        asked, shown = ("the query", "keys") if looks == "at" else ("the key", "queries")
+        asked, answers = ("the query", "keys") if looks == "at" else ("the key", "queries")
         return [
             Passage(asked, _words(own, {}, at)),
-            Passage(shown, _words(other, dict(enumerate(values)), None)),
+            Passage(answers, _words(other, dict(enumerate(values)), None)),
         ]
     t, s = lazy.shape
-    whole = (*columns, *rows[t - ahead :]) if ahead else columns
-    first = s - t + ahead
+    last = (lazy.labels[0] or ())[t - 1 :] if ahead else ()
+    whole = (*columns, *filter(None, last))
+    first = s - t
     places = range(s) if looks == "at" else range(first, first + t)
     framed = first + at if looks == "at" else at
     return [Passage("", _words(whole, dict(zip(places, values)), framed))]

@@ -3,10 +3,11 @@
 from intently.matrix.patterns.heads import jensen_shannon
 from intently.matrix.patterns.kinds import duplicate, induction, mass_on, previous
 from intently.matrix.patterns.links import links
-from intently.matrix.patterns.measured import Average, measure
+from intently.matrix.patterns.measured import STATISTICS, Average, measure
 from intently.matrix.patterns.weighted import by_gradient, by_value_norm
 
 __all__ = [
+    "STATISTICS",
     "Average",
     "by_gradient",
     "by_value_norm",

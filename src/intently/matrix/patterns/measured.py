@@ -16,6 +16,12 @@ from intently.matrix.lazy import LazyMatrix
 from intently.matrix.patterns.heads import blocks_of_heads, entropies
 from intently.matrix.patterns.kinds import allowed_in, appeared, duplicate, induction
 
+STATISTICS = (
+    *("entropy", "confidence", "sink", "self", "previous", "duplicate", "induction"),
+    *("distance", "divergence"),
+)
+"""All that `measure` may find, in its order."""
+
 SIZE = 2**20
 """Weights in one block: with what is derived from them they stay in the cache."""
 

@@ -101,7 +101,11 @@ def _reading(name: str, matrix: LazyMatrix, token: int | str) -> Reading:
             shape_of(lazy), fix="for a translation there is animate.writing",
         )  # fmt: skip
     at = place(token, columns, "token")
-    at = at if rows == columns else _row(rows, columns, at, name)
+    if rows != columns:
+        raise build(
+            ArgumentError, f"matrices[{name!r}]", "rows named like columns, or like the next ones",
+            f"rows {rows[:4]!r}, columns {columns[:4]!r}",
+        )  # fmt: skip
     words = [visible(bare(text), 20) for text, _ in spaced(columns)]
     wide = [width + 12 for width in widths(words, SIZE)]
     blank = [6.0 if blank else 1.0 for _, blank in spaced(columns)]
@@ -115,16 +119,6 @@ def _reading(name: str, matrix: LazyMatrix, token: int | str) -> Reading:
     lefts = [MARGIN + float(end) - width for end, width in zip(ends, wide)]
     looks = finite(numbers(lazy[at, :]), f"matrices[{name!r}]")
     return Reading(visible(name, 60), words, lefts, wide, at, looks)
-
-
-def _row(rows: tuple[str, ...], columns: tuple[str, ...], at: int, name: str) -> int:
-    """Return the row of the word at a column, in a matrix whose rows are what they produce."""
-    if rows[:-1] != columns[1:]:
-        raise build(
-            ArgumentError, f"matrices[{name!r}]", "rows named like columns, or like the next ones",
-            f"rows {rows[:4]!r}, columns {columns[:4]!r}",
-        )  # fmt: skip
-    return at
 
 
 def _middle(one: Reading, j: int) -> float:

@@ -56,7 +56,9 @@ def writing(
             "both texts stand on one line each", "merge tokens to words: intently.matrix.Merged",
         )  # fmt: skip
     weights = finite(numbers(lazy.dense().detach()), "matrix")
-    produced, source = ([visible(bare(text), 18) for text in side] for side in names(lazy))
+    read, source = names(lazy)
+    produced = lazy.labels[0] or read
+    produced, source = ([visible(bare(text), 18) for text in side] for side in (produced, source))
     above, below = _laid(source, produced)
     stage = Stage()
     top = MARGIN + 34

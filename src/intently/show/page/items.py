@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
-
-import torch
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, IntentlyError, KindError, build
+from intently.labelling import as_numbers, looks_back, numbered
 from intently.matrix import LazyMatrix
 from intently.matrix.lazy import Labels
+from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted
 
 NAMED = 12
 """Tokens of a text that name it, where it has no other name."""
-
-
-STARTS, CONTINUES = ("▁", "Ġ"), "##"
-"""What tokens begin with that begin a word, and those of WordPiece that do not."""
 
 
 class Call(Protocol):
@@ -111,7 +108,7 @@ def items_of(
     if isinstance(source, Recorded):
         found = list(_recorded(source, heard))
     elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
-        found = [_Named(str(key), matrix) for key, matrix in source.items()]
+        found = [_Named(str(key), matrix, str(key)) for key, matrix in source.items()]
     else:
         raise build(
             KindError, "source", "a recording, a lazy matrix, or lazy matrices by name",
@@ -132,15 +129,14 @@ def items_of(
 class _Named:
     name: str
     matrix: LazyMatrix
+    module: str
     produced: int | None = None
 
 
 def _recorded(source: Recorded, heard: list[str]) -> Iterator[_Named]:
     """The matrices of a recording; of what is wrong or lost by now, a word is heard."""
     calls: list[Call] = source.calls
-    often = {call.name for call in calls if call.index}
-    for call in calls:
-        name = f"{call.name}[{call.index}]" if call.name in often else call.name
+    for name, call in zip(numbered(calls), calls):
         if call.verified is False:
             heard.append(f"{name} is left out: its weights do not give what the model put out")
             continue
@@ -151,7 +147,7 @@ def _recorded(source: Recorded, heard: list[str]) -> Iterator[_Named]:
             continue
         t = matrix.shape[-2]
         written = t - call.steps + 1 if call.steps > 1 else None
-        yield _Named(name, matrix, written if written and written > 0 else None)
+        yield _Named(name, matrix, call.name, written if written and written > 0 else None)
 
 
 def _rows(name: str, matrix: LazyMatrix) -> int:
@@ -164,10 +160,10 @@ def _rows(name: str, matrix: LazyMatrix) -> int:
 
 
 def _item(
-    found: Iterable[_Named], row: int, rows: int, name: str | None, given: Sequence[Side],
+    found: Sequence[_Named], row: int, rows: int, name: str | None, given: Sequence[Side],
     note: str | None,
 ) -> Item:  # fmt: skip
-    sides = Sides(given)
+    sides = Sides(given, {one.module for one in found})
     layers = []
     for one in found:
         b = _rows(one.name, one.matrix)
@@ -176,9 +172,9 @@ def _item(
         matrix = _row(one.matrix, row if b > 1 else 0)
         t, s = matrix.shape[-2:]
         labels = one.matrix.labels
-        at = sides.of(one.name, labels, t, s, _looks_back(matrix), one.produced)
+        at = sides.of(one.module, labels, (t, s), partial(looks_back, matrix), one.produced)
         apart = _apart(labels, sides.found[at[0]])
-        tokens = _numbers(labels[1]) if at[0] == at[1] else None
+        tokens = as_numbers(labels[1]) if labels[1] and at[0] == at[1] else None
         layers.append(Layer(one.name, matrix, *at, apart, tokens))
     used = tuple(sides.found)
     name = name or _name(used)
@@ -194,27 +190,10 @@ def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
     return matrix[row]
 
 
-def _looks_back(matrix: LazyMatrix) -> bool:
-    """Whether the first query does not see the last key, while the last query does."""
-    if not isinstance(matrix, Attention) or matrix.mask is None or matrix.shape[-2] == 1:
-        return False
-    g = matrix.problem.geometry
-    first, last = (
-        matrix.mask.allow(g, torch.tensor([i]), torch.tensor([g.s - 1])) for i in (0, g.t - 1)
-    )
-    return not bool(first.any()) and bool(last.any())
-
-
 def _apart(labels: Labels, side: Side) -> tuple[str, ...] | None:
     """Labels of rows that are not the tokens of their side."""
     same = isinstance(side, Text) and labels[0] == side.tokens
     return None if labels[0] is None or same else labels[0]
-
-
-def _numbers(tokens: Sequence[str] | None) -> list[int] | None:
-    """Tokens as numbers, the same for the same text."""
-    known: dict[str, int] = {}
-    return None if tokens is None else [known.setdefault(x, len(known)) for x in tokens]
 
 
 def _name(sides: Sequence[Side]) -> str:
@@ -229,9 +208,4 @@ def _name(sides: Sequence[Side]) -> str:
 
 def _spelled(tokens: Sequence[str]) -> str:
     """Tokens as a line of text, without the marks by which tokenizers tell where words begin."""
-    if any(token.startswith(STARTS) for token in tokens):
-        text = "".join(tokens)
-        for mark in STARTS:
-            text = text.replace(mark, " ")
-        return text.strip()
-    return " ".join(tokens).replace(f" {CONTINUES}", "")
+    return "".join(" " * blank + text for text, blank in spaced(tokens)).strip()

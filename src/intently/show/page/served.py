@@ -17,7 +17,7 @@ from torch import Tensor
 from intently.attention_matrix import Attention
 from intently.errors import IntentlyError
 from intently.matrix import LazyMatrix
-from intently.matrix.patterns import measure
+from intently.matrix.patterns import STATISTICS, measure
 from intently.show.page.background import Background
 from intently.show.page.contents import FORMAT, described
 from intently.show.page.items import Item, Layer
@@ -36,11 +36,6 @@ MEMORY = 2**30
 
 PATIENCE = 20.0
 """Seconds that a question for a head's progress waits for news at most."""
-
-STATISTICS = (
-    *("entropy", "confidence", "sink", "self", "previous", "duplicate", "induction"),
-    *("distance", "divergence"),
-)
 
 
 class Refused(Exception):  # noqa: N818 - it is a refusal

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from intently.errors import ArgumentError, build
+from intently.labelling import crosses, side
 from intently.matrix.lazy import Labels
 from intently.show.pictures import read
 
@@ -20,9 +20,6 @@ SIZE = 768
 
 LOSSLESS = 300_000
 """Bytes of PNG up to which a picture stays PNG; larger ones become JPEG."""
-
-CROSS = re.compile(r"cross|encoder_attn|enc_?dec|attn2|multihead_attn|encoder_attention", re.I)
-"""Names of modules whose keys come from elsewhere, where sizes do not tell."""
 
 
 @dataclass(frozen=True)
@@ -104,29 +101,36 @@ def counted(n: int) -> tuple[str, ...]:
 
 
 class Sides:
-    """The sides of one item as they are found; ``given`` stand for every axis of their length."""
+    """The sides of one item as they are found; ``given`` stand for every axis of their length.
 
-    def __init__(self, given: Sequence[Side] = ()) -> None:
+    ``names`` are those of all modules that attended.
+    """
+
+    def __init__(self, given: Sequence[Side] = (), names: Collection[str] = ()) -> None:
         self.found: list[Side] = list(given)
+        self._names = names
         self._stacks: list[str | None] = [None] * len(self.found)
 
     def of(
-        self, name: str, labels: Labels, t: int, s: int, looks_back: bool, produced: int | None
+        self,
+        name: str,
+        labels: Labels,
+        shape: tuple[int, int],
+        looks_back: Callable[[], bool],
+        produced: int | None,
     ) -> tuple[int, int]:
         """Return the sides of the rows and of the columns of a matrix (t, s).
 
-        They are one where a text looks at itself. ``looks_back`` says that the mask is one of
-        self-attention, ``produced`` is the first key that the model wrote.
+        They are one where a text looks at itself, if only with its last tokens. ``looks_back``
+        says whether no query sees a later key, as in self-attention only; ``produced`` is the first
+        key that the model wrote.
         """
-        stack = next((part for part in name.split(".") if part in ("encoder", "decoder")), "")
-        if t == s and (looks_back or not CROSS.search(name)):
+        t, s = shape
+        stack = side(name) or ""
+        own = t == s and not crosses(name, self._names)
+        if own or (t <= s and looks_back()):
             own = self._labelled(labels[1], s, stack, produced)
             return own, own
-        if t < s and looks_back:
-            columns = self._labelled(labels[1], s, stack, produced)
-            read = self.found[columns]
-            last = read.tokens[s - t :] if isinstance(read, Text) else None
-            return self._labelled(last, t, f"{stack} rows", None), columns
         rows = self._like(t, stack, None)
         columns = None if labels[1] else self._like(s, None, rows)
         if rows is None:
@@ -137,7 +141,7 @@ class Sides:
 
     def _like(self, n: int, stack: str | None, other: int | None) -> int | None:
         """A side of length n: the last one of a stack, or the first one apart from another."""
-        fits = [i for i, side in enumerate(self.found) if len(side) == n and i != other]
+        fits = [i for i, known in enumerate(self.found) if len(known) == n and i != other]
         if stack is not None:
             own = [i for i in fits if self._stacks[i] in (None, stack)]
             return own[-1] if own else None
@@ -148,12 +152,12 @@ class Sides:
     ) -> int:
         """The side with these tokens, a given one of this length, or a new one."""
         tokens = counted(n) if labels is None else tuple(labels)
-        for i, side in enumerate(self.found):
-            if len(side) != n:
+        for i, known in enumerate(self.found):
+            if len(known) != n:
                 continue
             own = self._stacks[i] in (None, stack) or (labels and stack.endswith("source"))
             same = labels is None or self._stacks[i] is None
-            if own and (same or (isinstance(side, Text) and side.tokens == tokens)):
+            if own and (same or (isinstance(known, Text) and known.tokens == tokens)):
                 return i
         self.found.append(Text(tokens, produced))
         self._stacks.append(stack)

@@ -1,0 +1,187 @@
+"""Whose words stand beside a matrix: what names of modules tell, and what a row is called.
+
+Recordings, figures and pages all ask here, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from intently.attention_matrix import Attention
+from intently.biases import Bias
+from intently.biases.rule import Given
+from intently.masks import Geometry, Mask, is_plain_causal
+from intently.masks.joined import Both
+from intently.matrix import LazyMatrix
+
+CROSS = ("cross", "encdec", "enc_dec", "encoder_att", "enc_att", "src_att")
+"""What the last two parts of a name have where queries and keys are of different sequences."""
+
+BESIDE = {"multihead_attn": "self_attn", "attn2": "attn1"}
+"""Names that tell so only in a decoder, or beside the self-attention of the same layer."""
+
+BLOCK = 2**22
+"""Entries of a mask that are looked at at a time."""
+
+HIDDEN = -1e4
+"""What is added to a score so that nothing is left of its weight, or less."""
+
+
+# --- what the name of a module tells --------------------------------------------------------------
+
+
+def side(name: str) -> str | None:
+    """The "encoder" or "decoder" that a module is part of, as its name tells."""
+    return next((part for part in name.lower().split(".") if part in ("encoder", "decoder")), None)
+
+
+def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
+    """Whether a module attends across two sequences, as its name tells; None where it does not.
+
+    ``beside`` are the names of all modules that attended.
+
+    >>> crosses("decoder.0.cross_attention"), crosses("layers.0.self_attn"), crosses("layers.0")
+    (True, False, None)
+    >>> crosses("0.multihead_attn"), crosses("0.multihead_attn", beside=["0.self_attn"])
+    (None, True)
+    """
+    parts = name.lower().split(".")
+    words = ".".join(parts[-2:])
+    if any(word in words for word in CROSS):
+        return True
+    around, dot, last = name.rpartition(".")
+    if last in BESIDE and ("decoder" in parts or f"{around}{dot}{BESIDE[last]}" in beside):
+        return True
+    return False if "self" in words else None
+
+
+def reads_source(name: str, beside: Collection[str] = ()) -> bool:
+    """Whether the keys of a module are an encoder's, as its name tells."""
+    return bool(crosses(name, beside)) or side(name) == "encoder"
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def index(self) -> int: ...
+
+
+def numbered(entries: Sequence[_Named]) -> list[str]:
+    """The names of entries; those of a module that attended several times are ``name[i]``."""
+    often = {entry.name for entry in entries if entry.index}
+    return [f"{e.name}[{e.index}]" if e.name in often else e.name for e in entries]
+
+
+# --- what the tokens are --------------------------------------------------------------------------
+
+
+def as_numbers(tokens: Sequence[str]) -> list[int]:
+    """Tokens as numbers, the same for the same text.
+
+    >>> as_numbers(["the", "cat", "the"])
+    [0, 1, 0]
+    """
+    known: dict[str, int] = {}
+    return [known.setdefault(token, len(known)) for token in tokens]
+
+
+def follows(matrix: LazyMatrix) -> int | None:
+    """Say by how many tokens rows run ahead of columns that name the same text; None otherwise.
+
+    0 where each row is named like its own token, 1 where like the one it produces, the next. A
+    square matrix without names counts as one text.
+
+    >>> from intently.matrix import Dense
+    >>> follows(Dense(torch.eye(2), labels=(("b", "c"), ("a", "b"))))
+    1
+    """
+    rows, columns = matrix.labels
+    t, s = matrix.shape[-2:]
+    if rows is None or columns is None or t > s:
+        return 0 if rows is columns and t == s else None
+    for step in (0, 1):
+        own = columns[s - t + step :]
+        if own and own == rows[: len(own)]:
+            return step
+    return None
+
+
+def row_name(own: str, writes: str = "") -> str:
+    """What a row is called everywhere: its own token and, in a decoder, the one that it writes.
+
+    >>> row_name("and", "softmax"), row_name("mat")
+    ('and (writes softmax)', 'mat')
+    """
+    return f"{own} (writes {writes})" if writes else own
+
+
+# --- whether a matrix looks back ------------------------------------------------------------------
+
+
+def looks_back(matrix: LazyMatrix) -> bool:
+    """Whether no query sees a later key, and the last query sees the last one.
+
+    What a mask or the tensor of a bias hides counts alike. False where weights alone are known.
+    """
+    if not isinstance(matrix, Attention):
+        return False
+    t, s = matrix.shape[-2:]
+    g, mask, bias = matrix.problem.geometry, matrix.mask, matrix.problem.bias
+    hidden = list(_tensors(bias))
+    if t < 2 or not s or (mask is None and not hidden):
+        return False
+    last = torch.arange(s - 1, s, device=g.device)
+    if not bool(_seen(mask, hidden, g, last + t - s, last).any()):
+        return False
+    if mask is not None and _never_later(mask):
+        return True
+    leading = (*(bias.tensor for bias in hidden), *_leading(mask, g))
+    lead = max(x.shape[:-2].numel() for x in leading)
+    rows = torch.arange(t, device=g.device)
+    for some in rows.split(max(1, BLOCK // max(1, lead * s))):
+        columns = torch.arange(max(0, int(some[0]) + s - t + 1), s, device=g.device)
+        later = columns > some[:, None] + s - t
+        if bool((_seen(mask, hidden, g, some, columns) & later).any()):
+            return False
+    return True
+
+
+def _never_later(mask: Mask) -> bool:
+    """Whether a mask is causal, by what it is made of; False where that does not tell."""
+    if isinstance(mask, Both):
+        return _never_later(mask.left) or _never_later(mask.right)
+    return is_plain_causal(mask)
+
+
+def _tensors(bias: Bias | None) -> Iterator[Given]:
+    """The tensors that are added; rules such as `it.alibi` hide nothing."""
+    if isinstance(bias, Given):
+        yield bias
+    elif isinstance(bias, Bias):
+        for part in bias.parts:
+            if isinstance(part, Bias):
+                yield from _tensors(part)
+
+
+def _leading(mask: Mask | None, g: Geometry) -> Iterator[Tensor]:
+    """One entry of the mask, which has its leading axes."""
+    if mask is not None:
+        one = torch.arange(1, device=g.device)
+        yield mask.allow(g, one, one)
+
+
+def _seen(
+    mask: Mask | None, hidden: Sequence[Given], g: Geometry, rows: Tensor, columns: Tensor
+) -> Tensor:
+    """Which keys some queries see, broadcastable to (…, rows, columns)."""
+    found = torch.ones(1, 1, dtype=torch.bool, device=g.device)
+    if mask is not None:
+        found = mask.allow(g, rows, columns)
+    for bias in hidden:
+        found = found & (bias.tile(g, rows, columns) > HIDDEN)
+    return found
