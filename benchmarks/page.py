@@ -260,7 +260,7 @@ def _milliseconds(seconds: list[float]) -> str:
 def _zoom(server: Server, t: int, size: int, row: int, column: int) -> tuple[float, str]:
     """Seconds of one answer, and how near it is."""
     window = f"r0={row}&r1={row + size}&c0={column}&c1={column + size}"
-    address = f"{server.address}pooled?item=0&entry=0&heads=0&{window}&h=512&w=512"
+    address = f"{server.address}pooled?item=0&entry=0&heads=0&{window}&h=512&w=512&how=mean"
     start = time.perf_counter()
     with urllib.request.urlopen(address) as answer:
         answer.read()

@@ -21,7 +21,7 @@ from .test_server import HEAD, H, T, source
 NUMBERS = {
     "block": "n=0", "open": f"{HEAD}&done=0", "entropy": HEAD, "received": HEAD,
     "tile": f"{HEAD}&r0=0&r1=40&c0=0&c1=40", "statistics": "known=0",
-    "pooled": f"{HEAD}&r0=0&r1=40&c0=0&c1=40&h=7&w=7",
+    "pooled": f"{HEAD}&r0=0&r1=40&c0=0&c1=40&h=7&w=7&how=max",
     "masked": f"{HEAD}&r0=0&r1=40&c0=0&c1=40&h=7&w=7",
 }  # fmt: skip
 

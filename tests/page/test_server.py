@@ -118,9 +118,11 @@ def test_numbers(server: Server) -> None:
     found = np.frombuffer(body, "<f4").reshape(6, 38)
     np.testing.assert_allclose(found, w[1, 3:9, 2:40], atol=2e-6)
     assert "Intently-Nearness" not in headers
-    _, body, _ = ask(server, "pooled?item=0&entry=0&heads=0,2&r0=0&r1=40&c0=0&c1=40&h=10&w=8")
-    pooled = w[[0, 2]].mean(0).unflatten(0, (10, 4)).unflatten(2, (8, 5)).mean((1, 3))
-    np.testing.assert_allclose(np.frombuffer(body, "<f4").reshape(10, 8), pooled, atol=2e-6)
+    cells = w[[0, 2]].mean(0).unflatten(0, (10, 4)).unflatten(2, (8, 5))
+    asked = "pooled?item=0&entry=0&heads=0,2&r0=0&r1=40&c0=0&c1=40&h=10&w=8"
+    for how, right in (("mean", cells.mean((1, 3))), ("max", cells.amax((1, 3)))):
+        _, body, _ = ask(server, f"{asked}&how={how}")
+        np.testing.assert_allclose(np.frombuffer(body, "<f4").reshape(10, 8), right, atol=2e-6)
     _, body, _ = ask(server, f"entropy?{HEAD}")
     np.testing.assert_allclose(
         np.frombuffer(body, "<f4"), torch.special.entr(w[1]).sum(-1), atol=1e-5
@@ -241,9 +243,10 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
         (400, f"tile?{W}".replace("heads=1", "heads=3"), "heads: expected a number from 0 to 2"),
         (400, f"tile?{W}".replace("heads=1", "heads="), "heads: expected a number from 0 to 2"),
         (400, f"tile?{W}".replace("heads=1", "heads=1,1"), "heads: expected each head once"),
-        (400, f"pooled?{W}&h=0&w=4", "h and w: expected at least 1"),
-        (413, f"pooled?{W}&h=1025&w=1024", "an answer has at most 1,048,576 numbers"),
+        (400, f"pooled?{W}&h=0&w=4&how=mean", "h and w: expected at least 1"),
+        (413, f"pooled?{W}&h=1025&w=1024&how=mean", "an answer has at most 1,048,576 numbers"),
         (413, f"masked?{W}&h=1048576&w=2", "an answer has at most 1,048,576 numbers"),
+        (400, f"pooled?{W}&h=4&w=4&how=sum", "how: expected mean or max"),
         (400, f"open?{HEAD}&done=%C2%B2", "done: expected a number from 0 to 40"),
         (400, f"open?{HEAD}&done=41", "done: expected a number from 0 to 40"),
         (400, f"open?{HEAD}&done=", "done: expected a number from 0 to 40"),

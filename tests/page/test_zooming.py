@@ -71,6 +71,15 @@ def cells(w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int) -> Tens
     ])  # fmt: skip
 
 
+def largest(w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int) -> Tensor:
+    """The largest weight of every cell, one by one."""
+    down, across = edges(r0, r1, h).tolist(), edges(c0, c1, n).tolist()
+    return torch.stack([
+        torch.stack([w[a:b, c:d].amax() for c, d in pairwise(across)])
+        for a, b in pairwise(down)
+    ])  # fmt: skip
+
+
 WINDOWS = [
     (0, T, 0, S, 50, 40),
     (3, 690, 7, 850, 31, 33),
@@ -95,6 +104,9 @@ def test_numbers_before_and_after_the_pass(name: str, part: int) -> None:
         found = head.pooled(*window)
         assert found.nearness == ""
         torch.testing.assert_close(found.picture, cells(w, *window), atol=2e-6, rtol=1e-5)
+        found = head.pooled(*window, how="max")
+        assert found.nearness == ""
+        torch.testing.assert_close(found.picture, largest(w, *window), atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", matrices())
@@ -110,8 +122,12 @@ def test_what_one_pass_leaves_behind(name: str) -> None:
     torch.testing.assert_close(head.kept.lse, lse, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("strip", [zooming.STRIP, 4])
 @pytest.mark.parametrize("name", ["causal", "window", "tensor", "padding", "mean", "sink"])
-def test_long_heads_are_pooled_from_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_heads_are_pooled_from_sums(
+    name: str, strip: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zooming, "STRIP", strip)  # fewer rows than a cell: above 524,288 tokens
     monkeypatch.setattr(zooming, "FINEST", 128)
     monkeypatch.setattr(zooming, "QUICK", 100)
     monkeypatch.setattr(zooming, "NORMALIZED", 100)
@@ -131,6 +147,13 @@ def test_long_heads_are_pooled_from_sums(name: str, monkeypatch: pytest.MonkeyPa
         right = cells(w, *window)
         if exact:
             torch.testing.assert_close(found.picture, right, atol=1e-6, rtol=1e-4)
+        peaks, high = head.pooled(*window, how="max"), largest(w, *window)
+        assert peaks.nearness == (
+            "" if exact else "takes the largest weight of whole blocks of 8 × 8"
+        )
+        assert bool((peaks.picture >= high - 1e-6).all())
+        if exact:
+            torch.testing.assert_close(peaks.picture, high, atol=1e-6, rtol=1e-5)
     odd = head.pooled(5, 695, 3, 897, 23, 23).picture
     whole = w[5:695, 3:897].sum()
     sizes = torch.tensor(np.outer(np.diff(edges(5, 695, 23)), np.diff(edges(3, 897, 23))))
@@ -152,6 +175,26 @@ def test_before_the_pass_long_heads_are_drawn_from_some_queries(
     torch.testing.assert_close(finer, right.repeat_interleave(2, 0), atol=1e-6, rtol=1e-5)
     alone = head.pooled(0, T, 0, S, 35, 18, at_once=7)
     assert alone.nearness == "shows one query in 140 until all are read"
+
+
+@pytest.mark.parametrize("name", ["causal", "mean", "sink"])
+def test_after_the_pass_every_picture_is_of_all_queries(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zooming, "QUICK", T * S // 2)  # a head of middle length: cells of 1 × 1
+    monkeypatch.setattr(zooming, "NORMALIZED", 35 * S)
+    matrix = matrices()[name]
+    head, w = ZoomedHead(matrix), dense(matrix)
+    assert head.side == 1
+    for how in ("mean", "max"):
+        assert head.pooled(0, T, 0, S, 35, 18, how).nearness.endswith("until all are read")
+    for _ in head.steps():
+        pass
+    for window in WINDOWS:
+        for how, right in (("mean", cells), ("max", largest)):
+            found = head.pooled(*window, how)
+            assert found.nearness == ""
+            torch.testing.assert_close(found.picture, right(w, *window), atol=2e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

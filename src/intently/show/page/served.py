@@ -23,7 +23,7 @@ from intently.show.page.contents import FORMAT, described
 from intently.show.page.items import Item, Layer
 from intently.show.page.measured import CELLS
 from intently.show.page.packing import shuffled, text
-from intently.show.page.zooming import ZoomedHead
+from intently.show.page.zooming import How, ZoomedHead
 
 LARGEST = 2**20
 """Numbers of one answer at most."""
@@ -129,10 +129,10 @@ class Served:
         return Answer(_bytes(head.tile(r0, r1, c0, c1)))
 
     def pooled(self, given: _Given) -> Answer:
-        """Mean weights of the cells of a window."""
+        """The mean or largest weights of the cells of a window."""
         head, _ = self._head(given)
         h, w = given.cells()
-        found = head.pooled(*given.window(head), h, w)
+        found = head.pooled(*given.window(head), h, w, given.how())
         return Answer(_bytes(found.picture), nearness=found.nearness)
 
     def masked(self, given: _Given) -> Answer:
@@ -270,6 +270,12 @@ class _Given:
         _bounded(h * w)
         return h, w
 
+    def how(self) -> How:
+        """What a cell shows of its weights."""
+        if self.words["how"] not in ("mean", "max"):
+            raise Refused(400, "how: expected mean or max")
+        return "max" if self.words["how"] == "max" else "mean"
+
 
 class _Patient(LazyMatrix):
     """A matrix whose tiles wait while there is something more urgent."""
@@ -314,7 +320,7 @@ QUESTIONS = {
     "block": _Question(Served.block, ("n",)),
     "open": _Question(Served.open, (*_HEAD, "done"), waits=True),
     "tile": _Question(Served.tile, _WINDOW),
-    "pooled": _Question(Served.pooled, (*_WINDOW, "h", "w")),
+    "pooled": _Question(Served.pooled, (*_WINDOW, "h", "w", "how")),
     "masked": _Question(Served.masked, (*_WINDOW, "h", "w")),
     "entropy": _Question(Served.entropy, _HEAD),
     "received": _Question(Served.received, _HEAD),

@@ -1,7 +1,7 @@
 """One head at any zoom within a tenth of a second: exact where that is quick, else told how near.
 
 A window of a long head is computed afresh while it has few weights. Larger ones are pooled from
-sums over cells of B × B weights, which one pass over the head leaves behind. Until that pass is
+sums and maxima over cells of B × B weights, which one pass over the head leaves behind. Until that pass is
 done, they are drawn from some queries, evenly spread, each of which is exact.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -36,23 +36,28 @@ SOME = 16
 """Rows far from each other that are computed at once."""
 
 
+How: TypeAlias = Literal["mean", "max"]
+"""What a cell shows of its weights."""
+
+
 class Zoomed(NamedTuple):
-    """Mean weights ``picture`` (h, w), and how near they are: "" where they are exact."""
+    """Weights ``picture`` (h, w), and how near they are: "" where they are exact."""
 
     picture: Tensor
     nearness: str = ""
 
 
 class Kept(NamedTuple):
-    """What one pass leaves behind: lse (n, t), entropy (t,), received (s,), and sums over cells.
+    """What one pass leaves behind: lse (n, t), entropy (t,), received (s,), sums over cells, peaks.
 
-    Short heads have no cells.
+    Short heads have no cells. Peaks are the largest weights of cells.
     """
 
     lse: Tensor
     entropy: Tensor
     received: Tensor
     cells: Tensor | None
+    peaks: Tensor | None
 
 
 class ZoomedHead:
@@ -67,12 +72,13 @@ class ZoomedHead:
         self._matrix = matrix
         self._states = blocks(self.problem)
         dtype = self.problem.compute_dtype
-        cells = None
-        if self.side > 1:
+        cells = peaks = None
+        if self.side > 1 or self.n * self.t * self.s > QUICK:
             cells = torch.zeros(-(-self.t // self.side), -(-self.s // self.side))
+            peaks = cells if self.side == 1 else torch.zeros_like(cells)
         self.kept = Kept(
             torch.zeros(self.n, self.t, dtype=dtype), torch.zeros(self.t),
-            torch.zeros(self.s, dtype=torch.float64), cells,
+            torch.zeros(self.s, dtype=torch.float64), cells, peaks,
         )  # fmt: skip
 
     @property
@@ -83,11 +89,12 @@ class ZoomedHead:
     @property
     def bytes(self) -> int:
         """How much memory it keeps."""
-        return sum(x.nbytes for x in self.kept if x is not None)
+        kept = {id(x): x.nbytes for x in self.kept if x is not None}
+        return sum(kept.values())
 
     def steps(self) -> Iterator[None]:
         """The one pass over all weights, in steps of some milliseconds."""
-        lse, entropy, received, cells = self.kept
+        lse, entropy, received, cells, peaks = self.kept
         side = self.side
         while self.done < self.t:
             rows = slice(self.done, min(self.done + STRIP, self.t))
@@ -99,10 +106,15 @@ class ZoomedHead:
                 entropy[rows] = entropies(w).float() if w.shape[1] else 0.0
                 received[start : start + w.shape[1]] += w.sum(0)
                 if cells is not None:
+                    part = _blocks(w, start % side, side)
                     first = start // side
-                    part = _summed(w, start % side, side)
-                    down = slice(rows.start // side, -(-rows.stop // side))
-                    cells[down, first : first + part.shape[1]] = part
+                    at = (
+                        slice(rows.start // side, -(-rows.stop // side)),
+                        slice(first, first + part.shape[2]),
+                    )
+                    cells[at] += part.sum((1, 3))
+                    if peaks is not None and peaks is not cells:
+                        peaks[at] = torch.maximum(peaks[at], part.amax((1, 3)))
             self.done = rows.stop
             yield
 
@@ -127,23 +139,24 @@ class ZoomedHead:
         return found
 
     def pooled(
-        self, r0: int, r1: int, c0: int, c1: int, h: int, w: int, at_once: int = 1
+        self, r0: int, r1: int, c0: int, c1: int, h: int, w: int, how: How = "mean",
+        at_once: int = 1,
     ) -> Zoomed:  # fmt: skip
-        """Mean weights of h × w cells of a window, cell i from row ⌈i m / h⌉ of its m rows on.
+        """Weights of h × w cells of a window, cell i from row ⌈i m / h⌉ of its m rows on.
 
-        ``at_once`` is how many such answers have to be made in the time of one.
+        A cell has the mean of its weights, or their maximum. ``at_once`` is how many such answers have to be made in the time of one.
         """
         share = self.n * at_once
         self._matrix._check_fresh()
         down, across = edges(r0, r1, h), edges(c0, c1, w)
         with torch.no_grad():
             if r1 <= self.done and (r1 - r0) * (c1 - c0) <= QUICK // share:
-                return Zoomed(self._exact(down, across))
+                return Zoomed(self._exact(down, across, how))
             if self.settled and self.kept.cells is not None:
-                return self._from_cells(down, across)
+                return self._from_cells(down, across, how)
             if (r1 - r0) * self.s <= NORMALIZED // share:
-                return Zoomed(self._exact(down, across))
-            return self._sampled(down, across, NORMALIZED // share)
+                return Zoomed(self._exact(down, across, how))
+            return self._sampled(down, across, NORMALIZED // share, how)
 
     def masked(self, r0: int, r1: int, c0: int, c1: int, h: int, w: int) -> Tensor:
         """Which of h × w cells of a window no query of theirs may attend at all, as booleans.
@@ -254,18 +267,24 @@ class ZoomedHead:
         part = shares[..., start - first : stop - first]
         return _mean(part, total, self._with_sinks(total)), start
 
-    def _exact(self, down: np.ndarray, across: np.ndarray) -> Tensor:
-        """Means over cells, from the weights themselves."""
+    def _exact(self, down: np.ndarray, across: np.ndarray, how: How) -> Tensor:
+        """Cells from the weights themselves."""
         c0, c1 = int(across[0]), int(across[-1])
-        sums = torch.zeros(len(down) - 1, c1 - c0)
+        found = torch.zeros(len(down) - 1, c1 - c0)
         for rows in _strips(int(down[0]), int(down[-1])):
             w, start = self._window(rows, c0, c1)
-            at = torch.from_numpy(_cell_of(down, rows.start, rows.stop))
-            sums[:, start - c0 : start - c0 + w.shape[1]].index_add_(0, at, w.float())
-        return _across(sums, across - c0, np.diff(down))
+            at = _cell_of(down, rows.start, rows.stop)
+            part = found[:, start - c0 : start - c0 + w.shape[1]]
+            if how == "max":
+                part = part[at[0] : at[-1] + 1].numpy()
+                cuts = np.flatnonzero(np.diff(at, prepend=-1))
+                np.maximum(part, np.maximum.reduceat(w.float().numpy(), cuts), out=part)
+            else:
+                part.index_add_(0, torch.from_numpy(at), w.float())
+        return _across(found, across - c0, np.diff(down), how)
 
-    def _sampled(self, down: np.ndarray, across: np.ndarray, room: int) -> Zoomed:
-        """Means over cells of one query of each row of cells, or of every few of them."""
+    def _sampled(self, down: np.ndarray, across: np.ndarray, room: int, how: How) -> Zoomed:
+        """Cells of one query of each row of cells, or of every few of them."""
         count = min(len(down) - 1, max(1, room // self.s))
         coarse = edges(int(down[0]), int(down[-1]), count)
         middle = (coarse[:-1] + coarse[1:] - 1) // 2
@@ -274,21 +293,25 @@ class ZoomedHead:
         for at in range(0, count, SOME):
             w, start = self._window(torch.from_numpy(middle[at : at + SOME]), c0, c1)
             found[at : at + SOME, start - c0 : start - c0 + w.shape[1]] = w
-        picture = _across(found, across - c0, np.ones(count))
+        picture = _across(found, across - c0, np.ones(count), how)
         of = np.searchsorted(coarse, down[:-1], "right") - 1
         every = max(1, round((down[-1] - down[0]) / count))
         return Zoomed(picture[of], f"shows one query in {every:,} until all are read")
 
-    def _from_cells(self, down: np.ndarray, across: np.ndarray) -> Zoomed:
-        """Means from the kept sums; a cell that is cut counts by its share."""
-        cells, side = self.kept.cells, self.side
-        assert cells is not None
+    def _from_cells(self, down: np.ndarray, across: np.ndarray, how: How) -> Zoomed:
+        """Cells from the kept sums, where one that is cut counts by its share, or from the peaks."""
+        cells, peaks, side = self.kept.cells, self.kept.peaks, self.side
+        assert cells is not None and peaks is not None
+        cut = any((at % side > 0)[at < n].any() for at, n in ((down, self.t), (across, self.s)))
+        if how == "max":
+            picture = _highest(_highest(peaks, down, side).mT, across, side).mT
+            said = f"takes the largest weight of whole blocks of {side} × {side}"
+            return Zoomed(picture, said if cut else "")
         first = int(across[0]) // side
         part = cells[:, first : int(across[-1]) // side + 1]
         rows = _between(part, down, side, self.t)
         sums = _between(rows.mT, across - first * side, side, self.s - first * side).mT
         sizes = np.diff(down)[:, None] * np.diff(across)
-        cut = any((at % side > 0)[at < n].any() for at, n in ((down, self.t), (across, self.s)))
         nearness = f"takes blocks of {side} × {side} weights by their share" if cut else ""
         return Zoomed(sums / torch.from_numpy(sizes), nearness)
 
@@ -332,12 +355,11 @@ def _mean(shares: Tensor, total: Tensor, lse: Tensor) -> Tensor:
     return shares[0] if len(shares) == 1 else shares.mean(0)
 
 
-def _summed(w: Tensor, lead: int, side: int) -> Tensor:
-    """Sums over cells of side × side; the first column stands at ``lead`` in its cell."""
+def _blocks(w: Tensor, lead: int, side: int) -> Tensor:
+    """Weights in cells (rows, side, columns, side); the first column is at ``lead`` in its cell."""
     tail = -(w.shape[1] + lead) % side
     w = torch.nn.functional.pad(w, (lead, tail, 0, -len(w) % side)).float()
-    down = w.unflatten(0, (-1, side)).sum(1)
-    return down.unflatten(1, (-1, side)).sum(2)
+    return w.unflatten(1, (-1, side)).unflatten(0, (-1, side))
 
 
 def _cell_of(at: np.ndarray, start: int, stop: int) -> np.ndarray:
@@ -345,10 +367,20 @@ def _cell_of(at: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.searchsorted(at, np.arange(start, stop), "right") - 1
 
 
-def _across(sums: Tensor, across: np.ndarray, rows: np.ndarray) -> Tensor:
-    """Means over columns of cells, of sums over ``rows`` rows each."""
+def _across(sums: Tensor, across: np.ndarray, rows: np.ndarray, how: How) -> Tensor:
+    """Cells over columns, of sums over ``rows`` rows each, or of the largest of them."""
+    if how == "max":
+        return torch.from_numpy(np.maximum.reduceat(sums.numpy(), across[:-1], axis=1))
     total = np.add.reduceat(sums.numpy(), across[:-1], axis=1)
     return torch.from_numpy(total / rows[:, None] / np.diff(across)).float()
+
+
+def _highest(peaks: Tensor, at: np.ndarray, side: int) -> Tensor:
+    """The largest of the blocks between edges ``at`` along the first axis, those cut included."""
+    first, last = at[:-1] // side, -(-at[1:] // side)
+    ends = np.stack([first, last], 1).ravel()
+    padded = torch.nn.functional.pad(peaks, (0, 0, 0, 1)).numpy()
+    return torch.from_numpy(np.maximum.reduceat(padded, ends, axis=0)[::2])
 
 
 def _between(cells: Tensor, at: np.ndarray, side: int, n: int) -> Tensor:
