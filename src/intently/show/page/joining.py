@@ -16,8 +16,9 @@ from intently.errors import DataError, build
 MODULES = (
     *("colours", "words", "data", "weighing", "sweeping", "attention", "remote", "state"),
     *("readings", "keys", "scales", "choosing", "painter", "frame", "shading", "exact"),
-    *("margins", "drawing", "crosshair", "gestures", "beside", "save", "snapshot", "tokens"),
-    *("picture", "cards", "compare", "every", "text", "lines", "matrix", "overview", "app"),
+    *("margins", "drawing", "crosshair", "gestures", "looking", "adjusting", "beside", "save"),
+    *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines", "matrix"),
+    *("overview", "app"),
 )
 """In an order in which each imports only from those before it."""
 

@@ -98,8 +98,8 @@ def parts(packed: Packed) -> Iterator[str]:
 
 
 def style() -> str:
-    """Return the one style sheet: the shell, its views, and what changes with the width."""
-    return "".join(map(source, ("style.css", "text.css", "views.css", "narrow.css")))
+    """Return the one style sheet: the shell, its views, what changes with the width and on paper."""
+    return "".join(map(source, ("style.css", "text.css", "views.css", "narrow.css", "print.css")))
 
 
 def script() -> str:

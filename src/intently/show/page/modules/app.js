@@ -9,7 +9,7 @@ import { bothSides } from "./readings.js";
 import { savePNG, saveSVG } from "./save.js";
 import { createStore } from "./state.js";
 import { textView } from "./text.js";
-import { announce, element, visible } from "./words.js";
+import { announce, element, superscript, visible } from "./words.js";
 
 const VIEWS = [
   ["overview", "Heads"],
@@ -199,15 +199,25 @@ export function mount(root, page, source, address, keys) {
   listenToKeys(root, keys, (doing) => doings[doing]?.());
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
+  const print = matchMedia("print");
+  let printed = false;
   function dress() {
     const { theme } = store.get();
-    root.dataset.theme = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
+    const chosen = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
+    root.dataset.theme = printed || print.matches ? "light" : chosen;
     const button = find("[data-do=theme]");
     button.textContent = `◐ ${theme[0].toUpperCase()}${theme.slice(1)}`;
     button.setAttribute("aria-label", `Colours: ${theme}`);
     repaint(root);
   }
   dark.addEventListener("change", dress);
+  print.addEventListener("change", dress);
+  for (const [name, begins] of /** @type {const} */ ([["beforeprint", true], ["afterprint", false]])) {
+    addEventListener(name, () => {
+      printed = begins;
+      dress();
+    });
+  }
 
   function showControls() {
     const state = store.get();
@@ -313,11 +323,5 @@ function boundOf({ source, precision, bound }) {
   if (apart === null) return `kept in ${kept}: not all sampled weights are the model's${nan}`;
   if (apart === 0) return `kept in ${kept}: the sampled weights are the model's${nan}`;
   const [digits, power] = apart.toExponential(1).split("e");
-  return `kept in ${kept}: sampled weights are within ${digits} · 10${raised(Number(power))} of the model's${nan}`;
-}
-
-/** @param {number} power */
-function raised(power) {
-  const signs = "⁰¹²³⁴⁵⁶⁷⁸⁹";
-  return (power < 0 ? "⁻" : "") + [...String(Math.abs(power))].map((digit) => signs[Number(digit)]).join("");
+  return `kept in ${kept}: sampled weights are within ${digits} · 10${superscript(Number(power))} of the model's${nan}`;
 }

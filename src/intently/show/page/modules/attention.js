@@ -10,6 +10,7 @@ import { copying, visibility, weighing } from "./weighing.js";
 /** @typedef {import("./data.js").Page} Page */
 /** @typedef {import("./data.js").Entry} Entry */
 /** @typedef {import("./data.js").Numbers} Numbers */
+/** What a cell shows of its weights. @typedef {"mean" | "max"} How */
 /**
  * A matrix of weights (t, s), asked for parts. What takes long can be given up by a signal.
  * @typedef {{
@@ -17,7 +18,7 @@ import { copying, visibility, weighing } from "./weighing.js";
  *   row: (i: number) => Promise<Float32Array>,
  *   column: (j: number) => Promise<Float32Array>,
  *   tile: (r0: number, r1: number, c0: number, c1: number, signal?: AbortSignal) => Promise<Float32Array>,
- *   pooled: (r0: number, r1: number, c0: number, c1: number, h: number, w: number, signal?: AbortSignal) => Promise<Float32Array>,
+ *   pooled: (r0: number, r1: number, c0: number, c1: number, h: number, w: number, how?: How, signal?: AbortSignal) => Promise<Float32Array>,
  *   entropy: (signal?: AbortSignal) => Promise<Float32Array>,
  *   received: (signal?: AbortSignal) => Promise<Float32Array>,
  *   masked?: (r0: number, r1: number, c0: number, c1: number, h: number, w: number, signal?: AbortSignal) => Promise<Uint8Array>,

@@ -1,6 +1,6 @@
 /** Beside the matrix, in words: the weight under the crosshair, and the heaviest of its row and column. */
 
-import { element, format, named } from "./words.js";
+import { element, format, named, rowName } from "./words.js";
 
 /** @typedef {import("./frame.js").Names} Names */
 /** @typedef {{i: number, j: number, weight: number, row: Float32Array, column: Float32Array, pinned: boolean}} Told */
@@ -10,12 +10,13 @@ const HINT = "Point at the matrix, or walk over it with the arrow keys. A click 
 
 /**
  * @param {HTMLElement} root
+ * @param {number} error
  * @returns {{tell: (told: Told | null, names: Names) => void}}
  */
-export function beside(root) {
+export function beside(root, error) {
   const pair = element("p", { class: "beside-pair" });
   const weight = element("p", { class: "beside-weight" });
-  const [at, by] = [list(), list()];
+  const [at, by] = [list(error), list(error)];
   const hint = element("p", { class: "beside-hint" }, HINT);
   const body = element("div", { class: "beside-body" }, pair, weight, at.section, by.section);
   root.append(hint, body);
@@ -26,14 +27,14 @@ export function beside(root) {
       hint.hidden = told !== null;
       body.hidden = told === null;
       if (!told) return;
-      const [query, key] = [named(names.rows[told.i]), named(names.columns[told.j])];
+      const [query, key] = [rowName(names.rows[told.i], names.writes?.[told.i]), named(names.columns[told.j])];
       pair.replaceChildren(word(query), element("span", { class: "beside-arrow" }, " → "), word(key));
       weight.replaceChildren(
-        element("strong", {}, format(told.weight)),
+        element("strong", {}, format(told.weight, error)),
         element("span", {}, ` weight · query ${told.i} → key ${told.j}${told.pinned ? " · pinned" : ""}`),
       );
-      at.tell([word(query), " looks at"], told.row, names.columns);
-      by.tell([word(key), " is looked at by"], told.column, names.rows);
+      at.tell([word(query), " looks at"], told.row, (j) => named(names.columns[j], 20));
+      by.tell([word(key), " is looked at by"], told.column, (i) => rowName(names.rows[i], names.writes?.[i], 20));
     },
   };
 }
@@ -43,14 +44,14 @@ function word(text) {
   return element("bdi", { class: "beside-word" }, text);
 }
 
-/** A heading, and the heaviest weights as bars. */
-function list() {
+/** A heading, and the heaviest weights as bars. @param {number} error */
+function list(error) {
   const heading = element("h3");
   const rows = element("ol");
   return {
     section: element("section", {}, heading, rows),
-    /** @param {(Node | string)[]} title @param {Float32Array} weights @param {string[]} names */
-    tell(title, weights, names) {
+    /** @param {(Node | string)[]} title @param {Float32Array} weights @param {(n: number) => string} nameOf */
+    tell(title, weights, nameOf) {
       heading.replaceChildren(...title);
       const found = heaviest(weights, HEAVIEST);
       const most = found.length ? weights[found[0]] : 1;
@@ -59,8 +60,8 @@ function list() {
           const bar = element("span", { class: "beside-bar" });
           bar.style.inlineSize = `${(100 * weights[n]) / most}%`;
           const place = element("span", { class: "beside-place" }, ` ${n}`);
-          const name = element("span", { class: "beside-name" }, word(named(names[n], 20)), place);
-          const number = element("span", { class: "beside-number" }, format(weights[n]));
+          const name = element("span", { class: "beside-name" }, word(nameOf(n)), place);
+          const number = element("span", { class: "beside-number" }, format(weights[n], error));
           return element("li", {}, name, element("span", { class: "beside-track" }, bar), number);
         }),
       );

@@ -1,11 +1,12 @@
 /** A card shows one reading: the words or patches, shaded, and those that weigh most as a list. */
 
 import { shade } from "./colours.js";
-import { bothSides, headsName, readingWeights } from "./readings.js";
+import { errorOf } from "./data.js";
+import { bothSides, headsName, readingWeights, wordName } from "./readings.js";
 import { picturePanel } from "./picture.js";
 import { scaleOf, shareOf, ticksOf } from "./scales.js";
 import { tokenPanel } from "./tokens.js";
-import { element, format, named, refill, visible } from "./words.js";
+import { digitsOf, element, format, refill, visible } from "./words.js";
 
 /** @typedef {import("./readings.js").Place} Place */
 /** @typedef {import("./tokens.js").Panel} Panel */
@@ -20,11 +21,14 @@ import { element, format, named, refill, visible } from "./words.js";
  * @typedef {{
  *   root: HTMLElement, buttons: HTMLElement, below: HTMLElement, aside: HTMLElement,
  *   read: (place: Place, look: Look) => Promise<Shown | null>,
- *   rest: (item: number, entry: number, heads: string, look: Look) => Promise<void>
+ *   rest: (item: number, entry: number, heads: string, look: Look) => Promise<void>,
+ *   repaint: () => void
  * }} Card read: null where another reading was asked for meanwhile; rest: no word is chosen
  */
 
 const TOPMOST = 8;
+/** A row of which more than this is missing has a sink, which is no key. */
+const WHOLE = 0.02;
 /** In texts of more words, those of the list have their position, from 0, beside them. */
 const COUNTED_FROM = 48;
 
@@ -48,8 +52,10 @@ export function readingCard(page, source, hears) {
   const below = element("div", { class: "below" }, panels);
   const root = element("article", { class: "card" }, heading, element("div", { class: "body" }, below, aside));
 
+  const error = errorOf(page.meta);
   let key = "";
   let asked = 0;
+  let listAgain = () => {};
   /** @type {import("./readings.js").Both} */
   let both;
   /** @type {Panel} */
@@ -133,12 +139,13 @@ export function readingCard(page, source, hears) {
     weights.set(received.subarray(0, weights.length));
     unmark();
     if (!both.same) queriesPanel.paint(null, () => 0);
-    const scale = scaleOf(unsunk(weights, look.hideSink), look.log);
+    const scale = scaleOf(unsunk(weights, look.hideSink), look.log, error);
     keysPanel.paint(weights, (w) => shareOf(scale, w));
     const pictured = both.keys.side.kind === "picture" || both.queries.side.kind === "picture";
     const each = pictured ? "patch" : "word";
     title.textContent = `How much each ${each} is looked at`;
-    list(weights, both.keys, scale, { ...look, partner: null }, false);
+    listAgain = () => list(weights, both.keys, scale, { ...look, partner: null }, false);
+    listAgain();
     const how = `Point at a ${each} to see what it looks at; a click holds it, and so do arrows and Enter.`;
     numbers.replaceChildren("summed over all queries. ", element("span", { class: "how" }, how));
   }
@@ -154,26 +161,25 @@ export function readingCard(page, source, hears) {
     if (turn !== asked) return null;
     const [from, to] = looks === "at" ? [both.queries, both.keys] : [both.keys, both.queries];
     const [fromPanel, toPanel] = looks === "at" ? [queriesPanel, keysPanel] : [keysPanel, queriesPanel];
-    const scale = scaleOf(unsunk(weights, look.hideSink && looks === "at"), look.log);
+    const scale = scaleOf(unsunk(weights, look.hideSink && looks === "at"), look.log, error);
     if (fromPanel !== toPanel) fromPanel.paint(null, () => 0);
     toPanel.paint(weights, (w) => shareOf(scale, w));
     unmark();
     fromPanel.mark(look.pinned ? "pinned" : "anchor", [token + from.shift]);
     if (look.partner !== null) toPanel.mark("partner", [look.partner + to.shift]);
     const next = token + from.shift + 1;
-    if (looks === "at" && both.same && both.writes && from.units[next] === both.writes[token]) {
+    if (looks === "at" && from.writes && from.units[next] === from.writes[token]) {
       fromPanel.mark("writes", [next]);
     }
-    const name = named(from.units[token + from.shift]);
-    const writing = looks === "at" && both.same && both.writes ? both.writes[token] : "";
+    const name = wordName(from, token + from.shift);
     const cross = page.meta.items[item].entries[entry].kind === "cross";
     title.replaceChildren(
       ...(looks === "at"
-        ? [quoted(name), cross && !both.writes ? " looked at" : " looks at"]
+        ? [quoted(name), cross ? " looked at" : " looks at"]
         : ["who looks at ", quoted(name)]),
-      ...(writing ? [element("span", { class: "writing" }, " to write ", quoted(named(writing)))] : []),
     );
-    list(weights, to, scale, look);
+    listAgain = () => list(weights, to, scale, look);
+    listAgain();
     say(weights, looks, to.count);
     return { place, both, weights, name };
   }
@@ -197,7 +203,8 @@ export function readingCard(page, source, hears) {
    * @param {boolean} chosen
    */
   function list(weights, to, scale, look, chosen = true) {
-    const order = largest(weights, TOPMOST).filter((n, at) => !at || weights[n] >= 0.0005);
+    const least = Math.max(0.0005, 10 ** -digitsOf(error));
+    const order = largest(weights, TOPMOST).filter((n, at) => !at || weights[n] >= least);
     const top = Math.max(...order.map((n) => weights[n]), 1e-12);
     refill(
       listed,
@@ -208,9 +215,9 @@ export function readingCard(page, source, hears) {
         const counted = to.side.kind === "text" && to.units.length > COUNTED_FROM;
         const place = counted ? [" ", element("small", {}, String(n - to.shift))] : [];
         const row = [
-          element("b", { dir: "auto" }, named(to.units[n], 18), ...place),
+          element("b", { dir: "auto" }, wordName(to, n, 18), ...place),
           element("span", { class: "track" }, bar),
-          element("span", { class: "weight" }, format(weights[n])),
+          element("span", { class: "weight" }, format(weights[n], error)),
         ];
         const made = hears && chosen
           ? element("button", { type: "button" }, ...row)
@@ -218,7 +225,7 @@ export function readingCard(page, source, hears) {
         made.addEventListener("click", () => hears?.partner(n - to.shift));
         if (look.partner === n - to.shift) made.setAttribute("aria-pressed", "true");
         return element("li", {}, made);
-      }),
+      }).concat(others(weights, order, to)),
     );
     const ends = ticksOf(scale);
     const ground = element("span", { class: "ramp" });
@@ -226,9 +233,9 @@ export function readingCard(page, source, hears) {
     ground.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
     const sign = scale.beyond ? "≥ " : "";
     legend.replaceChildren(
-      element("span", {}, format(ends[0].value)),
+      element("span", {}, format(ends[0].value, error)),
       ground,
-      element("span", {}, sign + format(ends[ends.length - 1].value)),
+      element("span", {}, sign + format(ends[ends.length - 1].value, error)),
       element("span", { class: "unit" }, (chosen ? "weight" : "received") + (scale.log ? ", by decades" : "")),
     );
   }
@@ -246,10 +253,32 @@ export function readingCard(page, source, hears) {
       sum += w;
       entropy -= w * Math.log(w);
     }
+    const sunk = sum > 0 && sum < 1 - WHOLE ? `; ${format(1 - sum, error)} of the weight lies on no key` : "";
     numbers.textContent =
       looks === "at"
-        ? `entropy ${entropy.toFixed(2)} nats of at most ${Math.log(count).toFixed(2)}`
-        : `in all ${format(sum)} of the weight of ${count} ${count === 1 ? "query" : "queries"}`;
+        ? `entropy ${entropy.toFixed(2)} nats of at most ${Math.log(count).toFixed(2)}${sunk}`
+        : `in all ${format(sum, error)} of the weight of ${count} ${count === 1 ? "query" : "queries"}`;
+  }
+
+  /**
+   * A line for what all others weigh together, so that the list adds up.
+   *
+   * @param {Float32Array} weights
+   * @param {number[]} listed
+   * @param {import("./readings.js").Words} to
+   */
+  function others(weights, listed, to) {
+    let [rest, count] = [0, 0];
+    weights.forEach((weight, n) => {
+      if (!(weight > 0) || listed.includes(n)) return;
+      rest += weight;
+      count++;
+    });
+    if (rest < 10 ** -digitsOf(error)) return [];
+    const each = to.side.kind === "picture" ? "patches" : "words";
+    const name = element("b", {}, count === 1 ? "one more" : `${count.toLocaleString("en")} more ${each}`);
+    const row = element("span", { class: "line others" }, name, element("span", { class: "track" }), element("span", { class: "weight" }, `+${format(rest, error)}`));
+    return [element("li", {}, row)];
   }
 
   return {
@@ -259,6 +288,10 @@ export function readingCard(page, source, hears) {
     aside,
     read,
     rest,
+    repaint() {
+      for (const panel of new Set([keysPanel, queriesPanel])) panel?.repaint();
+      listAgain();
+    },
   };
 }
 

@@ -60,7 +60,7 @@ export function paintPlace(painter, sheet, span, { i, j }, names, colours) {
   const steps = { rows: h / (span.r1 - span.r0), columns: w / (span.c1 - span.c0) };
   const [pill, on] = [{ fill: colours.ink }, { fill: colours.paper, size: LETTER }];
   if (row >= y && row <= y + h) {
-    const query = fitted(names.rows[i], room.rows);
+    const query = fitted(names.rows[i], room.rows, names.writes?.[i]);
     const wide = textWidth(query);
     for (const at of covered(shown(span.r0, span.r1, steps.rows), i, steps.rows)) {
       painter.rect(TITLE, row + at - HALF, x - TITLE - 3, 2 * HALF, on);

@@ -32,10 +32,15 @@
  *   highlights?: {item: number, entry: number, head: number, text: string}[]
  * }} Meta
  */
+/** @typedef {{rows: string[], columns: string[], writes: string[] | null}} Names */
 /** @typedef {{meta: Meta, block: (n: number) => Promise<Numbers>}} Page */
 
 /** Bytes of decoded blocks that are kept; what was used longest ago goes first. */
 const KEPT = 192 * 2 ** 20;
+
+/** The error of numbers in single precision, and of weights whose error is not known. */
+const SINGLE = 1e-7;
+const UNKNOWN = 0.001;
 
 /** How often a block that the browser has not read yet is looked for, in ms. */
 const AGAIN = 15;
@@ -222,19 +227,29 @@ function joined(bytes, count, size) {
 }
 
 /**
- * The raw names of rows and columns of an entry: tokens, places in a picture, or numbers.
+ * The raw names of rows and columns of an entry: tokens, places in a picture, or numbers. Where a
+ * text looks at itself, the rows are its last tokens, and `writes` what each of them writes.
  * @param {Meta} meta
  * @param {number} item
  * @param {number} entry
- * @returns {{rows: string[], columns: string[]}}
+ * @returns {Names}
  */
 export function namesOf(meta, item, entry) {
   const { sides, entries } = meta.items[item];
   const { rows, columns, row_labels, t, s } = entries[entry];
-  return {
-    rows: row_labels?.length === t ? row_labels : sideNames(sides[rows], t),
-    columns: sideNames(sides[columns], s),
-  };
+  const known = sideNames(sides[columns], s);
+  const told = row_labels?.length === t ? row_labels : null;
+  if (rows === columns && t <= s) return { rows: known.slice(s - t), columns: known, writes: told };
+  return { rows: told ?? sideNames(sides[rows], t), columns: known, writes: null };
+}
+
+/**
+ * How far weights of this page may be from the model's: no digits are shown below it.
+ * @param {Meta} meta
+ */
+export function errorOf({ source, bound }) {
+  if (source === "server") return SINGLE;
+  return Math.max(SINGLE, bound?.weights ?? UNKNOWN);
 }
 
 /**

@@ -3,7 +3,7 @@
 import { inkOn, ramp } from "./colours.js";
 import { paintNames, paintNumbers, paintRules, paintScale } from "./frame.js";
 import { paintEntropy, paintReceived } from "./margins.js";
-import { shaded } from "./shading.js";
+import { SINGLE_WEIGHT, shaded, unitOf } from "./shading.js";
 
 /** @typedef {import("./painter.js").Pixels} Pixels */
 /** @typedef {import("./scales.js").Scale} Scale */
@@ -12,8 +12,8 @@ import { shaded } from "./shading.js";
  * What is drawn: `whole` lies under `exact`, which was computed for a window near this one.
  * @typedef {{
  *   sheet: import("./frame.js").Sheet, span: import("./frame.js").Span, scale: Scale,
- *   names: import("./frame.js").Names, whole: Cells | null, exact: Cells | null,
- *   entropy: Float32Array | null, received: Float32Array | null, hidden: boolean
+ *   names: import("./frame.js").Names, whole: Cells | null, exact: Cells | null, range: string,
+ *   entropy: Float32Array | null, received: Float32Array | null, hidden: boolean, error: number
  * }} Scene
  */
 
@@ -43,15 +43,17 @@ export function paintSheet(painter, root, scene) {
     }
   });
   paintRules(painter, sheet, span, colours);
-  if (exact && exact.w === exact.c1 - exact.c0 && exact.h === exact.r1 - exact.r0) {
-    paintNumbers(painter, sheet, span, exact, (share) => inkOn(root, share), scale);
+  if (exact && unitOf(exact) === SINGLE_WEIGHT) {
+    paintNumbers(painter, sheet, span, exact, (share) => inkOn(root, share), scale, scene.error);
   }
   paintNames(painter, sheet, span, names, colours);
   paintEntropy(painter, sheet, span, scene.entropy, colours);
   paintReceived(painter, sheet, span, scene.received, colours, hidden);
   const masked = exact?.masked?.includes(1) ?? false;
   const preview = !exact && (whole?.relative ?? false);
-  paintScale(painter, sheet, scale, colours, { masked, hidden: hidden && span.c0 < 1, preview });
+  const [shown, { range }] = [exact ?? whole, scene];
+  const unit = shown ? unitOf(shown) : SINGLE_WEIGHT;
+  paintScale(painter, sheet, scale, colours, { masked, hidden: hidden && span.c0 < 1, preview, unit, range });
 }
 
 /**

@@ -2,9 +2,10 @@
 
 import { ramp } from "./colours.js";
 import { largest, unsunk } from "./cards.js";
-import { bothSides, readingWeights } from "./readings.js";
+import { errorOf } from "./data.js";
+import { bothSides, readingWeights, wordName } from "./readings.js";
 import { scaleOf, shareOf } from "./scales.js";
-import { element, format, named, refill, rightToLeft } from "./words.js";
+import { element, format, refill, rightToLeft } from "./words.js";
 
 /** Layers of more heads are left to the overview. */
 const MOST = 64;
@@ -20,6 +21,7 @@ export function everyHead(page, source, choose) {
   const title = element("h3");
   const rows = element("div", { class: "strips" });
   const root = element("div", { class: "every", hidden: true }, title, rows);
+  const error = errorOf(page.meta);
   let asked = 0;
   let shown = "";
 
@@ -50,8 +52,8 @@ export function everyHead(page, source, choose) {
     const hide = look.hideSink && looks === "at";
     const all = new Float32Array(found.reduce((sum, { length }) => sum + length, 0));
     found.forEach((weights, head) => all.set(unsunk(weights, hide), head * weights.length));
-    const scale = scaleOf(all, look.log);
-    const name = named(from.units[token + from.shift]);
+    const scale = scaleOf(all, look.log, error);
+    const name = wordName(from, token + from.shift);
     title.textContent = `${looks === "at" ? "" : "who looks at "}‘${name}’ in every head of ${about.name}`;
     rows.classList.toggle("pictures", to.side.kind === "picture");
     rows.classList.toggle("mirrored", to.side.kind === "text" && rightToLeft(to.units));
@@ -61,7 +63,7 @@ export function everyHead(page, source, choose) {
         const best = largest(weights, 1)[0];
         const most = element("span", { class: "most" }, "nothing");
         if (best !== undefined) {
-          most.replaceChildren(element("bdi", {}, named(to.units[best], 14)), ` ${format(weights[best])}`);
+          most.replaceChildren(element("bdi", {}, wordName(to, best, 14)), ` ${format(weights[best], error)}`);
         }
         const row = element(
           "button",

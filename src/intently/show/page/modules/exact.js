@@ -16,11 +16,12 @@ const FINEST = 1024;
  * @param {Head} head
  * @param {Span} span
  * @param {{high: number, wide: number}} pixels
- * @param {boolean} hidden whether the first key is left out
+ * @param {{hidden: boolean, how: import("./attention.js").How}} what whether the first key is left
+ *   out, and what is shown of the weights that share a cell
  * @param {AbortSignal} signal
  * @returns {Promise<Cells>}
  */
-export async function windowCells(head, span, pixels, hidden, signal) {
+export async function windowCells(head, span, pixels, { hidden, how }, signal) {
   const [r0, r1] = [Math.floor(span.r0), Math.min(head.t, Math.ceil(span.r1))];
   const c1 = Math.min(head.s, Math.ceil(span.c1));
   const c0 = Math.min(c1, Math.max(hidden ? 1 : 0, Math.floor(span.c0)));
@@ -29,9 +30,9 @@ export async function windowCells(head, span, pixels, hidden, signal) {
   const single = h === r1 - r0 && w === c1 - c0;
   const values = single
     ? await head.tile(r0, r1, c0, c1, signal)
-    : await head.pooled(r0, r1, c0, c1, h, w, signal);
+    : await head.pooled(r0, r1, c0, c1, h, w, how, signal);
   const masked = (await head.masked?.(r0, r1, c0, c1, h, w, signal)) ?? null;
-  return { r0, r1, c0, c1, h, w, values, masked };
+  return { r0, r1, c0, c1, h, w, values, masked, how };
 }
 
 /**
@@ -49,7 +50,7 @@ export async function overviewOf(page, item, entry, heads) {
   const largest = about.overview_max ?? Array.from({ length: about.heads }, () => 1);
   const values = overviewWeights(await page.block(about.overview), { h, w, heads: chosen, largest });
   const relative = !about.overview_max;
-  return { r0: 0, r1: about.t, c0: 0, c1: about.s, h, w, values, masked: null, relative };
+  return { r0: 0, r1: about.t, c0: 0, c1: about.s, h, w, values, masked: null, how: "mean", relative };
 }
 
 /**

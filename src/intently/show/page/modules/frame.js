@@ -2,7 +2,7 @@
 
 import { TYPEFACE } from "./painter.js";
 import { shareOf, ticksOf } from "./scales.js";
-import { format, named } from "./words.js";
+import { digitsOf, format, named, rowName, superscript } from "./words.js";
 
 /** @typedef {import("./colours.js").Ramp} Ramp */
 /** @typedef {import("./painter.js").Painter} Painter */
@@ -14,11 +14,12 @@ import { format, named } from "./words.js";
  * @typedef {{x: number, y: number, w: number, h: number, side: number, below: number,
  *   width: number, height: number}} Sheet
  */
-/** @typedef {{rows: string[], columns: string[]}} Names */
+/** @typedef {import("./data.js").Names} Names */
 
 export const LETTER = 11.5;
 export const GAP = 10;
 const LETTERS = 14;
+const LEAST = 6;
 export const TITLE = 16;
 
 /** Room for "received", which stands under the names of the rows. */
@@ -34,6 +35,9 @@ const SLIGHT = 0.005;
 
 const APARTS = [1, 2, 5];
 
+/** Between two numbers of a scale, in pixels. */
+const TICKS_APART = 8;
+
 /**
  * Lay out a t × s matrix in a width and a height, with square cells where that fits.
  * @param {number} width
@@ -47,7 +51,7 @@ export function layout(width, room, t, s, wide) {
   const narrow = width < 480;
   const side = narrow ? 40 : 64;
   const below = narrow ? 34 : 48;
-  const x = TITLE + Math.max(NAMES, Math.min(wide.rows, narrow ? 64 : 120)) + 8;
+  const x = TITLE + Math.max(NAMES, Math.min(wide.rows, narrow ? 64 : 180)) + 8;
   const y = TITLE + Math.min(wide.columns, narrow ? 64 : 110) + 6;
   const mostWide = Math.max(SHORTEST, width - x - GAP - side - 6);
   const mostHigh = Math.max(SHORTEST, room - y - GAP - below - BAR.top - BAR.height - BAR.foot);
@@ -64,12 +68,13 @@ let measure = null;
 /**
  * How wide names are that a sheet must hold; long ones are cut.
  * @param {string[]} names
+ * @param {string[] | null} [writes]
  */
-export function widestOf(names) {
+export function widestOf(names, writes) {
   const step = Math.ceil(names.length / 1000);
   let widest = 8;
   for (let n = 0; n < names.length; n += step) {
-    widest = Math.max(widest, textWidth(shortName(names[n])));
+    widest = Math.max(widest, textWidth(rowName(names[n], writes?.[n], LETTERS)));
   }
   return Math.ceil(widest);
 }
@@ -80,11 +85,16 @@ function shortName(name) {
 }
 
 /**
- * A name cut to a width.
+ * A name cut to a width; what a row writes is left out where it has no room.
  * @param {string} name
  * @param {number} room
+ * @param {string} [writes]
  */
-export function fitted(name, room) {
+export function fitted(name, room, writes) {
+  for (let letters = LETTERS; writes && letters >= LEAST; letters--) {
+    const both = rowName(name, writes, letters);
+    if (textWidth(both) <= room) return both;
+  }
   for (let letters = LETTERS; ; letters--) {
     const cut = named(name, letters);
     if (letters <= 3 || textWidth(cut) <= room) return cut;
@@ -130,7 +140,7 @@ export function paintNames(painter, sheet, span, names, colours) {
   const room = roomOf(sheet);
   for (const i of shown(span.r0, span.r1, high)) {
     const at = y + (i + 0.5 - span.r0) * high;
-    painter.text(x - 7, at, fitted(names.rows[i], room.rows), { ...how, align: "right" });
+    painter.text(x - 7, at, fitted(names.rows[i], room.rows, names.writes?.[i]), { ...how, align: "right" });
   }
   const lie = lying(sheet, span, names);
   for (const j of shown(span.c0, span.c1, wide)) {
@@ -193,12 +203,15 @@ export function paintRules(painter, sheet, span, colours) {
  * @param {import("./shading.js").Cells} cells one weight each
  * @param {(share: number) => string} ink
  * @param {Scale} scale
+ * @param {number} error
  */
-export function paintNumbers(painter, sheet, span, cells, ink, scale) {
+export function paintNumbers(painter, sheet, span, cells, ink, scale, error) {
   const { x, y, w, h } = sheet;
   const [high, wide] = [h / (span.r1 - span.r0), w / (span.c1 - span.c0)];
   if (wide < LEGIBLE || high < 16) return;
   const size = Math.min(12.5, wide / 2.8);
+  const digits = Math.min(2, digitsOf(error));
+  const slight = Math.max(SLIGHT, 10 ** -digitsOf(error));
   painter.clip(x, y, w, h, () => {
     for (let i = cells.r0; i < cells.r1; i++) {
       for (let j = cells.c0; j < cells.c1; j++) {
@@ -208,7 +221,7 @@ export function paintNumbers(painter, sheet, span, cells, ink, scale) {
         const left = x + (j + 0.5 - span.c0) * wide;
         const top = y + (i + 0.5 - span.r0) * high;
         const fill = ink(shareOf(scale, weight));
-        const text = wide >= ROOMY ? format(weight) : weight < SLIGHT ? "" : weight.toFixed(2);
+        const text = wide >= ROOMY ? format(weight, error) : weight < slight ? "" : weight.toFixed(digits);
         if (text) painter.text(left, top, text, { fill, size, align: "center" });
       }
     }
@@ -216,12 +229,13 @@ export function paintNumbers(painter, sheet, span, cells, ink, scale) {
 }
 
 /**
- * The bar of colours with its numbers, and what a grey or hatched cell means.
+ * The bar of colours with its numbers, and what a cell, a grey one and a hatched one mean.
  * @param {Painter} painter
  * @param {Sheet} sheet
  * @param {Scale} scale
  * @param {Ramp} colours
- * @param {{masked: boolean, hidden: boolean, preview: boolean}} said a preview's weights are not known
+ * @param {{masked: boolean, hidden: boolean, preview: boolean, unit: string, range: string}} said
+ *   a preview's weights are not known; `range` says what the scale was made for
  */
 export function paintScale(painter, sheet, scale, colours, said) {
   const { x, y, h, below, w } = sheet;
@@ -236,17 +250,15 @@ export function paintScale(painter, sheet, scale, colours, said) {
   painter.image({ width: steps, height: 1, data }, x, top, wide, BAR.height);
   painter.rect(x - 0.5, top - 0.5, wide + 1, BAR.height + 1, { stroke: colours.frame });
   const quiet = { fill: colours.quiet, size: LETTER - 1 };
-  const ticks = said.preview ? [] : ticksOf(scale);
-  ticks.forEach(({ value, share }, n) => {
-    const last = n === ticks.length - 1;
-    const text = last && scale.beyond ? `≥ ${tick(value)}` : tick(value);
-    const align = n === 0 ? "left" : last ? "right" : "center";
-    painter.text(x + (n === 0 ? 0 : share * wide), top + BAR.height + 10, text, { ...quiet, align });
-  });
+  const [middle, under] = [top + BAR.height / 2, top + BAR.height + 10];
+  for (const { text, left } of said.preview ? [] : placedTicks(scale, wide)) {
+    painter.text(x + left, under, text, quiet);
+  }
   let at = x + wide + 16;
-  const middle = top + BAR.height / 2;
-  painter.text(at, middle, said.preview ? "preview" : "weight", quiet);
-  at += said.preview ? 58 : 50;
+  const unit = said.preview ? "preview" : said.unit;
+  painter.text(at, middle, unit, quiet);
+  if (said.range && !said.preview) painter.text(at, under, said.range, quiet);
+  at += textWidth(unit) + 14;
   if (said.masked) {
     painter.rect(at, middle - 5, 14, 10, { fill: colours.hole, stroke: colours.frame });
     painter.text(at + 20, middle, "masked", quiet);
@@ -259,6 +271,28 @@ export function paintScale(painter, sheet, scale, colours, said) {
 }
 
 /**
+ * The numbers of a scale and where each begins: the ends, and between them those with room.
+ * @param {Scale} scale
+ * @param {number} wide
+ */
+export function placedTicks(scale, wide) {
+  const ticks = ticksOf(scale).map(({ value, share }, n, { length }) => {
+    const last = n === length - 1;
+    const text = last && scale.beyond ? `≥ ${tick(value)}` : tick(value);
+    const size = textWidth(text);
+    return { text, left: n === 0 ? 0 : last ? wide - size : share * wide - size / 2, size };
+  });
+  const end = ticks[ticks.length - 1];
+  end.left = Math.max(end.left, ticks[0].size + TICKS_APART);
+  const placed = [ticks[0]];
+  for (const one of ticks.slice(1, -1)) {
+    const { left, size } = placed[placed.length - 1];
+    if (one.left >= left + size + TICKS_APART && one.left + one.size + TICKS_APART <= end.left) placed.push(one);
+  }
+  return [...placed, end];
+}
+
+/**
  * A number of a scale: 0.25, 10⁻⁴, 5·10⁻⁴.
  * @param {number} value
  */
@@ -267,9 +301,4 @@ export function tick(value) {
   const [digits, power] = value.toExponential(1).split("e");
   const times = Number(digits) === 1 ? "" : `${Number(digits)}·`;
   return `${times}10${superscript(Number(power))}`;
-}
-
-/** @param {number} n */
-function superscript(n) {
-  return [...String(n)].map((sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(sign)])).join("");
 }

@@ -1,14 +1,20 @@
 /** Queries on the left, keys on the right, and between them lines as wide as the weights. */
 
-import { bothSides, headsName } from "./readings.js";
+import { ramp } from "./colours.js";
+import { errorOf } from "./data.js";
+import { canvasPainter } from "./painter.js";
+import { bothSides, headsName, wordName } from "./readings.js";
 import { offerPicture } from "./save.js";
 import { scaleOf, shareOf } from "./scales.js";
 import { paintsItself, seenOf } from "./snapshot.js";
+import { paintStubs, restOf, stubsOf } from "./stubs.js";
 import { tokenPanel } from "./tokens.js";
-import { announce, element, format, named, orSay } from "./words.js";
+import { announce, digitsOf, element, format, orSay } from "./words.js";
 
 /** Words of each side that stand below each other at most. */
 const SIDE_WORDS = 80;
+/** Letters of what a row reads and writes. */
+const ROW_LETTERS = 14;
 const LINE_STEP = 26;
 const LINE_WIDEST = 7;
 /** Lines that take less of the scale are left out. */
@@ -16,7 +22,7 @@ const LINE_LEAST = 0.02;
 /** Where a curve begins to turn, as a share of its way. */
 const BEND = 0.45;
 
-/** @typedef {{i: number, j: number, w: number, share: number}} Line */
+
 
 /**
  * @param {HTMLElement} section
@@ -38,12 +44,17 @@ export function linesView(section, page, store, source) {
 
   /** @type {{queries: import("./tokens.js").Panel, keys: import("./tokens.js").Panel} | null} */
   let panels = null;
-  /** @type {Line[]} */
+  /** @type {import("./stubs.js").Line[]} */
   let lines = [];
-  /** @type {Line[]} */
+  /** @type {import("./stubs.js").Line[]} */
   let chosenLines = [];
   /** @type {import("./scales.js").Scale} */
   let scale = { log: false, low: 0, high: 1, beyond: false };
+  const error = errorOf(page.meta);
+  /** @type {import("./attention.js").Head | null} */
+  let opened = null;
+  /** @type {import("./stubs.js").Rest} */
+  let rest = { query: new Float32Array(0), key: null, word: "" };
   /** @type {[number, number]} */
   let from = [0, 0];
   /** @type {{looks: string, token: number} | null} */
@@ -58,8 +69,9 @@ export function linesView(section, page, store, source) {
    */
   function stretch(words, chosen) {
     const start = Math.max(0, Math.min((chosen ?? 0) - SIDE_WORDS / 2, words.count - SIDE_WORDS));
-    const units = words.units.slice(words.shift + start, words.shift + Math.min(words.count, start + SIDE_WORDS));
-    return { start, words: { ...words, units, count: units.length, shift: 0, produced: Infinity } };
+    const [first, last] = [words.shift + start, words.shift + Math.min(words.count, start + SIDE_WORDS)];
+    const units = words.units.slice(first, last).map((unit, n) => (words.writes ? wordName(words, first + n, ROW_LETTERS) : unit));
+    return { start, words: { ...words, units, count: units.length, shift: 0, produced: Infinity, writes: null } };
   }
 
   async function show() {
@@ -73,6 +85,7 @@ export function linesView(section, page, store, source) {
     const [t, s] = [queries.words.units.length, keys.words.units.length];
     const weights = await head.tile(queries.start, queries.start + t, keys.start, keys.start + s);
     if (turn !== asked) return;
+    opened = head;
     from = [queries.start, keys.start];
     const hear = (/** @type {"at" | "from"} */ looks, /** @type {number} */ first) => ({
       point(/** @type {number | null} */ unit) {
@@ -93,7 +106,7 @@ export function linesView(section, page, store, source) {
     left.replaceChildren(panels.queries.root);
     right.replaceChildren(panels.keys.root);
     const hidden = state.sink === "hide" && keys.start === 0;
-    scale = scaleOf(hidden ? weights.filter((_, n) => n % s !== 0) : weights, state.scale === "log");
+    scale = scaleOf(hidden ? weights.filter((_, n) => n % s !== 0) : weights, state.scale === "log", error);
     lines = [];
     for (let i = 0; i < t; i++) {
       for (let j = hidden ? 1 : 0; j < s; j++) {
@@ -107,6 +120,17 @@ export function linesView(section, page, store, source) {
     const longest = Math.max(both.queries.count, both.keys.count);
     title.textContent = longest > SIDE_WORDS ? `${SIDE_WORDS} words around the chosen one` : "All weights as lines";
     under.textContent = `${about.name} · ${headsName(page, item, entry, heads)}`;
+    rest = { query: new Float32Array(0), key: null, word: longest > SIDE_WORDS ? "outside" : "not drawn" };
+    place();
+    light();
+    const query = await restOf(head, queries.start, t, lines);
+    if (turn !== asked) return;
+    rest = { ...rest, query };
+    const most = Math.max(0, ...query);
+    if (most >= 10 ** -digitsOf(error)) {
+      const where = rest.word === "outside" ? "lies outside these" : "is too little for lines or hidden";
+      under.textContent += ` · up to ${format(most, error)} of the weight of a word ${where}`;
+    }
     place();
     light();
   }
@@ -122,7 +146,7 @@ export function linesView(section, page, store, source) {
 
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {Line[]} which
+   * @param {import("./stubs.js").Line[]} which
    * @param {(share: number) => number} strength
    */
   function stroke(canvas, which, strength) {
@@ -143,9 +167,42 @@ export function linesView(section, page, store, source) {
       brush.lineWidth = Math.max(0.6, LINE_WIDEST * line.share);
       brush.stroke();
     }
+    const now = which === chosenLines ? chosenNow() : null;
+    if (which === chosenLines && !now) return;
+    brush.globalAlpha = now ? 1 : 0.7;
+    paintStubs(canvasPainter(brush), stubsOf(rest, now, from, error), sheetAt(0, 0, width), inks());
   }
 
-  /** @param {Line} line */
+  /** The word that is pointed at, or chosen. */
+  function chosenNow() {
+    const { looks, row, column } = store.get();
+    const chosen = looks === "at" ? row : column;
+    return pointed ?? (chosen === null ? null : { looks, token: chosen });
+  }
+
+  /** @param {number} x @param {number} y @param {number} width */
+  function sheetAt(x, y, width) {
+    return { x, y, width, step: LINE_STEP, widest: LINE_WIDEST };
+  }
+
+  function inks() {
+    const { ink, paper } = ramp(section);
+    return { line: getComputedStyle(middle).color, ink, paper };
+  }
+
+  /** Learn what other queries than those that are drawn weigh on a key. @param {number} token */
+  async function learnKey(token) {
+    const [head, turn] = [opened, asked];
+    if (!head || rest.key?.token === token) return;
+    const column = await head.column(token);
+    if (turn !== asked) return;
+    const drawn = lines.reduce((sum, { j, w }) => sum + (j === token ? w : 0), 0);
+    const all = column.reduce((sum, w) => sum + (w > 0 ? w : 0), 0);
+    rest = { ...rest, key: { token, rest: Math.max(0, all - drawn) } };
+    stroke(some, chosenLines, () => 0.95);
+  }
+
+  /** @param {import("./stubs.js").Line} line */
   function ends({ i, j }) {
     return [(i - from[0] + 0.5) * LINE_STEP, (j - from[1] + 0.5) * LINE_STEP];
   }
@@ -154,8 +211,7 @@ export function linesView(section, page, store, source) {
   function light() {
     if (!panels) return;
     const state = store.get();
-    const chosen = state.looks === "at" ? state.row : state.column;
-    const now = pointed ?? (chosen === null ? null : { looks: state.looks, token: chosen });
+    const now = chosenNow();
     const own = now && (now.looks === "at" ? panels.queries : panels.keys);
     const first = now?.looks === "at" ? from[0] : from[1];
     for (const panel of [panels.queries, panels.keys]) {
@@ -170,11 +226,12 @@ export function linesView(section, page, store, source) {
     stroke(some, chosenLines, () => 0.95);
     const best = chosenLines.at(-1);
     if (!now) return;
+    if (now.looks === "from") void orSay(section, learnKey(now.token));
     (now.looks === "at" ? panels.keys : panels.queries).paint(shown, (w) => shareOf(scale, w));
     if (best) {
       const { queries, keys } = bothSides(page, state.item, state.entry);
-      const [query, key] = [queries.units[best.i + queries.shift], keys.units[best.j + keys.shift]].map((x) => named(x));
-      announce(section, `query ‘${query}’ → key ‘${key}’: ${format(best.w)}`);
+      const [query, key] = [wordName(queries, best.i + queries.shift), wordName(keys, best.j + keys.shift)];
+      announce(section, `query ‘${query}’ → key ‘${key}’: ${format(best.w, error)}`);
     }
   }
 
@@ -208,6 +265,7 @@ export function linesView(section, page, store, source) {
       const how = { stroke: `rgba(${colour}, ${strength.toFixed(3)})`, width: Math.max(0.6, LINE_WIDEST * line.share) };
       painter.line(bent(x, y + y0, x + width, y + y1), how);
     }
+    paintStubs(painter, stubsOf(rest, chosenNow(), from, error), sheetAt(x, y, width), inks());
   });
   if (!section.hidden) void orSay(section, show());
 }

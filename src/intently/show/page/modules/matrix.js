@@ -1,18 +1,19 @@
 /** One head as a picture that is zoomed from the whole matrix to single weights. */
 
+import { adjusting } from "./adjusting.js";
 import { beside } from "./beside.js";
 import { ramp } from "./colours.js";
 import { paintCrosshair, paintPlace } from "./crosshair.js";
-import { namesOf, saidOf } from "./data.js";
+import { errorOf, namesOf, saidOf } from "./data.js";
 import { paintSheet } from "./drawing.js";
-import { latest, overviewOf, windowCells } from "./exact.js";
+import { latest, overviewOf } from "./exact.js";
 import { layout, widestOf } from "./frame.js";
 import { between, listen, revealing, same } from "./gestures.js";
+import { looking } from "./looking.js";
 import { canvasPainter } from "./painter.js";
 import { headsName } from "./readings.js";
 import { offerPicture, titled } from "./save.js";
-import { scaleOf } from "./scales.js";
-import { announce, element, format, isolated, named, visible } from "./words.js";
+import { announce, element, format, isolated, named, rowName, visible } from "./words.js";
 
 /** @typedef {import("./attention.js").Head} Head */
 /** @typedef {import("./attention.js").HeadSource} HeadSource */
@@ -20,8 +21,6 @@ import { announce, element, format, isolated, named, visible } from "./words.js"
 /** @typedef {import("./frame.js").Sheet} Sheet */
 /** @typedef {import("./frame.js").Span} Span */
 /** @typedef {import("./painter.js").Painter} Painter */
-/** @typedef {import("./scales.js").Scale} Scale */
-/** @typedef {import("./shading.js").Cells} Cells */
 /** @typedef {import("./state.js").Store} Store */
 /** @typedef {{i: number, j: number}} Place */
 
@@ -29,8 +28,8 @@ import { announce, element, format, isolated, named, visible } from "./words.js"
 const WIDE = 760;
 const WORDS = 300;
 
-/** Room under a wide sheet: a note, and the foot of the page. */
-const UNDER = 92;
+/** Room under a wide sheet: switches, a note, and the foot of the page. */
+const UNDER = 124;
 
 const GLIDE = 160;
 const KEYS = "Arrow keys move, plus and minus zoom, 0 shows all, Enter pins.";
@@ -52,29 +51,25 @@ export function matrixView(root, page, store, heads) {
   const words = element("aside", { class: "beside", "aria-label": "The weight under the crosshair" });
   const note = element("p", { class: "matrix-note" });
   const said = element("p", { class: "matrix-said" });
-  root.append(said, element("div", { class: "matrix" }, stage, words), note);
-  const panel = beside(words);
+  const adjust = adjusting(store);
+  root.append(said, element("div", { class: "matrix" }, element("div", {}, stage, adjust.root), words), note);
+  const error = errorOf(page.meta);
+  const panel = beside(words, error);
 
   let shown = "";
   /** @type {Head | null} */
   let head = null;
   /** @type {Sheet | null} */
   let sheet = null;
-  /** @type {{rows: string[], columns: string[]}} */
-  let names = { rows: [], columns: [] };
+  /** @type {import("./data.js").Names} */
+  let names = { rows: [], columns: [], writes: null };
   let span = windowOf(store.get());
   let goal = span;
-  /** @type {Cells | null} */
-  let whole = null;
-  /** @type {Cells | null} */
-  let exact = null;
-  /** @type {Scale} */
-  let scale = scaleOf(new Float32Array(0), false);
+  const seen = looking(error, store.get, () => invalidate());
   /** @type {{entropy: Float32Array | null, received: Float32Array | null}} */
   let margins = { entropy: null, received: null };
   /** @type {Place | null} */
   let pointed = null;
-  let asked = new AbortController();
   /** @type {Map<HTMLCanvasElement, Painter>} */
   const painters = new Map();
   let [baseDue, overDue, movedDue] = [false, false, false];
@@ -107,7 +102,7 @@ export function matrixView(root, page, store, heads) {
     const wide = width >= WIDE;
     const top = stage.getBoundingClientRect().top + scrollY;
     const room = Math.max(wide ? 420 : 380, innerHeight - top - (wide ? UNDER : 0));
-    const widest = { rows: widestOf(names.rows), columns: widestOf(names.columns) };
+    const widest = { rows: widestOf(names.rows, names.writes), columns: widestOf(names.columns) };
     sheet = layout(width - (wide ? WORDS : 0), room, t, s, widest);
     const sharp = devicePixelRatio || 1;
     for (const canvas of [base, over]) {
@@ -129,10 +124,8 @@ export function matrixView(root, page, store, heads) {
     const key = `${item}.${entry}.${chosen}`;
     if (key === shown || !root.clientWidth) return;
     shown = key;
-    asked.abort();
+    seen.forget();
     head = null;
-    exact = null;
-    whole = null;
     margins = { entropy: null, received: null };
     names = namesOf(page.meta, item, entry);
     span = goal = windowOf(store.get());
@@ -144,18 +137,22 @@ export function matrixView(root, page, store, heads) {
     said.hidden = !saidOf(page.meta, item, entry, chosen);
     try {
       arrange();
-      overviewOf(page, item, entry, chosen).then(preview, () => {});
+      overviewOf(page, item, entry, chosen).then((cells) => shown === key && seen.preview(cells), () => {});
       const opened = await heads.open(item, entry, chosen);
       if (shown !== key) return;
       head = opened;
-      opened.settled?.then(() => (shown === key ? refresh() : undefined));
+      opened.settled?.then(() => {
+        if (shown !== key) return;
+        seen.renew();
+        refresh();
+      });
       const known = !opened.local || opened.local.entropy;
       const sides = known ? statistics(opened) : null;
       await refresh();
       say();
       await (sides ?? statistics(opened));
-    } catch (error) {
-      if (shown === key) note.textContent = `This head cannot be shown: ${reason(error)}`;
+    } catch (fault) {
+      if (shown === key) note.textContent = `This head cannot be shown: ${reason(fault)}`;
     }
 
     /** What stands beside the matrix; what is not stored is computed when the matrix is drawn.
@@ -166,34 +163,19 @@ export function matrixView(root, page, store, heads) {
       margins = { entropy, received };
       invalidate();
     }
-
-    /** @param {Cells} cells */
-    function preview(cells) {
-      if (shown !== key || exact) return;
-      whole = cells;
-      scale = scaleOf(cells.values, store.get().scale === "log");
-      invalidate();
-    }
   }
 
-  /** Compute the window anew; what was being computed for another is given up. */
+  /** Compute the window anew. */
   async function refresh() {
     if (!head || !sheet) return;
     movedDue = false;
-    asked.abort();
-    const mine = (asked = new AbortController());
+    const [key, opened] = [shown, head];
     const sharp = Math.min(DENSEST, devicePixelRatio || 1);
-    const pixels = { high: sheet.h * sharp, wide: sheet.w * sharp };
     try {
-      const cells = await windowCells(head, goal, pixels, hidden(), mine.signal);
-      if (mine.signal.aborted) return;
-      exact = cells;
-      if (cells.r1 - cells.r0 === head.t && cells.c1 === head.s && cells.c0 <= 1) whole = cells;
-      scale = scaleOf(cells.values, store.get().scale === "log");
-      note.textContent = head.exactness?.() ?? "";
-      invalidate();
-    } catch (error) {
-      if (!mine.signal.aborted) note.textContent = `This window cannot be shown: ${reason(error)}`;
+      await seen.look(head, goal, { high: sheet.h * sharp, wide: sheet.w * sharp });
+      if (shown === key) note.textContent = seen.pooled() ? (opened.exactness?.() ?? "") : "";
+    } catch (fault) {
+      if (shown === key) note.textContent = `This window cannot be shown: ${reason(fault)}`;
     }
   }
 
@@ -221,7 +203,9 @@ export function matrixView(root, page, store, heads) {
 
   function drawBase() {
     baseDue = false;
-    over.classList.toggle("matrix-held", !same(span, everything()));
+    const zoomed = !same(span, everything());
+    over.classList.toggle("matrix-held", zoomed);
+    adjust.show({ zoomed, pooled: seen.pooled() });
     onto(base, paint);
   }
 
@@ -233,7 +217,8 @@ export function matrixView(root, page, store, heads) {
   /** @param {Painter} painter */
   function paint(painter) {
     if (!sheet) return;
-    paintSheet(painter, root, { sheet, span, scale, names, whole, exact, ...margins, hidden: hidden() });
+    const range = seen.said(!same(goal, everything()));
+    paintSheet(painter, root, { sheet, span, names, ...seen.known, ...margins, hidden: hidden(), range, error });
   }
 
   /** @param {Painter} painter */
@@ -266,10 +251,10 @@ export function matrixView(root, page, store, heads) {
       if (key !== shown) return;
       const held = pinned();
       panel.tell({ i, j, weight: row[j], row, column, pinned: held?.i === i && held.j === j }, names);
-      const [query, answer] = [isolated(named(names.rows[i])), isolated(named(names.columns[j]))];
-      announce(root, `query ‘${query}’ → key ‘${answer}’: ${format(row[j])}`);
-    } catch (error) {
-      note.textContent = `This weight cannot be shown: ${reason(error)}`;
+      const [query, answer] = [rowName(names.rows[i], names.writes?.[i]), named(names.columns[j])].map(isolated);
+      announce(root, `query ‘${query}’ → key ‘${answer}’: ${format(row[j], error)}`);
+    } catch (fault) {
+      note.textContent = `This weight cannot be shown: ${reason(fault)}`;
     }
   }
 
@@ -353,12 +338,19 @@ export function matrixView(root, page, store, heads) {
     }
     const next = windowOf(state);
     if (!same(next, goal)) glide(next);
-    if (changed.has("sink")) refresh();
-    if (changed.has("scale") && exact) scale = scaleOf(exact.values, state.scale === "log");
+    if (changed.has("sink") || changed.has("cells")) {
+      seen.renew();
+      refresh();
+    }
+    if (changed.has("scale") || changed.has("range")) seen.rescale();
     invalidate();
     if (changed.has("row") || changed.has("column")) say();
   });
-  root.closest(".intently")?.addEventListener("colours", () => invalidate());
+  root.closest(".intently")?.addEventListener("colours", () => {
+    if (!root.clientWidth) return;
+    drawBase(); // at once: a page that is printed does not wait for a frame
+    drawOver();
+  });
   /** The view has another size, or is seen again. */
   function resized() {
     if (!root.clientWidth) return;

@@ -2,7 +2,7 @@
 
 import { filtered, sorted, valueOf } from "./choosing.js";
 import { ramp } from "./colours.js";
-import { saidOf } from "./data.js";
+import { errorOf, saidOf } from "./data.js";
 import { offerPicture, titled } from "./save.js";
 import { announce, element, format, visible } from "./words.js";
 
@@ -27,6 +27,7 @@ const MARKS = 5;
  */
 export function overviewView(root, page, store, _heads) {
   const { form, sort, turn, filter, count } = controls(page);
+  const error = errorOf(page.meta);
   const grid = element("div", { class: "overview-grid" });
   const quoted = element("ul", { class: "overview-said" });
   root.append(form, quoted, grid);
@@ -67,7 +68,7 @@ export function overviewView(root, page, store, _heads) {
     grid.replaceChildren(...(by ? ranked(sorted(entries(), places, by)) : layered(places)));
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
     const of = places.length === every ? "" : `${places.length} of `;
-    const said = `${of}${every} ${every === 1 ? "head" : "heads"}`;
+    const said = `${of}${every} ${every === 1 ? "head" : "heads"}${pooledTo(page, entries())}`;
     count.textContent = unknown.length ? `‘${visible(unknown[0], 30)}’ is no statistic or layer` : said;
     count.classList.toggle("overview-unknown", unknown.length > 0);
     sort.value = by.replace(/^-/, "");
@@ -132,7 +133,7 @@ export function overviewView(root, page, store, _heads) {
     const frame = element("span", { class: "overview-frame" }, canvas);
     if (note) frame.append(element("span", { class: "overview-mark" }));
     button.append(frame, label);
-    if (by) button.append(element("span", { class: "overview-value" }, value === null ? "–" : format(value)));
+    if (by) button.append(element("span", { class: "overview-value" }, value === null ? "–" : format(value, error)));
     button.addEventListener("click", () => open(place));
     button.addEventListener("focus", () => announce(root, told(place)));
     tiles.push({ place, button, canvas });
@@ -150,7 +151,7 @@ export function overviewView(root, page, store, _heads) {
     const about = entries()[place.entry];
     const known = page.meta.statistics.flatMap((name) => {
       const value = valueOf(entries(), place, name);
-      return value === null ? [] : [`${name} ${format(value)}`];
+      return value === null ? [] : [`${name} ${format(value, error)}`];
     });
     const words = [`${visible(about.name, 80)}, head ${place.head}`, noteOf(place), known.join(", ")];
     return words.filter(Boolean).join(". ");
@@ -324,6 +325,19 @@ function tileSize(width, entries) {
  */
 function broken(name) {
   return name.split(/(?<=[._])/u).flatMap((part) => [part, element("wbr")]);
+}
+
+/**
+ * What a cell of the pictures shows, in words: where weights share one, their mean.
+ * @param {Page} page
+ * @param {Entry[]} entries
+ */
+function pooledTo({ meta }, entries) {
+  const most = Math.max(...entries.flatMap(({ t, s, overview }) => {
+    const [, h, w] = meta.blocks[overview].shape;
+    return [t / h, s / w];
+  }));
+  return most > 1 ? ` · each picture on its own scale, a cell the mean of up to ${Math.ceil(most)} × ${Math.ceil(most)} weights` : " · each picture on its own scale";
 }
 
 /** The end of a name that tells layers apart. @param {Entry} about */

@@ -131,10 +131,16 @@ export function picturePanel(words, label, hears) {
     }
   });
 
+  /** @type {Parameters<import("./tokens.js").Panel["paint"]>} */
+  let last = [null, () => 0];
   return {
     root,
     list: frame,
+    repaint() {
+      this.paint(...last);
+    },
     paint(weights, share) {
+      last = [weights, share];
       const { rgb } = ramp(frame);
       const brush = cover.getContext("2d");
       frame.classList.toggle("read", weights !== null);

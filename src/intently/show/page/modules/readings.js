@@ -5,12 +5,14 @@
  * @typedef {import("./data.js").Side} Side
  * @typedef {import("./state.js").State} State
  * @typedef {{item: number, entry: number, heads: string, looks: "at" | "from", token: number}} Place
- * @typedef {{side: Side, units: string[], count: number, shift: number, produced: number}} Words
- *   `units` are shown, row or column n of the matrix is unit n + shift
- * @typedef {{queries: Words, keys: Words, same: boolean, writes: string[] | null}} Both
+ * @typedef {{side: Side, units: string[], count: number, shift: number, produced: number,
+ *   writes: string[] | null}} Words
+ *   `units` are shown, row or column n of the matrix is unit n + shift and `writes` the nth of those
+ * @typedef {{queries: Words, keys: Words, same: boolean}} Both
  */
 
 import { namesOf } from "./data.js";
+import { rowName } from "./words.js";
 
 /**
  * The words of both sides of an attention; `same` where queries and keys are one text.
@@ -22,18 +24,30 @@ import { namesOf } from "./data.js";
  */
 export function bothSides(page, item, entry) {
   const { sides, entries } = page.meta.items[item];
-  const { rows, columns, t, s, row_labels: writes = null } = entries[entry];
+  const { rows, columns, t, s, row_labels: told = null } = entries[entry];
   const names = namesOf(page.meta, item, entry);
   const keys = wordsOf(sides[columns], names.columns, s, 0);
   if (rows === columns) {
-    return { queries: { ...keys, count: t, shift: Math.max(0, s - t) }, keys, same: true, writes };
+    const { writes } = names;
+    return { queries: { ...keys, count: t, shift: Math.max(0, s - t), writes }, keys, same: true };
   }
   const queries = wordsOf(sides[rows], names.rows, t, null);
-  if (writes && writes.length === t && sides[rows].kind === "text") {
+  if (told && told.length === t && sides[rows].kind === "text") {
     const produced = queries.produced - 1; // the row before a word writes it
-    return { queries: { ...queries, units: writes, shift: 0, produced }, keys, same: false, writes: null };
+    return { queries: { ...queries, units: told, shift: 0, produced }, keys, same: false };
   }
-  return { queries, keys, same: false, writes };
+  return { queries, keys, same: false };
+}
+
+/**
+ * What a word is called: a row of a decoder with the word that it writes.
+ *
+ * @param {Words} words
+ * @param {number} unit
+ * @param {number} [limit]
+ */
+export function wordName({ units, shift, writes }, unit, limit) {
+  return rowName(units[unit], writes?.[unit - shift], limit);
 }
 
 /**
@@ -48,7 +62,7 @@ function wordsOf(side, names, count, shift) {
   const units = [...known];
   while (units.length < count) units.push(String(units.length));
   const produced = side.kind === "text" ? (side.produced ?? Infinity) : Infinity;
-  return { side, units, count, shift: shift ?? Math.max(0, known.length - count), produced };
+  return { side, units, count, shift: shift ?? Math.max(0, known.length - count), produced, writes: null };
 }
 
 /**

@@ -133,7 +133,7 @@ async function openServed(page, item, entry, heads) {
     tile,
     row: (i) => line(`row ${i}`, () => tile(i, i + 1, 0, s)),
     column: (j) => line(`column ${j}`, () => settled.then(() => tile(0, t, j, j + 1))),
-    pooled: (r0, r1, c0, c1, h, w, signal) => numbers("pooled", { r0, r1, c0, c1, h, w }, signal),
+    pooled: (r0, r1, c0, c1, h, w, how = "mean", signal) => numbers("pooled", { r0, r1, c0, c1, h, w, how }, signal),
     entropy: (signal) => settled.then(() => numbers("entropy", {}, signal)),
     received: (signal) => settled.then(() => numbers("received", {}, signal)),
     async masked(r0, r1, c0, c1, h, w, signal) {

@@ -19,12 +19,13 @@ const APART_SHARE = 0.25;
 const FAINT = 0.06;
 
 /**
- * The scale on which all of these weights can be told apart.
+ * The scale on which all of these weights can be told apart, none of them below the error.
  * @param {Float32Array} values
  * @param {boolean} log
+ * @param {number} error
  * @returns {Scale}
  */
-export function scaleOf(values, log) {
+export function scaleOf(values, log, error) {
   let top = 0;
   let least = Infinity;
   let positive = 0;
@@ -36,11 +37,11 @@ export function scaleOf(values, log) {
   }
   if (!positive) return { log, low: log ? 0.1 : 0, high: 1, beyond: false };
   if (log) {
-    const high = roundUp(top);
+    const high = roundUp(Math.max(top, error));
     const low = 10 ** Math.floor(Math.log10(Math.max(least, high * 10 ** -DECADES)) + 1e-9);
     return { log, low: low < high ? low : high / 10, high, beyond: false };
   }
-  const high = roundUp(positive > CROWDED ? quantile(values, 0.995) : top);
+  const high = roundUp(Math.max(error, positive > CROWDED ? quantile(values, 0.995) : top));
   return { log, low: 0, high, beyond: top > high };
 }
 

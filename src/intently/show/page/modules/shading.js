@@ -7,7 +7,22 @@ import { shareOf } from "./scales.js";
 /** @typedef {import("./scales.js").Scale} Scale */
 /** Cells of the weights of rows r0 … r1 − 1 and columns c0 … c1 − 1; masked cells have 1.
  * @typedef {{r0: number, r1: number, c0: number, c1: number, h: number, w: number,
- *   values: Float32Array, masked: Uint8Array | null, relative?: boolean}} Cells relative: what weights they are is not known */
+ *   values: Float32Array, masked: Uint8Array | null, how: string, relative?: boolean}} Cells
+ * how: "mean" or "max" of the weights of a cell; relative: what weights they are is not known */
+
+/** What a cell shows that holds one weight. */
+export const SINGLE_WEIGHT = "weight";
+
+/**
+ * What a cell shows, in words.
+ * @param {Cells} cells
+ */
+export function unitOf({ r0, r1, c0, c1, h, w, how }) {
+  const [down, across] = [(r1 - r0) / h, (c1 - c0) / w];
+  if (down <= 1 && across <= 1) return SINGLE_WEIGHT;
+  const sizes = [down, across].map((n) => String(Number(n.toPrecision(n < 10 ? 2 : 3))));
+  return `${how === "max" ? "largest" : "mean"} of ${sizes.join(" × ")} weights`;
+}
 
 /**
  * @param {Cells} cells

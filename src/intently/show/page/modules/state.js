@@ -11,7 +11,7 @@
  *   item: number, entry: number, heads: string, view: string, sort: string, filter: string,
  *   row: number | null, column: number | null, other: string | null, looks: string,
  *   r0: number, r1: number, c0: number, c1: number,
- *   scale: string, sink: string, theme: string
+ *   scale: string, sink: string, cells: string, range: string, theme: string
  * }} State
  */
 /**
@@ -33,6 +33,8 @@ const CHOICES = {
   looks: ["at", "from"],
   scale: ["linear", "log"],
   sink: ["show", "hide"],
+  cells: ["mean", "max"],
+  range: ["head", "view"],
   theme: ["auto", "light", "dark"],
 };
 
@@ -59,6 +61,8 @@ const PLAIN = {
   c1: Infinity,
   scale: "linear",
   sink: "show",
+  cells: "mean",
+  range: "head",
   theme: "auto",
 };
 

@@ -57,19 +57,23 @@ export function headOf(local) {
   }
 
   /** @type {Head["pooled"]} */
-  async function pooled(r0, r1, c0, c1, h, w, signal) {
+  async function pooled(r0, r1, c0, c1, h, w, how = "mean", signal) {
     const [down, across] = [cells(r1 - r0, h), cells(c1 - c0, w)];
     const sums = new Float64Array(down.count * across.count);
+    const largest = how === "max";
     const learn = c0 === 0 && c1 === s ? learner() : null;
     await sweep([r0, r1, c0, c1], signal, (i, c, weights, count) => {
       const at = down.of[i - r0] * across.count;
-      for (let j = 0; j < count; j++) sums[at + across.of[c - c0 + j]] += weights[j];
+      for (let j = 0; j < count; j++) {
+        const cell = at + across.of[c - c0 + j];
+        sums[cell] = largest ? Math.max(sums[cell], weights[j]) : sums[cell] + weights[j];
+      }
       learn?.(i, c, weights, count);
     });
     const found = new Float32Array(sums.length);
     for (let y = 0, at = 0; y < down.count; y++) {
       for (let x = 0; x < across.count; x++, at++) {
-        found[at] = sums[at] / (down.sizes[y] * across.sizes[x]);
+        found[at] = sums[at] / (largest ? 1 : down.sizes[y] * across.sizes[x]);
       }
     }
     return found;

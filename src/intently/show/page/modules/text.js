@@ -2,11 +2,12 @@
 
 import { largest, readingCard } from "./cards.js";
 import { compared } from "./compare.js";
+import { errorOf } from "./data.js";
 import { everyHead } from "./every.js";
-import { readBack, readingOf, written } from "./readings.js";
+import { readBack, readingOf, wordName, written } from "./readings.js";
 import { offerPicture } from "./save.js";
 import { seenOf } from "./snapshot.js";
-import { announce, element, format, named, orSay } from "./words.js";
+import { announce, element, format, orSay } from "./words.js";
 
 /** What a reading depends on. */
 const READ = ["view", "item", "entry", "heads", "looks", "row", "column", "scale", "sink", "other"];
@@ -24,6 +25,7 @@ export function textView(section, page, store, source) {
   /** @type {import("./readings.js").Place | null} */
   let pointed = null;
   let frame = 0;
+  const error = errorOf(page.meta);
   const now = readingCard(page, source, {
     point(looks, token) {
       const { item, entry, heads } = store.get();
@@ -118,7 +120,7 @@ export function textView(section, page, store, source) {
   }
 
   function showApart() {
-    const text = heldShown && nowShown ? compared(heldShown, nowShown) : "";
+    const text = heldShown && nowShown ? compared(heldShown, nowShown, error) : "";
     apart.textContent = text;
     apart.hidden = !text;
   }
@@ -131,9 +133,9 @@ export function textView(section, page, store, source) {
     const to = place.looks === "at" ? both.keys : both.queries;
     const best = partner === null ? largest(weights, 1)[0] : partner + to.shift;
     if (best === undefined) return;
-    const other = named(to.units[best]);
+    const other = wordName(to, best);
     const [query, key] = place.looks === "at" ? [name, other] : [other, name];
-    announce(section, `query ‘${query}’ → key ‘${key}’: ${format(weights[best])}`);
+    announce(section, `query ‘${query}’ → key ‘${key}’: ${format(weights[best], error)}`);
   }
 
   const drawn = () => !section.hidden;
@@ -145,6 +147,7 @@ export function textView(section, page, store, source) {
   });
   section.closest(".intently")?.addEventListener("colours", () => {
     if (!drawn()) return;
+    for (const card of [held, now]) card.repaint(); // at once: paper does not wait
     void orSay(section, showHeld());
     void orSay(section, showNow());
   });

@@ -4,6 +4,7 @@
  * @typedef {{
  *   root: HTMLElement, list: HTMLElement,
  *   paint: (weights: Float32Array | null, share: (weight: number) => number) => void,
+ *   repaint: () => void,
  *   mark: (kind: string, units: number[]) => void
  * }} Panel
  * @typedef {{point: (unit: number | null) => void, pick: (unit: number) => void}} Hears
@@ -85,6 +86,15 @@ export function tokenPanel(words, label, hears) {
   for (const chunk of starts.keys()) {
     inSight.add(chunk);
     if (starts.size > 1) sight.observe(chunk);
+  }
+
+  /** Learn the colours of every level, where they are not known or have changed. */
+  function dressLevels() {
+    if (colours === ramp(list)) return;
+    colours = ramp(list);
+    painted.fill(255);
+    const shares = Array.from({ length: LEVELS - 1 }, (_, level) => level / (LEVELS - 2));
+    dress = [["", ""], ...shares.map((part) => [shade(list, part), inkOn(list, part)])];
   }
 
   /** @param {Element} chunk */
@@ -232,13 +242,12 @@ export function tokenPanel(words, label, hears) {
         const weight = weights ? weights[n] : NaN;
         levels[n] = Number.isNaN(weight) ? 0 : 1 + Math.round((LEVELS - 2) * share(weight));
       }
-      if (colours !== ramp(list)) {
-        colours = ramp(list);
-        painted.fill(255);
-        const shares = Array.from({ length: LEVELS - 1 }, (_, level) => level / (LEVELS - 2));
-        dress = [["", ""], ...shares.map((part) => [shade(list, part), inkOn(list, part)])];
-      }
+      dressLevels();
       for (const chunk of inSight) paintChunk(chunk);
+    },
+    repaint() {
+      dressLevels();
+      for (const chunk of starts.keys()) paintChunk(chunk); // paper shows those out of sight, too
     },
     mark(kind, units) {
       for (const unit of marks.get(kind) ?? []) {

@@ -94,15 +94,45 @@ export function rightToLeft(words) {
 }
 
 /**
- * A weight in few digits.
+ * What a row is called everywhere: its own token and, in a decoder, the one that it writes.
  *
- * @param {number} weight
+ * @param {string} own
+ * @param {string | undefined} writes
+ * @param {number} [limit] letters of either
  */
-export function format(weight) {
-  if (!Number.isFinite(weight)) return "–";
-  if (weight === 0) return "0";
-  if (weight < 0.0005) return weight.toExponential(0).replace("-", "−");
-  return weight < 0.0095 ? weight.toFixed(4) : weight < 9.995 ? weight.toFixed(2) : weight.toFixed(1);
+export function rowName(own, writes, limit) {
+  const name = named(own, limit);
+  return writes ? `${name} (writes ${named(writes, limit)})` : name;
+}
+
+/**
+ * A number in few digits, none of them below the error: "< 0.01" where it is less than that.
+ *
+ * @param {number} value
+ * @param {number} error
+ */
+export function format(value, error) {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const digits = digitsOf(error);
+  if (value < 10 ** -digits) return `< ${digits > 4 ? `10${superscript(-digits)}` : 10 ** -digits}`;
+  if (value < 0.0005) return value.toExponential(0).replace("-", "−");
+  const most = value < 0.0095 ? 4 : value < 9.995 ? 2 : 1;
+  return value.toFixed(Math.min(most, digits));
+}
+
+/**
+ * How many digits behind the point an error leaves.
+ *
+ * @param {number} error
+ */
+export function digitsOf(error) {
+  return Math.max(0, Math.floor(-Math.log10(error) + 1e-9));
+}
+
+/** @param {number} power */
+export function superscript(power) {
+  return [...String(power)].map((sign) => (sign === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(sign)])).join("");
 }
 
 /**
