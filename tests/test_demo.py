@@ -47,7 +47,7 @@ def test_a_tiny_demo_stops_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(pictures) >= len(demo.SHOWN) + 3
     assert list(Translator.load(tmp_path).alignment_head or ()) == result["alignment"]["head"]
     page = (tmp_path / "it.html").read_text(encoding="utf-8")
-    assert page.count(f"in {result['it']['right_noun']:.0%} of ") == 2
-    assert result["it"]["head"][0] + "_attention" in page
+    assert page.count(f"in {result['it']['telling_word']:.0%} of ") == 2
+    assert result["it"]["telling_head"][0] + "_attention" in page
     demo.table(result, told)
     assert "What it learned" in written.getvalue() and "\x1b" not in written.getvalue()

@@ -23,6 +23,7 @@ from intently.evaluation import (
     noun_choices,
     pronoun,
     switched_off,
+    telling_choices,
 )
 from intently.matrix import Dense
 from intently.models.kinds import cross_heads, new_model
@@ -216,6 +217,20 @@ def test_it_looks_at_nouns(translator: Translator, because: list[Pair]) -> None:
     assert p is not None
     looks = own[HEAD.layer].dense()[HEAD.head, p.source]
     assert noun_choices(translator, because[:1])[HEAD] == float(looks[p.right] > looks[p.wrong])
+
+
+def test_one_head_looks_at_the_word_that_tells(translator: Translator, because: list[Pair]) -> None:
+    choices = telling_choices(translator, because)
+    assert len(choices) == 8
+    best = max(choices, key=lambda head: choices[head])
+    assert choices[best] > 0.9 and sorted(choices.values())[-2] < 0.5
+    (own,) = forced(translator, [(because[0].source, because[0].target)])
+    p, words = because[0].pronoun, because[0].source_words
+    assert p is not None
+    looks = own[best.layer].dense()[best.head, p.target]
+    assert words[int(looks.argmax())] == words[-2] != words[p.right]
+    with pytest.raises(ArgumentError, match=r"pairs: expected because-sentences.*got none"):
+        telling_choices(translator, [])
 
 
 def test_a_head_is_switched_off_and_on(translator: Translator) -> None:

@@ -74,8 +74,10 @@ def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_
         "view": "text", "item": 1, "entry": entry, "heads": head, "row": row,
         "other": f"0.{entry}.{head}.at.{row}",
     }  # fmt: skip
-    first, second = (item["sides"][0]["tokens"] for item in told["items"])
-    assert first[row] == second[row] and told["items"][0]["entries"][entry]["rows"] == 0
+    reads = [item["entries"][entry] for item in told["items"]]
+    assert [about["kind"] for about in reads] == ["cross", "cross"]
+    first, second = (about["row_labels"] for about in reads)  # where the translations part
+    assert first[:row] == second[:row] and {first[row], second[row]} == {"il", "elle"}
 
 
 def test_texts_of_other_lengths_stand_side_by_side(look: Command, tmp_path: Path) -> None:

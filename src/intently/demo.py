@@ -31,6 +31,7 @@ from intently.evaluation import (
     forced,
     noun_choices,
     switched_off,
+    telling_choices,
 )
 from intently.recipes.origin import Origin
 from intently.runs import Run, fit
@@ -215,16 +216,22 @@ def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
 def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     """Return how often the best encoder head picks the right noun, and the score without it.
 
-    The head is chosen on validation sentences and measured on ``because``.
+    Beside it stands the head of cross-attention that looks most at the word which tells *il* from
+    *elle* as the pronoun is written, and how often it does. Both heads are chosen on validation
+    sentences and measured on ``because``.
     """
     validation = [pair for pair in sample("validation", 600) if pair.pronoun]
     choices = noun_choices(translator, validation)
     head = max(choices, key=lambda h: choices[h])
+    telling = telling_choices(translator, validation)
+    teller = max(telling, key=lambda h: telling[h])
     with switched_off(translator.model, head):
         without: Evaluation = evaluate_pairs(translator, because)
     return {
         "head": list(head),
         "right_noun": noun_choices(translator, because)[head],
+        "telling_head": list(teller),
+        "telling_word": telling_choices(translator, because)[teller],
         "sentences": len(because),
         "pronouns_right": evaluate_pairs(translator, because).pronouns,
         "pronouns_right_without_head": without.pronouns,
@@ -237,7 +244,7 @@ def translate_shown(translator: Translator) -> list[Translation]:
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
-    """Draw the loss, the alignment of each listed sentence, every head, and where *it* looks."""
+    """Draw the loss, the alignment of each sentence, every head, and what tells il from elle."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     rows = done.history.rows()
@@ -257,49 +264,51 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
             made.words, title=pair.source, highlight=(head.layer, head.head),
             caption="the head that aligns best", save=folder / "heads.png",
         )  # fmt: skip
-    layer, number = result["it"]["head"]
+    layer, number = result["it"]["telling_head"]
     sides = [(pair.source, pair.target) for pair, _ in because]
     for (pair, _), matrices in zip(because, forced(done.translator, sides)):
         matrix = matrices[layer][number]
         adjective = words(pair.source)[-2]
         show.alignment(
-            matrix, title=f"What each word looks at: {layer}, head {number}",
+            matrix, title=f"What is looked at to write each word: {layer}, head {number}",
             save=folder / f"it-{adjective}.png",
         )  # fmt: skip
 
 
 def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
-    """Write a page with the because-sentences side by side: what *it* looks at in the best head.
+    """Write a page with the because-sentences side by side: what is looked at to write the pronoun.
 
-    Beside it stands in how many unseen sentences that head is right.
+    Beside it stands in how many unseen sentences that head looks most at the word that tells which.
     """
     from intently.show.page import Highlight, Item, items_of, save_page
     from intently.watch_cli import translated
 
     it = result["it"]
-    layer, head = f"{it['head'][0]}_attention", it["head"][1]
+    layer, head = f"{it['telling_head'][0]}_attention", it["telling_head"][1]
     said = (
-        f"the right noun weighs more than the wrong one in {it['right_noun']:.0%} of "
-        f"{it['sentences']:,} unseen sentences"
+        "to write the pronoun this head looks most at the word that tells which, in "
+        f"{it['telling_word']:.0%} of {it['sentences']:,} unseen sentences"
     )
     items: list[Item] = []
-    readings = []
     for pair in SHOWN:
         if pair.pronoun:
             seen, (text, *_) = translated(translator, pair.source)
             items += items_of(seen, pair.source, note=text)
-            ids = translator.source_tokenizer.encode(pair.source)
-            words_at = translator.source_tokenizer.word_groups(pair.source, ids)
-            readings.append(words_at[pair.pronoun.source][0])
     entry = [each.name for each in items[0].layers].index(layer)
+    rows = [_row_of(item.layers[entry].row_labels or (), ("il", "elle")) for item in items]
+    start: dict[str, Any] = {"view": "text", "entry": entry, "heads": str(head)}
+    if None not in rows:
+        start |= {"item": 1, "row": rows[1], "other": f"0.{entry}.{head}.at.{rows[0]}"}
     save_page(
         items, path, title="What does it look at?",
-        highlights=[Highlight(n, layer, head, said) for n in range(len(items))],
-        start={
-            "view": "text", "item": 1, "entry": entry, "heads": str(head), "row": readings[1],
-            "other": f"0.{entry}.{head}.at.{readings[0]}",
-        },
+        highlights=[Highlight(n, layer, head, said) for n in range(len(items))], start=start,
     )  # fmt: skip
+
+
+def _row_of(written: Sequence[str], wanted: Sequence[str]) -> int | None:
+    """The first row that writes one of these words; None where no row does."""
+    found = (n for n, token in enumerate(written) if token.removeprefix("▁") in wanted)
+    return next(found, None)
 
 
 def table(result: dict[str, Any], console: Console) -> None:
@@ -326,8 +335,10 @@ def table(result: dict[str, Any], console: Console) -> None:
     console.print(
         f"\nalignment error {align['error_rate']:.3f} "
         f"({align['head'][0]}, head {align['head'][1]}); "
-        f"in {it['head'][0]}, head {it['head'][1]}, the pronoun weighs the right noun above the "
-        f"wrong one in {it['right_noun']:.0%} of {it['sentences']} unseen sentences; with it "
+        f"to write the pronoun, head {it['telling_head'][1]} of {it['telling_head'][0]} looks "
+        f"most at the word that tells which in {it['telling_word']:.0%} of {it['sentences']} "
+        f"unseen sentences; in head {it['head'][1]} of {it['head'][0]}, it weighs the right noun "
+        f"above the wrong one in {it['right_noun']:.0%}; with that head "
         f"switched off il/elle is right in {it['pronouns_right_without_head']:.1%}",
         highlight=False,
     )

@@ -214,9 +214,7 @@ def best_alignment_head(
 def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
     """Return, for every encoder head, how often *it* weighs the right noun above the wrong one."""
     right: dict[AlignmentHead, int] = defaultdict(int)
-    marked = [pair for pair in pairs if pair.pronoun]
-    if not marked:
-        raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
+    marked = _marked(pairs)
     sides = [(pair.source, pair.target) for pair in marked]
     for pair, matrices in zip(marked, forced(translator, sides)):
         assert pair.pronoun is not None
@@ -227,6 +225,34 @@ def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[Alignmen
                 for head, better in enumerate((row[:, p.right] > row[:, p.wrong]).tolist()):
                     right[AlignmentHead(name, head)] += better
     return {head: count / len(marked) for head, count in right.items()}
+
+
+def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return how often each cross-attention head looks most at the word that tells il from elle.
+
+    The row that writes the pronoun counts, and the adjective that ends a because-sentence: *tired*
+    says that *it* is the animal, *wide* that it is the road.
+    """
+    most: dict[AlignmentHead, int] = defaultdict(int)
+    marked = _marked(pairs)
+    sides = [(pair.source, pair.target) for pair in marked]
+    for pair, matrices in zip(marked, forced(translator, sides)):
+        assert pair.pronoun is not None
+        telling = len(pair.source_words) - 2  # before the full stop
+        for name, matrix in matrices.items():
+            if name.endswith("cross"):
+                looked = matrix[..., pair.pronoun.target, :].argmax(-1) == telling
+                for head, same in enumerate(looked.tolist()):
+                    most[AlignmentHead(name, head)] += same
+    return {head: count / len(marked) for head, count in most.items()}
+
+
+def _marked(pairs: Sequence[Pair]) -> list[Pair]:
+    """Those whose pronoun is marked; raises `ArgumentError` where none is."""
+    marked = [pair for pair in pairs if pair.pronoun]
+    if not marked:
+        raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
+    return marked
 
 
 @contextmanager

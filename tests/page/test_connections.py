@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
+import itertools
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,9 +21,12 @@ from .test_server import ask, server, source
 
 __all__ = ["server"]
 
+PATIENCE = 120
+"""Seconds after which a busy machine is thought to hang."""
+
 
 def connected(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.server_port), timeout=10)
+    return socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -43,63 +47,77 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     assert serving.ASKING == 5
     monkeypatch.setattr(serving, "ASKING", 0.2)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+    with connected(server) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
         assert connection.recv(100) == b""
 
 
-def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server for four connections, none of which ever runs out of time."""
     monkeypatch.setattr(serving, "CONNECTIONS", 4)
+    monkeypatch.setattr(serving, "ASKING", 600.0)
     found = Server(items_of(source()))
     thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
-    held = []
-    try:
-        for _ in range(4):
-            held.append(socket.create_connection(("127.0.0.1", found.server_port), timeout=5))
-            held[-1].sendall(b"GET ")
-        deadline, closed = threading.Event(), False
-        for _ in range(50):
-            extra = socket.create_connection(("127.0.0.1", found.server_port), timeout=5)
-            extra.sendall(b"GET ")
-            extra.settimeout(0.2)
-            try:
-                closed = extra.recv(10) == b""
-            except (TimeoutError, ConnectionResetError) as error:
-                closed = isinstance(error, ConnectionResetError)
-            extra.close()
-            if closed:
-                break
-            deadline.wait(0.05)
-        assert closed
-        for connection in held:
-            connection.close()
-        for _ in range(50):
-            try:
-                if ask(found, "")[0] == 200:
-                    break
-            except (ConnectionError, http.client.HTTPException):
-                deadline.wait(0.05)
-        assert ask(found, "")[0] == 200
-    finally:
-        found.shutdown()
-        found.server_close()
-        thread.join()
+    yield found
+    found.shutdown()
+    found.server_close()
+    thread.join()
 
 
-def test_idle_connections_give_their_place_back(narrow: Server) -> None:
-    with connected(narrow), connected(narrow):
-        time.sleep(1)
-        assert ask(narrow, "")[0] == 200
+def question(server: Server, name: str) -> bytes:
+    host = f"127.0.0.1:{server.server_port}"
+    return f"GET /{server.token}/{name} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+
+
+def test_who_asks_slowest_makes_room(patient: Server) -> None:
+    held = [connected(patient) for _ in range(4)]
+    for connection in held:
+        connection.sendall(b"GET ")
+    for number in range(4):  # each question closes the connection that has waited longest
+        assert ask(patient, "")[0] == 200
+        held[0].settimeout(PATIENCE)
+        assert held.pop(0).recv(10) == b""
+        held.append(connected(patient))
+        assert len(patient._places) <= 4, number
+    for connection in held:
+        connection.close()
+
+
+def test_who_is_being_answered_keeps_the_place(
+    patient: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def long(*_: Any) -> Answer:
+        begun.release()
+        gate.wait(PATIENCE)
+        return Answer(b"here")
+
+    monkeypatch.setattr(patient.served, "answer", long)
+    held = [connected(patient) for _ in range(4)]
+    for connection in held:
+        connection.settimeout(PATIENCE)
+        connection.sendall(question(patient, "x"))
+        assert begun.acquire(timeout=PATIENCE)
+    with connected(patient) as more:
+        more.settimeout(PATIENCE)
+        with suppress(ConnectionError):
+            assert more.recv(10) == b""
+    gate.set()
+    for connection in held:
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.close()
 
 
 def test_a_question_in_small_pieces_ends_in_time(narrow: Server) -> None:
-    since = time.monotonic()
+    until = time.monotonic() + PATIENCE
     with connected(narrow) as slow, pytest.raises(OSError):
-        for byte in f"GET /{narrow.token}/ HTTP/1.1\r\n".encode() * 3:
+        for byte in itertools.cycle(f"GET /{narrow.token}/ HTTP/1.1\r\n".encode()):
             slow.sendall(bytes([byte]))
             time.sleep(0.05)
-    assert time.monotonic() - since < 2
+            assert time.monotonic() < until
 
 
 def test_an_answer_that_is_taken_slowly_ends_in_time(narrow: Server) -> None:
@@ -108,11 +126,11 @@ def test_an_answer_that_is_taken_slowly_ends_in_time(narrow: Server) -> None:
     with connected(narrow) as slow:
         head = f"GET /{narrow.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{narrow.server_port}\r\n\r\n"
         slow.sendall(head.encode())
-        for _ in range(20):
-            took += len(slow.recv(2**20, socket.MSG_WAITALL))
-            time.sleep(0.1)
+        took += len(slow.recv(2**20, socket.MSG_WAITALL))
+        for thread in narrow._handlers:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
         assert 0 < took < 2**25
-        assert not any(thread.is_alive() for thread in narrow._handlers)
 
 
 def test_the_end_of_a_server_ends_its_connections() -> None:
@@ -123,9 +141,7 @@ def test_the_end_of_a_server_ends_its_connections() -> None:
         assert ask(found, "")[0] == 200
         assert found.working
         found.shutdown()
-        since = time.monotonic()
         found.server_close()
-        assert time.monotonic() - since < serving.GRACE
         assert idle.recv(10) == b""
     assert not found.working
     thread.join()
@@ -137,7 +153,7 @@ def test_work_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
     def long(*_: Any) -> Answer:
         begun.set()
-        gate.wait(20)
+        gate.wait(PATIENCE)
         return Answer(b"")
 
     monkeypatch.setattr(found.served, "answer", long)
@@ -146,11 +162,9 @@ def test_work_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     with connected(found) as asking:
         head = f"GET /{found.token}/x HTTP/1.1\r\nHost: 127.0.0.1:{found.server_port}\r\n\r\n"
         asking.sendall(head.encode())
-        assert begun.wait(5)
+        assert begun.wait(PATIENCE)
         found.shutdown()
-        since = time.monotonic()
-        found.server_close()
-        assert time.monotonic() - since < 2
+        found.server_close()  # while the gate is shut
         assert found.working
         gate.set()
     thread.join()

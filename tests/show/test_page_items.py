@@ -199,10 +199,27 @@ def test_a_picture_stands_for_every_axis_of_its_length() -> None:
     )
     (item,) = items_of({"attn1": own, "attn2": cross}, "cat.png", sides)
     assert [(layer.rows, layer.columns) for layer in item.layers] == [(0, 0), (0, 1)]
-    side = Page.of({"attn1": own}, sides=sides).meta["items"][0]["sides"][0]
+    side = Page.of({"attn1": own}, sides=sides[:1]).meta["items"][0]["sides"][0]
     assert (side["kind"], side["rows"], side["columns"], side["before"]) == ("picture", 4, 4, 1)
     found = np.asarray(opened(sides[0]))  # type: ignore[arg-type]
     np.testing.assert_allclose(found / 255, pixels, atol=1 / 255)
+
+
+def test_a_side_that_no_axis_is_as_long_as_is_refused() -> None:
+    x, y = torch.randn(2, 17, 4), torch.randn(2, 3, 4)
+    A = {"vision": it.attend(x, x), "cross": it.attend(y, x)}
+    pixels = np.zeros((8, 8, 3))
+    assert len(items_of(A, sides=[Picture(pixels, 4, 4, before=1)])[0].sides) == 2
+    for side, got, advised in (
+        (Picture(pixels, 4, 4), r"Picture of 16 \(4 × 4\)", True),
+        (Picture(pixels, 4, 4, before=4), r"Picture of 20 \(4 × 4 \+ 4\)", True),
+        (Picture(pixels, 5, 6), r"Picture of 30 \(5 × 6\)", False),
+        (Text(("a", "cat")), "Text of 2", False),
+    ):
+        wanted = rf"sides\[0\]: expected as many tokens as an axis has: 3, 17; got a {got}\."
+        with pytest.raises(ArgumentError, match=wanted) as caught:
+            items_of(A, sides=[side])
+        assert ("before=1" in str(caught.value)) == advised
 
 
 def test_pictures_of_every_kind(tmp_path: Path) -> None:

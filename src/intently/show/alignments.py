@@ -27,7 +27,7 @@ from intently.show.cells import (
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import missing, shown_names, weights
+from intently.show.reading import missing, outside, shown_names, weights
 from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def alignment(
     heading = titled(title, chosen)
     sides = ("keys", "queries") if follows(lazy) is not None else ("source", beside)
     legend = "outlined: gold links (solid sure, dashed possible)" if gold is not None else ""
+    legend = "\n".join(filter(None, (legend, outside(values, rows))))
     texts = heading, legend, sides[0], sides[1]
     with style((*rows, *columns, *texts)):
         return finish(_draw(values, (rows, columns), (sure, possible), texts), path)

@@ -13,7 +13,7 @@ from intently.show.cells import LINE, Sheet, height_of, limits, width_of, wrappe
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import missing, names, shown_names, weights
+from intently.show.reading import missing, names, outside, shown_names, weights
 from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def lines(
         sides = ("produced", "source")
     heading = titled(title, chosen)
     with style((*rows, *columns, heading)):
-        texts = heading, missing(values).replace("hatched", "no line")
+        foot = missing(values).replace("hatched", "no line"), outside(values, rows)
+        texts = heading, "\n".join(filter(None, foot))
         return finish(_draw(values, (rows, columns), sides, at, texts), path)
 
 

@@ -15,6 +15,10 @@ from intently.matrix import LazyMatrix
 Pooling = Literal["mean", "max", "sum"]
 
 
+LEAST = 0.005
+"""Weight that is said to be missing at least."""
+
+
 class Names(NamedTuple):
     """What rows and columns stand for; their numbers where a matrix has no labels."""
 
@@ -104,6 +108,24 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
         named = zip(rows, written, clean(written))
         rows = [row_name(own, text if known else "") for own, known, text in named]
     return Names(tuple(rows), tuple(columns))
+
+
+def outside(values: np.ndarray, rows: Sequence[str]) -> str:
+    """Say how much weight of a row lies on what is not drawn; nothing where all rows sum to 1.
+
+    >>> outside(np.array([[0.5, 0.5], [0.05, 0.01]]), ("the", "it"))
+    'not drawn: up to 0.94 of the weight of a row (‘it’), on what has no column here'
+    """
+    shares = ((values >= 0) & (values <= 1)).all(1)  # false for what is no number, too
+    sums = np.where(shares[:, None], values, 0).sum(1)
+    rest = np.where(sums > 0, 1 - sums, 0)
+    if rest.max(initial=0.0) < LEAST or sums.max() > 1 + LEAST:
+        return ""
+    most = int(rest.argmax())
+    return (
+        f"not drawn: up to {rest[most]:.2f} of the weight of a row (‘{rows[most]}’), on what has no "
+        "column here"
+    )
 
 
 def missing(values: np.ndarray) -> str:

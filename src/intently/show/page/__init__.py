@@ -44,7 +44,8 @@ def save_page(
     ``precision`` is that of queries and keys: "half" (16 bits) or "full" (32). ``sides`` are texts
     and pictures that stand for every axis of their length. The page says how far its weights are
     from the model's. Raises `KindError` for other sources, `ArgumentError` where there is nothing
-    to show and for a path that does not end in .html, `MemoryRefused` for what is too large.
+    to show, for a side that no axis is as long as and for a path that does not end in .html,
+    `MemoryRefused` for what is too large.
 
     >>> import tempfile, torch, intently as it
     >>> q, k = torch.randn(2, 4, 6, 8)

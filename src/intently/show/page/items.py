@@ -16,6 +16,9 @@ from intently.matrix.lazy import Labels
 from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted
 
+BEFORE = 16
+"""Tokens that may stand before the patches of a picture, such as CLS and registers."""
+
 NAMED = 12
 """Tokens of a text that name it, where it has no other name."""
 
@@ -86,7 +89,8 @@ def items_of(
     """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
 
     ``sides`` are texts and pictures that stand for every axis of their length. Items stay as they
-    are. Raises `KindError` for anything else, `ArgumentError` where there is nothing to show.
+    are. Raises `KindError` for anything else, `ArgumentError` where there is nothing to show and
+    for a side that no axis is as long as.
 
     >>> from intently.matrix import Dense
     >>> words = ("the", "cat")
@@ -120,9 +124,32 @@ def items_of(
             ArgumentError, "source", "at least one attention with queries and keys", "none",
             "; ".join(heard) or None,
         )  # fmt: skip
+    _check_sides(sides, found)
     rows = max(_rows(one.name, one.matrix) for one in found)
     notes = ". ".join(filter(None, [note, *heard])) or None
     return [_item(found, row, rows, name, sides, notes) for row in range(rows)]
+
+
+def _check_sides(sides: Sequence[Side], found: Sequence[_Named]) -> None:
+    """Refuse a side that no axis is as long as: a page would show numbers in its stead."""
+    lengths = sorted({n for one in found for n in one.matrix.shape[-2:]})
+    for at, side in enumerate(sides):
+        if len(side) in lengths:
+            continue
+        got = f"a {type(side).__name__} of {len(side):,}"
+        fix = None
+        if isinstance(side, Picture):
+            patches = side.rows * side.columns
+            got += f" ({side.rows} × {side.columns}" + (
+                f" + {side.before})" if side.before else ")"
+            )
+            left = min((n - patches for n in lengths if n > patches), default=0)
+            if 0 < left <= BEFORE:
+                fix = f"a class token or registers stand before the patches: before={left}"
+        listed = ", ".join(f"{n:,}" for n in lengths[:6]) + (", …" if len(lengths) > 6 else "")
+        raise build(
+            ArgumentError, f"sides[{at}]", f"as many tokens as an axis has: {listed}", got, fix=fix
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

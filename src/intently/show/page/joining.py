@@ -17,8 +17,8 @@ MODULES = (
     *("colours", "words", "data", "weighing", "sweeping", "attention", "remote", "state"),
     *("readings", "keys", "scales", "choosing", "painter", "frame", "shading", "exact"),
     *("margins", "drawing", "crosshair", "gestures", "looking", "adjusting", "beside", "save"),
-    *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines", "matrix"),
-    *("overview", "app"),
+    *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines"),
+    *("matrix", "overview", "app"),
 )
 """In an order in which each imports only from those before it."""
 

@@ -65,7 +65,9 @@ class Server(ThreadingHTTPServer):
     def __init__(self, items: Sequence[Item], title: str | None = None, port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
         self._handlers: dict[threading.Thread, socket.socket] = {}
-        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        self._places: set[socket.socket] = set()
+        self._asking: dict[socket.socket, None] = {}  # longest first
+        self._placing = threading.Lock()
         super().__init__((HOST, port), _Handler)
         try:
             self.served = Served(items, title)
@@ -113,10 +115,23 @@ class Server(ThreadingHTTPServer):
             thread.join(max(0.0, until - time.monotonic()))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, unless there are too many already."""
-        if not self._room.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        """Answer in a thread of its own; where all are taken, who asks longest makes room.
+
+        Who is being answered is not disturbed: if all are, the new connection is closed.
+        """
+        with self._placing:
+            slowest = (
+                next(iter(self._asking), None) if len(self._places) >= CONNECTIONS else request
+            )
+            if slowest is None:
+                self.shutdown_request(request)
+                return
+            if slowest is not request:
+                self._leave(slowest)
+                with suppress(OSError):
+                    slowest.shutdown(socket.SHUT_RDWR)
+            self._places.add(request)
+            self._asking[request] = None
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address), daemon=True
         )
@@ -129,7 +144,20 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._placing:
+                self._leave(request)
+
+    def _leave(self, connection: socket.socket) -> None:
+        self._places.discard(connection)
+        self._asking.pop(connection, None)
+
+    def asks(self, connection: socket.socket, asking: bool) -> None:
+        """Know whether a connection still has to put its question, or is being answered."""
+        with self._placing:
+            if not asking:
+                self._asking.pop(connection, None)
+            elif connection in self._places:
+                self._asking.setdefault(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of connections that broke; bugs show their traceback."""
@@ -174,10 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         """Answer one question, which has to come in time."""
         self._asked.deadline = time.monotonic() + ASKING
+        self.server.asks(self.connection, True)
         super().handle_one_request()
 
     def do_GET(self) -> None:
         """Answer, or refuse with a sentence."""
+        self.server.asks(self.connection, False)
         try:
             self._check()
             answer = self._answer()

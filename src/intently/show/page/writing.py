@@ -98,7 +98,7 @@ def parts(packed: Packed) -> Iterator[str]:
 
 
 def style() -> str:
-    """Return the one style sheet: the shell, its views, what changes with the width and on paper."""
+    """Return the one style sheet: the shell, its views, what width and paper change."""
     return "".join(map(source, ("style.css", "text.css", "views.css", "narrow.css", "print.css")))
 
 

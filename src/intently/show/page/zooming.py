@@ -1,8 +1,8 @@
 """One head at any zoom within a tenth of a second: exact where that is quick, else told how near.
 
 A window of a long head is computed afresh while it has few weights. Larger ones are pooled from
-sums and maxima over cells of B × B weights, which one pass over the head leaves behind. Until that pass is
-done, they are drawn from some queries, evenly spread, each of which is exact.
+sums and maxima over cells of B × B weights, which one pass over the head leaves behind. Until that
+pass is done, they are drawn from some queries, evenly spread, each of which is exact.
 """
 
 from __future__ import annotations
@@ -144,7 +144,8 @@ class ZoomedHead:
     ) -> Zoomed:  # fmt: skip
         """Weights of h × w cells of a window, cell i from row ⌈i m / h⌉ of its m rows on.
 
-        A cell has the mean of its weights, or their maximum. ``at_once`` is how many such answers have to be made in the time of one.
+        A cell has the mean of its weights, or their maximum. ``at_once`` is how many such answers
+        have to be made in the time of one.
         """
         share = self.n * at_once
         self._matrix._check_fresh()
@@ -299,7 +300,7 @@ class ZoomedHead:
         return Zoomed(picture[of], f"shows one query in {every:,} until all are read")
 
     def _from_cells(self, down: np.ndarray, across: np.ndarray, how: How) -> Zoomed:
-        """Cells from the kept sums, where one that is cut counts by its share, or from the peaks."""
+        """Cells from the kept sums, where a cut block counts by its share, or from the peaks."""
         cells, peaks, side = self.kept.cells, self.kept.peaks, self.side
         assert cells is not None and peaks is not None
         cut = any((at % side > 0)[at < n].any() for at, n in ((down, self.t), (across, self.s)))

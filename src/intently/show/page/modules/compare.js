@@ -41,7 +41,7 @@ export function compared(held, now, error) {
   }
   parted.sort((a, b) => Math.abs(b.from - b.to) - Math.abs(a.from - a.to));
   const most = parted.slice(0, NAMED).map(({ name, from, to }) => `‘${name}’ ${format(from, error)} → ${format(to, error)}`);
-  const share = `${Math.round(100 * overlap)} % of the weight on the same ${same ? "places" : "words"}`;
+  const share = `${Math.round(100 * overlap)} % of the weight ${same ? "in common" : "on the same words"}`;
   return [
     `${heaviestOf(held, p, error)}; ${heaviestOf(now, q, error)}`,
     share,

@@ -30,7 +30,8 @@ export function overviewView(root, page, store, _heads) {
   const error = errorOf(page.meta);
   const grid = element("div", { class: "overview-grid" });
   const quoted = element("ul", { class: "overview-said" });
-  root.append(form, quoted, grid);
+  const scales = element("p", { class: "overview-scales" });
+  root.append(form, quoted, grid, scales);
   /** @type {Tile[]} */
   let tiles = [];
   let built = "";
@@ -68,7 +69,8 @@ export function overviewView(root, page, store, _heads) {
     grid.replaceChildren(...(by ? ranked(sorted(entries(), places, by)) : layered(places)));
     const every = entries().reduce((sum, { heads }) => sum + heads, 0);
     const of = places.length === every ? "" : `${places.length} of `;
-    const said = `${of}${every} ${every === 1 ? "head" : "heads"}${pooledTo(page, entries())}`;
+    const said = `${of}${every} ${every === 1 ? "head" : "heads"}`;
+    scales.textContent = pooledTo(page, entries());
     count.textContent = unknown.length ? `‘${visible(unknown[0], 30)}’ is no statistic or layer` : said;
     count.classList.toggle("overview-unknown", unknown.length > 0);
     sort.value = by.replace(/^-/, "");
@@ -337,7 +339,8 @@ function pooledTo({ meta }, entries) {
     const [, h, w] = meta.blocks[overview].shape;
     return [t / h, s / w];
   }));
-  return most > 1 ? ` · each picture on its own scale, a cell the mean of up to ${Math.ceil(most)} × ${Math.ceil(most)} weights` : " · each picture on its own scale";
+  const cells = most > 1 ? `; a cell is the mean of up to ${Math.ceil(most)} × ${Math.ceil(most)} weights` : "";
+  return `Each picture is shaded by the root of its weights, up to its own largest cell${cells}.`;
 }
 
 /** The end of a name that tells layers apart. @param {Entry} about */
