@@ -24,7 +24,7 @@ def job(
 ) -> Iterator[None]:
     for _ in range(steps):
         if gate is not None:
-            gate.wait(5)
+            gate.wait(60)
         said.append(name)
         yield
 
@@ -38,7 +38,7 @@ def test_the_newest_job_of_the_highest_rank_goes_first(background: Background) -
         background.add("later low", job("later low", 1, said), rank=0)
         time.sleep(0.05)
         assert said == []
-    assert background.wait(lambda: len(said) == 7, 5)
+    assert background.wait(lambda: len(said) == 7, 60)
     assert said == ["new", "new", "old", "old", "later low", "low", "low"]
 
 
@@ -48,7 +48,7 @@ def test_a_job_that_is_asked_for_again_is_moved_and_not_doubled(background: Back
         background.add("a", job("a", 2, said))
         background.add("b", job("b", 2, said))
         background.add("a", job("never", 9, said))
-    assert background.wait(lambda: len(said) == 4, 5)
+    assert background.wait(lambda: len(said) == 4, 60)
     time.sleep(0.05)
     assert said == ["a", "a", "b", "b"]
 
@@ -56,13 +56,13 @@ def test_a_job_that_is_asked_for_again_is_moved_and_not_doubled(background: Back
 def test_no_step_is_made_while_an_answer_is(background: Background) -> None:
     said: list[str] = []
     background.add("job", job("step", 1_000_000, said))
-    assert background.wait(lambda: len(said) > 3, 5)
+    assert background.wait(lambda: len(said) > 3, 60)
     with background.answering():
         time.sleep(0.05)
         before = len(said)
         time.sleep(0.1)
         assert len(said) == before
-    assert background.wait(lambda: len(said) > before, 5)
+    assert background.wait(lambda: len(said) > before, 60)
 
 
 def test_long_work_lets_others_go_first_and_ends_when_nobody_waits() -> None:
@@ -77,21 +77,21 @@ def test_long_work_lets_others_go_first_and_ends_when_nobody_waits() -> None:
         yield
 
     background.add("long", long(), rank=0)
-    assert started.wait(5)
+    assert started.wait(60)
     background.add("urgent", job("urgent", 3, said))
-    assert background.wait(lambda: said.count("urgent") == 3, 5)
+    assert background.wait(lambda: said.count("urgent") == 3, 60)
     first = said.index("urgent")
     assert said[first : first + 3] == ["urgent"] * 3
     since = time.monotonic()
     background.close()
-    assert time.monotonic() - since < 2
+    assert time.monotonic() - since < 60
     assert background.failures == {}
 
 
 def test_a_job_that_is_dropped_makes_no_further_step(background: Background) -> None:
     said: list[str] = []
     background.add("a", job("a", 1_000_000, said))
-    assert background.wait(lambda: len(said) > 3, 5)
+    assert background.wait(lambda: len(said) > 3, 60)
     background.drop("a")
     background.drop("never there")
     time.sleep(0.02)
@@ -112,7 +112,7 @@ def test_the_end_waits_a_bounded_time_for_a_step() -> None:
         yield
 
     background.add("stuck", stuck())
-    assert begun.wait(5)
+    assert begun.wait(60)
     background.close(0.1)
     assert background.working
     gate.set()
@@ -131,7 +131,7 @@ def test_failures_are_kept_by_name(
     background.add("told", failing(ArgumentError("what is wrong")))
     background.add("bug", failing(ZeroDivisionError("oh")))
     background.add("good", job("good", 1, said), rank=0)
-    assert background.wait(lambda: said == ["good"], 5)
+    assert background.wait(lambda: said == ["good"], 60)
     assert background.failures == {"told": "what is wrong", "bug": "ZeroDivisionError"}
     shown = capsys.readouterr().err
     assert "ZeroDivisionError: oh" in shown

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,16 +144,19 @@ def test_the_command_ends_with_ctrl_c(recorded: Path) -> None:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", line)
-        time.sleep(0.5)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ctrl-C ends it\n"  # it can from here on
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=20)
+        out, error = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 0
     assert out == ""
-    assert error.splitlines()[0] == "ctrl-C ends it"
-    assert "Traceback" not in error
+    assert error.strip() == ""
 
+
+PATIENCE = 300
+"""Seconds after which a busy machine is thought to hang."""
 
 BUSY = """
 import os, signal, sys, threading, time, urllib.request
@@ -164,7 +166,10 @@ import torch
 from intently import explore_cli
 from intently.show.page.served import Served
 
+begun = threading.Semaphore(0)
+
 def busy(self, name, given):
+    begun.release()
     x = torch.randn(3, requires_grad=True)
     x.register_hook(lambda gradient: time.sleep(0.01))
     while True:
@@ -172,12 +177,13 @@ def busy(self, name, given):
 
 def asking(address):
     def question():
-        with suppress(OSError):
+        with suppress(Exception):  # the server ends, and its answers with it
             urllib.request.urlopen(address + "open")
 
     for _ in range(2):
         threading.Thread(target=question, daemon=True).start()
-    time.sleep(0.5)
+    for _ in range(2):
+        begun.acquire()
     os.kill(os.getpid(), signal.SIGINT)
 
 def printed(line="", **_):
@@ -192,11 +198,9 @@ explore_cli.explore(Path(sys.argv[1]))
 
 def test_ctrl_c_ends_whatever_is_under_way(recorded: Path) -> None:
     command = [sys.executable, "-c", BUSY, str(recorded)]
-    since = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0
     assert done.stderr == ""
-    assert time.monotonic() - since < 30
 
 
 def test_what_is_no_recording(tmp_path: Path) -> None:

@@ -83,6 +83,9 @@ def test_heads_are_sorted_and_filtered_by_statistics(story: Path, opened: Opened
     until(page, "location.hash.includes('filter=')")
 
 
+SAID = "document.querySelector('[data-status]').textContent"
+
+
 def test_keys_alone_read_a_weight(story: Path, opened: Opened) -> None:
     page, read = opened(story), Page.read(story)
     page.keyboard.press("o")
@@ -117,6 +120,12 @@ def test_keys_alone_read_a_weight(story: Path, opened: Opened) -> None:
     until(page, "!/r0=|r1=|c0=|c1=/.test(location.hash)")
 
 
+CLOSE = """() => {
+    const of = (key) => Number(new RegExp(`${key}=([\\d.]+)`).exec(location.hash)?.[1]);
+    return of("r1") - of("r0") < 4;
+}"""
+
+
 def test_the_wheel_zooms_to_single_weights_and_back(story: Path, opened: Opened) -> None:
     page = opened(story, "#view=head&entry=1&heads=1")
     until(page, PAINTED, ".matrix-base")
@@ -127,9 +136,7 @@ def test_the_wheel_zooms_to_single_weights_and_back(story: Path, opened: Opened)
     for _ in range(6):
         page.mouse.wheel(0, -240)
     until(page, "before => location.hash !== before", before)
-    page.wait_for_timeout(400)
-    window = dict(re.findall(r"(r0|r1|c0|c1)=([\d.]+)", page.evaluate("location.hash")))
-    assert float(window["r1"]) - float(window["r0"]) < 4
+    until(page, CLOSE)
     for _ in range(8):
         page.mouse.wheel(0, 240)
     until(page, "!/r0=|r1=/.test(location.hash)")
@@ -141,20 +148,20 @@ def test_pointing_tells_the_weight_that_python_computes(story: Path, opened: Ope
     w = read.weights(1)[2]
     box = page.locator(".matrix-canvas").bounding_box()
     seen = set()
-    for step in range(12):
-        x = box["x"] + box["width"] * (0.3 + 0.04 * step)
-        y = box["y"] + box["height"] * (0.75 - 0.03 * step)
+    said = ""
+    for step in range(6):  # each a cell further
+        x = box["x"] + box["width"] * (0.35 + 0.08 * step)
+        y = box["y"] + box["height"] * (0.65 - 0.07 * step)
         page.mouse.move(x, y)
-        page.wait_for_timeout(80)
-        said = page.text_content("[data-status]")
+        until(page, f"before => {SAID} !== before && {SAID}.includes('→ key')", said)
+        said = page.evaluate(SAID)
         found = re.search(r"query ‘(.*)’ → key ‘(.*)’: ([\d.]+)", said)
-        if found is None:
-            continue
+        assert found is not None, said
         i, j = words.index(found[1]), words.index(found[2])
         seen.add((i, j))
         assert float(found[3]) == pytest.approx(w[i, j], abs=0.006)
-        assert page.text_content(".beside-weight strong") == found[3]
-    assert len(seen) > 4
+        until(page, f"document.querySelector('.beside-weight strong').textContent === '{found[3]}'")
+    assert len(seen) == 6
 
 
 def test_a_word_shows_what_it_looks_at(story: Path, opened: Opened) -> None:
