@@ -19,13 +19,8 @@ SOURCE = TESTS.parent / "src" / "intently"
 
 LAYERS = {
     "L0": (
-<<<<<<< HEAD
         *("on_demand", "errors", "values", "scores", "masks", "biases", "positions", "matrix"),
-        *("attention_matrix", "drop_in", "reference", "kernels"),
-=======
-        *("errors", "values", "scores", "masks", "biases", "positions", "matrix", "attention"),
-        *("drop_in", "labelling", "reference", "kernels"),
->>>>>>> f1a99c5 (One module names the rows and sides of a matrix: recordings, pages and figures agree, and rollout leaves PyTorch's cross-attention out)
+        *("attention_matrix", "drop_in", "labelling", "reference", "kernels"),
     ),
     "L1": ("modules",),
     "L2": ("models",),

@@ -121,7 +121,7 @@ def test_keys_alone_read_a_weight(story: Path, opened: Opened) -> None:
 
 
 CLOSE = """() => {
-    const of = (key) => Number(new RegExp(`${key}=([\\d.]+)`).exec(location.hash)?.[1]);
+    const of = (key) => Number(new RegExp(`${key}=([0-9.]+)`).exec(location.hash)?.[1]);
     return of("r1") - of("r0") < 4;
 }"""
 

@@ -116,7 +116,7 @@ def outside(values: np.ndarray, rows: Sequence[str]) -> str:
     >>> outside(np.array([[0.5, 0.5], [0.05, 0.01]]), ("the", "it"))
     'not drawn: up to 0.94 of the weight of a row (‘it’), on what has no column here'
     """
-    shares = ((values >= 0) & (values <= 1)).all(1)  # false for what is no number, too
+    shares = np.all((values >= 0) & (values <= 1), axis=1)  # false for what is no number, too
     sums = np.where(shares[:, None], values, 0).sum(1)
     rest = np.where(sums > 0, 1 - sums, 0)
     if rest.max(initial=0.0) < LEAST or sums.max() > 1 + LEAST:

@@ -92,6 +92,7 @@ def items_of(
     are. Raises `KindError` for anything else, `ArgumentError` where there is nothing to show and
     for a side that no axis is as long as.
 
+    >>> import torch
     >>> from intently.matrix import Dense
     >>> words = ("the", "cat")
     >>> A = Dense(torch.eye(2)).label(words, words)
