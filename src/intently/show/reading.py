@@ -123,8 +123,8 @@ def outside(values: np.ndarray, rows: Sequence[str]) -> str:
         return ""
     most = int(rest.argmax())
     return (
-        f"not drawn: up to {rest[most]:.2f} of the weight of a row (‘{rows[most]}’), on what has no "
-        "column here"
+        f"not drawn: up to {rest[most]:.2f} of the weight of a row (‘{rows[most]}’), on what "
+        "has no column here"
     )
 
 
