@@ -12,9 +12,10 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, number, shades, within
+from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
 from intently.show.choosing import whole
 from intently.show.reading import numbers
 
@@ -217,26 +218,32 @@ class _Sheet:
     def add(self, pixel: int) -> None:
         """Write the sum of one output pixel, and fill the output up to it."""
         facts = self.told
-        read, adds = facts.read[:, pixel], facts.adds[:, pixel]
-        n = len(read)
         several = facts.weights.shape[1] > 1
-        lines = [("heads read (mean)" if several else "heads read", read, self.bright)]
+        lines = [("heads read (mean)" if several else "heads read", facts.read)]
         if not several:
-            kernel = facts.weights[:, 0]
-            lines.append(("× kernel", kernel, float(np.abs(kernel).max())))
-        lines.append(("= adds", adds, float(np.abs(facts.adds).max())))
-        cell = min(46.0, 460 / n)
-        for row, (name, values, largest) in enumerate(lines):
+            lines.append(("× kernel", np.broadcast_to(facts.weights, facts.read.shape)))
+        lines.append(("= adds", facts.adds))
+        cell = min(46.0, 460 / len(facts.read))
+        numbered = cell >= 34
+        every = [Numerals.of(values) for _, values in lines]
+        summed = every[-1] = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
+        names = [
+            written.heading(name) if numbered else name for (name, _), written in zip(lines, every)
+        ]
+        left = MARGIN + widest(names, 12) + 14
+        for row, ((name, values), written) in enumerate(zip(lines, every)):
             y = self.sum + row * 26
-            texts = tuple(map(number, values)) if cell >= 34 else ()
+            own = values[:, pixel]
+            texts = tuple(map(written, own)) if numbered else ()
             key = name.strip("×= ").split()[0]
-            grid = Grid(key, MARGIN + 124, y, (cell, 20), shades(values[None], largest), texts)
-            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, name, 12), grid)
+            shaded = shades(own[None], float(np.abs(values).max()))
+            grid = Grid(key, left, y, (cell, 20), shaded, texts)
+            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, names[row], 12), grid)
         y = self.sum + (len(lines) - 1) * 26
-        total = float(facts.output.flat[pixel])
-        bias = f" + bias {number(facts.bias)}" if facts.bias else ""
-        said = f"sum{bias} = {number(total)}"
-        self.stage.put(Text("total", MARGIN + 124 + n * cell + 14, y + 10, said, 12, "blue"))
+        bias = f" + bias {summed(facts.bias)}{summed.factor}" if facts.bias else ""
+        said = f"sum{bias} = {summed(facts.output.flat[pixel])}{summed.factor}"
+        x = left + len(facts.read) * cell + 14
+        self.stage.put(Text("total", x, y + 10, said, 12, "blue"))
         self.done.flat[: pixel + 1] = facts.output.flat[: pixel + 1]
         self._output()
 

@@ -11,9 +11,19 @@ from torch import Tensor
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import alone
 from intently.show.animate.operands import one_head, short, steps
 from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import LONG, SHORT, USUAL, Stage, number, strips, vector, widest
+from intently.show.animate.stage import (
+    LONG,
+    SHORT,
+    USUAL,
+    Stage,
+    cell_width,
+    number,
+    strips,
+    widest,
+)
 from intently.show.animate.table import HIGH, ROW, Table
 
 QUERIES, KEYS = 8, 16
@@ -66,7 +76,9 @@ def dictionary(
     shown, _ = strips(every[0].k)
     averaged, _ = strips(chosen.values)
     stage = Stage()
-    table = Table(stage, keys, shown, averaged, ["match"], features)
+    asking = strips(np.stack([one.q for one in every]))[0]
+    matches = {"match": np.stack([one.scaled for one in every])}
+    table = Table(stage, keys, asking, shown, averaged, matches, features)
     largest = float(max(np.abs(one.q).max() for one in every))
     largest = max(largest, float(np.abs(shown).max()))
     table.lay_out(largest)
@@ -74,7 +86,7 @@ def dictionary(
     summary = _Summary(stage, table, queries, keys)
     for i, one in enumerate(every):
         output = one.weights @ table.values
-        _turn(stage, table, one.q, queries[i], largest)
+        _turn(stage, table, asking[i], queries[i], largest)
         said = f"‘{queries[i]}’ asks for something that is no key"
         stage.scene(said + ("." if i else ": nobody would answer."), SHORT if i else USUAL)
         for j, match in enumerate(one.scaled):
@@ -90,7 +102,7 @@ def dictionary(
         stage.scene("Each value counts with its weight.", SHORT if i else USUAL)
         table.add_up(output, "answer")
         summary.row(i, one.weights)
-        got = number(float(output[0])) if len(output) == 1 else "a mixture"
+        got = alone(float(output[0])) if len(output) == 1 else "a mixture"
         taken = number(float(one.weights[best]))
         said = f"gets {got}, mostly from ‘{keys[best]}’ ({taken})"
         if not one.weights.any():
@@ -103,8 +115,8 @@ def dictionary(
 def _turn(stage: Stage, table: Table, query: np.ndarray, name: str, largest: float) -> None:
     """Clear the table of the query before, and let the next one ask."""
     stage.drop("match", "bar", "weight", "part", "sum", "head.match", "head.weights")
-    table.ask(f"‘{name}’", strips(query[None])[0][0], largest)
-    wide = vector("", 0, 0, table.values[0], 1.0).width
+    table.ask(f"‘{name}’", query, largest)
+    wide = cell_width(table.values.shape[1]) * table.values.shape[1]
     stage.put(Grid("room", table.right, table.bottom, (wide, HIGH), ((None,),), opacity=0.6))
     stage.change("output", text="")
 

@@ -20,6 +20,8 @@ from intently.show.animate.stage import (
     MARGIN,
     Stage,
     cell_width,
+    headed,
+    numerals,
     strips,
     vector,
     widest,
@@ -92,7 +94,7 @@ def permutation(
     with torch.no_grad(), without_dropout(block):
         before, after = _run(block, x), _run(block, x[new])
     stage = Stage()
-    sheet = _Sheet(stage, names, inputs, before)
+    sheet = _Sheet(stage, names, inputs, before[0], (before[1], after[1]))
     said = " ".join(names)
     sheet.inputs(range(t))
     stage.scene(f"In: {said}{sheet.note}.")
@@ -135,20 +137,24 @@ class _Sheet:
         stage: Stage,
         names: Sequence[str],
         x: np.ndarray,
-        before: tuple[np.ndarray, np.ndarray],
+        weights: np.ndarray,
+        outputs: tuple[np.ndarray, np.ndarray],
     ) -> None:
         self.stage, self.names = stage, names
         self.x, self.note = strips(x)
-        shown = (self.x, strips(before[1])[0])
-        self.most = [float(np.abs(part).max(initial=0.0)) for part in shown]
-        self.heaviest = float(before[0].max())
+        before, after = (strips(y)[0] for y in outputs)
+        self.most = [float(np.abs(part).max(initial=0.0)) for part in (self.x, before)]
+        self.written = numerals(self.x), numerals(before, after)
+        self.heaviest = float(weights.max())
         t = len(names)
         self.top = MARGIN + 22
         self.left = MARGIN + widest(names, 12.0) + 10
-        self.middle = self.left + cell_width(self.x.shape[1]) * self.x.shape[1] + GAP
+        wide = cell_width(self.x.shape[1]) * self.x.shape[1]
+        heading = headed("inputs x", self.written[0])
+        self.middle = self.left + max(wide, widest((heading,), 11)) + GAP
         self.right = self.middle + t * CELL + GAP
         y = MARGIN + 6
-        stage.put(Text("in", self.left, y, "inputs x", 11, "quiet"))
+        stage.put(Text("in", self.left, y, heading, 11, "quiet"))
 
     def y(self, row: int) -> float:
         return self.top + row * ROW
@@ -158,7 +164,7 @@ class _Sheet:
             y = self.y(row)
             self.stage.put(
                 Text(f"name.{n}", self.left - 10, y + 10, self.names[n], 12, "ink", "end"),
-                vector(f"x.{n}", self.left, y, self.x[n], self.most[0]),
+                vector(f"x.{n}", self.left, y, self.x[n], self.most[0], self.written[0]),
             )
 
     def matrix(self, weights: np.ndarray, order: Sequence[int]) -> None:
@@ -178,9 +184,12 @@ class _Sheet:
     def outputs(self, y: np.ndarray, order: Sequence[int]) -> None:
         shown, _ = strips(y)
         wide = cell_width(shown.shape[1]) * shown.shape[1]
-        self.stage.put(Text("out", self.right, MARGIN + 6, "outputs y", 11, "quiet"))
+        heading = headed("outputs y", self.written[1])
+        self.stage.put(Text("out", self.right, MARGIN + 6, heading, 11, "quiet"))
         for row, n in enumerate(order):
             self.stage.put(
-                vector(f"y.{n}", self.right, self.y(row), shown[row], self.most[1]),
+                vector(
+                    f"y.{n}", self.right, self.y(row), shown[row], self.most[1], self.written[1]
+                ),
                 Text(f"of.{n}", self.right + wide + 10, self.y(row) + 10, self.names[n], 12),
             )

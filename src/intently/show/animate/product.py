@@ -11,7 +11,7 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import Steps, one_head, short, steps
-from intently.show.animate.stage import LONG, SHORT, Stage, number, strips
+from intently.show.animate.stage import LONG, SHORT, Stage, number, numerals, strips
 from intently.show.animate.table import Table
 from intently.show.choosing import place
 
@@ -90,14 +90,15 @@ def _table(
 ) -> tuple[Table, str]:
     shown, note = strips(found.k)
     averaged, other = strips(values)
-    columns = [_scored(found), f"× {_scale(found)}"]
+    columns = {_scored(found): found.scores, f"× {_scale(found)}": found.scaled}
     if found.capped is not None:
-        columns.append("softcap")
+        columns["softcap"] = found.capped
     if found.biased is not None:
-        columns.append("+ bias")
+        columns["+ bias"] = found.biased
     if np.isneginf(found.logits).any():
-        columns.append("mask")
-    return Table(stage, keys, shown, averaged, columns), note or other
+        columns["mask"] = found.logits
+    query = strips(found.q[None])[0]
+    return Table(stage, keys, query, shown, averaged, columns), note or other
 
 
 def _scored(found: Steps) -> str:
@@ -108,10 +109,11 @@ def _scores(stage: Stage, table: Table, found: Steps, asked: str) -> None:
     column = _scored(found)
     products = strips(found.q * found.k)[0] if found.products else None
     largest = 0.0 if products is None else float(np.abs(products).max())
+    written = None if products is None else numerals(products)
     alone = len(found.scores) if len(found.scores) <= SINGLY else 4
     for j, score in enumerate(found.scores):
         if products is not None:
-            table.match(j, products[j], largest)
+            table.match(j, products[j], largest, written)
         table.figure(column, j, float(score))
         said = "its products with a key, added up, say how well they match."
         if products is None:

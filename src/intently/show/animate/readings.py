@@ -13,13 +13,14 @@ from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import both_names, finite
 from intently.show.animate.shapes import Curve, Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, number, widths
+from intently.show.animate.stage import LONG, MARGIN, Stage, number, widest, widths
 from intently.show.choosing import one_of, place
 from intently.show.labels import bare, spaced, visible
 from intently.show.reading import numbers
 
 WIDEST = 1180.0
 SIZE, HIGH, ROW = 13.0, 24.0, 58.0
+FIGURE = 10.0
 SEEN = 0.02
 """Weights below are shaded, but get no arc."""
 MOST = 6
@@ -107,7 +108,8 @@ def _reading(name: str, matrix: LazyMatrix, token: int | str) -> Reading:
             f"rows {rows[:4]!r}, columns {columns[:4]!r}",
         )  # fmt: skip
     words = [visible(bare(text), 20) for text, _ in spaced(columns)]
-    wide = [width + 12 for width in widths(words, SIZE)]
+    weight = widest(("0.00",), FIGURE)  # stands below the word
+    wide = [max(width + 12, weight + 2) for width in widths(words, SIZE)]
     blank = [6.0 if blank else 1.0 for _, blank in spaced(columns)]
     ends = np.cumsum([gap + width for gap, width in zip(blank, wide)])
     if ends[-1] > WIDEST:
@@ -152,7 +154,9 @@ def _sentence(stage: Stage, one: Reading, top: float, looking: bool, largest: fl
         if looking and weight >= SEEN:
             said = number(weight)
             stage.put(
-                Text(f"weight.{j}", _middle(one, j), top + HIGH + 9, said, 10, "quiet", "middle")
+                Text(
+                    f"weight.{j}", _middle(one, j), top + HIGH + 9, said, FIGURE, "quiet", "middle"
+                )
             )
 
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
 from intently.show.cells import widths_of
 from intently.show.style import style
 
 SHORT, USUAL, LONG = 0.45, 1.6, 2.6
 MARGIN = 18.0
+NUMBERED = 6
+"""Vectors of at most so many numbers show them."""
 STRIP, MOST = 190.0, 96
 """How wide a vector without figures is drawn, and into how many cells at most."""
 
@@ -91,14 +94,12 @@ _KNOWN: dict[tuple[tuple[str, ...], float], list[float]] = {}
 def number(value: float, places: int = 2) -> str:
     """Say a number in few characters, with a real minus.
 
-    >>> number(-0.256), number(12.34), number(0.0001), number(1234.5)
-    ('−0.26', '12.3', '0', '1.23e+03')
+    >>> number(-0.256), number(12.34), number(0.0001), number(-1234.5), number(1.0)
+    ('−0.26', '12.3', '0', '−1.23×10³', '1.00')
     """
     if abs(value) < 0.5 * 10.0**-places:
         return "0"
-    size = abs(value)
-    told = f"{value:.{places}f}" if size < 10 else f"{value:.1f}" if size < 100 else f"{value:.3g}"
-    return told.replace("-", "−")
+    return alone(value) if abs(value) >= 10 else Numerals(0, places)(value)
 
 
 def within(apart: float) -> str:
@@ -131,7 +132,17 @@ def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
 
 def cell_width(d: int) -> float:
     """Return how wide a cell of a vector of width d is: with room for figures where d is small."""
-    return 36.0 if d <= 6 else min(16.0, STRIP / d)
+    return 36.0 if d <= NUMBERED else min(16.0, STRIP / d)
+
+
+def numerals(*vectors: np.ndarray) -> Numerals | None:
+    """Return how the numbers of vectors (…, d) are written; None where d > 6, and they are not."""
+    return Numerals.of(*vectors) if vectors[0].shape[-1] <= NUMBERED else None
+
+
+def headed(text: str, written: Numerals | None) -> str:
+    """Return a heading, and the factor of the numbers under it."""
+    return text if written is None else written.heading(text)
 
 
 def vector(
@@ -140,10 +151,11 @@ def vector(
     y: float,
     values: np.ndarray,
     largest: float,
+    written: Numerals | None,
     cell: float | None = None,
     **more: Any,
 ) -> Grid:
-    """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where d ≤ 6."""
-    texts = tuple(number(x) for x in values) if len(values) <= 6 else ()
+    """Return a vector (d,) as a row of cells 20 pixels high, with its numbers where ``written``."""
+    texts = () if written is None else tuple(map(written, values))
     size = (cell_width(len(values)) if cell is None else cell, 20.0)
     return Grid(key, x, y, size, shades(values[None], largest), texts, **more)

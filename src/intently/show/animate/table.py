@@ -11,12 +11,22 @@ It reads from left to right, as attention is computed:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from intently.show.animate.numerals import Numerals
 from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import MARGIN, Stage, cell_width, number, vector, widest
+from intently.show.animate.stage import (
+    MARGIN,
+    Stage,
+    cell_width,
+    headed,
+    number,
+    numerals,
+    vector,
+    widest,
+)
 
 ROW = 26.0
 HIGH = 20.0
@@ -27,18 +37,21 @@ HEAD = 11.0
 
 
 class Table:
-    """Where everything stands; ``columns`` are the headings of what is computed, in order.
+    """Where everything stands; ``columns`` holds the numbers of what is computed, by heading.
 
-    ``features`` name the numbers of keys and queries; with them no products are shown.
+    ``queries`` are all that will ask. ``features`` name the numbers of keys and queries; with them
+    no products are shown. The numbers of queries and keys, of values, of products and of each
+    column are written alike; a heading says the factor where there is one.
     """
 
     def __init__(
         self,
         stage: Stage,
         names: Sequence[str],
+        queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        columns: Sequence[str],
+        columns: Mapping[str, np.ndarray],
         features: Sequence[str] | None = None,
     ) -> None:
         self.stage, self.names = stage, names
@@ -52,12 +65,14 @@ class Table:
             self.cell = max(self.cell, widest(features, HEAD - 1) + 8)
         left = widest([*names, "query × key"], 12.0)
         self.x = MARGIN + left + 12
-        x = self.x + self.cell * d
-        room = {name: max(FIGURES, widest((name,), HEAD) + 16) for name in columns}
-        self.columns: dict[str, float] = {}
-        for name in columns:
-            x += room[name]
-            self.columns[name] = x
+        self.asks, self.gives = numerals(queries, keys), numerals(values)
+        heading = "" if features else headed("keys", self.asks)
+        x = self.x + max(self.cell * d, widest((heading,), HEAD))
+        self.columns: dict[str, tuple[float, Numerals]] = {}
+        for name, computed in columns.items():
+            written = Numerals.of(computed)
+            x += max(FIGURES, widest((written.heading(name),), HEAD) + 16)
+            self.columns[name] = x, written
         self.bar = x + GAP
         self.right = self.bar + BAR + 40 + GAP
         self.bottom = self.y(len(names)) + 16
@@ -65,9 +80,11 @@ class Table:
         for n, name in enumerate(features or ()):
             middle = self.x + (n + 0.5) * self.cell
             stage.put(Text(f"head.{n}", middle, self.top - 13, name, HEAD - 1, "quiet", "middle"))
-        if not features:
-            self._heading("keys", self.x, "keys", "start")
-        self._heading("values", self.right, "values", "start")
+        if features and self.asks is not None:
+            self._heading("keys", self.x - 12, self.asks.factor, "end")
+        else:
+            self._heading("keys", self.x, heading, "start")
+        self._heading("values", self.right, headed("values", self.gives), "start")
         stage.put(Text("output", self.right - 12, self.bottom + HIGH / 2, "", 12, "ink", "end"))
         stage.put(
             Grid(
@@ -89,33 +106,43 @@ class Table:
             middle = self.y(j) + HIGH / 2
             self.stage.put(
                 Text(f"name.{j}", self.x - 12, middle, name, 12, "ink", "end"),
-                vector(f"key.{j}", self.x, self.y(j), self.keys[j], largest, self.cell),
-                vector(f"value.{j}", self.right, self.y(j), self.values[j], self.largest),
+                vector(f"key.{j}", self.x, self.y(j), self.keys[j], largest, self.asks, self.cell),
+                vector(
+                    f"value.{j}", self.right, self.y(j), self.values[j], self.largest, self.gives
+                ),
             )
 
     def ask(self, name: str, query: np.ndarray, largest: float) -> None:
         """Put a query above the keys."""
         self.stage.put(
             Text("asks", self.x - 12, self.asked + HIGH / 2, name, 12, "blue", "end"),
-            vector("query", self.x, self.asked, query, largest, self.cell, edge="blue"),
+            vector("query", self.x, self.asked, query, largest, self.asks, self.cell, edge="blue"),
         )
+        self._factor("query", self.asked, self.asks)
 
-    def match(self, j: int, products: np.ndarray, largest: float) -> None:
+    def _factor(self, key: str, y: float, written: Numerals | None) -> None:
+        """Write the factor of a vector in the column of keys behind it."""
+        x = self.x + self.cell * self.keys.shape[-1] + 8
+        factor = "" if written is None else written.factor
+        self.stage.put(Text(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet"))
+
+    def match(self, j: int, products: np.ndarray, largest: float, written: Numerals | None) -> None:
         """Show the query times key j, and frame that key."""
         y = self.asked + ROW
         stage = self.stage
         stage.put(
             Text("times", self.x - 12, y + HIGH / 2, "query × key", 12, "quiet", "end"),
-            vector("products", self.x, y, products, largest, self.cell),
+            vector("products", self.x, y, products, largest, written, self.cell),
         )
+        self._factor("products", y, written)
         wide = self.cell * len(products)
         stage.put(Grid("frame", self.x, self.y(j), (wide, HIGH), ((None,),), edge="accent"))
 
     def figure(self, column: str, j: int, value: float, faint: bool = False) -> None:
         """Write a number into a column, and the column's heading above it."""
-        x = self.columns[column]
-        self._heading(column, x, column, "end")
-        text = "−∞" if value == -np.inf else number(value)
+        x, written = self.columns[column]
+        self._heading(column, x, written.heading(column), "end")
+        text = "−∞" if value == -np.inf else written(value)
         middle = self.y(j) + HIGH / 2
         colour = "quiet" if faint or value == -np.inf else "ink"
         self.stage.put(Text(f"{column}.{j}", x, middle, text, 12, colour, "end"))
@@ -137,10 +164,11 @@ class Table:
 
     def spread(self, weights: np.ndarray) -> None:
         """Shade every value by its weight: what of it will be in the sum."""
-        for j, weight in enumerate(weights):
-            self.stage.put(
-                vector(f"part.{j}", self.right, self.y(j), weight * self.values[j], self.largest)
-            )
+        parts = weights[:, None] * self.values
+        written = None if self.gives is None else self.gives.like(parts)
+        for j, part in enumerate(parts):
+            key = f"part.{j}"
+            self.stage.put(vector(key, self.right, self.y(j), part, self.largest, written))
 
     def add_up(self, output: np.ndarray, name: str = "output") -> None:
         """Let the weighted values fall into their sum."""
@@ -148,4 +176,6 @@ class Table:
             self.stage.change(f"part.{j}", y=self.bottom, opacity=0.0)
         self.stage.change("output", text=name, colour="blue")
         self.stage.drop("room")
-        self.stage.put(vector("sum", self.right, self.bottom, output, self.largest, edge="blue"))
+        written = None if self.gives is None else self.gives.like(output)
+        place = self.right, self.bottom
+        self.stage.put(vector("sum", *place, output, self.largest, written, edge="blue"))

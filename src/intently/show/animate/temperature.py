@@ -11,6 +11,7 @@ import numpy as np
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import both_names, scored, short, steps
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, widest
@@ -96,12 +97,14 @@ def softened(logits: np.ndarray, heat: float) -> np.ndarray:
 
 def _rows(stage: Stage, names: Sequence[str], logits: np.ndarray) -> float:
     x = MARGIN + max(widest(names, 12.0), widest(["key"], 11)) + 12
-    told = ["hidden" if value == -np.inf else number(value) for value in logits]
-    x += max(widest(told, 12.0), widest(["score"], 11)) + 12
+    written = Numerals.of(logits)
+    told = ["hidden" if value == -np.inf else written(value) for value in logits]
+    heading = written.heading("score")
+    x += max(widest(told, 12.0), widest([heading], 11)) + 12
     top = MARGIN + 46
     stage.put(
         Text("head.key", MARGIN, top - 12, "key", 11, "quiet"),
-        Text("head.score", x - 12, top - 12, "score", 11, "quiet", "end"),
+        Text("head.score", x - 12, top - 12, heading, 11, "quiet", "end"),
     )
     for j, (name, score) in enumerate(zip(names, told)):
         y = top + j * ROW + ROW / 2

@@ -1,0 +1,201 @@
+"""The numbers of a story stand in their cells, whatever their magnitude, and apart from others."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import intently as it
+from intently.matrix import Dense
+from intently.modules import AttentionHead, MultiHeadAttention, convolution_as_attention
+from intently.show import animate
+from intently.show.animate.numerals import Numerals, alone
+from intently.show.animate.shapes import Grid, Shape, Text
+from intently.show.animate.stage import widths
+
+
+@st.composite
+def tables(draw: st.DrawFn, rows: int = 3, columns: int = 4) -> np.ndarray:
+    """Numbers of one magnitude or of many, whole or not, of one sign or of both."""
+    seed = draw(st.integers(0, 2**31))
+    rng = np.random.default_rng(seed)
+    found = rng.uniform(-1, 1, (rows, columns)) * 10.0 ** draw(st.integers(-12, 12))
+    if draw(st.booleans()):
+        found *= 10.0 ** rng.integers(-3, 4, found.shape)
+    if draw(st.booleans()):
+        found = np.abs(found)
+    return found.round() if draw(st.booleans()) else found
+
+
+def value_of(text: str, written: Numerals) -> float:
+    return float(text.replace("−", "-")) * 10.0**written.power
+
+
+@given(tables())
+def test_all_numbers_of_a_matrix_are_written_alike_in_five_characters(values):
+    written = Numerals.of(values)
+    for value in values.flat:
+        assert len(written(value)) <= 5
+        assert abs(value_of(written(value), written) - value) <= (
+            0.5001 * 10.0 ** (written.power - written.places)
+        )
+    largest = np.abs(values).max()
+    if largest:
+        told = abs(value_of(written(largest), written))
+        assert abs(told - largest) <= 0.051 * largest
+
+
+@given(tables())
+def test_whole_numbers_stay_whole_where_they_fit(values):
+    room = 999 if (values < 0).any() else 9999
+    if (values == values.round()).all() and np.abs(values).max() <= room:
+        written = Numerals.of(values)
+        assert [written(x) for x in values.flat] == [
+            str(int(x)).replace("-", "−") for x in values.flat
+        ]
+        assert not written.factor
+
+
+@pytest.mark.parametrize(
+    ("values", "texts", "factor"),
+    [
+        ([70, 179, -8], ["70", "179", "−8"], ""),
+        ([1023, 17], ["1023", "17"], ""),
+        ([-1023, 17], ["−1.02", "0.02"], "×10³"),
+        ([9.999, 1], ["10.0", "1.0"], ""),
+        ([999.7, 1], ["1.00", "0"], "×10³"),
+        ([0.02, -0.001], ["20.0", "−1.0"], "×10⁻³"),
+        ([4.9e12, 0], ["4.90", "0"], "×10¹²"),
+        ([0, 0], ["0", "0"], ""),
+        ([np.inf, -np.inf, 2.5], ["2.50"], ""),
+    ],
+)
+def test_how_numbers_are_written(values, texts, factor):
+    written = Numerals.of(np.array(values, dtype=float))
+    assert [written(x) for x in values if np.isfinite(x)] == texts
+    assert written.factor == factor
+
+
+def test_a_number_by_itself_says_its_factor():
+    assert [alone(x) for x in (84_987.0, -0.5, 12, 2e-9)] == [
+        "85.0×10³",
+        "−0.50",
+        "12",
+        "2.00×10⁻⁹",
+    ]
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+Box = tuple[float, float, float, float]
+
+
+def boxes(shapes: tuple[Shape, ...]) -> list[tuple[str, Box]]:
+    """Every text of a scene that is seen, and where it stands: left, top, right, bottom."""
+    found: list[tuple[str, Box]] = []
+    for shape in shapes:
+        if shape.opacity <= 0:
+            continue
+        if isinstance(shape, Text):
+            share = {"start": 0.0, "middle": 0.5, "end": 1.0}[shape.anchor]
+            texts = [(shape.text, shape.x, share, shape.y)]
+        elif isinstance(shape, Grid):
+            across, (wide, high) = len(shape.shades[0]), shape.cell
+            if shape.opacity == 1 and None not in shape.shades[0]:
+                found = [one for one in found if not covered(one[1], shape)]
+            texts = [
+                (
+                    text,
+                    shape.x + (n % across + 0.5) * wide,
+                    0.5,
+                    shape.y + (n // across + 0.5) * high,
+                )
+                for n, text in enumerate(shape.texts)
+            ]
+        else:
+            continue
+        lengths = widths([text for text, *_ in texts], shape.size)
+        for (text, x, share, y), length in zip(texts, lengths):
+            left, high = x - share * length, 0.8 * shape.size
+            if text:
+                found.append((text, (left, y - high / 2, left + length, y + high / 2)))
+    return found
+
+
+def covered(box: Box, grid: Grid) -> bool:
+    """Whether a grid that is drawn later hides a text."""
+    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    return grid.x <= x <= grid.x + grid.width and grid.y <= y <= grid.y + grid.height
+
+
+def overlapping(shapes: tuple[Shape, ...]) -> list[tuple[str, str]]:
+    found = []
+    for (one, a), (other, b) in itertools.combinations(boxes(shapes), 2):
+        across = min(a[2], b[2]) - max(a[0], b[0])
+        down = min(a[3], b[3]) - max(a[1], b[1])
+        if across > 0.5 and down > 0.5:
+            found.append((one, other))
+    return found
+
+
+def tensor(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values)
+
+
+def block(width: int) -> MultiHeadAttention:
+    return MultiHeadAttention(width, 2).double()
+
+
+def pieces(x: torch.Tensor) -> Dense:
+    """Weights of short words, of which numbers are wider than the words."""
+    words = ("▁i", ",", "l", ".", "l")[: len(x)]
+    return Dense((0.1 * x[:, :3]).clamp(-3, 3).softmax(-1), labels=(words, words))
+
+
+STORIES = {
+    "product": lambda q, k, v: animate.product(it.attend(q, k), v, query=0),
+    "product with everything": lambda q, k, v: animate.product(
+        it.attend(q, k, bias=v[:, :3].mT, softcap=5.0, mask=it.causal(), scale=1), v, query=1
+    ),
+    "product of narrow vectors": lambda q, k, v: animate.product(
+        it.attend(q[:, :1], k[:, :1]), v[:, :1], query=0
+    ),
+    "dictionary": lambda q, k, v: animate.dictionary(it.attend(q, k), v),
+    "dictionary with features": lambda q, k, v: animate.dictionary(
+        it.attend(q, k), v[:, :1], features=("a", "b", "c", "d")
+    ),
+    "temperature": lambda q, k, v: animate.temperature(it.attend(q, k), query=0),
+    "permutation": lambda q, k, v: animate.permutation(block(4), q),
+    "permutation of narrow vectors": lambda q, k, v: animate.permutation(
+        AttentionHead(1, 1).double(), q[:, :1]
+    ),
+    "heads": lambda q, k, v: animate.heads(block(4), q),
+    "readings": lambda q, k, v: animate.readings({"a": pieces(q), "b": pieces(k)}, 1),
+    "writing": lambda q, k, v: animate.writing(pieces(q)),
+    "convolution": lambda q, k, v: animate.convolution(
+        convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1).double()), q[None]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+@settings(max_examples=12, deadline=None)
+@given(q=tables(), k=tables(), v=tables())
+def test_no_two_texts_of_a_frame_overlap(name, q, k, v):
+    story = STORIES[name](tensor(q), tensor(k), tensor(v))
+    for n, scene in enumerate(story.scenes):
+        assert not overlapping(scene.shapes), (n, scene.caption)
+
+
+def test_the_product_of_whole_numbers_reads_as_one_writes_it():
+    x = torch.tensor([[70, 179, 219, 8], [133, 58, 41, 101], [209, 192, 203, 189]]).double()
+    story = animate.product(it.attend(x, x, scale=1), x, query=0)
+    texts = {text for scene in story.scenes for text, _ in boxes(scene.shapes)}
+    assert {"70", "179", "219", "8", "query × key", "×10³", "q · k (×10³)", "85.0"} <= texts
+    assert not any("e+" in text for text in texts)
