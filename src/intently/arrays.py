@@ -1,0 +1,110 @@
+"""Lists, NumPy arrays and integers as tensors: `as_tensor` for one, `as_tensors` for operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.errors import KindError, build
+
+Numbers: TypeAlias = Tensor | np.ndarray | np.generic | Sequence[Any] | float
+"""What `as_tensor` takes."""
+
+INTEGERS = (
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+)
+
+
+def as_tensor(value: Numbers, name: str, like: Tensor | None = None) -> Tensor:
+    """Return the numbers of the argument ``name`` as a floating-point tensor of the same shape.
+
+    A floating-point tensor is returned as it is. All else is copied, so that no later change of
+    the original is seen: a floating-point NumPy array keeps its dtype; lists, tuples, Python
+    numbers and integers, tensors of integers included, take the dtype of ``like``, or PyTorch's
+    default. What is no tensor goes to the device of ``like``.
+
+    Raises `KindError` for booleans, complex numbers, ragged lists, lists of tensors and whatever
+    else holds no real numbers.
+
+    >>> as_tensor([[1, 2], [3, 4]], "q")
+    tensor([[1., 2.],
+            [3., 4.]])
+    >>> as_tensor(np.ones(2), "q").dtype
+    torch.float64
+    """
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            return value
+        if value.dtype not in INTEGERS:
+            raise _refusal(name, f"dtype {value.dtype}", value.dtype is torch.bool)
+        return value.to(torch.get_default_dtype() if like is None else like.dtype)
+    array = _array(value, name)
+    x = torch.from_numpy(array)
+    if not _keeps_dtype(value):
+        x = x.to(torch.get_default_dtype() if like is None else like.dtype)
+    return x if like is None else x.to(like.device)
+
+
+def as_tensors(**operands: Numbers) -> tuple[Tensor, ...]:
+    """Return `as_tensor` of each operand of one product, by name.
+
+    Those without a dtype of their own, lists and integers, take that of the first which has one,
+    tensors before arrays.
+
+    >>> [x.dtype for x in as_tensors(q=[[1, 2]], k=np.ones((3, 2)))]
+    [torch.float64, torch.float64]
+    """
+    kept = {name: x for name, x in operands.items() if _keeps_dtype(x)}
+    first = sorted(kept, key=lambda name: not isinstance(kept[name], Tensor))[:1]
+    like = as_tensor(kept[first[0]], first[0]) if first else None
+    return tuple(as_tensor(x, name, like) for name, x in operands.items())
+
+
+def _keeps_dtype(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.is_floating_point()
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f"
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    """A copy in a floating-point dtype that PyTorch knows."""
+    if isinstance(value, list | tuple | range):
+        kinds = {type(x) for x in _leaves(value)}
+        if any(issubclass(kind, Tensor) for kind in kinds):
+            raise build(KindError, name, "numbers", "a list of tensors", fix="use torch.stack(…)")
+        if kinds & {bool, np.bool_}:
+            raise _refusal(name, "booleans", True)
+    elif isinstance(value, bool | np.bool_ | np.ma.MaskedArray) or not isinstance(
+        value, int | float | np.ndarray | np.generic
+    ):
+        raise _refusal(name, type(value).__name__, isinstance(value, bool | np.bool_))
+    try:
+        array = np.array(value, order="C")
+    except ValueError:
+        raise build(
+            KindError, name, "numbers in rows of one length", "a ragged list",
+            fix="fill short rows up, and hide what was added: mask=it.padding(lengths)",
+        ) from None  # fmt: skip
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise _refusal(name, f"dtype {array.dtype}", array.dtype.kind == "b")
+    return array.astype(np.float64 if array.dtype.kind != "f" else array.dtype.newbyteorder("="))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for x in value:
+            yield from _leaves(x)
+    else:
+        yield value
+
+
+def _refusal(name: str, got: str, booleans: bool = False) -> KindError:
+    return build(
+        KindError, name, "real numbers: a tensor, a NumPy array or a list of them", got,
+        fix="booleans say who may attend: mask=" if booleans else None,
+    )  # fmt: skip

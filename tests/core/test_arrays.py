@@ -1,0 +1,102 @@
+"""Lists, NumPy arrays and integers become tensors once, and are copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from intently.arrays import as_tensor, as_tensors
+from intently.errors import KindError
+
+
+def test_a_floating_point_tensor_is_returned_as_it_is() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x = torch.ones(2, 3, dtype=dtype, requires_grad=True)
+        assert as_tensor(x, "x") is x
+        assert as_tensor(x, "x", like=torch.ones(1)) is x
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1, 2], [3, 4]], ((1.0, 2), (3, 4)), [range(1, 3), range(3, 5)],
+        [np.array([1, 2]), [3, 4]], np.array([[1, 2], [3, 4]]),
+        np.array([[1, 2], [3, 4]], np.uint8),
+        torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8),
+    ],
+)  # fmt: skip
+def test_lists_and_integers_have_the_default_dtype(value: Any) -> None:
+    want = [[1.0, 2.0], [3.0, 4.0]]
+    assert as_tensor(value, "x").dtype is torch.float32
+    assert as_tensor(value, "x").tolist() == want
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert as_tensor(value, "x").dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    half = as_tensor(value, "x", like=torch.ones(1, dtype=torch.bfloat16))
+    assert half.dtype is torch.bfloat16 and half.tolist() == want
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", ">f8"])
+def test_floating_point_arrays_keep_their_dtype(dtype: str) -> None:
+    x = np.arange(6).astype(dtype).reshape(2, 3)[::-1, ::-1]
+    found = as_tensor(x, "x", like=torch.ones(1, dtype=torch.bfloat16))
+    assert str(found.dtype) == f"torch.float{8 * x.dtype.itemsize}"
+    assert found.tolist() == x.tolist()
+    assert as_tensor(x[0, 0], "x").dtype is found.dtype
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.ones((2, 3)), np.ones((2, 3), np.float32), np.ones((2, 3), int), torch.ones(2, 3).long()],
+)
+def test_what_is_no_floating_point_tensor_is_copied(value: Any) -> None:
+    found = as_tensor(value, "x")
+    value[:] = 7
+    assert found.eq(1).all()
+
+
+def test_operands_without_a_dtype_follow_the_one_that_has_one() -> None:
+    lists = as_tensors(q=[[1, 2]], k=[[3, 4]])
+    assert [x.dtype for x in lists] == [torch.float32] * 2
+    half = torch.ones(1, 2).half()
+    found = as_tensors(q=[[1, 2]], k=np.ones((1, 2)), v=half)
+    assert [x.dtype for x in found] == [torch.float16, torch.float64, torch.float16]
+    assert found[2] is half
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([[1.0], [1.0, 2.0]], "q: expected numbers in rows of one length; got a ragged list."),
+        ([True, False], "q: expected real numbers: a tensor, a NumPy array or a list of them; got "
+         "booleans. Booleans say who may attend: mask=."),
+        ([1.0, True], "q: expected real numbers: a tensor, a NumPy array or a list of them; got b"),
+        (np.ones(2, bool), "q: expected real numbers: a tensor, a NumPy array or a list of them; "
+         "got dtype bool. Booleans say who may attend: mask=."),
+        (torch.ones(2).bool(), "q: expected real numbers: a tensor, a NumPy array or a list of "
+         "them; got dtype torch.bool. Booleans say who may attend: mask=."),
+        (True, "q: expected real numbers: a tensor, a NumPy array or a list of them; got bool."),
+        ([torch.ones(2)], "q: expected numbers; got a list of tensors. Use torch.stack(…)."),
+        (np.ones(2, complex), "q: expected real numbers: a tensor, a NumPy array or a list of "
+         "them; got dtype complex128."),
+        (torch.ones(2) * 1j, "q: expected real numbers: a tensor, a NumPy array or a list of them; "
+         "got dtype torch.complex64."),
+        ([1j], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype c"),
+        ([None], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype"),
+        ([2**70], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype"),
+        (["a"], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype <"),
+        ("ab", "q: expected real numbers: a tensor, a NumPy array or a list of them; got str."),
+        (None, "q: expected real numbers: a tensor, a NumPy array or a list of them; got NoneType"),
+        (np.ma.masked_equal([1.0, 2.0], 2.0), "q: expected real numbers: a tensor, a NumPy array "
+         "or a list of them; got MaskedArray."),
+    ],
+)  # fmt: skip
+def test_what_holds_no_real_numbers_is_refused_by_name(value: Any, text: str) -> None:
+    with pytest.raises(KindError) as caught:
+        as_tensor(value, "q")
+    assert str(caught.value).startswith(text), str(caught.value)
