@@ -19,9 +19,13 @@ def test_the_matrix_its_dimensions_and_its_positions():
     table = it.sinusoidal(40, 12)
     figure = show.positions(table, dimensions=[2, 3], at=[0, 7, 39], title="waves")
     whole, by_position, by_dimension, _ = figure.axes
-    np.testing.assert_array_equal(whole.images[0].get_array(), table.T)
+    apart = table[:, [*range(0, 12, 2), *range(1, 12, 2)]]  # even dimensions, then odd ones
+    np.testing.assert_array_equal(whole.images[0].get_array(), apart.T)
     np.testing.assert_array_equal(curves(by_position), table[:, [2, 3]].T)
-    np.testing.assert_array_equal(curves(by_dimension), table[[0, 7, 39]])
+    sines, cosines = np.split(np.array(curves(by_dimension)), [7], axis=1)
+    np.testing.assert_array_equal(sines[:, :-1], apart[[0, 7, 39], :6])
+    np.testing.assert_array_equal(cosines, apart[[0, 7, 39], 6:])
+    assert np.isnan(sines[:, -1]).all()  # no line leads from a sine to a cosine
     labels = [text.get_text() for text in by_dimension.get_legend().get_texts()]
     assert labels == ["0", "7", "39"]
     assert [axes.get_xlabel() for axes in (whole, by_position, by_dimension)] == [
@@ -32,6 +36,38 @@ def test_the_matrix_its_dimensions_and_its_positions():
     dashes = [line.get_linestyle() for line in by_dimension.lines]
     assert len({str(line._dash_pattern) for line in by_dimension.lines}) == len(dashes)
     assert "waves" in [text.get_text() for text in figure.texts]
+
+
+def turns(curve: np.ndarray) -> int:
+    rising = np.sign(np.diff(curve))
+    return int((rising[1:] * rising[:-1] < 0).sum())
+
+
+@pytest.mark.parametrize("shape", [(200, 512), (2000, 512), (50, 16), (100, 64), (4, 2)])
+@pytest.mark.parametrize("change", [lambda x: x, lambda x: 3 * x[1:]], ids=["", "three times"])
+def test_sines_and_cosines_stand_apart_in_a_few_curves_that_can_be_read(shape, change):
+    table = change(it.sinusoidal(*shape)).numpy()
+    _, by_position, by_dimension, _ = show.positions(torch.tensor(table)).axes
+    c = table.shape[1]
+    assert 1 <= len(by_position.lines) <= 4 and 1 <= len(by_dimension.lines) <= 4
+    assert all(turns(curve) <= 16 for curve in curves(by_position))
+    assert all(turns(curve[: c // 2]) <= 6 for curve in curves(by_dimension))
+    for line in by_dimension.lines:
+        row = table[int(line.get_label())]
+        np.testing.assert_array_equal(line.get_ydata()[: c // 2], row[::2])
+        np.testing.assert_array_equal(line.get_ydata()[c // 2 + 1 :], row[1::2])
+    ticks = by_dimension.get_xticks(), [text.get_text() for text in by_dimension.get_xticklabels()]
+    for place, text in zip(*ticks, strict=True):
+        assert int(text) == np.r_[0:c:2, 1:c:2][int(place)]
+
+
+def test_a_table_without_pairs_keeps_its_order_and_draws_few_curves():
+    table = torch.randn(300, 64)
+    whole, by_position, by_dimension, _ = show.positions(table).axes
+    np.testing.assert_array_equal(whole.images[0].get_array(), table.T)
+    assert len(by_position.lines) == len(by_dimension.lines) == 2
+    show.positions(torch.ones(5, 4))
+    show.positions(torch.full((5, 4), np.nan))
 
 
 def test_rotary_positions_are_the_cosines_of_their_angles():

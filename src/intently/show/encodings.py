@@ -16,10 +16,11 @@ from intently.show.cells import Sheet, height_of, paint, wrapped
 from intently.show.files import destination, finish
 from intently.show.labels import titled
 from intently.show.reading import numbers
-from intently.show.style import FRAME, GRID, QUIET, WEIGHTS, signed_map, style
+from intently.show.style import FRAME, GRID, INK, QUIET, WEIGHTS, signed_map, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 STEPS = 64
@@ -30,6 +31,9 @@ MARGIN = 0.14
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 2)), (0, (3, 3)))
 """Curves differ in dash as well as in shade, so that no one has to tell shades apart."""
 
+BY_POSITION, BY_DIMENSION = (16, 6, 2, 0), (6, 3, 1, 0)
+"""How often, about, the curves turn that are chosen; those that turn more often cannot be read."""
+
 
 class Waves(NamedTuple):
     """Numbers (t, c), what they are, and what a column of them is called."""
@@ -37,6 +41,22 @@ class Waves(NamedTuple):
     values: np.ndarray
     name: str
     column: str
+
+    @property
+    def paired(self) -> bool:
+        """Whether dimensions 2i and 2i + 1 are a sine and a cosine: their squares add up alike."""
+        t, c = self.values.shape
+        if t < 2 or c % 2 or not np.isfinite(self.values).all():
+            return False
+        radius = np.hypot(self.values[:, ::2], self.values[:, 1::2])
+        moving = np.ptp(self.values, axis=0).any()
+        return bool(moving and (np.ptp(radius, axis=0) <= 1e-2 * radius.mean(0)).all())
+
+    @property
+    def order(self) -> np.ndarray:
+        """The columns as they are drawn: of pairs first the even ones, then the odd ones."""
+        c = self.values.shape[1]
+        return np.r_[0:c:2, 1:c:2] if self.paired else np.arange(c)
 
 
 def positions(
@@ -52,8 +72,10 @@ def positions(
 
     ``encoding`` is (t, c), such as `intently.sinusoidal` returns, a table that is learned, or
     `intently.Rotary`, of which the cosine of each pair's angle is drawn. ``t`` counts the
-    positions (all that are known, 64 of `Rotary`). ``dimensions`` and ``at`` choose at most six
-    curves each; without them they are spread. Returns the figure, written to ``save``.
+    positions (all that are known, 64 of `Rotary`). Where dimensions 2i and 2i + 1 are a sine and
+    a cosine, even dimensions are drawn before odd ones. ``dimensions`` and ``at`` choose at most
+    six curves each; without them, a few that turn seldom enough to be read. Returns the figure,
+    written to ``save``.
 
     Raises ArgumentError for another shape or too many curves, RangeError for dimensions and
     positions outside. The picture is that of Vaswani et al. 2017, section 3.5, as it is taught.
@@ -66,8 +88,10 @@ def positions(
     path = destination(save)
     waves = _waves(encoding, t)
     n, c = waves.values.shape
-    columns = _chosen(dimensions, c, "dimensions")
-    rows = _chosen(at, n, "at")
+    step = 2 if waves.paired else 1
+    even = waves.values[:, ::step]
+    columns = _chosen(dimensions, c, "dimensions", step * _readable(even.T, BY_POSITION))
+    rows = _chosen(at, n, "at", _readable(even, BY_DIMENSION))
     heading = titled(title or waves.name)
     with style((heading,)):
         return finish(_draw(waves, columns, rows, heading), path)
@@ -99,9 +123,19 @@ def _waves(encoding: object, t: int | None) -> Waves:
     return Waves(values[:t], "Positions", "dimension")
 
 
-def _chosen(given: Sequence[int] | None, count: int, name: str) -> list[int]:
+def _readable(curves: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
+    """Return which of many curves (n, points) to draw: some that turn seldom, else any two."""
+    rising = np.sign(np.diff(curves, axis=1))
+    turns = (rising[:, 1:] * rising[:, :-1] < 0).sum(1)
+    calm = np.flatnonzero(turns <= wanted[0])
+    if not len(calm):
+        return np.unique([0, len(curves) // 2])
+    return np.unique([calm[np.abs(turns[calm] - n).argmin()] for n in wanted])
+
+
+def _chosen(given: Sequence[int] | None, count: int, name: str, readable: np.ndarray) -> list[int]:
     if given is None:
-        return sorted({round(share * (count - 1)) for share in (0, 0.1, 0.25, 0.5)})
+        return readable.tolist()
     chosen = list(map(int, given))
     if not 1 <= len(chosen) <= MOST:
         raise build(ArgumentError, name, f"1 to {MOST} curves", f"{len(chosen)}")
@@ -125,10 +159,14 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
     axes = sheet.axes(LEFT, top, WIDE, MATRIX)
     highest = float(np.abs(waves.values[np.isfinite(waves.values)]).max(initial=0)) or 1.0
     norm = Normalize(-highest, highest)
-    image = paint(axes, waves.values.T, (c, t), norm, aspect="auto")
-    image.set_cmap(signed_map())
-    _say(axes, f"all of it: {t} positions × {c} {waves.column}s", MATRIX)
+    image = paint(axes, waves.values[:, waves.order].T, (c, t), norm, aspect="auto")
+    image.set(cmap=signed_map(), interpolation="antialiased", interpolation_stage="data")
+    apart = ", sines (even) above cosines (odd)" if waves.paired else ""
+    _say(axes, f"all of it: {t} positions × {c} {waves.column}s{apart}", MATRIX)
     axes.set(xlabel="position", ylabel=waves.column)
+    if waves.paired:
+        _number(axes.yaxis, c)
+        axes.hlines(c / 2 - 0.5, -0.5, t - 0.5, colors=INK, lw=0.7)
     top += MATRIX + BETWEEN + ABOVE
     below = sheet.axes(LEFT, top, WIDE, CURVES)
     _curves(below, waves.values[:, columns].T, columns, f"{waves.column}")
@@ -136,8 +174,16 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
     below.set(xlabel="position", xlim=(-0.5, t - 0.5))
     top += CURVES + BETWEEN + ABOVE
     last = sheet.axes(LEFT, top, WIDE, CURVES)
-    _curves(last, waves.values[rows], rows, "position")
-    _say(last, f"chosen positions, by {waves.column}", CURVES)
+    by_column = waves.values[rows][:, waves.order]
+    places = np.arange(c, dtype=float)
+    apart = ""
+    if waves.paired:  # NaN lifts the pen
+        by_column, places = (np.insert(x, c // 2, np.nan, axis=-1) for x in (by_column, places))
+        _number(last.xaxis, c)
+        last.vlines(c / 2 - 0.5, 0, 1, colors=FRAME, lw=0.7, transform=last.get_xaxis_transform())
+        apart = ": sines (even), then cosines (odd)"
+    _curves(last, by_column, rows, "position", places)
+    _say(last, f"chosen positions, by {waves.column}{apart}", CURVES)
     last.set(xlabel=waves.column, xlim=(-0.5, c - 0.5))
     bar = sheet.axes(LEFT + WIDE + 0.14, first, 0.1, MATRIX)
     scale = sheet.figure.colorbar(image, cax=bar, format="{x:.3g}")
@@ -158,10 +204,29 @@ def _say(axes: Axes, text: str, high: float) -> None:
     )  # fmt: skip
 
 
-def _curves(axes: Axes, curves: np.ndarray, names: Sequence[int], of: str) -> None:
+def _number(axis: Axis, c: int) -> None:
+    """Number the even dimensions on the first half of an axis, the odd ones on the second."""
+    from matplotlib.ticker import MaxNLocator
+
+    locator = MaxNLocator(nbins=4, integer=True, steps=[1, 2, 5, 10])
+    half = [int(n) for n in locator.tick_values(0, c // 2 - 1) if 0 <= n < 0.9 * c / 2]
+    axis.set_ticks(
+        [*half, *(n + c // 2 for n in half)],
+        [str(2 * n + odd) for odd in (0, 1) for n in half],
+    )
+
+
+def _curves(
+    axes: Axes,
+    curves: np.ndarray,
+    names: Sequence[int],
+    of: str,
+    places: np.ndarray | None = None,
+) -> None:
     shades = [*(WEIGHTS[n] for n in (7, 5)), QUIET, *(WEIGHTS[n] for n in (6, 5, 7))]
+    places = np.arange(curves.shape[1]) if places is None else places
     for values, name, shade, dash in zip(curves, names, shades, DASHES):
-        axes.plot(values, color=shade, lw=1.5, linestyle=dash, label=str(name))
+        axes.plot(places, values, color=shade, lw=1.5, linestyle=dash, label=str(name))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
