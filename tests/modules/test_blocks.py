@@ -160,8 +160,9 @@ CASES: list[tuple[Callable[[], Any], Any, Any]] = [
         for norm in ("pre", "post")
         for given, kind, text in (
             (torch.zeros(2, 6, 17), ArgumentError,
-             "x: expected shape (b, t, c=12); got shape (2, 6, 17). Add the batch axis"),
-            (torch.zeros(6, 12), ArgumentError, "x: expected shape (b, t, c=12); got shape (6,"),
+             "x: expected shape (b, t, c=12), or (t, c); got shape (2, 6, 17)."),
+            (torch.zeros(12), ArgumentError,
+             "x: expected shape (b, t, c=12), or (t, c); got shape (12,)."),
             (torch.zeros(2, 6, 12).double(), KindError,
              "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu."),
             (torch.zeros(2, 6, 12).half(), KindError, "x: expected torch.float32 on cpu, as the l"),
@@ -181,7 +182,7 @@ CASES: list[tuple[Callable[[], Any], Any, Any]] = [
         for norm in ("pre", "post")
         for given, kind, text in (
             ((torch.zeros(2, 6, 17), torch.zeros(2, 6, 12)), ArgumentError,
-             "x: expected shape (b, t, c=12); got shape (2, 6, 17)."),
+             "x: expected shape (b, t, c=12), or (t, c); got shape (2, 6, 17)."),
             ((x(), torch.zeros(2, 6, 12)), KindError, "x: expected torch.float32 on cpu, as the l"),
             ((x().float(), None), KindError,
              "states: expected a floating-point tensor (b, steps, width); got NoneType."),
@@ -243,7 +244,7 @@ def test_attention_with_something_around_it_or_none_at_all() -> None:
     )  # fmt: skip
     torch.testing.assert_close(layer(steps, states, states_mask=mask), want)
     with pytest.raises(
-        ArgumentError, match=r"x: expected shape \(b, t, c=12\); got shape \(4, 6, 13"
+        ArgumentError, match=r"x: expected shape \(b, t, c=12\), or \(t, c\); got shape \(4, 6, 13"
     ):
         layer(x(4, T, 13), states)
     with pytest.raises(

@@ -23,7 +23,7 @@ from .test_image import NORMS
 
 def test_bad_input(as_users_call: None) -> None:
     block = ImageAttention(8, 2)
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=8, height, width\); got sh"):
+    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=8, height, width\), or \(c"):
         block(torch.zeros(1, 4, 3, 3))
     with pytest.raises(ArgumentError, match=r"The channels stand last\. Move them with x\.movedim"):
         block(torch.zeros(1, 3, 3, 8))
@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "no image": (None, WORDS, KindError,
                  "x: expected a floating-point image (b, c, height, width); got NoneType."),
     "one image": (X[0], WORDS, ArgumentError,
-                  "x: expected shape (b, c=8, height, width); got shape (8, 3, 3)."),
+                  "context: expected shape (s, k), as x has no batch axis; got shape (2, 5, 6)."),
 }  # fmt: skip
 
 

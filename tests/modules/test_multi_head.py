@@ -356,13 +356,12 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "head_widths: expected an int ≥ 1; got 0.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(torch.ones(5, 12)), ArgumentError,
-        "x: expected shape (b, t, c=12); got shape (5, 12). Add the batch axis with x[None] where "
-        "it is missing.",
+        lambda: MultiHeadAttention(12, 4)(torch.ones(12)), ArgumentError,
+        "x: expected shape (b, t, c=12), or (t, c); got shape (12,).",
     ),
     (
         lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 8)), ArgumentError,
-        "x: expected shape (b, t, c=12); got shape (1, 5, 8).",
+        "x: expected shape (b, t, c=12), or (t, c); got shape (1, 5, 8).",
     ),
     (
         lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 12).long()), KindError,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import probability, whole_number
+from intently.modules.batch_axis import batch_optional
 from intently.modules.beams import side_by_side
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caching import undone
@@ -103,16 +104,18 @@ class EncoderLayer(_Residual):
         feed, made = _parts(own, feed_forward, norms, 2)
         return cls(own.width, own, feed, norm=norm, norms=lambda width: next(made))
 
+    @batch_optional(2)
     @undone
     def forward(
         self,
-        x: Float[Tensor, "b s c"],
+        x: Float[Tensor, "*b s c"],
         *,
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | None = None,
-    ) -> Float[Tensor, "b s c"]:
+    ) -> Float[Tensor, "*b s c"]:
         """Return the states (b, s, c) after this layer; ``cache`` may keep what was attended.
 
+        x may be one item (s, c), and so is what is returned then.
         Raises `ArgumentError` for x of another shape, and `KindError` for another dtype or cache.
         """
         _check_growing(cache, "cache")
@@ -179,18 +182,20 @@ class DecoderLayer(_Residual):
         feed, made = _parts(own, feed_forward, norms, 3)
         return cls(own.width, own, feed, cross=states, norm=norm, norms=lambda width: next(made))
 
+    @batch_optional(2, "states")
     @undone
     def forward(
         self,
-        x: Float[Tensor, "b t c"],
-        states: Float[Tensor, "n s k"],
+        x: Float[Tensor, "*b t c"],
+        states: Float[Tensor, "*n s k"],
         *,
         mask: Mask | Tensor | None = None,
         states_mask: Mask | Tensor | None = None,
         cache: Caches = (None, None),
-    ) -> Float[Tensor, "b t c"]:
+    ) -> Float[Tensor, "*b t c"]:
         """Return y (b, t, c): x after attending itself (``mask``) and the encoder's ``states``.
 
+        Both may be one item: x (t, c) and states (s, k) give y (t, c).
         ``states_mask`` has a row for each row of the states, or for each of x. ``cache`` keeps the
         keys and values of x and those of the states. Raises `ArgumentError` for other shapes, where
         the rows of x are no multiple of those of the states, and where they are m times as many

@@ -23,6 +23,7 @@ from intently.masks import Geometry, Mask
 from intently.masks.blocks import edges, states
 from intently.masks.geometry import pick
 from intently.masks.queries import unless_all
+from intently.modules.batch_axis import batch_optional
 from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
 
@@ -174,25 +175,27 @@ class ConvolutionAsAttention(AllOrNothing):
             "taps", torch.arange(self.kernel[0] * self.kernel[1])[None], persistent=False
         )
 
+    @batch_optional(3)
     def forward(self, x: Float[Tensor, "*b c height width"]) -> Float[Tensor, "*b k down across"]:
         """Return what the convolution returns of images (b, c, height, width), or of one image."""
         self._check(x)
-        images = x if x.ndim == 4 else x[None]
-        axes = self._axes(images)
-        pixels = images.flatten(2).mT[:, None]
-        read = self._matrix(images, axes).matmul(pixels)
+        axes = self._axes(x)
+        pixels = x.flatten(2).mT[:, None]
+        read = self._matrix(x, axes).matmul(pixels)
         read = read.unflatten(-1, (self.groups, -1)).permute(0, 3, 2, 1, 4).flatten(-2)
         y = (self.out_weight @ read.mT).flatten(1, 2)
         if self.out_bias is not None:
             y = y + self.out_bias[:, None]
-        y = y.unflatten(-1, (axes[0][1], axes[1][1]))
-        return y if x.ndim == 4 else y[0]
+        return y.unflatten(-1, (axes[0][1], axes[1][1]))
 
+    @batch_optional(3)
     def attend(self, x: Float[Tensor, "*b c height width"]) -> Attention:
-        """Return the lazy matrix (b, k², t, s): output pixels, input pixels, row after row."""
+        """Return the lazy matrix (b, k², t, s): output pixels, input pixels, row after row.
+
+        It has no axis b where the image has none.
+        """
         self._check(x)
-        images = x if x.ndim == 4 else x[None]
-        return self._matrix(images, self._axes(images))
+        return self._matrix(x, self._axes(x))
 
     def _matrix(self, images: Tensor, axes: tuple[Axis, Axis]) -> Attention:
         """Scores are 0 everywhere: with one key to see, a query gives it all its weight."""
@@ -225,10 +228,11 @@ class ConvolutionAsAttention(AllOrNothing):
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
             raise build(KindError, "x", "floating-point images (b, c, height, width)", got)
-        if x.ndim not in (3, 4) or x.shape[-3] != self.channels:
+        if x.ndim != 4 or x.shape[-3] != self.channels:
             raise build(
-                ArgumentError, "x", f"shape (b, c={self.channels}, height, width)", shape_of(x)
-            )
+                ArgumentError, "x",
+                f"shape (b, c={self.channels}, height, width), or (c, height, width)", shape_of(x),
+            )  # fmt: skip
         check_dtype(x, "x", self.out_weight)
 
     def extra_repr(self) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from intently.attention_matrix import Attention as Matrix
 from intently.masks import Mask
 from intently.masks.geometry import whole_number
+from intently.modules.batch_axis import batch_optional
 from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caching import undone
 from intently.modules.from_weights import Weights, read
@@ -80,34 +81,38 @@ class AttentionHead(Projected):
         )  # fmt: skip
         return filled(head, found.tensors())
 
+    @batch_optional(2)
     @undone
     def forward(
         self,
-        x: Float[Tensor, "b t c"],
-        context: Float[Tensor, "b s k"] | None = None,
+        x: Float[Tensor, "*b t c"],
+        context: Float[Tensor, "*b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | FixedCache | None = None,
-    ) -> Float[Tensor, "b t e"]:
+    ) -> Float[Tensor, "*b t e"]:
         """Return y (b, t, e): what the tokens x take from ``context`` (b, s, k), or each other.
 
-        Masks, caches and padding are those of `MultiHeadAttention.forward`.
+        Tokens x (t, c) give y (t, e). Masks, caches and padding are those of
+        `MultiHeadAttention.forward`.
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
         return matrix.matmul(v).squeeze(1)
 
+    @batch_optional(2)
     @undone
     def attend(
         self,
-        x: Float[Tensor, "b t c"],
-        context: Float[Tensor, "b s k"] | None = None,
+        x: Float[Tensor, "*b t c"],
+        context: Float[Tensor, "*b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | FixedCache | None = None,
     ) -> Matrix:
         """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies.
 
-        With a cache it goes on as with `forward`: call one of the two for a step.
+        It is (t, s) of tokens (t, c). With a cache it goes on as with `forward`: call one of the
+        two for a step.
         """
         return self._matrix_and_values(x, context, mask, cache)[0]._lead((slice(None), 0))
 

@@ -19,6 +19,7 @@ from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.matrix import LazyMatrix
 from intently.modules.attended import attended
+from intently.modules.batch_axis import batch_optional
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.modules.feed_forward import GatedFeedForward
 from intently.modules.from_weights import Stored, Weights
@@ -125,28 +126,34 @@ class ImageAttention(AllOrNothing):
         block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)
         return block
 
+    @batch_optional(3)
     def forward(
         self,
-        x: Float[Tensor, "b c height width"],
-        context: Float[Tensor, "b s k"] | None = None,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
-    ) -> Float[Tensor, "b o height width"]:
+    ) -> Float[Tensor, "*b o height width"]:
         """Return the image after its pixels attended each other, or ``context`` (b, s, k).
 
-        It has o channels, c unless ``projections`` say otherwise.
+        It has o channels, c unless ``projections`` say otherwise. One image (c, height, width) may
+        come alone, with a context (s, k) if there is one.
         """
         y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
         return x + y if self.residual else y
 
+    @batch_optional(3)
     def attend(
         self,
-        x: Float[Tensor, "b c height width"],
-        context: Float[Tensor, "b s k"] | None = None,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
     ) -> LazyMatrix:
-        """Return the lazy matrix (b, h, pixels, pixels or s) of `forward` of the same arguments."""
+        """Return the lazy matrix (b, h, pixels, pixels or s) of `forward` of the same arguments.
+
+        It has no axis b where the image has none.
+        """
         return self.attention.attend(self._pixels(x), context, mask=mask)
 
     def _pixels(self, x: Tensor) -> Tensor:
@@ -235,16 +242,18 @@ class SpatialTransformer(AllOrNothing):
             setattr(block, name, Linear(weight.shape[1], weight.shape[0], bias is not None))
         return filled(block, tensors(maps))
 
+    @batch_optional(3)
     def forward(
         self,
-        x: Float[Tensor, "b c height width"],
-        context: Float[Tensor, "b s k"] | None = None,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
-    ) -> Float[Tensor, "b c height width"]:
+    ) -> Float[Tensor, "*b c height width"]:
         """Return the image after its pixels attended each other and ``context`` (b, s, k).
 
+        One image (c, height, width) may come alone, with a context (s, k) if there is one.
         ``mask`` says which pixels they may attend, ``context_mask`` which of the context. Raises
         `ArgumentError` for images and contexts of other shapes, and `KindError` for other dtypes.
         """
@@ -257,10 +266,11 @@ class SpatialTransformer(AllOrNothing):
                 pixels = layer(pixels, context, mask=mask, states_mask=context_mask)
         return x + as_image(self.project_out(pixels), x)
 
+    @batch_optional(3)
     def attentions(
         self,
-        x: Float[Tensor, "b c height width"],
-        context: Float[Tensor, "b s k"] | None = None,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
         *,
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
@@ -361,8 +371,8 @@ def check_image(x: Any, channels: int, weight: Tensor) -> None:
     if x.ndim != 4 or x.shape[1] != channels:
         last = x.ndim == 4 and x.shape[-1] == channels
         raise build(
-            ArgumentError, "x", f"shape (b, c={channels}, height, width)", shape_of(x),
-            "the channels stand last" if last else None,
-            "move them with x.movedim(-1, 1)" if last else None,
+            ArgumentError, "x", f"shape (b, c={channels}, height, width), or (c, height, width)",
+            shape_of(x), "the channels stand last" if last else None,
+            "move them with x.movedim(-1, -3)" if last else None,
         )  # fmt: skip
     check_dtype(x, "x", weight)

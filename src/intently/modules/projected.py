@@ -279,8 +279,7 @@ class Projected(AllOrNothing):
         _check_kind(x, "x", weight)
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise build(
-                ArgumentError, "x", f"shape (b, t, c={self.width})", shape_of(x),
-                fix="add the batch axis with x[None] where it is missing",
+                ArgumentError, "x", f"shape (b, t, c={self.width}), or (t, c)", shape_of(x)
             )  # fmt: skip
         if context is not None:
             self._check_context(x, context, cache, weight)

@@ -38,7 +38,7 @@ class Layer(Protocol):
         ...
 
     def attend(self, x: Tensor, /) -> LazyMatrix:
-        """Return the weights (1, k², t, s)."""
+        """Return the weights (k², t, s)."""
         ...
 
 
@@ -91,7 +91,7 @@ def convolution(
         if chosen is None or not 0 <= chosen < len(found):
             wanted = f"a channel from 0 to {len(found) - 1}"
             raise build(RangeError, "channel", wanted, repr(channel))
-        seen = layer.attend(image)[0]
+        seen = layer.attend(image)
         output = finite(numbers(found[chosen]), "outputs of the layer")
         facts = _Told(layer, image, output, chosen, seen)
     stage = Stage()
