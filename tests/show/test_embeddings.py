@@ -109,5 +109,5 @@ def test_what_does_not_fit_is_named():
         show.embeddings(plane() / 0, WORDS)
     with pytest.raises(ArgumentError, match=r"neighbours: .*got 'bus'. There is none"):
         show.embeddings(plane(), WORDS, neighbours="bus")
-    with pytest.raises(KindError, match=r"vectors: expected a tensor \(n, c\); got list"):
-        show.embeddings([[1.0]], ["a"])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KindError, match=r"vectors: expected a tensor, an array or .*got dict"):
+        show.embeddings({"a": [1.0]}, ["a"])  # pyright: ignore[reportArgumentType]

@@ -145,8 +145,8 @@ def test_empty_matrices_are_refused_in_our_words(draw, shape):
 def test_what_cannot_be_drawn_is_named():
     with pytest.raises(ArgumentError, match=r"shape \(2, 3, 4, 4\).*A\[0\]"):
         show.alignment(Dense(weights(2, 3, 4, 4)))
-    with pytest.raises(KindError, match=r"got Tensor.*Dense"):
-        show.alignment(weights(4, 4))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KindError, match=r"matrix: expected a lazy matrix, or weights .*got str"):
+        show.alignment("A")
     with pytest.raises(ArgumentError, match=r"at most 1024.*heatmap"):
         show.alignment(Dense(torch.zeros(1025, 2)))
 
@@ -304,8 +304,8 @@ def test_heads_of_a_recording_leave_out_what_is_not_verified():
     seen.calls[0].verified = False
     with pytest.raises(ArgumentError, match=r"at least one matrix; got none. Left out, not ver"):
         show.heads(seen)
-    with pytest.raises(KindError, match=r"matrices: expected a lazy matrix, .*got list"):
-        show.heads([])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KindError, match=r"matrices: expected a matrix, matrices by .*got NoneType"):
+        show.heads(None)  # pyright: ignore[reportArgumentType]
 
 
 def several() -> it.observe.Recording:
@@ -417,7 +417,11 @@ def test_heatmap_pools_what_is_larger_than_its_cells(how):
     np.testing.assert_allclose(shaded(image), A.pool(512, 512, how=how), rtol=1e-5, atol=1e-7)
     assert image.get_xlim() == (-0.5, 699.5)
     assert image.get_ylim() == (1499.5, -0.5)
-    assert written(figure) == [f"each cell the {how} of about 2.93 × 1.37 weights"]
+    said = f"each cell the {how} of about 2.93 × 1.37 weights"
+    if how == "mean":
+        said += f"; the largest single weight is {float(A.dense().max()):.2g}"
+    assert [text.replace("\n", " ") for text in written(figure)] == [said]
+    assert figure.axes[-1].get_ylabel() == {"mean": "mean weight", "max": "largest weight"}[how]
     steps = entropy.patches[0].get_data()
     members = np.arange(1500) * 512 // 1500
     exact = A.entropy().numpy()

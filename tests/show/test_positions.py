@@ -102,5 +102,5 @@ def test_what_does_not_fit_is_named():
         show.positions(torch.randn(5, 4), 6)
     with pytest.raises(ArgumentError, match=r"t: expected a number of positions ≥ 1; got 0"):
         show.positions(it.Rotary(4), 0)
-    with pytest.raises(KindError, match=r"encoding: expected a tensor .*got list"):
-        show.positions([1.0])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(KindError, match=r"encoding: expected a tensor, an array or .*got str"):
+        show.positions("sinusoidal")

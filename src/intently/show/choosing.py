@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, SupportsIndex, TypeAlias
 
 import torch
 
+from intently.arrays import Numbers
 from intently.errors import (
     ArgumentError,
     KindError,
@@ -18,6 +19,7 @@ from intently.errors import (
 )
 from intently.labelling import numbered
 from intently.matrix import LazyMatrix
+from intently.show.given import PLAIN
 from intently.show.labels import bare, visible
 from intently.show.reading import check
 
@@ -48,8 +50,11 @@ class Recording(Protocol):
     def calls(self) -> Sequence[Entry]: ...
 
 
-Source: TypeAlias = LazyMatrix | Mapping[str, LazyMatrix] | Recording
-"""A lazy matrix, matrices by name, or a recording."""
+Weights: TypeAlias = LazyMatrix | Numbers
+"""A lazy matrix; or weights (…, t, s) as a tensor, an array or nested lists."""
+
+Source: TypeAlias = Weights | Mapping[str, Weights] | Recording
+"""A matrix, matrices by name, or a recording."""
 
 Choice: TypeAlias = int | str | tuple[str, int] | None
 """A head of a matrix; the name of a matrix of a source, or that and a head; None: their mean."""
@@ -62,8 +67,8 @@ def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, L
     recording that were found wrong are left out. Raises ArgumentError where there is none.
     """
     note = ""
-    if isinstance(source, LazyMatrix):
-        found = {"": source}
+    if isinstance(source, (LazyMatrix, *PLAIN)):
+        found = {"": check(source, argument)}
     elif isinstance(source, Mapping):
         found = {str(name): check(A, f"{argument}[{name!r}]") for name, A in source.items()}
     else:
@@ -87,17 +92,23 @@ def one_text(matrix: LazyMatrix) -> LazyMatrix:
 def _entries(source: object, argument: str) -> Sequence[Entry]:
     if not hasattr(source, "calls"):
         raise build(
-            KindError, argument, "a lazy matrix, matrices by name, or a recording",
-            type(source).__name__, fix="wrap weights: intently.matrix.Dense(tensor)",
+            KindError, argument, "a matrix, matrices by name, or a recording",
+            type(source).__name__,
         )  # fmt: skip
     return source.calls  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def one_of(source: object, head: Choice = None, argument: str = "matrix") -> tuple[LazyMatrix, str]:
+def one_of(
+    source: object,
+    head: Choice = None,
+    argument: str = "matrix",
+    read: Callable[[object, str], LazyMatrix] = check,
+) -> tuple[LazyMatrix, str]:
     """Return the (t, s) matrix that ``head`` chooses, and its name for a title.
 
     ``source`` is a matrix, or holds matrices by name; ``head`` a head, a name, or both. Without a
     head the mean of all heads is taken, and the name says so. Leading axes of size 1 fall away.
+    Plain numbers must be weights, unless ``read`` takes others.
 
     Raises ArgumentError for a choice that leaves several, an unknown name or head, and a batch;
     UnverifiedError for an entry of a recording that was found wrong.
@@ -110,7 +121,7 @@ def one_of(source: object, head: Choice = None, argument: str = "matrix") -> tup
             ArgumentError, "head", "a number, or None for the mean of all heads", repr(head),
             "one matrix was handed in, and has no names",
         )  # fmt: skip
-    lazy, averaged = _flat(check(source, argument), head, argument, origin)
+    lazy, averaged = _flat(read(source, argument), head, argument, origin)
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
 
 
@@ -118,7 +129,7 @@ def _holds_many(source: object) -> bool:
     return isinstance(source, Mapping) or hasattr(source, "calls")
 
 
-def _named(source: object, head: Choice) -> tuple[str, LazyMatrix, int | None, str]:
+def _named(source: object, head: Choice) -> tuple[str, object, int | None, str]:
     """Return a name, the matrix and the head that were chosen, and how a program writes it."""
     if isinstance(source, Mapping):
         names = list(map(str, source))

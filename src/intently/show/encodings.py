@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
+from intently.arrays import Numbers
+from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.positions import Learned, Rotary
 from intently.show.cells import Sheet, height_of, paint, wrapped
 from intently.show.files import destination, finish
+from intently.show.given import one_item
 from intently.show.labels import titled
 from intently.show.reading import numbers
 from intently.show.style import FRAME, GRID, INK, QUIET, WEIGHTS, signed_map, style
@@ -60,7 +61,7 @@ class Waves(NamedTuple):
 
 
 def positions(
-    encoding: Tensor | Learned | Rotary,
+    encoding: Numbers | Learned | Rotary,
     t: int | None = None,
     *,
     dimensions: Sequence[int] | None = None,
@@ -70,12 +71,12 @@ def positions(
 ) -> Figure:
     """Draw an encoding: the whole matrix, chosen dimensions by position, positions by dimension.
 
-    ``encoding`` is (t, c), such as `intently.sinusoidal` returns, a table that is learned, or
-    `intently.Rotary`, of which the cosine of each pair's angle is drawn. ``t`` counts the
-    positions (all that are known, 64 of `Rotary`). Where dimensions 2i and 2i + 1 are a sine and
-    a cosine, even dimensions are drawn before odd ones. ``dimensions`` and ``at`` choose at most
-    six curves each; without them, a few that turn seldom enough to be read. Returns the figure,
-    written to ``save``.
+    ``encoding`` is (t, c), a tensor, an array or nested lists, such as `intently.sinusoidal`
+    returns, a table that is learned, or `intently.Rotary`, of which the cosine of each pair's angle
+    is drawn. ``t`` counts the positions (all that are known, 64 of `Rotary`). Where dimensions 2i
+    and 2i + 1 are a sine and a cosine, even dimensions are drawn before odd ones. ``dimensions``
+    and ``at`` choose at most six curves each; without them, a few that turn seldom enough to be
+    read. Returns the figure, written to ``save``.
 
     Raises ArgumentError for another shape or too many curves, RangeError for dimensions and
     positions outside. The picture is that of Vaswani et al. 2017, section 3.5, as it is taught.
@@ -97,7 +98,7 @@ def positions(
         return finish(_draw(waves, columns, rows, heading), path)
 
 
-def _waves(encoding: object, t: int | None) -> Waves:
+def _waves(encoding: Numbers | Learned | Rotary, t: int | None) -> Waves:
     if t is not None and (isinstance(t, bool) or not isinstance(t, int) or t < 1):
         raise build(ArgumentError, "t", "a number of positions ≥ 1", repr(t))
     with torch.no_grad():
@@ -110,16 +111,10 @@ def _waves(encoding: object, t: int | None) -> Waves:
             return Waves(
                 numbers(encoding(t or encoding.table.shape[0])), repr(encoding), "dimension"
             )
-        if not isinstance(encoding, Tensor):
-            raise build(
-                KindError, "encoding", "a tensor (t, c), Learned or Rotary", type(encoding).__name__
-            )
-        values = numbers(encoding)
-    while values.ndim > 2 and values.shape[0] == 1:
-        values = values[0]
+        values = numbers(one_item(encoding, "encoding", 2))
     if values.ndim != 2 or 0 in values.shape or (t or 1) > len(values):
         wanted = "shape (t, c)" if t is None else f"shape (t, c) with t ≥ {t}"
-        raise build(ArgumentError, "encoding", wanted, shape_of(encoding))
+        raise build(ArgumentError, "encoding", wanted, shape_of(values))
     return Waves(values[:t], "Positions", "dimension")
 
 

@@ -33,7 +33,16 @@ from intently.show.cells import (
 from intently.show.choosing import Source, matrices_of, whole
 from intently.show.files import destination, finish
 from intently.show.labels import lines, shown, titled, visible
-from intently.show.reading import check, missing, numbers, picture, shown_names
+from intently.show.reading import (
+    Pooling,
+    check,
+    measured,
+    missing,
+    numbers,
+    picture,
+    pooled,
+    shown_names,
+)
 from intently.show.style import ACCENT, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -78,6 +87,7 @@ def heads(
     *,
     sort: str | Statistic | None = None,
     highlight: tuple[str, int] | None = None,
+    how: Pooling = "mean",
     caption: str | None = None,
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
@@ -85,13 +95,15 @@ def heads(
     """Draw all heads of all layers: layers down, heads across, one block for each kind.
 
     ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s), or (t, s), of one
-    sentence, or is a recording of one; names that differ in their number only are layers of one
-    kind, and those of one size share their words. A panel's title is ``layer·head``, both counted
-    from 0. ``sort`` is a statistic by the name that `intently.matrix.patterns.measure` gives it, or
-    one number for each head (h,), such as ``lambda A: A.entropy().mean(-1)``: panels then stand in
-    rising order with their number; a minus before the name turns the order. ``highlight`` frames
-    one head, ``("decoder.1.cross", 2)``, and ``caption`` says why. More than 192 rows or columns
-    are pooled. Returns the figure, written to ``save`` if given.
+    sentence, or is one matrix, or a recording of one sentence; names that differ in their number
+    only are layers of one kind, and those of one size share their words. A panel's title is
+    ``layer·head``, both counted from 0. ``sort`` is a statistic by the name that
+    `intently.matrix.patterns.measure` gives it, or one number for each head (h,), such as
+    ``lambda A: A.entropy().mean(-1)``: panels then stand in rising order with their number; a minus
+    before the name turns the order. ``highlight`` frames one head, ``("decoder.1.cross", 2)``, and
+    ``caption`` says why. More than 192 rows or columns are pooled as ``A.pool(…, how)`` does, and
+    the figure says so: a mean hides single weights, which ``how="max"`` shows. Returns the figure,
+    written to ``save`` if given.
 
     Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
     statistic that these heads do not have and an unknown suffix.
@@ -105,10 +117,13 @@ def heads(
     path = destination(save)
     found, left_out = matrices_of(matrices)
     highlight = _check(matrices, found, sort, highlight)
-    groups = [_group(kind, members, sort, highlight) for kind, members in _kinds(found).items()]
+    groups = [
+        _group(kind, members, sort, highlight, how) for kind, members in _kinds(found).items()
+    ]
+    large = list(dict.fromkeys(g.shape for g in groups if max(g.shape) > CELLS))
     heading = titled(title)
     every = np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r])
-    foot = [missing(every), left_out]
+    foot = [*(pooled(shape, CELLS, how) for shape in large), missing(every), left_out]
     if isinstance(sort, str):
         foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
     if highlight is not None:
@@ -116,7 +131,8 @@ def heads(
         foot.insert(0, lines(f"{framed}, {caption}" if caption else framed))
     texts = [word for group in groups for side in group.labels for word in side]
     with style((*texts, heading, *foot, *found)):
-        return finish(_draw(groups, heading, "\n".join(filter(None, foot))), path)
+        label = measured(how if large else None)
+        return finish(_draw(groups, heading, "\n".join(filter(None, foot)), label), path)
 
 
 def _check(
@@ -131,7 +147,7 @@ def _check(
             one = "{name: seen[name][0] for name in seen.layers}"
             if isinstance(source, Mapping):
                 one = "{name: A[0] for name, A in matrices.items()}"
-            elif isinstance(source, LazyMatrix):
+            elif not hasattr(source, "calls"):
                 one = "A[0]"
             raise build(
                 ArgumentError,
@@ -173,11 +189,12 @@ def _group(
     members: Mapping[str, LazyMatrix],
     sort: str | Statistic | None,
     highlight: tuple[str, int] | None,
+    how: Pooling,
 ) -> Group:
     rows: list[list[Head]] = []
     order: list[float] = []
     for name, matrix in members.items():
-        values = picture(matrix, CELLS)
+        values = picture(matrix, CELLS, how)
         values = values if matrix.ndim == 3 else values[None]
         found = _statistic(sort, matrix, name) if sort else None
         layer = next((part for part in name.split(".") if part.isdecimal()), "")
@@ -279,7 +296,7 @@ def _plan(groups: Sequence[Group]) -> Plan:
     return max(plans, key=lambda plan: (plan.panel, -plan.columns))
 
 
-def _draw(groups: Sequence[Group], heading: str, foot: str) -> Figure:
+def _draw(groups: Sequence[Group], heading: str, foot: str, label: str) -> Figure:
     from matplotlib.colors import Normalize
 
     plan = _plan(groups)
@@ -303,7 +320,7 @@ def _draw(groups: Sequence[Group], heading: str, foot: str) -> Figure:
             _draw_group(sheet, group, (left, top), plan.panel, norm)
         top += high
     high = _panel_height(groups[0], plan.panel)
-    _draw_scale(sheet, norm, MARGIN + plan.width + 0.15, first, high)
+    _draw_scale(sheet, norm, (MARGIN + plan.width + 0.15, first, high), label)
     if foot:
         sheet.write(MARGIN, top + 0.04, foot, size=7.5, color=QUIET)
     return sheet.figure
@@ -351,10 +368,13 @@ def _draw_group(
         top += TITLE + high + GAP / 2
 
 
-def _draw_scale(sheet: Sheet, norm: Normalize, left: float, top: float, high: float) -> None:
+def _draw_scale(
+    sheet: Sheet, norm: Normalize, place: tuple[float, float, float], label: str
+) -> None:
     from matplotlib.cm import ScalarMappable
 
+    left, top, high = place
     bar = sheet.axes(left, top + NAME + TITLE, 0.1, max(high, 1.0))
-    scale = sheet.figure.colorbar(ScalarMappable(norm, weight_map()), cax=bar, label="weight")
+    scale = sheet.figure.colorbar(ScalarMappable(norm, weight_map()), cax=bar, label=label)
     scale.ax.tick_params(labelsize=7)
     scale.outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]

@@ -27,15 +27,26 @@ from intently.show.cells import (
 )
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
+from intently.show.given import Plain
 from intently.show.labels import shown, titled
-from intently.show.reading import Pooling, missing, numbers, pooled, shown_names, weights
-from intently.show.style import GRID, QUIET, SIDES, style
+from intently.show.reading import (
+    Pooling,
+    any_numbers,
+    measured,
+    missing,
+    numbers,
+    picture,
+    pooled,
+    shown_names,
+    weights,
+)
+from intently.show.style import GRID, QUIET, SIDES, signed_map, style, weight_map
 from intently.show.survey import Survey, survey
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
 CELLS = 512
@@ -63,9 +74,13 @@ def heatmap(
 ) -> Figure:
     """Draw a (t, s) matrix of any size, its entropy per query and what each key receives.
 
+    Plain numbers, a tensor, an array or nested lists, are drawn as weights where no number is below
+    0 and each row sums to 1 or 0; others as what they are, without the statistics of weights.
+
     Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a recording, or of matrices by
     name, it is ``"name"`` or ``("name", head)``. More than 512 rows or columns are pooled as
-    ``A.pool(…, how)`` does. ``scale="log"`` shades by the logarithm of the weight, over six
+    ``A.pool(…, how)`` does, and the colour bar says so: a mean hides single weights, which
+    ``how="max"`` shows. ``scale="log"`` shades by the logarithm of the weight, over six
     decades at most; on the linear scale one weight in two hundred of a large matrix may lie
     beyond the end, which then is a point. ``sink="hide"`` hatches the first key that any query
     looks at, and leaves it out of the scale. At the side stands the entropy of each row in nats,
@@ -73,8 +88,8 @@ def heatmap(
     written to ``save``.
 
     Raises ArgumentError for an empty matrix, a choice that leaves several matrices, an unknown
-    scale, sink or suffix. The sink: Xiao et al. 2024, "Efficient Streaming Language Models with
-    Attention Sinks", section 3.1.
+    scale, sink or suffix, and a sink or a logarithm of numbers that have none. The sink: Xiao et
+    al. 2024, "Efficient Streaming Language Models with Attention Sinks", section 3.1.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -84,9 +99,12 @@ def heatmap(
     """
     path = destination(save)
     _check(scale, sink)
-    lazy, chosen = one_of(matrix, head)
-    found, notes = _survey(lazy, how)
-    if unknown := missing(found.cells):
+    lazy, chosen = one_of(matrix, head, read=any_numbers)
+    plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
+    found, notes = _numbers(lazy, how, plain) if plain else _survey(lazy, how)
+    if plain:
+        _check_plain(found.cells, scale, sink, plain)
+    elif unknown := missing(found.cells):
         notes.append(f"{unknown}, and left out of the column sums")
     rows, columns = shown_names(lazy, shown)
     hidden = _sink(found, columns) if sink == "hide" else None
@@ -96,7 +114,8 @@ def heatmap(
     heading = titled(title, chosen)
     foot = "\n".join(filter(None, notes))
     with style((*rows, *columns, heading, foot)):
-        sheet = _draw(lazy, found, _norm(found.cells, scale), (rows, columns), (heading, foot))
+        look = _look(found.cells, scale, how if max(lazy.shape) > CELLS else None, bool(plain))
+        sheet = _draw(lazy, found, look, (rows, columns), (heading, foot))
         return finish(sheet.figure, path)
 
 
@@ -106,17 +125,41 @@ def _check(scale: str, sink: str) -> None:
             raise build(ArgumentError, name, " or ".join(map(repr, known)), repr(given))
 
 
+def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
+    """Refuse what only weights have, of plain numbers that are none."""
+    if sink == "hide":
+        raise build(ArgumentError, "sink", "'show' of numbers that are no weights", repr(sink), why)
+    if scale == "log" and (cells < 0).any():
+        raise build(ArgumentError, "scale", "'linear' of numbers below 0", repr(scale), why)
+
+
+def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str]]:
+    """Read numbers that are no weights, and have no entropy and no column sums to show."""
+    notes = [f"numbers as they are, no attention weights: {why}"]
+    if max(lazy.shape) > CELLS:
+        t, s = lazy.shape
+        notes.append(pooled((t, s), CELLS, how, "number"))
+    cells = picture(lazy, CELLS, how).copy()
+    if unknown := missing(cells):
+        notes.append(unknown.replace("weights", "numbers"))
+    return Survey(cells, np.empty(0), np.empty(0), float(np.nanmax(cells, initial=0.0))), notes
+
+
 def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
     """Read a matrix that fits cell for cell, a larger one in one pass."""
     t, s = lazy.shape
     if max(t, s) > CELLS:
-        return survey(lazy, CELLS, CELLS, how), [pooled((t, s), CELLS, how)]
+        found = survey(lazy, CELLS, CELLS, how)
+        note = pooled((t, s), CELLS, how)
+        if how != "max":
+            note += f"; the largest single weight is {found.highest:.2g}"
+        return found, [note]
     with torch.no_grad():
         entropy, received = numbers(lazy.entropy()), numbers(lazy.received())
     cells = weights(lazy).copy()
     if not np.isfinite(received).all():
         received = np.where(np.isfinite(cells), cells, 0).sum(0)
-    return Survey(cells, entropy, received), []
+    return Survey(cells, entropy, received, float(np.nanmax(cells, initial=0.0))), []
 
 
 class Hidden(NamedTuple):
@@ -141,6 +184,24 @@ def _sink(found: Survey, columns: tuple[str, ...]) -> Hidden | None:
     return Hidden(cell, note)
 
 
+class Look(NamedTuple):
+    """How numbers become colours, and what the colour bar says they are."""
+
+    norm: Normalize
+    colours: Colormap
+    label: str
+
+
+def _look(values: np.ndarray, scale: Scale, how: Pooling | None, plain: bool) -> Look:
+    from matplotlib.colors import Normalize
+
+    label = measured(how, "number" if plain else "weight")
+    if plain and (values < 0).any():
+        top = float(np.abs(values[np.isfinite(values)]).max())
+        return Look(Normalize(-top, top), signed_map(), label)
+    return Look(_norm(values, scale), weight_map(), label)
+
+
 def _norm(values: np.ndarray, scale: Scale) -> Normalize:
     from matplotlib.colors import LogNorm, Normalize
 
@@ -155,13 +216,13 @@ def _norm(values: np.ndarray, scale: Scale) -> Normalize:
 def _draw(
     matrix: LazyMatrix,
     found: Survey,
-    norm: Normalize,
+    look: Look,
     labels: tuple[tuple[str, ...], tuple[str, ...]],
     texts: tuple[str, str],
 ) -> Sheet:
     from matplotlib.colors import LogNorm
 
-    values = found.cells
+    values, norm, sides = found.cells, look.norm, found.entropy.size > 0
     t, s = matrix.shape
     rows, columns = labels
     cell = min(0.4, 4.4 / s, 4.4 / t)
@@ -177,13 +238,14 @@ def _draw(
         + 0.12
         + (width_of([str(t)], size) if counted[0] else width_of(rows, size))
     )
-    right = GAP + SIDE + 0.95
+    side = GAP + SIDE if sides else 0.0
+    right = side + 0.95
 
     width = left + wide + right
     heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
     foot = wrapped(texts[1], width - 2 * MARGIN, 7.5) if texts[1] else ""
     top = MARGIN + height_of(heading, 10.5) + 9 * LINE + 0.04 + above
-    below = GAP + SIDE + 0.3
+    below = side + 0.3 if sides else 0.15
     height = top + high + below + (height_of(foot, 7.5) + 0.08 if foot else 0)
 
     sheet = Sheet.of(width, height)
@@ -191,6 +253,7 @@ def _draw(
     low = (norm.vmin or 0.0) / 10 if isinstance(norm, LogNorm) else -np.inf
     shaded = np.maximum(values, low)
     image = paint(axes, shaded, (t, s), norm, aspect="auto")
+    image.set_cmap(look.colours)
     if cell >= 0.12:
         rule(axes, (t, s))
     if counted[1]:
@@ -201,18 +264,20 @@ def _draw(
         _count(axes, "y", size, t)
     else:
         name_rows(axes, rows, high / word, size)
-    axes.set_xlabel("key steps" if counted[1] else "keys")
+    named = ("query", "key", "queries", "keys") if sides else ("row", "column", "rows", "columns")
+    axes.set_xlabel(f"{named[1]} steps" if counted[1] and sides else named[3])
     axes.xaxis.set_label_position("top")
     axes.xaxis.set_label_coords(0.5, 1 + (above + 0.02) / high)
-    axes.set_ylabel("query steps" if counted[0] else "queries")
+    axes.set_ylabel(f"{named[0]} steps" if counted[0] and sides else named[2])
     axes.yaxis.set_label_coords(-(left - MARGIN - 9 * LINE) / wide, 0.5)
-    _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), found.entropy, values.shape[0])
-    _received(sheet.axes(left, top + high + GAP, wide, SIDE), found.received, values)
-    bar = sheet.axes(left + wide + GAP + SIDE + 0.2, top, 0.11, high)
+    if sides:
+        _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), found.entropy, values.shape[0])
+        _received(sheet.axes(left, top + high + GAP, wide, SIDE), found.received, values)
+    bar = sheet.axes(left + wide + side + 0.2, top, 0.11, high)
     beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
     pointed = "max" if beyond.any() else "neither"
     written = None if isinstance(norm, LogNorm) else "{x:.3g}"
-    scale = sheet.figure.colorbar(image, cax=bar, label="weight", extend=pointed, format=written)
+    scale = sheet.figure.colorbar(image, cax=bar, label=look.label, extend=pointed, format=written)
     scale.outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
     if heading:
         sheet.write(MARGIN, MARGIN, heading, size=10.5)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.arrays import Numbers
+from intently.errors import ArgumentError, build, shape_of
 from intently.show.cells import Sheet, height_of, width_of, wrapped
 from intently.show.choosing import place
 from intently.show.files import destination, finish
+from intently.show.given import as_numbers
 from intently.show.labels import bare, titled, visible
 from intently.show.reading import numbers
 from intently.show.style import ACCENT, FRAME, GRID, INK, QUIET, WEIGHTS, style
@@ -38,16 +39,17 @@ class Plane(NamedTuple):
 
 
 def embeddings(
-    vectors: Tensor,
+    vectors: Numbers,
     words: Sequence[str],
     *,
-    after: Tensor | None = None,
+    after: Numbers | None = None,
     neighbours: str | int | Sequence[str | int] = (),
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
     """Draw word vectors (n, c) as a map: the two directions in which they differ most.
 
+    ``vectors`` and ``after`` are tensors, arrays or nested lists.
     ``after`` holds the same words in context (n, c), such as the states above attention: both
     share the plane, and an arrow leads from each word to what became of it. ``neighbours`` are
     words whose three nearest, by cosine in all c dimensions, are joined to them. The axes have no
@@ -65,7 +67,8 @@ def embeddings(
     first = _checked(vectors, "vectors", words)
     second = None if after is None else _checked(after, "after", words)
     if second is not None and second.shape != first.shape:
-        raise build(ArgumentError, "after", f"the shape of vectors, {first.shape}", shape_of(after))
+        wanted = f"the shape of vectors, {first.shape}"
+        raise build(ArgumentError, "after", wanted, shape_of(second))
     asked = [neighbours] if isinstance(neighbours, str | int) else list(neighbours)
     centres = [place(word, words, "neighbours") for word in asked]
     joined = [(n, other) for n in centres for other in _nearest(first, n)]
@@ -76,9 +79,8 @@ def embeddings(
         return finish(_draw(plane, names, (centres, joined), heading), path)
 
 
-def _checked(vectors: object, name: str, words: Sequence[str]) -> np.ndarray:
-    if not isinstance(vectors, Tensor):
-        raise build(KindError, name, "a tensor (n, c)", type(vectors).__name__)
+def _checked(given: Numbers, name: str, words: Sequence[str]) -> np.ndarray:
+    vectors = as_numbers(given, name)
     if vectors.ndim != 2 or len(vectors) != len(words) or len(words) < 2 or not vectors.shape[1]:
         raise build(
             ArgumentError, name, f"shape (n={len(words)}, c), one row for each of n ≥ 2 words",

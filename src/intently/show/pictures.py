@@ -31,7 +31,12 @@ def read(picture: Any) -> np.ndarray:
     if hasattr(picture, "detach"):
         picture = picture.detach().cpu()
         picture = picture.float() if picture.is_floating_point() else picture
-    values = np.asarray(picture)
+    try:
+        values = np.asarray(picture)
+    except ValueError:
+        raise build(
+            KindError, "picture", "an array, a PIL image or a path", "a ragged list"
+        ) from None
     if values.dtype.kind not in "biuf":
         raise build(KindError, "picture", "an array, a PIL image or a path", type(picture).__name__)
     if values.ndim == 2:

@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, build, shape_of
 from intently.labelling import follows, row_name
 from intently.matrix import LazyMatrix
+from intently.show.given import as_matrix, as_weights
 
 Pooling = Literal["mean", "max", "sum"]
 
@@ -27,19 +28,15 @@ class Names(NamedTuple):
 
 
 def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return the matrix if it can be drawn: lazy, with at least one query and one key.
+    """Return weights that can be drawn, lazy or plain, with at least one query and one key.
 
-    Raises KindError for anything but a lazy matrix, ArgumentError for an empty one.
+    Raises what `intently.show.given.as_weights` raises, and ArgumentError for an empty matrix.
     """
-    if not isinstance(matrix, LazyMatrix):
-        raise build(
-            KindError,
-            argument,
-            "a lazy matrix, shape (…, t, s)",
-            type(matrix).__name__,
-            "pictures are drawn from lazy matrices only",
-            "wrap the weights: intently.matrix.Dense(tensor)",
-        )
+    return not_empty(as_weights(matrix, argument), argument)
+
+
+def not_empty(matrix: LazyMatrix, argument: str = "matrix") -> LazyMatrix:
+    """Return the matrix; raise ArgumentError where it is empty."""
     if 0 in tuple(matrix.shape):
         raise build(
             ArgumentError,
@@ -74,10 +71,22 @@ def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
         return numbers(matrix.pool(min(t, most), min(s, most), how=how))
 
 
-def pooled(shape: tuple[int, int], most: int, how: Pooling = "mean") -> str:
+def pooled(shape: tuple[int, int], most: int, how: Pooling, what: str = "weight") -> str:
     """Say what a cell of a matrix (t, s) holds that was pooled to at most ``most`` cells a side."""
     down, across = (n / min(n, most) for n in shape)
-    return f"each cell the {how} of about {down:.3g} × {across:.3g} weights"
+    return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}s"
+
+
+def measured(how: Pooling | None, what: str = "weight") -> str:
+    """Say at the colour bar what a colour stands for; ``how`` cells were pooled, if they were."""
+    if how is None:
+        return what
+    return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[how]
+
+
+def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
+    """Return a matrix as `check` does; plain numbers need not be weights."""
+    return not_empty(as_matrix(matrix, argument), argument)
 
 
 def names(matrix: LazyMatrix) -> Names:

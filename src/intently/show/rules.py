@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.biases import Bias
 from intently.biases.rule import as_bias
 from intently.errors import ArgumentError, IntentlyError, build
@@ -29,6 +30,7 @@ from intently.show.cells import (
     wrapped,
 )
 from intently.show.files import destination, finish
+from intently.show.given import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
 from intently.show.reading import numbers
 from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
@@ -51,7 +53,7 @@ ALLOWED = 0.72
 
 
 def mask(
-    mask: Mask | Tensor,
+    mask: Mask | Tensor | np.ndarray | Sequence[Any],
     t: int | None = None,
     s: int | None = None,
     *,
@@ -61,6 +63,8 @@ def mask(
 ) -> Figure:
     """Draw who may attend to whom: blue cells attend, white ones do not.
 
+    ``mask`` is a mask, or booleans (…, t, s), True where it is allowed: a tensor, an array or
+    nested lists.
     ``t`` and ``s`` are the sizes of the matrix; without them what the mask is made for, or shows
     itself at; ``words`` name queries and keys, the last t of them the queries. A mask that differs
     between batch rows or heads has a panel for each, at most twelve. Of more than 512 rows or
@@ -74,7 +78,7 @@ def mask(
     np.float64(10.0)
     """
     path = destination(save)
-    shown = as_mask(mask)
+    shown = as_mask(as_truths(mask))
     t, s = _sizes(shown.size() or (shown.extent(), shown.extent()), t, s, words)
     g = Geometry(shown.lead(), t, s, torch.device("cpu"))
     moved = shown.replaced(lambda x: x.cpu())
@@ -93,7 +97,7 @@ def mask(
 
 
 def bias(
-    bias: Bias | Tensor,
+    bias: Bias | Numbers,
     t: int | None = None,
     s: int | None = None,
     *,
@@ -103,6 +107,7 @@ def bias(
 ) -> Figure:
     """Draw what a bias adds to the scores: blue above 0, sand below, a panel for each head.
 
+    ``bias`` is a bias, or numbers (…, t, s): a tensor, an array or nested lists.
     ``t`` and ``s`` are the sizes of the matrix; of a tensor its own, else 32; ``words`` name
     queries and keys, the last t of them the queries. At most twelve heads are drawn, and more than
     512 rows or columns are thinned. −∞, what cannot be attended, is hatched. Returns the figure,
@@ -115,10 +120,11 @@ def bias(
     ['head 0', 'head 1']
     """
     path = destination(save)
-    shown = as_bias(bias).replaced(lambda x: x.detach().cpu())
+    given = bias if isinstance(bias, Bias) else as_numbers(bias, "bias")
+    shown = as_bias(given).replaced(lambda x: x.detach().cpu())
     own = (STEPS, STEPS)
-    if isinstance(bias, Tensor) and bias.ndim >= 2:
-        own = (bias.shape[-2], bias.shape[-1])
+    if isinstance(given, Tensor) and given.ndim >= 2:
+        own = (given.shape[-2], given.shape[-1])
     t, s = _sizes(own, t, s, words)
     lead = lead_of(shown, t, s)
     g = Geometry(lead, t, s, torch.device("cpu"))
@@ -135,7 +141,7 @@ def bias(
         notes.append("hatched: −∞, cannot be attended")
     every = np.concatenate([panel[np.isfinite(panel)] for panel in panels])
     top = float(np.abs(every).max(initial=0.0)) or 1.0
-    said = title or repr(bias if isinstance(bias, Bias) else shown)
+    said = title or repr(given if isinstance(given, Bias) else shown)
     return _draw(panels, (t, s), words, (top, signed_map(), said), notes, path)
 
 

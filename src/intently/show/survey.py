@@ -16,11 +16,15 @@ SIZE = 2**19
 
 
 class Survey(NamedTuple):
-    """Cells (rows, columns), the entropy of each query (t,) and what each key receives (s,)."""
+    """Cells (rows, columns), the entropy of each query (t,) and what each key receives (s,).
+
+    ``highest`` is the largest single weight.
+    """
 
     cells: np.ndarray
     entropy: np.ndarray
     received: np.ndarray
+    highest: float
 
 
 def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -> Survey:
@@ -40,12 +44,14 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
     join = np.maximum if how == "max" else np.add
     cells = np.full((rows, columns), -np.inf if how == "max" else 0.0)
     entropy, received = np.zeros(t), np.zeros(s)
+    highest = 0.0
     with torch.no_grad():
         for block in blocks_of_heads(matrix, SIZE):
             w, top = block.weights, block.rows.start
             starts, first = _cut(down, block.rows)
             bands = w.split(np.diff([*starts, block.rows.stop - top]).tolist(), -2)
             sums = torch.stack([band.sum(-2) for band in bands])
+            highest = max(highest, float(w.nan_to_num(nan=0.0, posinf=0.0).amax()))
             high = torch.stack([band.amax(-2) for band in bands]) if how == "max" else sums
             taken = sums.sum(0)
             if not taken.isfinite().all():
@@ -59,7 +65,7 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
     if how == "mean":
         cells /= np.diff(down)[:, None] * np.diff(across)
     cells[np.isneginf(cells)] = 0
-    return Survey(cells, np.maximum(entropy, 0), received)
+    return Survey(cells, np.maximum(entropy, 0), received, highest)
 
 
 def _edges(n: int, count: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from intently.matrix import LazyMatrix
 from intently.show.cells import crowded_limits, limits
 from intently.show.choosing import Choice, Source, one_of, whole
 from intently.show.labels import JOINERS, right_to_left, unmarked, visible
-from intently.show.reading import missing, numbers, shown_names, weights
+from intently.show.reading import Pooling, missing, numbers, shown_names, weights
 
 SHADES = " ░▒▓█"
 PALE_TO_DARK = (255, 195, 153, 117, 75, 33, 26, 19)
@@ -33,6 +33,7 @@ def blocks(
     matrix: Source,
     *,
     head: Choice = None,
+    how: Pooling = "mean",
     width: int | None = None,
     colour: bool | None = None,
 ) -> str:
@@ -43,9 +44,9 @@ def blocks(
     256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
     terminal cells (the terminal's own by default), ``colour=None`` asks whether standard output
     is a terminal and NO_COLOR is unset. Columns that do not fit go on below; more than 200 rows
-    or columns are pooled; of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
-    recording it is ``"name"`` or ``("name", head)``. Words cannot reach the terminal raw: their
-    control characters are made visible.
+    or columns are pooled as ``A.pool(…, how)`` does; of (h, t, s) ``head`` chooses one, else their
+    mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. Words cannot reach the
+    terminal raw: their control characters are made visible.
 
     Raises ArgumentError for an empty matrix and a width under 20.
 
@@ -68,7 +69,7 @@ def blocks(
     lazy, chosen = one_of(matrix, head)
     notes = [chosen] if chosen else []
     if max(lazy.shape) > LARGEST:
-        grid, pooled = _pooled(lazy, width)
+        grid, pooled = _pooled(lazy, width, how)
         notes.append(pooled)
     else:
         grid = _whole(lazy, width)
@@ -121,15 +122,15 @@ def _whole(matrix: LazyMatrix, width: int) -> _Grid:
     return _Grid(values, left, tuple(upright), margin, limits(values)[1], key)
 
 
-def _pooled(matrix: LazyMatrix, width: int) -> tuple[_Grid, str]:
+def _pooled(matrix: LazyMatrix, width: int, how: Pooling) -> tuple[_Grid, str]:
     t, s = matrix.shape
     margin = len(str(t))
     high, wide = min(t, 32), min(s, (width - margin - 1) // 2)
     with torch.no_grad():
-        values = numbers(matrix.pool(high, wide))
+        values = numbers(matrix.pool(high, wide, how))
     left = tuple(f"{-(-i * t // high):>{margin}}" for i in range(high))
     top = crowded_limits(values)[1]
-    note = f"{t} × {s} weights, each block the mean of about {t / high:.3g} × {s / wide:.3g}"
+    note = f"{t} × {s} weights, each block the {how} of about {t / high:.3g} × {s / wide:.3g}"
     return _Grid(values, left, ((),) * wide, margin, top, ""), note
 
 

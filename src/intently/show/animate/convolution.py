@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
@@ -17,6 +18,7 @@ from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
 from intently.show.choosing import whole
+from intently.show.given import one_item
 from intently.show.reading import numbers
 
 LARGEST, TAPS = 32, 25
@@ -44,7 +46,7 @@ class Layer(Protocol):
 
 def convolution(
     layer: Layer,
-    image: Tensor,
+    image: Numbers,
     *,
     channel: int = 0,
     title: str | None = None,
@@ -54,7 +56,8 @@ def convolution(
 
     ``layer`` is `intently.modules.convolution_as_attention` of an ``nn.Conv2d``: a 3 × 3 kernel
     makes nine heads. ``channel`` is the output channel that is told; several input channels are
-    drawn as their mean and count each with its own weight. Returns the story, written to ``save``
+    drawn as their mean and count each with its own weight. The image may have a batch axis of 1,
+    and be an array or nested lists. Returns the story, written to ``save``
     if given.
 
     Raises ArgumentError for images or outputs larger than 32 × 32 pixels and for more than 25
@@ -77,7 +80,8 @@ def convolution(
     taps = layer.kernel[0] * layer.kernel[1]
     if taps > TAPS:
         raise build(ArgumentError, "layer", f"at most {TAPS} taps", f"a kernel of {layer.kernel}")
-    if not isinstance(image, Tensor) or image.ndim != 3 or max(image.shape[-2:]) > LARGEST:
+    image = one_item(image, "image", 3, layer)
+    if image.ndim != 3 or max(image.shape[-2:]) > LARGEST:
         raise build(
             ArgumentError, "image", f"shape (c, height, width), at most {LARGEST} pixels a side",
             shape_of(image), fix="cut a piece: image[:, :32, :32]",

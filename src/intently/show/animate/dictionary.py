@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
@@ -31,7 +31,7 @@ QUERIES, KEYS = 8, 16
 
 def dictionary(
     matrix: Attention,
-    values: Tensor,
+    values: Numbers,
     *,
     head: int | None = None,
     features: Sequence[str] = (),

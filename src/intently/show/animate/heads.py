@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import finite, short, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, MOST, Stage, shades, strips, widest
+from intently.show.given import one_item
 from intently.show.reading import numbers
 
 TOKENS, HEADS = 24, 16
@@ -36,7 +38,7 @@ class Block(Protocol):
 
 def heads(
     block: Block,
-    x: Tensor,
+    x: Numbers,
     *,
     labels: Sequence[str] | None = None,
     title: str | None = None,
@@ -44,6 +46,7 @@ def heads(
 ) -> Animation:
     """Tell multi-head attention of x (t, c): one head → many → concatenation → projection.
 
+    x may have a batch axis of 1, and be an array or nested lists.
     ``block`` is an `intently.modules.MultiHeadAttention`; weights of anybody's code become one by
     its ``from_weights``, and modules of PyTorch by ``intently.interop.torch.load``. Vectors wider
     than 96 are drawn as means of neighbours; nothing drops out. Returns the story, written to
@@ -67,7 +70,8 @@ def heads(
             fix="bring your weights: MultiHeadAttention.from_weights(…), or "
             "intently.interop.torch.load(module)",
         )  # fmt: skip
-    if not isinstance(x, Tensor) or x.ndim != 2 or not 1 <= len(x) <= TOKENS:
+    x = one_item(x, "x", 2, block)
+    if x.ndim != 2 or not 1 <= len(x) <= TOKENS:
         raise build(ArgumentError, "x", f"shape (t, c), 1 ≤ t ≤ {TOKENS}", shape_of(x))
     if labels is not None and len(labels) != len(x):
         raise build(ArgumentError, "labels", f"t={len(x)} labels", len(labels))

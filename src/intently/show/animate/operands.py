@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from intently.arrays import Numbers
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.scores import Dot
 from intently.show.choosing import one_text, whole
+from intently.show.given import as_numbers
 from intently.show.labels import bare, visible
 from intently.show.reading import check, names, numbers
 
@@ -29,7 +31,7 @@ class Named:
     keys: tuple[str, ...]
 
 
-def one_head(matrix: Attention, values: Tensor, head: int | None) -> Named:
+def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
     """Return the head of a matrix (h, t, s) with the values (s, e) that it averages.
 
     Raises KindError for what is no attention of queries and keys, ArgumentError where a head or a
@@ -41,11 +43,11 @@ def one_head(matrix: Attention, values: Tensor, head: int | None) -> Named:
         h = matrix.shape[-3] if matrix.ndim > 2 else 1
         g = every.shape[0]
         if h % g:
-            raise build(ArgumentError, "values", f"g heads, a divisor of h={h}", shape_of(values))
+            raise build(ArgumentError, "values", f"g heads, a divisor of h={h}", shape_of(every))
         every = every[(whole(head) or 0) // (h // g)]
     if every.ndim != 2 or every.shape[0] != found.shape[-1]:
         wanted = f"shape (s={found.shape[-1]}, e), or (g, s, e)"
-        raise build(ArgumentError, "values", wanted, shape_of(values))
+        raise build(ArgumentError, "values", wanted, shape_of(every))
     return Named(found, finite(numbers(every), "values"), *both_names(found))
 
 
@@ -96,9 +98,8 @@ def without_dropout(block: object) -> Iterator[None]:
             part.training = mode
 
 
-def _one(values: Tensor, matrix: Attention) -> Tensor:
-    if not isinstance(values, Tensor):
-        raise build(KindError, "values", "a tensor (…, s, e)", type(values).__name__)
+def _one(given: Numbers, matrix: Attention) -> Tensor:
+    values = as_numbers(given, "values")
     while values.ndim > 2 and values.shape[0] == 1 and (values.ndim > 3 or matrix.ndim < 3):
         values = values[0]
     return values

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
@@ -28,6 +29,7 @@ from intently.show.animate.stage import (
     within,
 )
 from intently.show.choosing import one_text
+from intently.show.given import one_item
 from intently.show.reading import numbers
 
 LARGEST = 16
@@ -49,7 +51,7 @@ class Block(Protocol):
 
 def permutation(
     block: Block,
-    x: Tensor,
+    x: Numbers,
     *,
     order: Sequence[int] | None = None,
     labels: Sequence[str] | None = None,
@@ -58,6 +60,7 @@ def permutation(
 ) -> Animation:
     """Tell what becomes of outputs when the inputs x (t, c) of a block change places.
 
+    x may have a batch axis of 1, and be an array or nested lists.
     The new order, ``order`` (the first and the last change places unless given), goes through the
     block, too, without dropout: what is shown is what came out. Without positions and mask, rows of
     the output and rows and columns of the matrix (mean of heads) change places and stay what they
@@ -81,7 +84,8 @@ def permutation(
             KindError, "block", "a layer with forward and attend", type(block).__name__,
             fix="bring your weights: intently.modules.MultiHeadAttention.from_weights(…)",
         )  # fmt: skip
-    if not isinstance(x, Tensor) or x.ndim != 2 or not 2 <= len(x) <= LARGEST:
+    x = one_item(x, "x", 2, block)
+    if x.ndim != 2 or not 2 <= len(x) <= LARGEST:
         raise build(ArgumentError, "x", f"shape (t, c), 2 ≤ t ≤ {LARGEST}", shape_of(x))
     t = len(x)
     new = [t - 1, *range(1, t - 1), 0] if order is None else list(order)

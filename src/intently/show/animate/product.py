@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.show.animate.animation import Animation, destination, told
@@ -23,7 +23,7 @@ SINGLY = 8
 
 def product(
     matrix: Attention,
-    values: Tensor,
+    values: Numbers,
     *,
     query: int | str = -1,
     head: int | None = None,

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import both_names, finite
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, widest, widths
-from intently.show.choosing import one_of, place
+from intently.show.choosing import Weights, one_of, place
 from intently.show.labels import bare, spaced, visible
 from intently.show.reading import numbers
 
@@ -39,7 +38,7 @@ class Reading:
 
 
 def readings(
-    matrices: Mapping[str, LazyMatrix],
+    matrices: Mapping[str, Weights],
     token: int | str,
     *,
     title: str | None = None,
@@ -93,7 +92,7 @@ def readings(
     return told(stage, title or f"{count} readings of ‘{word}’", path)
 
 
-def _reading(name: str, matrix: LazyMatrix, token: int | str) -> Reading:
+def _reading(name: str, matrix: Weights, token: int | str) -> Reading:
     lazy, _ = one_of(matrix, argument=f"matrices[{name!r}]")
     rows, columns = both_names(lazy)
     if lazy.shape[0] != lazy.shape[1]:
