@@ -47,8 +47,10 @@ def test_a_patch_and_cls_show_their_rows():
     texts = [text.get_text() for text in figure.texts]
     assert texts[0] == "ours, head 1"
     low, high = sorted(f"{float(W[1, n, 0]):.2f}" for n in (0, 7))
-    assert texts[1] == (
+    first, second = (f"{float(W[1, n, 1:].max()):.2g}" for n in (0, 7))
+    assert texts[1].replace("\n", " ") == (
         f"4 × 4 patches; the 1 token before them takes {low} to {high} of the weight"
+        f" largest weights, panel by panel: {first}, {second}"
     )
 
 
@@ -57,6 +59,18 @@ def test_all_panels_share_one_scale_that_ends_at_the_largest_weight():
     figure = show.overlay(Dense(W), PICTURE, [0, 5])
     limits = {axes.images[-1].get_clim() for axes in figure.axes[1:3]}
     assert limits == {(0, float(W[[0, 5]].max()))}
+
+
+def test_each_panel_may_have_a_scale_of_its_own():
+    W = softmax(16, 16)
+    W[5] = 1 / 16
+    figure = show.overlay(Dense(W), PICTURE, [0, 5], scale="own")
+    limits = [axes.images[-1].get_clim() for axes in figure.axes[1:3]]
+    assert limits == [(0, float(W[0].max())), (0, 1 / 16)]
+    assert figure.axes[-1].get_ylabel() == "share of its largest weight"
+    assert figure.texts[-1].get_text().endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
+    with pytest.raises(ArgumentError, match="scale: expected 'shared' or 'own'; got 'log'"):
+        show.overlay(Dense(W), PICTURE, 0, scale="log")  # pyright: ignore[reportArgumentType]
 
 
 def test_who_looks_at_a_patch_is_a_column():

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -34,14 +35,21 @@ def width_of(texts: Iterable[str], size: float) -> float:
 
 def widths_of(texts: Iterable[str], size: float) -> list[float]:
     """Return the width in inches of every text at ``size`` points, with the style's fonts."""
+    from matplotlib import rcParams
+
+    family = tuple(rcParams["font.family"])
+    return [_measured(text, size, family) for text in texts]
+
+
+@lru_cache(maxsize=8192)
+def _measured(text: str, size: float, family: tuple[str, ...]) -> float:
+    """Return the width of a text in inches: words repeat, and each is measured more than once."""
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 
+    font = FontProperties(size=size, family=list(family))
     renderer = RendererAgg(1, 1, 72)
-    font = FontProperties(size=size)
-    return [
-        renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72 for text in texts
-    ]
+    return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
 @dataclass(frozen=True)

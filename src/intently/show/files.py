@@ -88,8 +88,9 @@ def finish(figure: Figure, path: Path | None) -> Figure:
 
     The picture is complete before the file is opened: an error never costs an older picture.
     """
-    figure.draw_without_rendering()
-    if path is not None:
+    if path is None:
+        figure.draw_without_rendering()
+    else:
         suffix = path.suffix.lower()
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix[1:], metadata=METADATA[suffix])

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 Token = int | str | tuple[int, int]
 Smoothing = Literal["blocks", "bilinear"]
+Scale = Literal["shared", "own"]
 
-SMOOTHING = ("blocks", "bilinear")
+SMOOTHING, SCALES = ("blocks", "bilinear"), ("shared", "own")
 MOST = 11
 ACROSS = 4
 PANEL = 1.75
@@ -63,6 +64,7 @@ def overlay(
     looks: Literal["at", "from"] | None = None,
     head: Choice = None,
     smooth: Smoothing = "bilinear",
+    scale: Scale = "shared",
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
@@ -76,7 +78,9 @@ def overlay(
     that is known: the words of a prompt, keys of a diffusion model, are looked at by pixels.
     ``smooth="blocks"`` shows patches as they are. Of (h, t, s) ``head`` chooses one, else their
     mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. All tokens share one
-    scale. Returns the figure, written to ``save`` if given.
+    scale, on which one that looks everywhere stays pale; ``scale="own"`` gives each its own, from 0
+    to its largest weight. Those of several tokens stand below. Returns the figure, written to
+    ``save`` if given.
 
     Raises ArgumentError for a picture, a grid or a token that does not fit, RangeError for a patch
     outside. The picture of a token's row is that of Dosovitskiy et al. 2021, "An Image is Worth
@@ -91,7 +95,8 @@ def overlay(
     path = destination(save)
     image = read(picture)
     for name, given, known in (("looks", looks, (None, "at", "from")),
-                               ("smooth", smooth, SMOOTHING)):  # fmt: skip
+                               ("smooth", smooth, SMOOTHING),
+                               ("scale", scale, SCALES)):  # fmt: skip
         if given not in known:
             raise build(ArgumentError, name, " or ".join(map(repr, known)), repr(given))
     lazy, chosen = one_of(matrix, head)
@@ -102,10 +107,15 @@ def overlay(
     places = _grid(lazy.shape[looks == "at"], grid)
     layers = [_layer(lazy, one, looks, places) for one in tokens]
     heading = titled(title, chosen)
-    foot = [_beside(layers, places, looks), missing(np.stack([one.values for one in layers]))]
+    foot = [
+        _beside(layers, places, looks),
+        _largest(layers),
+        missing(np.stack([one.values for one in layers])),
+    ]
     with style((*(layer.name for layer in layers), heading)):
         texts = heading, "\n".join(filter(None, foot))
-        return finish(_draw(image, layers, places, smooth, texts), path)
+        own = scale == "own"
+        return finish(_draw(image, layers, places, (smooth, own), texts), path)
 
 
 def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from"]:
@@ -186,15 +196,31 @@ def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
     return said
 
 
+def _top(layer: Layer) -> float:
+    return float(layer.values[np.isfinite(layer.values)].max(initial=0.0))
+
+
+def _largest(layers: Sequence[Layer]) -> str:
+    """Say the largest weight of each of several tokens."""
+    each = ", ".join(f"{_top(layer):.2g}" for layer in layers)
+    return f"largest weights, panel by panel: {each}" if len(layers) > 1 else ""
+
+
 def _draw(
-    image: np.ndarray, layers: Sequence[Layer], grid: Grid, smooth: str, texts: tuple[str, str]
+    image: np.ndarray,
+    layers: Sequence[Layer],
+    grid: Grid,
+    look: tuple[str, bool],
+    texts: tuple[str, str],
 ) -> Figure:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.ticker import MaxNLocator
 
-    shown = np.stack([layer.values for layer in layers])
-    norm = Normalize(0, float(shown[np.isfinite(shown)].max(initial=0.0)) or 1.0)
+    smooth, own = look
+    tops = list(map(_top, layers))
+    shared = Normalize(0, max(tops) or 1.0)
+    norms = [Normalize(0, top or 1.0) if own else shared for top in tops]
     panels = 1 + len(layers)
     across = min(panels, ACROSS)
     down = -(-panels // across)
@@ -213,7 +239,7 @@ def _draw(
             MARGIN + column * (panel + GAP), top + NAME + row * (NAME + high + GAP), panel, high
         )
         if n:
-            _shade(axes, image, layers[n - 1], norm, smooth)
+            _shade(axes, image, layers[n - 1], norms[n - 1], smooth)
             frames = [layers[n - 1].patch]
         else:
             axes.imshow(image, extent=_extent(image), aspect="auto", interpolation="antialiased")
@@ -225,8 +251,9 @@ def _draw(
         axes.spines[:].set_color(FRAME)
     left = MARGIN + across * panel + (across - 1) * GAP + 0.14
     bar = sheet.axes(left, top + NAME, 0.1, high)
+    norm, label = (Normalize(0, 1), "share of its largest weight") if own else (shared, "weight")
     scale = sheet.figure.colorbar(
-        ScalarMappable(norm, _map()), cax=bar, label="weight", format="{x:.3g}"
+        ScalarMappable(norm, _map()), cax=bar, label=label, format="{x:.3g}"
     )
     scale.ax.tick_params(labelsize=7.5)
     scale.ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

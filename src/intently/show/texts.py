@@ -240,7 +240,7 @@ def _write(
         hatch="////" if unknown else None, linewidth=1.6 if word.framed else 0,
         zorder=2 if word.framed else 1, clip_on=False,
     )  # fmt: skip
-    axes.add_patch(patch)
+    axes.add_artist(patch)  # as add_patch, without asking how far each word reaches
     middle = left + wide / 2
     axes.text(
         middle, top + high / 2, word.text, size=SIZE, color=ink_on(face),
