@@ -124,6 +124,12 @@ def test_what_holds_no_numbers_is_refused_by_its_argument(argument, wrong):
             call(wrong, None) if call is WEIGHTS["heads"] else call(wrong)
 
 
+@pytest.mark.parametrize("wrong", [np.eye(2), [[1, 0]], [[True], [True, False]], [["a"]]])
+def test_a_mask_of_lists_holds_booleans(wrong):
+    with pytest.raises(KindError, match=r"mask: expected booleans, in rows of one length; got"):
+        show.mask(wrong)
+
+
 def test_a_ragged_picture_is_refused():
     with pytest.raises(KindError, match=r"picture: expected an array.*; got a ragged list"):
         show.overlay(W, [[[0, 0, 0]], [[0, 0]]], 0, grid=(2, 2))

@@ -193,6 +193,13 @@ def test_no_two_texts_of_a_frame_overlap(name, q, k, v):
         assert not overlapping(scene.shapes), (n, scene.caption)
 
 
+def test_long_names_of_many_keys_do_not_overlap():
+    keys = tuple(f"a film called {n}" for n in range(16))
+    A = it.attend(torch.eye(3, 4), torch.randn(16, 4)).label(("Ada", "Alan", "Grace"), keys)
+    for scene in animate.dictionary(A, torch.randn(16, 1)).scenes:
+        assert not overlapping(scene.shapes)
+
+
 def test_the_product_of_whole_numbers_reads_as_one_writes_it():
     x = torch.tensor([[70, 179, 219, 8], [133, 58, 41, 101], [209, 192, 203, 189]]).double()
     story = animate.product(it.attend(x, x, scale=1), x, query=0)

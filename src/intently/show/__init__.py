@@ -2,10 +2,10 @@
 
 Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
-size; each takes a lazy matrix, matrices by name, or a recording. Values: `mask`, `bias`,
-`positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several tokenizers),
-`training` (the curves of a run), `by_length` (scores by length of sentence), `bars` (numbers with
-their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG, SVG or PDF, by
+size; each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
+`bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
+tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
+(numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG, SVG or PDF, by
 suffix; equal input gives equal bytes).
 
 `blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows

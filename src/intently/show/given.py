@@ -93,11 +93,24 @@ def one_item(value: Numbers, argument: str, axes: int, beside: object = None) ->
     return found
 
 
-def as_truths(value: Any) -> Any:
-    """Return booleans of an array or of nested lists as a tensor; anything else as it is."""
-    if isinstance(value, np.ndarray | list | tuple) and np.asarray(value).dtype == bool:
-        return torch.from_numpy(np.array(value))
-    return value
+def as_truths(value: Any, argument: str) -> Any:
+    """Return booleans of an array or of nested lists as a tensor; what is no list as it is.
+
+    Raises KindError for lists and arrays of anything else.
+    """
+    if not isinstance(value, np.ndarray | list | tuple):
+        return value
+    try:
+        found = np.array(value)
+    except ValueError:
+        found = np.empty(0, object)
+    if found.dtype != bool:
+        raise build(
+            KindError, argument, "booleans, in rows of one length",
+            "a ragged list" if found.dtype == object else f"dtype {found.dtype}",
+            "True means attend",
+        )  # fmt: skip
+    return torch.from_numpy(found)
 
 
 def _said(number: float) -> str:

@@ -78,7 +78,7 @@ def mask(
     np.float64(10.0)
     """
     path = destination(save)
-    shown = as_mask(as_truths(mask))
+    shown = as_mask(as_truths(mask, "mask"))
     t, s = _sizes(shown.size() or (shown.extent(), shown.extent()), t, s, words)
     g = Geometry(shown.lead(), t, s, torch.device("cpu"))
     moved = shown.replaced(lambda x: x.cpu())

@@ -21,6 +21,7 @@ from intently.show.animate.stage import (
     Stage,
     cell_width,
     number,
+    shortened,
     strips,
     widest,
 )
@@ -138,7 +139,8 @@ class _Summary:
         if not i:
             for j, key in enumerate(self.keys):
                 x = self.left + (j + 0.5) * self.cell
-                self.stage.put(Text(f"key_of.{j}", x, self.top - 12, key, 10, "quiet", "middle"))
+                name = shortened(key, self.cell - 4, 10)
+                self.stage.put(Text(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
         y = self.top + i * ROW
         shades = (tuple(round(float(weight), 3) for weight in weights),)
         texts = tuple(number(float(weight)) for weight in weights)

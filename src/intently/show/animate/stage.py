@@ -11,6 +11,7 @@ import numpy as np
 from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
 from intently.show.cells import widths_of
+from intently.show.labels import visible
 from intently.show.style import style
 
 SHORT, USUAL, LONG = 0.45, 1.6, 2.6
@@ -89,6 +90,12 @@ def widths(texts: Sequence[str], size: float) -> list[float]:
 
 
 _KNOWN: dict[tuple[tuple[str, ...], float], list[float]] = {}
+
+
+def shortened(text: str, room: float, size: float) -> str:
+    """Return as much of a text as is at most ``room`` pixels wide."""
+    cuts = (visible(text, n) for n in range(len(text), 1, -1))
+    return next((cut for cut in cuts if widest((cut,), size) <= room), text[:1])
 
 
 def number(value: float, places: int = 2) -> str:
