@@ -5,8 +5,8 @@ looks at, `overlay` shades a picture, `heads` draws every head of a model, `heat
 size; each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
 `bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
 tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
-(numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG, SVG or PDF, by
-suffix; equal input gives equal bytes).
+(numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
+SVG or PDF, by suffix; equal input gives equal bytes).
 
 `blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows
 it in a notebook, and `animate` tells how attention works.
