@@ -91,6 +91,57 @@ def test_weights_that_have_no_scale_are_verified_in_half_precision(dtype: torch.
     ).verified
 
 
+def plainly(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, how: str) -> Tensor:
+    """Causal attention as models write it out in half precision, where every score is rounded."""
+    z = q @ k.mT * q.shape[-1] ** -0.5
+    z = z + torch.full(z.shape[-2:], torch.finfo(z.dtype).min, dtype=z.dtype).triu(1)
+    if how == "float32":
+        return z.softmax(-1, dtype=torch.float32).to(z.dtype) @ v
+    if how == "sinks":  # as GPT-OSS
+        z = torch.cat([z, sinks.view(1, -1, 1, 1).expand(*z.shape[:-1], 1)], -1)
+        z = z - z.amax(-1, keepdim=True)
+        return z.softmax(-1)[..., :-1] @ v
+    return z.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(("t", "d"), [(9, 8), (64, 32), (200, 64)])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0, 10.0, 20.0])
+@pytest.mark.parametrize("how", ["fused", "half", "float32", "sinks"])
+@pytest.mark.parametrize("dtype", HALF)
+def test_scores_that_were_rounded(
+    dtype: torch.dtype, how: str, spread: float, t: int, d: int
+) -> None:
+    """What is right is verified however it was rounded, and nothing else is."""
+    torch.manual_seed(1)
+    q, k = (torch.randn(1, 4, t, d).mul(spread**0.5).to(dtype) for _ in range(2))
+    v, sinks = torch.randn(1, 4, t, d).to(dtype), torch.randn(4).to(dtype)
+    own = {"mask": it.causal(), "sinks": sinks if how == "sinks" else None}
+    if how == "fused":
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    else:
+        y = plainly(q, k, v, sinks, how)
+    call = Call(q, k, v, y)
+    wrong = {"scale": 0.5 * d**-0.5}, {"scale": 2 * d**-0.5}, {"softcap": 0.7}, {"mask": None}
+    for turn in range(3):
+        found = check(call, it.attend(q, k, **own), turn)  # type: ignore[arg-type]
+        assert found.verified, found
+        for change in wrong:
+            other = it.attend(q, k, **own | change)  # type: ignore[arg-type]
+            assert check(call, other, turn).verified is not True, change
+
+
+def test_more_rows_are_asked_where_a_few_cannot_tell() -> None:
+    q, k = torch.randn(1, 2, 40, 8), torch.randn(1, 2, 40, 8)
+    v = torch.ones(1, 2, 40, 8)
+    mask = (torch.arange(40) >= 20).repeat(40, 1)  # most rows see keys whose values are all alike
+    mask[20] = ~mask[20]
+    v[..., :20, :] = torch.randn(1, 2, 20, 8)
+    y = F.scaled_dot_product_attention(q, k, v, mask)
+    right, wrong = (it.attend(q, k, mask=it.allowed(mask), scale=s) for s in (None, 0.1))
+    assert check(Call(q, k, v, y), right, 0).verified
+    assert check(Call(q, k, v, y), wrong, 0).verified is False
+
+
 def test_what_an_operator_made_of_the_product_is_compared() -> None:
     own, weight = call(), torch.randn(32, 32)
     assert isinstance(own.y, Tensor)

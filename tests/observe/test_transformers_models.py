@@ -177,6 +177,22 @@ def test_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
             close(seen[layer], weights, given["attention_mask"])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("std", [0.05, 0.4])
+def test_sinks_in_half_precision_are_verified(std: float, dtype: torch.dtype) -> None:
+    """GPT-OSS rounds its scores three times; large ones move its weights by more than the rest."""
+    torch.manual_seed(0)
+    sizes = GROUPED | SINKS | {"hidden_size": 64, "head_dim": 64}
+    model: Any = T.GptOssForCausalLM(T.GptOssConfig(**sizes)).eval().to(dtype)
+    for p in model.parameters():
+        nn.init.normal_(p, std=std)
+    for rows, length in ((2, 7), (1, 40)):
+        seen = watched(model, {"input_ids": torch.randint(3, 50, (rows, length))})
+        assert len(seen.calls) == 2
+        assert seen.calls[0].attention().problem.sinks is not None
+    generated(model, tokens("left"), do_sample=False)
+
+
 def test_what_is_kept_of_grouped_heads_is_not_repeated() -> None:
     seen = watched(drawn("llama"), tokens(""))
     entry = seen.calls[0].attention()
