@@ -92,10 +92,10 @@ def tokens(side: str, rows: int = 2, length: int = 7) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def watched(model: Any, given: dict[str, Any]) -> Recording:
+def watched(model: Any, given: dict[str, Any], deep: bool = False) -> Recording:
     """A recording of one pass, which leaves the output as it is."""
     plain = model(**given)
-    with watch(model) as seen:
+    with watch(model, deep=deep) as seen:
         found = model(**given)
     for name, x in plain.items():
         if isinstance(x, Tensor):
@@ -157,7 +157,8 @@ def test_encoders_and_decoders(name: str, implementation: str, side: str) -> Non
         close(seen[names["cross"].format(n)], expected.cross_attentions[n])
 
 
-def test_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("deep", [False, True])
+def test_flex_attention(deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its kernel is compiled; here the same function runs uncompiled."""
     from torch.nn.attention import flex_attention as flex
     from transformers import masking_utils
@@ -172,7 +173,8 @@ def test_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for name, side in (("llama", "left"), ("mistral", "right"), ("gemma 2", "left")):
         model, given = drawn(name, "flex_attention"), tokens(side)
-        seen = watched(model, given)
+        seen = watched(model, given, deep)
+        assert len(seen.calls) == 2
         for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
             close(seen[layer], weights, given["attention_mask"])
 

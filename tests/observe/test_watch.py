@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import io
 import pickle
 import sys
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import intently as it
 from intently.observe import patches
+from intently.observe.sources import deep
 from intently.observe.watch import current, running
 
 from .attending import FromImport, HoldsFunction, HoldsPartial, SelfAttention, Stack, stack
@@ -350,10 +352,97 @@ def test_wrong_arguments() -> None:
     with pytest.raises(it.errors.KindError, match=r"model: expected an nn.Module"):
         it.watch([1]).__enter__()  # type: ignore[arg-type]
     again = it.watch()
+    with pytest.raises(it.errors.KernelError, match=r"runs; got one that was not entered"):
+        again.__exit__(None, None, None)
     with again:
         pass
     with pytest.raises(it.errors.KernelError, match=r"one block for each watch"):
         again.__enter__()
+    with pytest.raises(it.errors.KernelError, match=r"runs; got one that was left"):
+        again.__exit__(None, None, None)
+    refused = it.watch(store="ram")  # type: ignore[arg-type]
+    with pytest.raises(it.errors.ArgumentError):
+        refused.__enter__()
+    with pytest.raises(it.errors.KernelError, match=r"got one that was not entered"):
+        refused.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("cycle", [False, True])
+def test_a_watch_that_is_dropped_and_never_left_is_undone(cycle: bool, follows: bool) -> None:
+    model, x = stack(1), torch.randn(1, 5, 32)
+    watch = it.watch(model, deep=follows)
+    seen = watch.__enter__()
+    model(x)
+    if cycle:
+        watch.itself = watch  # type: ignore[attr-defined]
+    del watch
+    gc.collect()
+    assert patches.active() == 0 and current() == ()
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    model(x)
+    assert len(seen.calls) == 1 and seen["layers.0"].shape == (1, 4, 5, 5)
+
+
+def test_what_the_collector_asks_for_while_names_are_replaced_is_done_afterwards() -> None:
+    """A finaliser may run at any time, in the thread that holds the lock."""
+    left = it.watch()
+    left.__enter__()
+    held = [left]
+    del left
+
+    def drops(original: object) -> object:
+        held.clear()
+        return original
+
+    class Owner:
+        name = len
+
+    (target,) = patches.install([patches.Target(Owner, "name", drops)])  # type: ignore[arg-type]
+    assert not held and patches.active() == 1
+    patches.remove([target])
+
+
+@pytest.mark.parametrize("when", ["__enter__", "__exit__"])
+def test_a_mode_that_fails_leaves_nothing_replaced(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails:
+        def __enter__(self) -> None:
+            if when == "__enter__":
+                raise ZeroDivisionError
+
+        def __exit__(self, *error: object) -> None:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(deep, "mode", Fails)
+    with pytest.raises(ZeroDivisionError), it.watch(deep=True):
+        assert when == "__exit__"
+
+
+def test_nested_deep_watches_see_a_call_once_and_end_in_any_order() -> None:
+    x = torch.randn(2, 3, 5, 8)
+    first, second = it.watch(deep=True), it.watch(deep=True)
+    a, b = first.__enter__(), second.__enter__()
+    _ = (x @ x.mT).softmax(-1) @ x
+    first.__exit__(None, None, None)
+    _ = (x @ x.mT).softmax(-1) @ x
+    second.__exit__(None, None, None)
+    assert (len(a.calls), len(b.calls)) == (1, 2)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_a_mode_of_the_user_outlives_a_deep_watch_that_began_before() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x, mode = torch.randn(4, 4), FlopCounterMode(display=False)
+    watch = it.watch(deep=True)
+    watch.__enter__()
+    with mode:
+        watch.__exit__(None, None, None)
+        _ = x @ x
+    assert mode.get_total_flops() == 2 * 4**3
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_names_imported_within_the_block_are_put_back() -> None:
@@ -363,6 +452,30 @@ def test_names_imported_within_the_block_are_put_back() -> None:
         exec("from torch.nn.functional import scaled_dot_product_attention as f", vars(module))
         assert vars(module)["f"] is not PLAIN[0]
     assert vars(sys.modules.pop(module.__name__))["f"] is PLAIN[0]
+
+
+def test_a_module_that_takes_the_place_of_another_is_searched() -> None:
+    def module(name: str) -> dict[str, object]:
+        made = sys.modules[name] = type(sys)(name)
+        exec("from torch.nn.functional import scaled_dot_product_attention as f", vars(made))
+        return vars(made)
+
+    old = module("old_module")
+    with it.watch():
+        assert old["f"] is not PLAIN[0]
+    del sys.modules["old_module"]  # one less, and one more
+    new = module("new_module")
+    try:
+        with it.watch():
+            assert new["f"] is not PLAIN[0]
+        with it.watch():
+            del sys.modules["new_module"]
+            bound = module("bound_meanwhile")
+            assert bound["f"] is not PLAIN[0]
+        assert bound["f"] is PLAIN[0]
+    finally:
+        sys.modules.pop("new_module", None)
+        sys.modules.pop("bound_meanwhile", None)
 
 
 def test_a_patch_of_somebody_else_stays() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+NOTHING = "No call of an attention function was seen."
+
 
 @dataclass
 class Line:
@@ -78,4 +80,4 @@ class Coverage:
         lines = [
             "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[3]]) for row in rows
         ]
-        return "\n".join([*lines, *self.notes]) or "No call of an attention function was seen."
+        return "\n".join([*(lines or [NOTHING]), *self.notes])

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 from torch import nn
@@ -39,10 +41,12 @@ class _Patch:
     count: int = 0
 
 
-_lock = threading.RLock()
+_lock = threading.Lock()
 _patches: dict[tuple[int, Any], _Patch] = {}
-_bound: dict[int, tuple[int, list[tuple[dict[str, Any], str]]]] = {}
-"""For a function by id: how many modules were searched, and where it was bound in them."""
+_left: deque[list[Target]] = deque()
+"""What is still to be removed."""
+_bound: dict[int, tuple[list[Any], list[tuple[dict[str, Any], str]]]] = {}
+"""For a function by id: which modules were searched, and where it was bound in them."""
 
 
 def install(targets: Iterable[Target]) -> list[Target]:
@@ -51,27 +55,45 @@ def install(targets: Iterable[Target]) -> list[Target]:
     Returns what was installed, to be handed to `remove`; if one fails, none stays.
     """
     done: list[Target] = []
-    with _lock:
-        try:
+    try:
+        with _lock:
             for target in targets:
                 _install(target)
                 done.append(target)
-        except BaseException:
-            remove(done)
-            raise
+    except BaseException:
+        remove(done)
+        raise
+    _settle()
     return done
 
 
 def remove(targets: Iterable[Target]) -> None:
-    """Count every target down, and put the original back where nobody is left."""
-    with _lock:
-        for target in reversed(list(targets)):
-            key = id(target.owner), target.name
-            patch = _patches[key]
-            patch.count -= 1
-            if not patch.count:
-                del _patches[key]
-                _restore(target, patch)
+    """Count every target down, and put the original back where nobody is left.
+
+    The garbage collector may ask for it at any time, while targets are installed, too: whoever
+    holds the lock then does it afterwards.
+    """
+    _left.append(list(targets))
+    _settle()
+
+
+def _settle() -> None:
+    while _left and _lock.acquire(blocking=False):
+        try:
+            while _left:
+                _remove(_left.popleft())
+        finally:
+            _lock.release()
+
+
+def _remove(targets: list[Target]) -> None:
+    for target in reversed(targets):
+        key = id(target.owner), target.name
+        patch = _patches[key]
+        patch.count -= 1
+        if not patch.count:
+            del _patches[key]
+            _restore(target, patch)
 
 
 def active() -> int:
@@ -136,15 +158,17 @@ def _set(owner: Any, name: Any, x: Any) -> None:
 def _rebind(old: Function, new: Function, which: int) -> None:
     """Change the globals of all modules that are bound to ``old``, ``which`` by id.
 
-    All modules are searched when some were imported since, else only those that were found then
-    and ``__main__``, where people type. PyTorch's compiler knows functions by their names in
-    ``torch._C``, which stay.
+    All modules are searched where they are not those of the last search, else only those that were
+    found then and ``__main__``, where people type. PyTorch's compiler knows functions by their
+    names in ``torch._C``, which stay.
     """
-    count, places = _bound.get(which, (0, []))
-    if count != len(sys.modules):
-        modules = [m for name, m in list(sys.modules.items()) if not name.startswith("torch._C")]
-        places = [place for module in modules for place in _places(module, old)]
-        _bound[which] = len(sys.modules), places
+    searched, places = _bound.get(which, ([], []))
+    named = dict(sys.modules)
+    modules = list(named.values())
+    if len(modules) != len(searched) or not all(map(is_, modules, searched)):
+        kept = [m for name, m in named.items() if not name.startswith("torch._C")]
+        places = [place for module in kept for place in _places(module, old)]
+        _bound[which] = modules, places
     for names, name in [*places, *_places(sys.modules["__main__"], old)]:
         if names.get(name) is old:
             names[name] = new

@@ -32,7 +32,7 @@ from intently.observe.pieces import first_part, looked_at, may_join, one_by_one
 from intently.observe.recognised import simplified
 from intently.observe.recording import Entry, Recording, Whole
 from intently.observe.stores import KeptHow, Store, identity, packed, same, small
-from intently.observe.unseen import ELSEWHERE, Ran, unseen
+from intently.observe.unseen import ELSEWHERE, Ran, Softmax, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 CROPPED = (
@@ -46,6 +46,10 @@ OTHER_KEYS = (
 APART = (
     "{}: queries see the same keys again, and nothing that was seen tells which of them belong "
     "together: each call is one of its own."
+)
+LAST_BITS = (
+    "Every operation passed through Python, to be followed: where PyTorch takes another kernel "
+    "because of that, the last bits of the outputs differ."
 )
 OPEN = 4
 """How many entries of a module the next call may continue: it may have several caches."""
@@ -124,7 +128,8 @@ class Recorder:
 
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Say that a source saw a call that cannot be kept, and why."""
-        name = self.names.of(module, self.running) if self._open else None
+        keeps = self._open and torch._C._current_graph_task_id() == -1
+        name = self.names.of(module, self.running) if keeps else None
         if name is not None and self.names.wanted(name):
             self.recording.covered.unseen[name] = f"{source}: {why}"
 
@@ -148,10 +153,11 @@ class Recorder:
             self._say_unseen()
         self.names, self.ran = Names(None, None), Ran()
 
-    def softmax(self, weights: Tensor) -> None:
-        """A softmax ran outside of all functions that are seen."""
-        if self._open and not self._deep:
-            self.ran.weights(self.running, weights)
+    def softmax(self, weights: Tensor, followed: Softmax | None = None) -> None:
+        """A softmax ran outside of all functions that are seen; deep=True ``followed`` it."""
+        again = torch._C._current_graph_task_id() != -1
+        if self._open and not again and self._deep == (followed is not None):
+            self.ran.weights(self.running, weights, followed)
 
     def _say_unseen(self) -> None:
         """Name what may have attended and was not kept, and why."""
@@ -165,6 +171,8 @@ class Recorder:
                 covered.unseen.setdefault(name, why)
         if self.ran.elsewhere:
             covered.note(ELSEWHERE)
+        if self._deep:
+            covered.note(LAST_BITS)
 
     def _keep(self, name: str, call: Call) -> None:
         rows: Joined | Whole
@@ -319,14 +327,19 @@ class Recorder:
     def _written(self, how: How, k: Tensor, g: Geometry) -> tuple[How, Tensor, Geometry]:
         """Without the last columns, where a static cache has nothing yet and no query looks.
 
-        Its empty keys are zeros; padding has others. Queries of padding that see nothing, which the
-        plain formula spreads over all columns, are spread over those that are left.
+        Its empty keys are zeros; padding mostly has others, and where it has none, queries look
+        further than a cache lets them: the last keys are not their own. Queries of padding that
+        see nothing, which the plain formula spreads over all columns, are spread over those that
+        are left.
         """
         if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1:, :].any()):
             return how, k, g
-        columns = looked_at(how, g).flatten(0, -2).any(0).nonzero()
+        looks = looked_at(how, g).reshape(-1, g.t, g.s).any(0)
+        columns = looks.any(0).nonzero()
         end = int(columns.max()) + 1 if len(columns) else g.s
         if end == g.s or bool(k[..., end:, :].any()):
+            return how, k, g
+        if end != g.t and bool(looks.triu(end - g.t + 1).any()):
             return how, k, g
         how, g = first_part(how, g, g.t, end)
         return how, k[..., :end, :], g

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from intently.models.recurrent_steps import Attentional
 from intently.modules.additive import AttentionalVector
+from intently.observe.revealed import formula, methods, mixes, only_calls_its_parts, still_to_come
 
 FUNCTIONS = frozenset((
     "scaled_dot_product_attention", "flex_attention", "memory_efficient_attention",
@@ -22,10 +23,29 @@ FUNCTIONS = frozenset((
 NAMED_AFTER = (Attentional, AttentionalVector)
 """Modules of ours that are named after attention, and attend nothing themselves."""
 
+DEEPER = " (watch with deep=True)"
+
 ELSEWHERE = (
     "Modules of the model ran in another thread or task, which is not watched: open the watch "
     "where the model runs."
 )
+
+
+MOST = 64
+"""Softmaxes of a module that are remembered while nothing is known of their weights."""
+
+
+@dataclass(eq=False)
+class Softmax:
+    """A softmax by hand that may be one of scores, and what is known of its weights.
+
+    They ``met`` values, in a product that was seen or of which it was said why not; else ``why``
+    is what happened to them first that could not be followed.
+    """
+
+    shape: tuple[int, ...]
+    met: bool = False
+    why: str | None = None
 
 
 @dataclass
@@ -34,21 +54,28 @@ class Ran:
 
     here: set[nn.Module] = field(default_factory=set)
     elsewhere: set[nn.Module] = field(default_factory=set)
-    softmax: dict[nn.Module, tuple[int, ...]] = field(default_factory=dict)
+    softmax: dict[nn.Module, list[Softmax]] = field(default_factory=dict)
 
-    def weights(self, running: Sequence[nn.Module], weights: Any) -> None:
-        """A softmax ran that may be one of scores: they have two axes more than their heads.
+    def weights(self, running: Sequence[nn.Module], weights: Any, followed: Softmax | None) -> None:
+        """A softmax ran that may be one of scores; ``followed`` hears of its weights.
 
-        Two axes in all are those of a classifier or a router, unless there are as many keys as
-        queries.
+        Where nobody follows them, the first of a module says it for all.
         """
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return
-        if weights.ndim == 2 and weights.shape[0] != weights.shape[1]:
-            return
         inner = next((m for m in reversed(running) if not isinstance(m, nn.Softmax)), None)
-        if inner is not None:
-            self.softmax.setdefault(inner, tuple(weights.shape))
+        if inner is None or (followed is None and inner in self.softmax):
+            return
+        depth = 1 + next(n for n, m in enumerate(reversed(running)) if m is inner)
+        if mixes(weights.shape, still_to_come(depth)):
+            known = [x for x in self.softmax.get(inner, []) if not x.met]
+            made = followed or Softmax(tuple(weights.shape))
+            self.softmax[inner] = [*known[: MOST - 1], made]
+
+    def by_hand(self) -> dict[nn.Module, Softmax]:
+        """The first softmax of each module whose weights met nothing that was told."""
+        left = {module: [x for x in found if not x.met] for module, found in self.softmax.items()}
+        return {module: found[0] for module, found in left.items() if found}
 
 
 def unseen(
@@ -60,8 +87,8 @@ def unseen(
     """
     found: dict[str, str] = {}
     known = set(seen)
-    by_hand = set() if deep else {names[m] for m in ran.softmax if m in names}
-    told, fixed = known | by_hand, set[nn.Module]()
+    by_hand = {names[m]: x for m, x in ran.by_hand().items() if m in names}
+    told, fixed = known | set(by_hand), set[nn.Module]()
     for module, name in names.items():
         if module in fixed:
             continue
@@ -69,16 +96,12 @@ def unseen(
         if why is not None:
             fixed.update(module.modules())
         elif name in by_hand:
-            no_call = "no call of an attention function was seen, but "
-            why = (
-                f"{'' if name in known else no_call}a softmax of {ran.softmax[module]}"
-                f"{' ran beside what was seen' if name in known else ''}: attention by hand, "
-                "if it is any (watch with deep=True)"
-            )
+            why = _by_hand(by_hand[name], name in known, deep)
         elif not _under(name, told):
             why = _suspect(module, ran, deep)
             if why is not None and any(names.get(m) in told for m in module.modules()):
                 why = None
+            why = why or _written_out(module, ran, deep)
         if why is not None and (name not in known or name in by_hand):
             found[name] = why
     return found
@@ -90,9 +113,30 @@ def _under(name: str, known: set[str]) -> bool:
     return any(".".join(parts[:n]) in known for n in range(1, len(parts) + 1))
 
 
+def _by_hand(softmax: Softmax, seen: bool, deep: bool) -> str:
+    """What is said of a module in which a softmax ran by hand, beside what was ``seen`` or not."""
+    text = "" if seen else "no call of an attention function was seen, but "
+    text += f"a softmax of {softmax.shape}{' ran beside what was seen' if seen else ''}"
+    if deep:
+        text += f"; {softmax.why or 'its weights met no product'}"
+    return f"{text}: attention by hand, if it is any{'' if deep else DEEPER}"
+
+
+def _written_out(module: nn.Module, ran: Ran, deep: bool) -> str | None:
+    """Why a module that ran may have attended by functions that nobody watches."""
+    made_by = formula(type(module)) if module in ran.here else None
+    if made_by is None:
+        return None
+    return (
+        f"no call of an attention function was seen, but its code names {made_by}, and a product "
+        f"after it: attention by hand, if it is any{'' if deep else DEEPER}"
+    )
+
+
 def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
     """Why a module that looks like attention was not seen; None for all others."""
     looks = _looks(type(module)) and not any(_looks(type(m)) for m in list(module.modules())[1:])
+    looks = looks and "forward" in methods(type(module)) and not only_calls_its_parts(module)
     if module in ran.here:
         called = _names_in_code(type(module)) & FUNCTIONS
         if called:
@@ -105,8 +149,8 @@ def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
         if deep:
             return "it ran, and neither a call of an attention function nor one by hand was seen"
         return (
-            "no call of an attention function was seen: it ran, and attends by hand if it does "
-            "(watch with deep=True)"
+            "no call of an attention function was seen: it ran, and attends by hand if it does"
+            + DEEPER
         )
     if not looks:
         return None
@@ -122,9 +166,8 @@ def _looks(kind: type) -> bool:
 
 def _names_in_code(kind: type) -> set[str]:
     """What the methods of a class call by name."""
-    kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
-    methods = [unwrap(x) for k in kinds for x in vars(k).values() if callable(x)]
-    return {name for x in methods for name in getattr(getattr(x, "__code__", None), "co_names", ())}
+    codes = (getattr(unwrap(x), "__code__", None) for x in methods(kind).values())
+    return {name for code in codes for name in getattr(code, "co_names", ())}
 
 
 def _fixed_graph(module: nn.Module) -> str | None:

@@ -11,13 +11,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
+from weakref import finalize
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from intently.errors import KernelError, build
 from intently.observe import patches
@@ -68,12 +70,19 @@ def running() -> nn.Module | None:
 
 
 class inside:  # noqa: N801 - used as a function: `with inside():`
-    """Calls made within are not recorded: they belong to a call that a source saw already."""
+    """Calls made within are not recorded: they belong to a call that a source saw already.
+
+    The mode of ``deep=True`` waits meanwhile, so that what runs is what runs without it.
+    """
 
     def __enter__(self) -> None:
         self._token: Token[_Scope] = _scope.set(_NOBODY)
+        waits = getattr(_get_current_dispatch_mode(), "waits_inside", False)
+        self._mode = _pop_mode() if waits else None
 
     def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            _push_mode(self._mode)
         _scope.reset(self._token)
 
 
@@ -127,6 +136,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         self._options = (model, layers, tokens, store, dtype, gradients, deep)
         self._model, self._deep = model, deep
         self._recorder: Recorder | None = None
+        self._undo: finalize[..., watch] | None = None
 
     def __enter__(self) -> Recording:
         if self._recorder is not None:
@@ -136,15 +146,16 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             )  # fmt: skip
         recorder = Recorder(*self._options)
         _refuse_compiled(self._model)
-        self._compiler = _compiler_knows()
-        self._mode = _deep_mode() if self._deep else nullcontext()
-        self._installed = patches.install(_targets(self._model))
+        with ExitStack() as undo:  # undone whatever fails, here or at the end
+            undo.callback(recorder.close)
+            undo.callback(_compiler_forgets, _compiler_knows())
+            undo.callback(patches.remove, patches.install(_targets(self._model)))
+            undo.callback(_leave, recorder)
+            _begin(recorder)
+            undo.enter_context(_deep_mode() if self._deep else nullcontext())
+            self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
+            self._undo.atexit = False
         self._recorder = recorder
-        before = _scope.get()
-        mine = before.recorders if _here(before) else ()
-        _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
-        _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
-        self._mode.__enter__()
         return recorder.recording
 
     def __exit__(
@@ -153,18 +164,31 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._recorder is not None
-        _open.pop(self._recorder, None)
-        self._mode.__exit__(kind, error, trace)
-        scope = _scope.get()
-        left = tuple(r for r in scope.recorders if r is not self._recorder)
-        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
-        patches.remove(self._installed)
-        if not self._compiler:
-            _compiler_forgets()
-        self._recorder.close()
+        if self._recorder is None or self._undo is None or not self._undo.alive:
+            got = "one that was not entered" if self._recorder is None else "one that was left"
+            raise build(
+                KernelError, "watch", "the end of a block that runs", got,
+                fix="write `with it.watch(model) as seen:`, which enters and leaves it",
+            )  # fmt: skip
+        self._undo()
         if self._recorder.ran_compiled and error is None:
             _say_compiled(self._recorder)
+
+
+def _begin(recorder: Recorder) -> None:
+    """Let a recorder watch this thread or task, beside those that do."""
+    before = _scope.get()
+    mine = before.recorders if _here(before) else ()
+    _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
+    _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
+
+
+def _leave(recorder: Recorder) -> None:
+    _open.pop(recorder, None)
+    scope = _scope.get()
+    if recorder in scope.recorders:
+        left = tuple(r for r in scope.recorders if r is not recorder)
+        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
 
 
 def _targets(model: nn.Module | None) -> list[Target]:
@@ -272,8 +296,8 @@ def _compiler_knows() -> bool:
     return rules is not None
 
 
-def _compiler_forgets() -> None:
+def _compiler_forgets(knew: bool) -> None:
     """Let it look them up again, if it was loaded while they were replaced."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
+    if rules is not None and not knew:
         rules.get_torch_obj_rule_map.cache_clear()

@@ -11,43 +11,74 @@ ten times.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from intently.observe.call import Call
-from intently.observe.sources.followed import Lost, Scores
+from intently.observe.sources.flex import operator_call
+from intently.observe.sources.followed import Lost, Scores, Stage
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.telling import tell
+from intently.observe.unseen import Softmax
 from intently.observe.watch import current
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
+UNDIVIDED = "exponentials of scores meet values before they are divided by their sum"
 
 
-def mode() -> TorchDispatchMode:
-    """Return what sees hand-written attention while it is entered."""
-    return _Follow()
+class mode:  # noqa: N801 - used as a function: `with deep.mode():`
+    """Sees hand-written attention while it is entered; the watches of a thread share one."""
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        _here.count += 1
+        if _here.mode not in _get_current_dispatch_mode_stack():
+            _here.mode.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
+            return
+        _here.count -= 1
+        if not _here.count and _here.mode in _get_current_dispatch_mode_stack():
+            above: list[Any] = []  # modes that were entered since, and stay
+            while _get_current_dispatch_mode() is not _here.mode:
+                above.append(_pop_mode())
+            _here.mode.__exit__(None, None, None)
+            for other in reversed(above):
+                _push_mode(other)
 
 
 class _Follow(TorchDispatchMode):
     """Follows scores from operation to operation, by the memory they lie in."""
 
+    supports_higher_order_operators = True
+    waits_inside = True
+
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Scores | Lost]] = {}
         self._room = 64
-        self._thread = threading.get_ident()
 
-    def __exit__(self, *error: Any) -> None:
-        if threading.get_ident() == self._thread:  # the stack of another thread is out of reach
-            super().__exit__(*error)
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays so, and puts out what it does without this mode."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -55,6 +86,8 @@ class _Follow(TorchDispatchMode):
         kwargs = kwargs or {}
         if not current():
             return func(*args, **kwargs)
+        if isinstance(func, HigherOrderOperator):
+            return _higher(func, args, kwargs)
         name, changes, composite = _kind(func)
         if composite:  # comes here whole in inference mode
             with self:
@@ -67,49 +100,54 @@ class _Follow(TorchDispatchMode):
         result = func(*args, **kwargs)
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
-        if name in _PRODUCTS or name in _SOFTMAX or any(held):
-            out = result[0] if isinstance(result, (tuple, list)) and result else result
-            if isinstance(out, Tensor):
-                self._follow(name, args, kwargs, held, out)
+        if (name in _BEGINS or any(held)) and "backward" not in name:
+            made = result if isinstance(result, (tuple, list)) else (result,)
+            outs = [x for x in made if isinstance(x, Tensor) and x.is_floating_point()]
+            if outs:
+                self._follow(name, args, kwargs, held, outs)
         return result
 
     def _follow(
-        self, name: str, args: Any, kwargs: Any, held: list[Scores | Lost | None], out: Tensor
-    ) -> None:
+        self, name: str, args: Any, kwargs: Any, held: Sequence[Scores | Lost | None],
+        outs: Sequence[Tensor],
+    ) -> None:  # fmt: skip
         if name in _PRODUCTS:
-            self._mixed(name, args, kwargs, held, out)
+            self._mixed(name, args, kwargs, held, outs[0])
             return
-        at = next((i for i, x in enumerate(held) if x is not None), None)
-        if at is None:
-            self._keep(out, Lost(NO_PRODUCT, weights=True))
+        at, found = next(
+            ((i, x) for i, x in enumerate(held) if x is not None), (0, Lost(NO_PRODUCT))
+        )
+        after = _after(name, found, at, args, kwargs, outs)
+        if after is None:
             return
-        found = held[at]
-        if isinstance(found, Scores):
-            try:
-                found = _step(name, found, at, args, kwargs, out)
-            except Lost as lost:
-                found = Lost(lost.why, found.weights or name in _SOFTMAX)
-            except Exception as error:  # whatever a model does to its scores
-                found = Lost(f"{type(error).__name__} in aten.{name}: {error}")
-            self._keep(out, found)
-        elif found is not None and name in _SOFTMAX:
-            self._keep(out, Lost(found.why, weights=True))
-        elif found is not None and name in (*_SAME, *_VIEWS, *_MOVES, *_CHANGES):
-            self._keep(out, found)
+        if after.stage == "weights":
+            softmax = found.softmax or _begun(outs[0])
+            if isinstance(after, Lost):
+                softmax.why, after.softmax = softmax.why or after.why, softmax
+            else:
+                after = replace(after, softmax=softmax)
+        if isinstance(after, Lost) and after.stage in _MIXES and _leaves(name, args, at, outs[0]):
+            return
+        for out in outs:
+            self._keep(out, after)
 
     def _mixed(
-        self, name: str, args: Any, kwargs: Any, held: list[Scores | Lost | None], out: Tensor
+        self, name: str, args: Any, kwargs: Any, held: Sequence[Scores | Lost | None], out: Tensor
     ) -> None:
         first = 1 if name == "baddbmm" else 0
         a, b = args[first : first + 2]
         for side, found in enumerate(held[first : first + 2]):
-            if found is None or not found.weights:
+            if found is None or found.stage not in _MIXES:
                 continue
+            if found.softmax is not None:
+                found.softmax.met = True
             tell(current(), "deep", None, partial(_call, found, a, b, out, side))
             return
         self._keep(out, _product(name, a, b, args, kwargs))
 
     def _find(self, x: Any) -> Scores | Lost | None:
+        if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
+            return next(filter(None, map(self._find, x)), None)
         if not isinstance(x, Tensor) or x.is_sparse or x.is_nested:
             return None
         alive, found = self._known.get(_place(x), (None, None))
@@ -126,6 +164,16 @@ class _Follow(TorchDispatchMode):
         storage = x.untyped_storage()._cdata
         for key in [key for key in self._known if key[0] == storage]:
             del self._known[key]
+
+
+class _Here(threading.local):
+    """The mode of a thread, and how many watches need it."""
+
+    def __init__(self) -> None:
+        self.mode, self.count = _Follow(), 0
+
+
+_here = _Here()
 
 
 @cache
@@ -157,6 +205,8 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     """The call whose weights are the left (0) or the right (1) of the tensors that made ``out``."""
     if isinstance(found, Lost):
         return found.why
+    if found.stage == "exponentials":
+        return UNDIVIDED
     n = len(found.sizes)
     *lead, row, column = found.layout
     ones = tuple(i for i in (*row, *column) if i < n - 2 and found.sizes[i] == 1)
@@ -180,38 +230,108 @@ def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
     return Call(q, k, v, y, how, "deep")
 
 
+def _higher(func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
+    """Run an operator that takes functions; FlexAttention is read, what others do is not seen."""
+    result, name = func(*args, **kwargs), func.name()
+    if name == "flex_attention":
+        tell(current(), "deep", None, partial(operator_call, *args, **kwargs, y=result[0]))
+    elif not name.endswith("backward"):
+        tell(current(), "deep", None, lambda: f"the operator {name} ran, in which nothing is seen")
+    return result
+
+
 _FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
-_SOFTMAX = ("_softmax", "_safe_softmax")
+_BECOMES: dict[tuple[Stage, str], Stage] = {
+    ("scores", "_softmax"): "weights",
+    ("scores", "_safe_softmax"): "weights",
+    ("scores", "_log_softmax"): "logarithms",
+    ("scores", "exp"): "exponentials",
+    ("logarithms", "exp"): "weights",
+}
+_MIXES = ("weights", "exponentials")
+_BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax"))
 _VIEWS = ("view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze")
 _MOVES = ("permute", "transpose", "t")
 _CHANGES = ("native_dropout", "masked_fill", "where", "mul", "div", "add", "sub", "neg", "tanh")
 _SAME = ("clone", "detach", "alias", "_to_copy", "lift_fresh", "nan_to_num")
+_PARTS = ("cat", "stack", "slice", "select", "split", "split_with_sizes", "unbind", "index")
+_GOES_ON = frozenset((*_SAME, *_VIEWS, *_MOVES, *_CHANGES, *_PARTS))
+_CHOOSES = ("topk", "sort", "max", "gather")
+
+
+def _begun(weights: Tensor) -> Softmax:
+    """Let whoever watches know of a softmax, before it is known what its weights meet."""
+    softmax = Softmax(tuple(weights.shape))
+    for recorder in current():
+        recorder.softmax(weights, softmax)
+    return softmax
+
+
+def _after(
+    name: str, found: Scores | Lost, at: int, args: Any, kwargs: Any, outs: Sequence[Tensor]
+) -> Scores | Lost | None:
+    """What is known of scores, or of what a softmax made of them, after an operation."""
+    stage: Stage = found.stage
+    becomes = _BECOMES.get((stage, name), stage)
+    if isinstance(found, Lost):
+        if stage == "exponentials" and name == "div" and _summed_axis(outs[0], args[1]) is not None:
+            becomes = "weights"
+        if becomes != stage:
+            return Lost(found.why, becomes)
+        return found if stage in _MIXES or name in _GOES_ON else None
+    try:
+        return _step(name, found, at, args, kwargs, outs[0])
+    except Lost as lost:
+        where = "" if "aten." in lost.why else f" (aten.{name})"
+        return Lost(lost.why + where, becomes)
+    except Exception as error:  # whatever a model does to its scores
+        return Lost(f"{type(error).__name__} in aten.{name}: {error}", becomes)
+
+
+def _leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
+    """Whether weights cannot be told any more: chosen from, or mixed with values entry by entry."""
+    weights = args[at]
+    if name in _CHOOSES or not isinstance(weights, Tensor):
+        return name in _CHOOSES
+    others = [x for x in args if isinstance(x, Tensor) and x.numel() > weights.numel()]
+    return bool(others) and out.numel() > weights.numel()
 
 
 def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor) -> Scores:
     """The scores after an operation, whose argument ``at`` they were; raises `Lost`."""
-    if name in _SOFTMAX:
-        return found.softmax(args[1])
+    if name in ("_softmax", "_safe_softmax"):
+        return found.over_keys(args[1], "weights")
+    if name == "_log_softmax":
+        return found.over_keys(args[1], "logarithms")
+    if name == "exp" and found.stage in ("scores", "logarithms"):
+        return replace(found, stage=_BECOMES[found.stage, name])
     if name in _VIEWS:
         return found.viewed(tuple(out.shape))
     if name in _SAME:
         return found
     if name in _MOVES:
         return found.permuted(_order(name, args, out.ndim))
-    if out.shape != args[at].shape:
-        raise Lost(f"aten.{name} changes the shape of scores")
+    what = {"exponentials": "exponentials of scores", "logarithms": "logarithms of weights"}
+    passes = f"{what.get(found.stage, found.stage)} pass through aten.{name}"
+    if not isinstance(args[at], Tensor) or out.shape != args[at].shape:
+        raise Lost(passes)
     if name == "native_dropout":
         on = args[2] is None or args[2]
-        return replace(found, dropout=args[1]) if on and found.weights else found
-    if name == "mul" and found.weights:
-        return replace(found, dropout=_dropped(args[1 - at]))
+        return replace(found, dropout=args[1]) if on and found.stage == "weights" else found
     if name == "masked_fill":
         return found.hidden(args[1], args[2])
     if name == "where" and at > 0:
         return found.hidden(~args[0] if at == 1 else args[0], args[3 - at])
-    if not found.weights:
-        other: Any = args[1 - at] if len(args) > 1 else None
+    if name == "mul" and found.stage == "weights":
+        return replace(found, dropout=_dropped(args[1 - at]))
+    other: Any = args[1 - at] if len(args) > 1 and at < 2 else None
+    if name == "div" and at == 0 and found.stage == "exponentials":
+        axis = _summed_axis(out, other)
+        if axis is None:
+            raise Lost("exponentials of scores are divided by something that is not their sum")
+        return found.over_keys(axis, "weights")
+    if found.stage == "scores":
         if name == "mul":
             return found.times(other)
         if name == "div" and at == 0 and not kwargs.get("rounding_mode"):
@@ -224,7 +344,17 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
             return found.times(-1)
         if name == "tanh":
             return found.bounded()
-    raise Lost(f"{'weights' if found.weights else 'scores'} pass through aten.{name}")
+    raise Lost(passes)
+
+
+def _summed_axis(out: Tensor, divisor: Any) -> int | None:
+    """The axis along which exponentials that were divided have the sum 1, if there is one."""
+    for axis in (-1, -2):
+        if isinstance(divisor, Tensor) and divisor.ndim == out.ndim and divisor.shape[axis] == 1:
+            sums = out.sum(axis)
+            if bool(((sums - 1).abs() <= 0.02).logical_or_(~(sums > 0)).all()):  # 0, NaN: hidden
+                return axis
+    return None
 
 
 def _dropped(factor: Any) -> float:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 from intently.biases import Bias, as_bias
 from intently.masks import allowed
 from intently.observe.call import How
+from intently.observe.unseen import Softmax
 
 HIDES = -1e4
 """Scores that are set to this or less are hidden."""
@@ -29,12 +30,17 @@ Layout: TypeAlias = tuple[tuple[int, ...], ...]
 """For each axis of a tensor, the axes of (…, t, s) that it holds, one inside the other."""
 
 
-class Lost(Exception):  # noqa: N818 - says where scores went out of sight
-    """The scores, or the ``weights`` made of them, cannot be followed further; says why."""
+Stage: TypeAlias = Literal["scores", "exponentials", "logarithms", "weights"]
+"""What a softmax makes of scores at once, or by exp and division, or by its logarithm and exp."""
 
-    def __init__(self, why: str, weights: bool = False) -> None:
+
+class Lost(Exception):  # noqa: N818 - says where scores went out of sight
+    """The scores, or what a softmax made of them, cannot be followed further; says why."""
+
+    def __init__(self, why: str, stage: Stage = "scores", softmax: Softmax | None = None) -> None:
         super().__init__(why)
-        self.why, self.weights = why, weights
+        self.why, self.softmax = why, softmax
+        self.stage: Stage = stage
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Scores:
     """outer · tanh(inner · q kᵀ) or inner · q kᵀ, + biases, −∞ where a mask is False.
 
     q (…, t, d) and k (…, s, d) have the same leading axes; biases and masks broadcast to
-    (…, t, s). After the softmax they stand for the weights.
+    (…, t, s). After ``softmax``, which hears of them, they stand for the weights.
     """
 
     q: Tensor
@@ -53,7 +59,8 @@ class Scores:
     biases: tuple[Tensor, ...] = ()
     masks: tuple[Tensor, ...] = ()
     dropout: float = 0.0
-    weights: bool = False
+    stage: Stage = "scores"
+    softmax: Softmax | None = None
 
     @staticmethod
     def of(a: Tensor, b: Tensor) -> Scores:
@@ -87,7 +94,7 @@ class Scores:
             factor = float(factor)
         if self.masks:
             raise Lost("scores are scaled after some were hidden")
-        biases = tuple(x * factor for x in self.biases)
+        biases = tuple(_scaled(x, factor) for x in self.biases)
         if self.outer is None:
             return replace(self, inner=self.inner * factor, biases=biases)
         if isinstance(factor, Tensor):
@@ -115,24 +122,24 @@ class Scores:
             if not value.numel() or bool((value != value.flatten()[0]).any()):
                 raise Lost("some scores are replaced by different numbers")
             value = value.flatten()[0]
-        if self.weights and float(value) == 0:  # where nothing may be attended
+        if self.stage == "weights" and float(value) == 0:  # where nothing may be attended
             return self
-        if not float(value) <= HIDES:
+        if not (float(value) == 0 if self.stage == "exponentials" else float(value) <= HIDES):
             raise Lost(f"some scores are replaced by {float(value)}")
         return replace(self, masks=(*self.masks, ~self.ordered(where)))
 
-    def softmax(self, axis: int) -> Scores:
-        """The weights, over the keys; queries and keys change places where it is over t."""
-        if self.weights:
+    def over_keys(self, axis: int, stage: Stage) -> Scores:
+        """What a softmax over ``axis`` makes, queries and keys changing places where that is t."""
+        if self.stage not in ("scores", "exponentials"):
             raise Lost("they pass through a second softmax")
         n, held = len(self.sizes), self.layout[axis]
         if held == (n - 1,):
-            return replace(self, weights=True)
+            return replace(self, stage=stage)
         if held != (n - 2,):
             raise Lost("the softmax goes over another axis than the keys")
         turn = {n - 1: n - 2, n - 2: n - 1}
         return replace(
-            self, q=self.k, k=self.q, weights=True,
+            self, q=self.k, k=self.q, stage=stage,
             biases=tuple(x.mT for x in self.biases), masks=tuple(x.mT for x in self.masks),
             layout=tuple(tuple(turn.get(i, i) for i in held) for held in self.layout),
         )  # fmt: skip
@@ -197,6 +204,13 @@ class Scores:
         n = len(self.sizes)
         turned = self.changed(lambda x: x.permute(*order, n - 2, n - 1))
         return turned.q, turned.k, lambda x: x.reshape(*lead, *x.shape[-2:]), turned.how()
+
+
+def _scaled(bias: Tensor, factor: float | Tensor) -> Tensor:
+    """A bias times a number; the lowest numbers of a dtype hide, and stay what they are."""
+    if isinstance(factor, Tensor) or factor <= 0:
+        return bias * factor
+    return torch.where(bias <= torch.finfo(bias.dtype).min / 2, bias, bias * factor)
 
 
 def _split(

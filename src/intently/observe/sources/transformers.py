@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from intently.masks import Geometry, Mask, allowed, causal, window
 from intently.observe.call import Call, How
 from intently.observe.patches import Function, Target
 from intently.observe.recognised import simplified
+from intently.observe.sources.flex import block_mask
 from intently.observe.sources.telling import tell
 from intently.observe.watch import current, inside
 
@@ -140,7 +140,7 @@ def _mask(
         mask = mask if mask.dtype is torch.bool else mask != 0
         rule = allowed(mask[:, None, None] if mask.ndim == 2 else mask)
     else:
-        rule = None if mask is None else _block_mask(mask, q, k)
+        rule = None if mask is None else block_mask(mask, q, k)
     if flash or (mask is None and name not in ("eager", "flex_attention")):
         plain = kwargs.get("is_causal")
         plain = getattr(module, "is_causal", True) if plain is None else plain
@@ -154,21 +154,6 @@ def _mask(
 
 def _both(rule: Mask | None, other: Mask) -> Mask:
     return other if rule is None else rule & other
-
-
-_block_masks: WeakKeyDictionary[Any, Mask] = WeakKeyDictionary()
-
-
-def _block_mask(mask: Any, q: Tensor, k: Tensor) -> Mask:
-    """A mask of FlexAttention, written out once for all layers."""
-    known = _block_masks.get(mask)
-    if known is None:
-        from torch.nn.attention.flex_attention import create_mask
-
-        b, h = mask.kv_num_blocks.shape[:2]
-        dense = create_mask(mask.mask_mod, b, h, q.shape[-2], k.shape[-2], q.device)
-        known = _block_masks[mask] = allowed(dense)
-    return known
 
 
 _position_biases = WeakTensorKeyDictionary()

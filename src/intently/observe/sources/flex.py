@@ -1,0 +1,110 @@
+"""FlexAttention: the function as it is called by name, and its operator called by another way.
+
+What torch.compile makes of the function runs as compiled code does, unseen. Its mask and what it
+adds to the scores are functions of indices: they are written out here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from inspect import signature
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from intently.biases import Bias, as_bias
+from intently.masks import Mask, allowed
+from intently.observe.call import Call, How
+from intently.observe.patches import Function, Target
+from intently.observe.sources.telling import tell
+from intently.observe.watch import current, inside
+
+ADDS_NOT = "FlexAttention: its score_mod does more than add to the scores"
+
+
+def targets(model: nn.Module | None) -> list[Target]:
+    """The function, where it is imported."""
+    theirs = sys.modules.get("torch.nn.attention.flex_attention")
+    return [] if theirs is None else [Target(theirs, "flex_attention", _wrap, everywhere=True)]
+
+
+@cache
+def _wrap(original: Function) -> Function:
+    order = signature(original)
+
+    def flex_attention(*args: Any, **kwargs: Any) -> Any:
+        """The function, and whoever watches is told of its call."""
+        if torch.compiler.is_compiling() or not (recorders := current()):
+            return original(*args, **kwargs)
+        with inside():
+            result = original(*args, **kwargs)
+
+        def call() -> Call | str:
+            given = order.bind(*args, **kwargs).arguments
+            block = given.get("block_mask")
+            rule = None if block is None else block_mask(block, given["query"], given["key"])
+            y = result[0] if isinstance(result, tuple) else result
+            q, k, v = (given[name] for name in ("query", "key", "value"))
+            return _call(q, k, v, given.get("score_mod"), rule, given.get("scale"), y)
+
+        tell(recorders, "flex", None, call)
+        return result
+
+    return flex_attention
+
+
+def operator_call(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block: Any, scale: Any, *rest: Any,
+    y: Tensor,
+) -> Call | str:  # fmt: skip
+    """The call of the operator with ``y`` as what came out; its block mask is a tuple."""
+    counts, rule = next(x for x in block if isinstance(x, Tensor)), block[-1]
+    dense = _dense(rule, tuple(counts.shape[:2]), query, key)
+    return _call(query, key, value, score_mod, allowed(dense), scale, y)
+
+
+_masks: WeakKeyDictionary[Any, Mask] = WeakKeyDictionary()
+
+
+def block_mask(mask: Any, q: Tensor, k: Tensor) -> Mask:
+    """A mask of FlexAttention, written out once for all layers."""
+    known = _masks.get(mask)
+    if known is None:
+        lead = tuple(mask.kv_num_blocks.shape[:2])
+        known = _masks[mask] = allowed(_dense(mask.mask_mod, lead, q, k))
+    return known
+
+
+def _dense(rule: Any, lead: tuple[int, ...], q: Tensor, k: Tensor) -> Tensor:
+    from torch.nn.attention.flex_attention import create_mask
+
+    return create_mask(rule, lead[0], lead[1], q.shape[-2], k.shape[-2], q.device)
+
+
+def _call(
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Any, mask: Mask | None, scale: Any, y: Tensor
+) -> Call | str:
+    added = None if score_mod is None else _added(score_mod, (*q.shape[:-1], k.shape[-2]), q.device)
+    if isinstance(added, str):
+        return added
+    return Call(q, k, v, y, How(mask=mask, bias=added, scale=scale), "flex")
+
+
+def _added(
+    score_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device
+) -> Bias | str | None:
+    """What a score_mod adds to the scores (b, h, t, s), or that it does anything else."""
+    modified = score_mod
+    for axis in (3, 2, 1, 0):
+        modified = torch.vmap(modified, (0, *(0 if n == axis else None for n in range(4))))
+    places = [torch.arange(n, device=device) for n in shape]
+    bias, *others = (
+        modified(torch.full(shape, z, device=device), *places) - z for z in (0.0, 1.0, -7.0)
+    )
+    if not all(bool(((x == bias) | ((x - bias).abs() <= 1e-5)).all()) for x in others):
+        return ADDS_NOT
+    return as_bias(bias) if bool(bias.any()) else None

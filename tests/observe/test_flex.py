@@ -1,0 +1,147 @@
+"""FlexAttention, called by its name and by other ways, with and without `deep=True`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.cond import cond_op
+from torch.nn.attention import flex_attention as flex
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import intently as it
+
+T, D = 16, 8
+Modified = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forgotten() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+def past(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return j <= i
+
+
+def near(z: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return z - 0.3 * (h + 1) * (i - j).abs()
+
+
+def hiding(z: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return torch.where(j <= i, z, -torch.inf)
+
+
+def capped(z: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    return 2 * torch.tanh(z / 2)
+
+
+def mask() -> Any:
+    return create_block_mask(past, None, None, T, T, device="cpu", _compile=False)
+
+
+def operands(groups: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(2, 2, T, D), torch.randn(2, groups, T, D), torch.randn(2, groups, T, D)
+
+
+def weights(q: Tensor, k: Tensor, modified: Modified | None, causal: bool, scale: float) -> Tensor:
+    b, h, i, j = (torch.arange(n).view(-1, *(1,) * m) for n, m in zip((2, 2, T, T), (3, 2, 1, 0)))
+    z = q @ k.expand(2, 2, T, D).mT * scale
+    z = z if modified is None else modified(z, b, h, i, j)
+    return (z.masked_fill(j > i, -torch.inf) if causal else z).softmax(-1)
+
+
+class Attends(nn.Module):
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return flex_attention(q, k, v, **self.how)  # type: ignore[return-value]
+
+
+CASES: dict[str, tuple[Modified | None, bool, int, float | None]] = {
+    "plain": (None, False, 2, None),
+    "mask": (None, True, 2, None),
+    "bias": (near, False, 2, None),
+    "bias and mask": (near, True, 2, 0.5),
+    "hiding": (hiding, False, 2, None),
+    "grouped": (None, True, 1, None),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_the_function(name: str, deep: bool) -> None:
+    modified, causal, groups, scale = CASES[name]
+    model = nn.Sequential(
+        Attends(
+            score_mod=modified, block_mask=mask() if causal else None, scale=scale,
+            enable_gqa=groups == 1,
+        )
+    )  # fmt: skip
+    given = operands(groups)
+    y = model[0](*given)
+    with it.watch(model, deep=deep) as seen:
+        assert torch.equal(model[0](*given), y)
+    (entry,) = seen.calls
+    assert entry.source == "flex" and entry.verified, entry.why
+    expected = weights(*given[:2], modified, causal, scale or D**-0.5)
+    torch.testing.assert_close(seen["0"].dense(), expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deep", [False, True])
+def test_scores_that_are_changed_otherwise_are_said(deep: bool) -> None:
+    model, given = nn.Sequential(Attends(score_mod=capped)), operands()
+    y = model[0](*given)
+    with it.watch(model, deep=deep) as seen:
+        assert torch.equal(model[0](*given), y)
+    assert "its score_mod does more than add" in seen.coverage().unseen["0"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_call_under_a_name_that_cannot_be_found(
+    deep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operator passes `deep=True`, which must not stop it, and reads it."""
+    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+    def closed() -> Callable[..., Any]:
+        function = flex_attention
+        return lambda *given: function(*given, block_mask=block)
+
+    class Closed(nn.Module):
+        def forward(self, *given: Tensor) -> Any:
+            return attend(*given)
+
+    block, given = mask(), operands()
+    attend, model = closed(), nn.Sequential(Closed())
+    y = model[0](*given)
+    with it.watch(model, deep=deep) as seen:
+        assert torch.equal(model[0](*given), y)
+    if deep:
+        assert seen.calls[0].source == "flex" and seen.calls[0].verified
+        expected = weights(*given[:2], None, True, D**-0.5)
+        torch.testing.assert_close(seen["0"].dense(), expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_other_operators_that_take_functions_run_and_are_said() -> None:
+    class Chooses(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return cond_op(x.sum() > 0, lambda x: x.softmax(-1) @ x.mT, torch.sin, (x,))
+
+    model, x = nn.Sequential(Chooses()), torch.ones(2, 4, 4)
+    y = model(x)
+    with it.watch(model, deep=True) as seen:
+        assert torch.equal(model(x), y)
+    assert "the operator cond ran, in which nothing is seen" in seen.coverage().unseen["0"]
