@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,12 @@ ROWS, HALF_ROWS, MORE = 2, 8, 64
 
 SCORES = 1.25
 """Times the bound of independent roundings: the largest of thousands of them comes near it."""
+
+APART = 3
+"""By how many times what rounding may change the weights at half the scale have to differ.
+
+If they were the true ones, those that are compared would differ by two thirds of that: too much.
+"""
 
 CELLS = 2**22
 """Weights that are compared at most where a few rows cannot tell."""
@@ -63,18 +69,21 @@ def _compared(
     call: Call, matrix: Attention, real: Tensor, rows: Tensor, coarsest: torch.dtype
 ) -> Verdict:
     v = operand(call.v).detach()[..., : matrix.shape[-1], :]  # what is not written is not seen
-    weights = matrix.tile(rows)
-    v, wide, given = v.to(weights.dtype), weights.dtype, v.dtype
-    real = real.detach().index_select(-2, rows).to(wide)
+    weights, given = matrix.tile(rows), v.dtype
+    wide = weights.dtype
+    v, real = v.to(wide), real.detach().index_select(-2, rows).to(wide)
 
-    def put_out(weights: Tensor) -> Tensor:
-        mixed = _times(weights, v)
+    def put_out(mixed: Tensor) -> Tensor:
         return call.y.finish(mixed.to(given), rows).to(wide) if isinstance(call.y, After) else mixed
 
-    found, untold = put_out(weights), Verdict(None, CANNOT_TELL)
+    def tells() -> bool:
+        return _tells(lambda w: put_out(_times(w, v)), real, weights, call)
+
+    mixed = _times(weights, v)
+    found, untold = put_out(mixed), Verdict(None, CANNOT_TELL)
     eps = torch.finfo(coarsest).eps
     if eps < RELATIVE and bool(((found - real).abs_() <= RELATIVE * _largest(real)).all()):
-        return Verdict(True) if _tells(put_out, real, weights, call) else untold
+        return Verdict(True) if tells() else untold
     empty = (weights == 0).all(-1, keepdim=True)  # rows that see nothing are NaN in some kernels
     if isinstance(call.y, After):
         lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in the sum
@@ -86,14 +95,24 @@ def _compared(
     wrong = ~same & ~(error <= max(RELATIVE, 8 * eps) * scale + noise)
     worst = float((error / scale.clamp_min(1e-30)).nan_to_num(torch.inf).amax())
     if eps < RELATIVE and not bool(wrong.any()):
-        return Verdict(True) if _tells(put_out, real, weights, call) else untold
+        return Verdict(True) if tells() else untold
     if eps > RELATIVE:
         flat = _halved(weights)
         alike = bool(((flat - weights).abs() <= eps * weights.amax(-1, keepdim=True)).all())
-        other = (put_out(flat).masked_fill(empty, 0) - real).abs()
-        allowed = scale * 0
-        for rounded, margin in _rounding(call, matrix, rows, weights, v, found, scale, eps):
-            allowed = rounded.masked_fill(empty, 0) + RELATIVE * scale
+        other = (put_out(_times(flat, v)).masked_fill(empty, 0) - real).abs()
+
+        def rounded(scores: bool) -> Tensor:
+            each = _rounded_weights(weights, v, mixed, eps)
+            if scores:
+                each = each + _rounded_scores(matrix, rows, weights, v, mixed, eps)
+            if not isinstance(call.y, After):
+                return each
+            pushed = put_out(mixed + scores * each * _signs(mixed)) - put_out(mixed)
+            return 2 * eps * scale + 3 * pushed.square().mean(-1, keepdim=True).sqrt()
+
+        allowed = scale
+        for scores, margin in ((False, 1), (True, APART)):
+            allowed = rounded(scores).masked_fill(empty, 0) + RELATIVE * scale
             fits, told = same | (error <= allowed), other > margin * allowed
             if bool(fits.all()) and (alike or bool(told.any())):
                 return Verdict(True)
@@ -108,35 +127,29 @@ def _compared(
     )
 
 
-def _rounding(
-    call: Call,
-    matrix: Attention,
-    rows: Tensor,
-    weights: Tensor,
-    v: Tensor,
-    y: Tensor,
-    scale: Tensor,
-    eps: float,
-) -> Iterator[tuple[Tensor, float]]:
-    """What rounding may change, and how many times as much other weights have to.
+def _rounded_weights(weights: Tensor, v: Tensor, y: Tensor, eps: float) -> Tensor:
+    """What fused kernels may change in y = weights @ v: they round y, and each weight by itself."""
+    return eps * y.abs() / 2 + 2 * eps * _times(weights.square(), v.square()).sqrt()
 
-    First the output and each weight by itself, as fused kernels round; then each score as well, as
-    the plain formula does: it rounds z, and z less its maximum. The slope of a softmax at half the
-    scale differs from the true one by at most one and a half times what it differs from that at a
-    quarter: three times what is allowed cannot be both.
+
+def _rounded_scores(
+    matrix: Attention, rows: Tensor, weights: Tensor, v: Tensor, y: Tensor, eps: float
+) -> Tensor:
+    """What the plain formula may change beside that: it rounds each z, and z less its maximum.
+
+    That moves y by √(Σ w² δz² (v − y)²) where roundings are independent.
     """
-    if isinstance(call.y, After):
-        yield 2 * eps * scale, 1
-        return
-    squares = v.square()
-    plain = eps * y.abs() / 2 + 2 * eps * _times(weights.square(), squares).sqrt()
-    yield plain, 1
     z = matrix.scores[..., rows, :]
     size = torch.where(weights > 0, z.abs() + (z - z.amax(-1, keepdim=True)).abs(), 0.0)
-    moved = (weights * size).square()  # Σ w² δz² (v − y)²
-    spread = _times(moved, squares) - 2 * y * _times(moved, v)
-    spread = spread + y.square() * moved.sum(-1, keepdim=True)
-    yield plain + SCORES * eps * spread.clamp_min(0).sqrt(), 3
+    moved = (weights * size).square()
+    spread = _times(moved, v.square()) - 2 * y * _times(moved, v)
+    return SCORES * eps * (spread + y.square() * moved.sum(-1, keepdim=True)).clamp_min(0).sqrt()
+
+
+def _signs(x: Tensor) -> Tensor:
+    """A pattern of ±1 that has nothing to do with what it is multiplied with."""
+    turns = torch.arange(x.numel(), device=x.device) * 0.6180339887 % 1
+    return torch.where(turns < 0.5, -1.0, 1.0).to(x.dtype).view(x.shape)
 
 
 def _tells(put_out: Callable[[Tensor], Tensor], real: Tensor, weights: Tensor, call: Call) -> bool:
