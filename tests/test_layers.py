@@ -19,8 +19,9 @@ SOURCE = TESTS.parent / "src" / "intently"
 
 LAYERS = {
     "L0": (
-        *("on_demand", "errors", "arrays", "values", "scores", "masks", "biases", "positions"),
-        *("matrix", "attention_matrix", "drop_in", "labelling", "reference", "kernels"),
+        *("on_demand", "errors", "arrays", "files", "values", "scores", "masks", "biases"),
+        *("positions", "matrix", "attention_matrix", "drop_in", "labelling", "reference"),
+        *("kernels",),
     ),
     "L1": ("modules",),
     "L2": ("models",),

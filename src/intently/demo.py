@@ -33,11 +33,12 @@ from intently.evaluation import (
     switched_off,
     telling_choices,
 )
+from intently.files import replace_file
 from intently.recipes.origin import Origin
 from intently.runs import Run, fit
 from intently.text import Tokenizer, words
 from intently.training import TrainingOptions, display
-from intently.training.checkpoint import replace_file, versions
+from intently.training.checkpoint import versions
 from intently.translator import AlignmentHead, Translation, Translator
 
 if TYPE_CHECKING:

@@ -55,6 +55,10 @@ class CheckpointError(IntentlyError, RuntimeError):
     """A saved model or run is damaged, foreign or too new."""
 
 
+class WriteError(IntentlyError, OSError):
+    """A file could not be written: the disk is full, or the system does not allow it."""
+
+
 E = TypeVar("E", bound=IntentlyError)
 
 
@@ -78,6 +82,16 @@ def build(
     parts = [f"{argument}: expected {expected}; got {got}."]
     parts += [_sentence(text) for text in (cause, fix) if text]
     return kind(" ".join(parts))
+
+
+def one_line(error: E) -> E:
+    r"""Return the error with a message that a terminal takes as one line of text, and nothing else.
+
+    >>> str(one_line(DataError("got 'a\x1b[2J\n'")))
+    "got 'a\\x1b[2J\\n'"
+    """
+    told = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+    return type(error)(told)
 
 
 def shape_of(tensor: object) -> str:

@@ -15,12 +15,13 @@ import torch
 
 from intently.corpora import Corpus
 from intently.errors import ArgumentError, build
+from intently.files import replace_file
 from intently.recipes import Recipe
 from intently.recipes.origin import Origin
 from intently.runs import Run, fit
 from intently.show.lengths import Interval
 from intently.training import Checkpoints, TrainingOptions, display
-from intently.training.checkpoint import replace_file, step_of, versions
+from intently.training.checkpoint import step_of, versions
 from intently.training.metrics import RESAMPLED
 
 if TYPE_CHECKING:

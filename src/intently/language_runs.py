@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from intently.corpora.files import TextFile
 from intently.decoding.sampling import sample
 from intently.errors import ArgumentError, CheckpointError, DataError, IntentlyError, build
+from intently.files import replace_file
 from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
@@ -41,7 +42,6 @@ from intently.training import (
     weights,
 )
 from intently.training.batches import Sentences
-from intently.training.checkpoint import replace_file
 from intently.training.events import Listener
 from intently.training.language import USUAL, WORDS, Variant
 from intently.training.processes import current

@@ -19,6 +19,7 @@ import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
+from intently.files import replace_file
 from intently.models.kinds import EncoderDecoder, new_model
 from intently.text import Tokenizer
 from intently.text.vocabularies import SMALLEST
@@ -35,7 +36,7 @@ from intently.training import (
     weights,
 )
 from intently.training.averaging import newest
-from intently.training.checkpoint import replace_file, step_of
+from intently.training.checkpoint import step_of
 from intently.training.events import Averaging, Event, Listener
 from intently.training.history import Averaged
 from intently.training.processes import Processes, current, joined

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import CheckpointError, build
-from intently.training.checkpoint import replace_file
+from intently.files import replace_file
 
 FORMAT = 1
 """Version of the folder's format; a folder with a higher one is refused."""

@@ -69,10 +69,10 @@ def test_a_model_takes_it(tmp_path: Path) -> None:
             r"step-000002: a: expected shape \(2,\); got shape \(3,\)\. They and "
             "those of step-000001 are of different models",
         ),
-        ({"b": torch.ones(2)}, r"step-000002: a: expected shape \(2,\); got no such weight"),
+        ({"b": torch.ones(2)}, r"step-000002: a: expected shape \(2,\); got no such tensor"),
         (
             {"a": torch.ones(2), "b": torch.ones(2)},
-            r"step-000002: b: expected no such weight; got shape \(2,\)\. They and "
+            r"step-000002: b: expected no such tensor; got shape \(2,\)\. They and "
             "those of step-000001 are of different models",
         ),
     ],

@@ -60,8 +60,18 @@ def test_muon_takes_the_hidden_matrices_only() -> None:
 
 
 def test_state_of_another_model_is_refused() -> None:
-    optimiser = Optimiser(model(), OptimiserOptions())
-    with pytest.raises(CheckpointError, match="exp_avg/nobody"):
-        optimiser.load({"exp_avg/nobody": torch.zeros(3)})
-    with pytest.raises(CheckpointError, match=r"norm.* \(3,\)"):
-        optimiser.load({"exp_avg/encoder_norm.weight": torch.zeros(3)})
+    net = model()
+    optimiser = Optimiser(net, OptimiserOptions())
+    steps(net, optimiser, range(1))
+    whole = optimiser.tensors()
+    norm = "exp_avg/encoder_norm.weight"
+    lacking = {name: x for name, x in whole.items() if name != norm}
+    for tensors, told in (
+        ({**whole, "exp_avg/nobody": torch.zeros(3)}, r"exp_avg/nobody: expected no such tensor"),
+        ({**whole, norm: torch.zeros(3)}, r"norm.*; got shape \(3,\)"),
+        ({**whole, norm: torch.zeros(8, dtype=torch.int64)}, r"norm.*; got shape \(8,\) of torch"),
+        (lacking, r"here: exp_avg/encoder_norm\.weight: expected shape \(8,\); got no such tensor"),
+        ({}, "got no such tensor"),
+    ):
+        with pytest.raises(CheckpointError, match=told):
+            optimiser.load(tensors, "here")

@@ -84,7 +84,7 @@ def test_a_recurrent_model_has_no_heads_that_its_width_must_fit() -> None:
 
 
 def test_a_missing_file_and_wrong_bytes_are_named(tmp_path) -> None:
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="got no such file"):
         TrainingOptions.from_toml(tmp_path / "nothing.toml")
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     with pytest.raises(DataError, match=r"latin\.toml"):
@@ -94,12 +94,12 @@ def test_a_missing_file_and_wrong_bytes_are_named(tmp_path) -> None:
 def test_broken_json_is_named(tmp_path) -> None:
     path = tmp_path / "options.json"
     for content, words in (
-        ("{", "a JSON file of options"),
-        ("[1]", r"sections of options; got \[1\]"),
-        ("[" * 100_000, "a JSON file of options"),
+        ("{", "no JSON at line 1"),
+        ("[1]", "JSON: a list where an object belongs"),
+        ("[" * 100_000, "JSON nested more than 100 deep"),
     ):
         path.write_text(content)
-        with pytest.raises(DataError, match=rf"options\.json: expected {words}"):
+        with pytest.raises(DataError, match=rf"options\.json: expected a JSON file of options; got {words}"):
             TrainingOptions.from_json(path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
-from intently.training.checkpoint import replace_file
+from intently.files import replace_file
 
 FILE = "run.json"
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")

@@ -55,7 +55,7 @@ def averaged(checkpoints: Checkpoints, names: Sequence[str]) -> dict[str, Tensor
     for name in names[1:]:
         first, weights = weights, checkpoints.load(name).model
         cause = f"they and those of {names[0]} are of different models"
-        check_alike(first, weights, cause, f"{name}: ")
+        check_alike(first, weights, cause, name)
         for key, tensor in weights.items():
             sums[key] += tensor
     return {

@@ -5,7 +5,7 @@ manifest that holds the size and SHA-256 of each file. It is written under a tem
 to the disk, renamed, and only then does the file ``latest`` point to it.
 
     checkpoints/
-      latest                 "step-000200"
+      latest                 "step-000200" and a checksum of it
       step-000100/           kept, the best so far
       step-000200/
         manifest.json  model.safetensors  training.safetensors  state.json
@@ -13,39 +13,61 @@ to the disk, renamed, and only then does the file ``latest`` point to it.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as bytes_from_tensors
 from torch import Tensor, nn
 
 import intently
-from intently.errors import ArgumentError, CheckpointError, build
+from intently.errors import ArgumentError, CheckpointError, WriteError, build, one_line
+from intently.files import (
+    File,
+    digest,
+    plain,
+    replace_file,
+    sealed,
+    sync_folder,
+    unwritten,
+    write_synced,
+)
 
 FORMAT, VERSION = "intently-checkpoint", 1
 MANIFEST, STATE = "manifest.json", "state.json"
 MODEL, TRAINING = "model.safetensors", "training.safetensors"
 NAME = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # the second number: written again at this step
+LATEST = re.compile(r"(\S+)(?: ([0-9a-f]{16}))?\s*")  # a name and its checksum, once without
+ABOUT_FILE = {"bytes": range(2**63), "sha256": re.compile("[0-9a-f]{64}")}
+ABOUT = {
+    "format": {FORMAT},
+    "version": range(1, VERSION + 1),
+    "best": (str, None),
+    "versions": {str: str},
+    "files": {MODEL: ABOUT_FILE, TRAINING: ABOUT_FILE, STATE: ABOUT_FILE},
+}
+"""What a manifest says, beside its own checksum."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: weights, tensors of the training, a state of plain values."""
+    """What a checkpoint holds: weights, tensors of the training, a state of plain values.
+
+    ``source`` is the folder it was read from, as messages name it.
+    """
 
     model: dict[str, Tensor]
     training: dict[str, Tensor]
     state: dict[str, Any]
+    source: str = "the checkpoint"
 
 
 class Checkpoints:
@@ -56,9 +78,8 @@ class Checkpoints:
 
     def names(self) -> list[str]:
         """Return the names of the complete checkpoints, oldest first."""
-        if not self.folder.is_dir():
-            return []
-        found = [p.name for p in self.folder.iterdir() if NAME.fullmatch(p.name) and p.is_dir()]
+        found = File(self.folder, "a folder of checkpoints").names()
+        found = [name for name in found if NAME.fullmatch(name) and (self.folder / name).is_dir()]
         return sorted(found, key=_order)
 
     def begun(self, resume: bool | str) -> bool:
@@ -95,42 +116,67 @@ class Checkpoints:
 
         ``best`` is the name of the best checkpoint so far, which may be this one.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        final = self.folder / name
-        draft = self.folder / f".writing-{final.name}"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
+        final, draft = self.folder / name, self.folder / f".writing-{name}"
         contents = {
             MODEL: bytes_from_tensors(checkpoint.model),
             TRAINING: bytes_from_tensors(checkpoint.training),
-            STATE: _json(checkpoint.state),
+            STATE: plain(checkpoint.state),
         }
         manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "best": best,
             "versions": versions(),
-            "files": {n: {"bytes": len(c), "sha256": _digest(c)} for n, c in contents.items()},
+            "files": {n: {"bytes": len(c), "sha256": digest(c)} for n, c in contents.items()},
         }
-        manifest["sha256"] = _digest(_json(manifest))
-        for file, content in {**contents, MANIFEST: _json(manifest)}.items():
-            _write(draft / file, content)
-        _sync_folder(draft)
-        os.rename(draft, final)
-        _sync_folder(self.folder)
-        replace_file(self.folder / "latest", final.name.encode())
+        with self.surviving():
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir()
+                for file, content in {**contents, MANIFEST: sealed(manifest)}.items():
+                    write_synced(draft / file, content)
+                sync_folder(draft)
+                os.rename(draft, final)
+                sync_folder(self.folder)
+            except OSError as error:
+                shutil.rmtree(draft, ignore_errors=True)
+                raise unwritten(final, error) from error
+            replace_file(self.folder / "latest", f"{name} {digest(name.encode())[:16]}".encode())
         return final
 
-    def load(self, name: str | None = None) -> Checkpoint:
+    @contextmanager
+    def surviving(self) -> Iterator[None]:
+        """Add to a `WriteError` which checkpoint is the last complete one, and how to go on."""
+        try:
+            yield
+        except WriteError as error:
+            last = self.last()
+            told = "No checkpoint is complete yet: begin again when there is room."
+            if last is not None:
+                told = f"The last complete checkpoint is {self.folder / last}: go on with --resume."
+            raise WriteError(f"{error} {told}") from error.__cause__
+
+    def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
+        ``state`` is the shape that its state must have, as `intently.files.fault` describes it.
         Raises CheckpointError where it is missing, damaged, not ours, or of a newer version; the
-        message names the newest good one, and its folder stays as it is.
+        message names the newest good one, and its folder stays as it is. One that cannot be read
+        is not called damaged.
         """
         name = self.latest() if name is None else name
         try:
             contents = self._verified(name)
+            return Checkpoint(
+                self._file(name, MODEL).tensors(contents[MODEL]),
+                self._file(name, TRAINING).tensors(contents[TRAINING]),
+                self._file(name, STATE).json(state, contents[STATE]),
+                str(self.folder / name),
+            )
         except CheckpointError as error:
+            if isinstance(error.__cause__, OSError) and not _missing(error.__cause__):
+                raise
             good = self._newest_good(but=name)
             advice = (
                 f" The newest good checkpoint is {good}: go on with {_resume(good)}."
@@ -138,11 +184,6 @@ class Checkpoints:
                 else ""
             )
             raise CheckpointError(f"{error}{advice}") from error.__cause__
-        return Checkpoint(
-            tensors_from_bytes(contents[MODEL]),
-            tensors_from_bytes(contents[TRAINING]),
-            json.loads(contents[STATE]),
-        )
 
     def latest(self) -> str:
         """Return the name of the checkpoint that was written last.
@@ -151,18 +192,18 @@ class Checkpoints:
         """
         names = self.names()
         if not names:
-            found = "an empty folder" if self.folder.is_dir() else "no such folder"
+            found = "a folder without a complete one" if self.folder.is_dir() else "no such folder"
             raise build(CheckpointError, str(self.folder), "a folder of checkpoints", found)
-        try:
-            name = (self.folder / "latest").read_text(encoding="utf-8", errors="replace").strip()
-        except FileNotFoundError:  # killed between the first checkpoint and its pointer
+        pointer = File(self.folder / "latest", "the name of a checkpoint")
+        if not pointer.exists():  # killed between the first checkpoint and its pointer
             return names[-1]
-        if not NAME.fullmatch(name):
+        text = pointer.read().decode(errors="replace")
+        found = LATEST.fullmatch(text)
+        name, check = found.groups() if found else ("", None)
+        if not NAME.fullmatch(name) or check not in (None, digest(name.encode())[:16]):
             good = self._newest_good()
             fix = f"go on with {_resume(good)}" if good else None
-            pointer = str(self.folder / "latest")
-            expected = "the name of a checkpoint"
-            raise build(CheckpointError, pointer, expected, repr(name[:80]), "it is damaged", fix)
+            raise pointer.refusal(repr(text[:80]), "it is damaged", fix)
         return name
 
     def last(self) -> str | None:
@@ -222,54 +263,42 @@ class Checkpoints:
 
     def _manifest(self, name: str) -> dict[str, Any]:
         """Return the manifest of a checkpoint, its own checksum checked."""
-        folder = self.folder / name
+        folder, file = self.folder / name, self._file(name, MANIFEST)
         if not NAME.fullmatch(name) or not folder.is_dir():
             raise self._missing(name)
-        try:
-            content = (folder / MANIFEST).read_bytes()
-        except OSError:
+        if not file.exists():
             expected = f"a checkpoint of Intently, with a file {MANIFEST}"
-            raise build(CheckpointError, str(folder), expected, _listing(folder)) from None
-        try:
-            manifest = json.loads(content)
-        except ValueError as error:
-            raise _damaged(folder / MANIFEST, "broken JSON") from error
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            expected = f"a checkpoint of Intently ({FORMAT!r})"
-            got = repr(manifest.get("format")) if isinstance(manifest, dict) else "no mapping"
-            raise build(CheckpointError, str(folder), expected, got, "it is foreign")
-        version = manifest.get("version")
-        if isinstance(version, int) and version > VERSION:
+            raise build(CheckpointError, str(folder), expected, _listing(folder))
+        content = file.read()
+        manifest = file.json(dict, content)
+        if manifest.get("format") != FORMAT:
+            expected, got = f"a checkpoint of Intently ({FORMAT!r})", repr(manifest.get("format"))
+            raise build(CheckpointError, str(folder), expected, got[:80], "it is foreign")
+        version, maker = manifest.get("version"), manifest.get("versions")
+        if type(version) is int and version > VERSION:
             expected = f"a checkpoint of format version {VERSION} or older"
-            maker = manifest.get("versions", {})
-            cause = f"it was written by a newer Intently, {maker.get('intently', 'unknown')}"
-            raise build(
-                CheckpointError, str(folder), expected, f"version {version}", cause,
-                "update Intently",
-            )  # fmt: skip
-        stored = manifest.pop("sha256", None)
-        if stored != _digest(_json(manifest)):
-            raise _damaged(folder / MANIFEST, "another checksum than it was written with")
-        return manifest
+            name = maker.get("intently", "unknown") if isinstance(maker, dict) else "unknown"
+            cause = f"it was written by a newer Intently, {str(name)[:20]!r}"
+            got = f"version {version}"
+            raise build(CheckpointError, str(folder), expected, got, cause, "update Intently")
+        return file.sealed(ABOUT, content)
 
     def _verified(self, name: str) -> dict[str, bytes]:
         """Return the contents of the files of a checkpoint, sizes and checksums checked."""
-        files, contents = self._manifest(name).get("files"), {}
-        known = {MODEL, TRAINING, STATE}
-        if not isinstance(files, dict) or not known <= files.keys():
-            raise _damaged(self.folder / name / MANIFEST, "no list of the files beside it")
-        for file in (MODEL, TRAINING, STATE):  # names of ours, never names out of the manifest
-            path = self.folder / name / file
-            try:
-                content = path.read_bytes()
-            except OSError:
-                raise _damaged(path, "no such file") from None
-            if len(content) != files[file]["bytes"]:
-                raise _damaged(path, f"{len(content)} bytes instead of {files[file]['bytes']}")
-            if _digest(content) != files[file]["sha256"]:
-                raise _damaged(path, "another checksum than it was written with")
-            contents[file] = content
+        listed, contents = self._manifest(name)["files"], {}
+        for each in (MODEL, TRAINING, STATE):  # names of ours, never names out of the manifest
+            file, about = self._file(name, each), listed[each]
+            contents[each] = file.read(most=None, exactly=about["bytes"])
+            if digest(contents[each]) != about["sha256"]:
+                raise file.damaged("another checksum than it was written with")
         return contents
+
+    def _file(self, name: str, file: str) -> File:
+        return File(self.folder / name / file, "a file of a checkpoint as it was written")
+
+
+def _missing(error: OSError) -> bool:
+    return isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
 def _resume(name: str) -> str:
@@ -305,13 +334,14 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str = "") -> None:
     """Copy ``tensors`` into the model they came from by :func:`weights`.
 
-    Raises CheckpointError where names or shapes differ; the model is unchanged then.
+    Raises CheckpointError where names, shapes or kinds of numbers differ, with ``where`` the
+    tensors are from; the model is unchanged then.
     """
     own = weights(model)
-    check_alike(own, tensors, "the weights are of a model with other options")
+    check_alike(own, tensors, "the weights are of a model with other options", where)
     for name, tensor in own.items():
         tensor.copy_(tensors[name])
 
@@ -319,46 +349,23 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def check_alike(
     own: Mapping[str, Tensor], other: Mapping[str, Tensor], cause: str, where: str = ""
 ) -> None:
-    """Raise CheckpointError for ``cause`` unless the two have the same names and shapes."""
+    """Raise CheckpointError for ``cause`` unless the two have the same names and shapes.
+
+    Floating-point numbers may differ in precision; other dtypes may not differ. Tensors on the
+    device "meta" will do.
+    """
     for name in sorted(own.keys() | other.keys()):
         expected, got = (
-            f"shape {tuple(group[name].shape)}" if name in group else "no such weight"
-            for group in (own, other)
+            _form(group[name]) if name in group else "no such tensor" for group in (own, other)
         )
         if expected != got:
-            raise build(CheckpointError, where + name, expected, got, cause)
+            place = f"{where}: {name}" if where else name
+            raise one_line(build(CheckpointError, place, expected, got, cause))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file in one piece: a reader, or a crash, sees the old content or the new."""
-    draft = path.with_name(f".writing-{path.name}")
-    _write(draft, content)
-    os.replace(draft, path)
-    _sync_folder(path.parent)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are synced anyway
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, indent=1, allow_nan=False, sort_keys=True).encode()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _form(x: Tensor) -> str:
+    shape = f"shape {tuple(x.shape)}"
+    return shape if x.is_floating_point() else f"{shape} of {x.dtype}"
 
 
 def step_of(name: str) -> int:
@@ -376,10 +383,5 @@ def _order(name: str) -> tuple[int, int]:
 
 
 def _listing(folder: Path) -> str:
-    names = sorted(path.name for path in folder.iterdir())
+    names = File(folder, "a checkpoint").names()
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "an empty folder"
-
-
-def _damaged(path: Path, what: str) -> CheckpointError:
-    whole = "the file as it was written"
-    return build(CheckpointError, str(path), whole, what, "the checkpoint is damaged")

@@ -14,13 +14,13 @@ says ``layers``, ``tokenizer``, ``size`` and ``window`` where a translator has t
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from intently.errors import ArgumentError, DataError, KindError, build
+from intently.files import File
 from intently.masks.geometry import whole_number
 from intently.training.options import TrainingOptions
 
@@ -121,10 +121,7 @@ def read_config(path: Path | str) -> dict[str, Any]:
     file for sections and options that a language model does not have, and for bad values.
     """
     where = str(path)
-    try:
-        sections = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # broken TOML and UTF-8 are ValueErrors
-        raise build(DataError, where, "a TOML file of options", str(error)) from error
+    sections = File(Path(path), "a TOML file of options", DataError).toml()
     found: dict[str, Any] = {}
     for section, entries in sections.items():
         if section not in SECTIONS:

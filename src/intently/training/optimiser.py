@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from intently.errors import CheckpointError, build
+from intently.training.checkpoint import check_alike
 from intently.training.groups import OptimiserOptions
 
 
@@ -63,11 +63,13 @@ class Optimiser:
             for kind, value in state.items()
         }
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor], where: str = "") -> None:
         """Take over the state that :meth:`tensors` of an equal optimiser returned.
 
-        Raises CheckpointError where a tensor belongs to no parameter.
+        It is that of every parameter: where steps were taken, all have one. Raises CheckpointError,
+        which says ``where`` the tensors are from, where one is missing, or is of no parameter.
         """
+        check_alike(self._blank(), tensors, "it is the state of another optimiser", where)
         owner = {
             self.parameters[name]: optimiser
             for optimiser in self._optimisers
@@ -78,13 +80,30 @@ class Optimiser:
             optimiser.state.clear()
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
-            parameter = self.parameters.get(name)
-            if parameter is None or value.shape not in (parameter.shape, torch.Size(())):
-                expected = "state of this model's parameters"
-                raise build(CheckpointError, "optimiser", expected, f"{key} {tuple(value.shape)}")
+            parameter = self.parameters[name]
             # a copy in PyTorch's own, aligned memory: the last bits may depend on alignment
             own = torch.empty_like(value, device=parameter.device).copy_(value)
             owner[parameter].state[parameter][kind] = _placed(own, parameter)
+
+    def _blank(self) -> dict[str, Tensor]:
+        """Return tensors without memory of the shapes that `tensors` has after a step."""
+        names = {parameter: name for name, parameter in self.parameters.items()}
+        return {
+            f"{kind}/{names[p]}": torch.empty(
+                () if kind == "step" else p.shape, dtype=p.dtype, device="meta"
+            )
+            for optimiser in self._optimisers
+            for group in optimiser.param_groups
+            for p in group["params"]
+            for kind in _KINDS[type(optimiser)]
+        }
+
+
+_KINDS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+    torch.optim.Muon: ("momentum_buffer",),
+}
+"""What an optimiser keeps of each parameter."""
 
 
 def whole(tensor: Tensor) -> Tensor:

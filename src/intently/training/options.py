@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import math
-import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, KindError, build
+from intently.files import File
 from intently.models.kinds import KINDS, EncoderDecoderOptions, options_of
 from intently.training.groups import (
     ArchitectureOptions,
@@ -162,26 +161,18 @@ class TrainingOptions:
 
         Raises DataError where the file cannot be read, otherwise as :meth:`from_dict`.
         """
-        return cls._from_file(path, "TOML", tomllib.loads)
+        file = File(Path(path), "a TOML file of options", DataError)
+        return cls.from_dict(file.toml(), where=str(path))
 
     @classmethod
     def from_json(cls, path: Path | str) -> TrainingOptions:
         """Return the options that a run stored in its ``options.json``.
 
-        Raises DataError where the file cannot be read, otherwise as :meth:`from_dict`.
+        Raises DataError where the file cannot be read or was changed, otherwise as
+        :meth:`from_dict`.
         """
-        return cls._from_file(path, "JSON", json.loads)
-
-    @classmethod
-    def _from_file(cls, path: Path | str, kind: str, read: Callable[[str], Any]) -> TrainingOptions:
-        try:
-            values = read(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:  # broken files are ValueErrors
-            got = getattr(error, "strerror", None) or str(error)
-            raise build(DataError, str(path), f"a {kind} file of options", got) from error
-        if not isinstance(values, dict):
-            raise build(DataError, str(path), "sections of options", repr(values)[:80])
-        return cls.from_dict(values, where=str(path))
+        file = File(Path(path), "a JSON file of options", DataError)
+        return cls.from_dict(file.sealed({str: {str: object}}, old=True), where=str(path))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the options as plain values that JSON can hold."""

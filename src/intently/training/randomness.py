@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.errors import CheckpointError, build, shape_of
+
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
     """Return the state of PyTorch's generators as uint8 tensors: the CPU's, and the device's."""
@@ -23,6 +25,27 @@ def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["random/cpu"])
     if device.type == "cuda" and "random/cuda" in state:
         torch.cuda.set_rng_state(state["random/cuda"], device)
+
+
+def check_random_state(state: Mapping[str, Tensor], device: torch.device, where: str) -> None:
+    """Raise CheckpointError, which says ``where``, unless :func:`set_random_state` can use it.
+
+    A state of a device that the run does not go on with is passed over.
+    """
+    own = random_state(device)
+    names = {"random/cpu", *(own.keys() & state.keys())}
+    cause = "the state of the random numbers is damaged, or of another version of PyTorch"
+    for name in names:
+        want, got = own[name], state.get(name)
+        told = "nothing" if got is None else f"{shape_of(got)} of {got.dtype}"
+        if got is None or (got.shape, got.dtype) != (want.shape, want.dtype):
+            expected = f"{shape_of(want)} of {want.dtype}"
+            raise build(CheckpointError, f"{where}: {name}", expected, told, cause)
+    try:
+        torch.Generator().set_state(state["random/cpu"])
+    except RuntimeError:
+        expected, got = "the state of a generator", "other numbers"
+        raise build(CheckpointError, f"{where}: random/cpu", expected, got, cause) from None
 
 
 def seed_step(seed: int, rank: int, step: int) -> None:

@@ -18,6 +18,28 @@ CHANGEABLE = {
 }
 
 
+COUNT = range(2**63)
+STATE = {
+    "position": {
+        "step": COUNT, "epoch": COUNT, "batch": COUNT, "tokens": COUNT, "seconds": float,
+        "evaluated": COUNT, "loss_sum": float, "loss_steps": COUNT, "best": (str, None),
+        "best_score": (float, None),
+    },
+    "history": {
+        "records": [[COUNT, float, float, COUNT, float]],
+        "evaluations": [{"step": COUNT, "scores": {str: float}, "seconds": float}],
+    },
+    "options": {str: {str: object}},
+    "data": str,
+    "dev?": (str, None),
+    "threads": range(1, 2**10),
+    "processes?": range(1, 2**20),
+    "device?": str,
+    "versions": {str: str},
+}  # fmt: skip
+"""What the trainer stores as the state of a checkpoint, as `intently.files.fault` describes it."""
+
+
 def check_same_run(
     state: Mapping[str, Any],
     options: TrainingOptions,
@@ -25,6 +47,7 @@ def check_same_run(
     processes: int = 1,
     device: str = "cpu",
     dev: str | None = None,
+    where: str = "the checkpoint",
 ) -> None:
     """Check that options, data and ``dev`` set are those the state of a checkpoint was made with.
 
@@ -34,7 +57,7 @@ def check_same_run(
     run that was never stopped.
     """
     words = data.words
-    stored = TrainingOptions.from_dict(state["options"], "options of the checkpoint").to_dict()
+    stored = TrainingOptions.from_dict(state["options"], f"options of {where}").to_dict()
     other = [
         (words.get(name, name), stored[group][name], value)
         for group, values in options.to_dict().items()

@@ -8,7 +8,6 @@ step and the position. So a run that is killed and resumed takes the very steps 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 import warnings
@@ -17,14 +16,14 @@ from pathlib import Path
 
 import torch
 
-from intently.errors import IntentlyError, build
+from intently.errors import CheckpointError, IntentlyError, build
+from intently.files import replace_file, sealed
 from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Batch, Epoch, Pairs, epoch
 from intently.training.checkpoint import (
     Checkpoint,
     Checkpoints,
     load_weights,
-    replace_file,
     versions,
     weights,
 )
@@ -44,12 +43,13 @@ from intently.training.interruption import Interruption
 from intently.training.options import TrainingOptions
 from intently.training.processes import Processes, joined
 from intently.training.randomness import (
+    check_random_state,
     random_state,
     seed_step,
     set_random_state,
     surroundings_kept,
 )
-from intently.training.resuming import best_by, check_same_run
+from intently.training.resuming import STATE, best_by, check_same_run
 from intently.training.schedule import learning_rate
 from intently.training.stopping import check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
@@ -141,10 +141,12 @@ class _Run:
             self._restore(found)
             self.tell(Resumed(self.position.step, self.options.schedule.steps))
         self.epoch = self._epoch()
+        if found is not None and self.position.batch >= len(self.epoch):
+            expected, got = f"a batch below {len(self.epoch)}", self.position.batch
+            raise build(CheckpointError, f"{found.source}: position", expected, got)
         if self.processes.first:
             self.out.mkdir(parents=True, exist_ok=True)
-            stored = json.dumps(self.options.to_dict(), indent=1)
-            replace_file(self.out / "options.json", stored.encode())
+            replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
     def _found(self, resume: bool | str) -> Checkpoint | None:
         """Return the checkpoint to go on from, None where the run begins."""
@@ -152,7 +154,7 @@ class _Run:
         self.checkpoints.clean()
         if not begun:
             return None
-        return self.checkpoints.load(resume if isinstance(resume, str) else None)
+        return self.checkpoints.load(resume if isinstance(resume, str) else None, STATE)
 
     def loop(self) -> History:
         """Evaluate, save and step, each when it is due, until the end."""
@@ -354,20 +356,22 @@ class _Run:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint, after checking that it is one of this run."""
-        state = checkpoint.state
+        state, where = checkpoint.state, checkpoint.source
         with warnings.catch_warnings():
             if not self.processes.first:
                 warnings.simplefilter("ignore")
             count, kind = self.processes.count, self.device.type
-            check_same_run(state, self.options, self.data, count, kind, self.dev)
+            check_same_run(state, self.options, self.data, count, kind, self.dev, where)
         if self.options.run.threads is None:
             torch.set_num_threads(state["threads"])
-        load_weights(self.model, checkpoint.model)
         training = dict(checkpoint.training)
         random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
+        check_random_state(random, self.device, where)
+        load_weights(self.model, checkpoint.model, where)
         self.worker = Worker(self.model, self.options, self.processes)
         set_random_state(random, self.device)
-        self.worker.optimiser.load(training)
         self.position = Position(**state["position"])
+        if training or self.position.step:
+            self.worker.optimiser.load(training, where)
         self.history = History.from_dict(state["history"])
         self.saved_at = (self.position.step, self.position.evaluated)

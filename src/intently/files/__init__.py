@@ -1,0 +1,42 @@
+"""Files that nobody vouches for: one reader that checks them, one writer that is never half done.
+
+Everything that Intently reads from a folder passes through `File`. Its length is known before it is
+read, JSON is bounded in length and depth, tensors are compared with the sizes in their header
+before memory is taken for them, and each refusal is one line: the path, what is wrong as far as it
+is known, and what to do. A file that cannot be read is never called damaged, for its content may be
+whole.
+
+What is written appears under its name when it is complete and on the disk (`replacing`), or not at
+all.
+"""
+
+from intently.files.plain_data import digest, fault, parsed, plain, sealed
+from intently.files.reading import File
+from intently.files.tensors import DTYPES, HEADER, Header, Stored
+from intently.files.writing import (
+    replace_file,
+    replace_files,
+    replacing,
+    sync_folder,
+    unwritten,
+    write_synced,
+)
+
+__all__ = [
+    "DTYPES",
+    "HEADER",
+    "File",
+    "Header",
+    "Stored",
+    "digest",
+    "fault",
+    "parsed",
+    "plain",
+    "replace_file",
+    "replace_files",
+    "replacing",
+    "sealed",
+    "sync_folder",
+    "unwritten",
+    "write_synced",
+]
