@@ -297,7 +297,7 @@ def test_a_wrong_file_of_options(tmp_path: Path) -> None:
         with pytest.raises(kind) as caught:
             read_config(file)
         assert str(caught.value).startswith(str(file) + said), str(caught.value)
-    with pytest.raises(DataError, match=r"expected a TOML file of options; got .*No such file"):
+    with pytest.raises(DataError, match=r"expected a TOML file of options; got no such file"):
         read_config(tmp_path / "none.toml")
 
 
@@ -367,7 +367,7 @@ def test_bad_input(tmp_path: Path) -> None:
         fit("cat dog " * 4 + "cat\n", options(""), tmp_path)
     assert not list(tmp_path.iterdir())
     with pytest.raises(
-        CheckpointError, match=r"expected the folder of a language model.*got no fi"
+        CheckpointError, match=r"expected a folder with language\.json.*; got an empty folder"
     ):
         TextModel.load(tmp_path)
     with pytest.raises(DataError, match=r"expected more tokens than the window of 12; got 3"):
@@ -386,15 +386,15 @@ def test_damaged_models(tmp_path: Path) -> None:
     about = tmp_path / "model" / "language.json"
     whole = about.read_text()
     for damaged, message in [
-        (whole[:50], "JSONDecodeError"),
-        (whole.replace('"format": 1', '"format": 2'), r"expected format 1 or older; got 2"),
-        (whole.replace('"width": 16', '"width": 32'), r"weights are of a model with other options"),
-        ("{}", "KeyError"),
+        (whole[:50], "no JSON at line"),
+        (whole.replace('"format": 2', '"format": 3'), "expected format 2 or older; got format 3"),
+        (whole.replace('"width": 16', '"width": 32'), "another checksum than it was written with"),
+        ("{}", "another checksum"),
     ]:
         about.write_text(damaged)
         with pytest.raises(CheckpointError, match=message):
             TextModel.load(tmp_path)
     about.write_text(whole)
     (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match="SafetensorError"):
+    with pytest.raises(CheckpointError, match="too few bytes for a header|another kind of file"):
         TextModel.load(tmp_path)

@@ -28,7 +28,7 @@ LAYERS = {
     "L3a": ("text", "corpora", "decoding"),
     "L3b": ("training", "observe", "show", "interop"),
     "L4": (
-        *("translator_folder", "translator", "evaluation", "runs", "language_runs"),
+        *("model_folder", "translator", "evaluation", "runs", "language_runs"),
         *("demo_cli", "translate_cli", "language_cli", "watch_cli", "look_cli", "explore_cli"),
         *("train_cli", "evaluate_cli", "recipes", "demo", "cli"),
         *("experiments", "lengths", "alignments", "experiments_cli", "__main__"),

@@ -13,6 +13,7 @@ import torch
 
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, CheckpointError, KindError
+from intently.files import sealed
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.text import UNK, Tokenizer, words
 from intently.translator import AlignmentHead, TranslationWarning, Translator
@@ -261,7 +262,13 @@ def test_a_description_from_before_there_were_variants_means_the_same(folder: Pa
     before = Translator.load(folder)
     for name in ("kv_heads", "positions", "feed_forward", "learned_steps"):
         del about["model"][name]
+    checks, _ = about.pop("files"), about.pop("sha256")
+    about |= {"format": 1, "sha256": checks["model.safetensors"]}
     (folder / "translator.json").write_text(json.dumps(about))
+    for name in ("source.json", "target.json"):  # tokenizers had no checksum either
+        document = json.loads((folder / name).read_text())
+        del document["model"]["sha256"]
+        (folder / name).write_text(json.dumps(document))
     after = Translator.load(folder)
     assert after.model.options == before.model.options
     assert after.translate([BECAUSE])[0].text == before.translate([BECAUSE])[0].text
@@ -320,10 +327,10 @@ def test_a_kill_while_saving_leaves_no_mixture(
     with torch.no_grad():
         for p in other.model.parameters():
             p.zero_()
-    replace, done = os.replace, []
+    replace, done, files = os.replace, [], os.listdir(folder)
 
     def killed(source: Path, target: Path) -> None:
-        if Path(source).name.startswith(".new-"):
+        if Path(target).name in files:
             if len(done) == moment:
                 raise SystemExit
             done.append(target)
@@ -363,25 +370,30 @@ def test_missing_and_foreign_folders_are_named(tmp_path: Path) -> None:
 
 
 def change(folder: Path, **values: Any) -> None:
+    """Change a description as another program would: with a checksum that is right."""
     path = folder / "translator.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    about = {**json.loads(path.read_text()), **values}
+    del about["sha256"]
+    path.write_bytes(sealed(about))
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
         ({"kind": "tokenizer"}, "It was made by another program."),
-        ({"format": 2}, "expected format 1; got format 2. It was written by a newer version"),
-        ({"format": None}, "got format None. It is damaged."),
-        ({"format": True}, "got format True. It is damaged."),
-        ({"model": {"width": 3}}, "It is damaged."),
-        ({"model": 7}, "It is damaged."),
+        ({"format": 3}, "expected format 2 or older; got format 3. It was written by a newer"),
+        ({"format": 1}, "an unknown files. It is damaged or was changed."),
+        ({"format": None}, "format: null where a whole number from 1 to 2 belongs."),
+        ({"format": True}, "format: true where a whole number from 1 to 2 belongs."),
+        ({"model": {"width": 3}}, "got no description of a model"),
+        ({"model": 7}, "model: 7 where an object belongs."),
         ({"alignment_head": ["encoder.0.self", 0]}, "no alignment head encoder.0.self, 0"),
         ({"alignment_head": ["decoder.1.cross", 4]}, "no alignment head decoder.1.cross, 4"),
-        ({"alignment_head": 5}, "It is damaged."),
-        ({"max_length": 0}, "max_length: expected an int ≥ 1; got 0"),
-        ({"max_length": "48"}, "It is damaged."),
-        ({"sha256": "0"}, "expected a file as `save` wrote it; got another checksum"),
+        ({"alignment_head": 5}, "alignment_head: 5 where a list of 2 or null belongs."),
+        ({"max_length": 0}, "max_length: 0 where a whole number from 1 to 2147483647 belongs."),
+        ({"max_length": "48"}, 'max_length: "48" where a whole number from 1 to'),
+        ({"files": {"model.safetensors": "0"}}, 'files.model.safetensors: "0" where text like'),
+        ({"files": {"model.safetensors": "0" * 64}}, "got another checksum than the description"),
     ],
 )
 def test_a_changed_description_is_refused(
@@ -397,7 +409,7 @@ def test_a_broken_description_is_refused(folder: Path, content: bytes) -> None:
     (folder / "translator.json").write_bytes(content)
     message = refused(folder)
     assert f"{folder / 'translator.json'}: expected" in message
-    assert "It is damaged." in message or "It was made by another program." in message
+    assert "damaged or was changed." in message or "It was made by another program." in message
 
 
 def test_damaged_weights_are_refused(folder: Path) -> None:
@@ -409,23 +421,42 @@ def test_damaged_weights_are_refused(folder: Path) -> None:
         path.write_bytes(broken)
         message = refused(folder)
         assert message.startswith(f"{path}: expected a file as `save` wrote it; got ")
-        assert message.endswith("It is damaged.")
+        assert "It is damaged or was changed. Train again, or take another copy." in message
     path.unlink()
-    assert "No such file" in refused(folder)
+    assert f"{path}: expected a file as `save` wrote it; got no such file." in refused(folder)
 
 
 def test_weights_and_tokenizers_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
     other = untrained("word").save(tmp_path / "other")
-    kept = (folder / "source.json").read_bytes()
-    shutil.copy(other / "source.json", folder / "source.json")
-    assert "entries where the model has 477. It is damaged." in refused(folder)
-    (folder / "source.json").write_bytes(kept[:50])
-    assert f"{folder / 'source.json'}: expected a tokenizer saved" in refused(folder)
-    (folder / "source.json").write_bytes(kept)
-    shutil.copy(other / "model.safetensors", folder / "model.safetensors")
-    assert "another checksum than translator.json holds" in refused(folder)
-    change(folder, sha256=None)
+    for name in ("source.json", "model.safetensors"):
+        kept = (folder / name).read_bytes()
+        shutil.copy(other / name, folder / name)
+        told = {"source.json": "another checksum than the desc", "model.safetensors": "other options"}
+        assert f"{folder / name}: " in refused(folder) and told[name] in refused(folder)
+        (folder / name).write_bytes(kept[:50])
+        assert f"{folder / name}: expected" in refused(folder)
+        (folder / name).write_bytes(kept)
+    about = json.loads((folder / "translator.json").read_text())
+    change(folder, model={**about["model"], "source_vocabulary": 300})
+    assert "477 entries where the model has 300. It is damaged or was changed." in refused(folder)
+    change(folder, model={**about["model"], "inner": 300})
     assert "the weights are of a model with other options" in refused(folder).lower()
+
+
+@pytest.mark.parametrize("layers", [3, 10_000_000, 2**63 - 1])
+def test_a_model_is_not_built_before_its_weights_are_there(folder: Path, layers: int) -> None:
+    about = json.loads((folder / "translator.json").read_text())
+    change(folder, model={**about["model"], "decoder_layers": layers})
+    assert f"{folder / 'model.safetensors'}: " in refused(folder)
+    change(folder, model={**about["model"], "width": 2**40})
+    assert f"{folder / 'model.safetensors'}: " in refused(folder)
+
+
+def test_a_hand_that_changes_what_shapes_do_not_tell_is_seen(folder: Path) -> None:
+    """Weights of four heads fit one head as well; the checksum says that it was not so."""
+    path = folder / "translator.json"
+    path.write_text(path.read_text().replace('"heads": 4', '"heads": 1'))
+    assert f"{path}: expected a file as `save` wrote it; got another checksum" in refused(folder)
 
 
 def test_a_head_that_was_not_measured_is_a_mean(translator: Translator, folder: Path) -> None:

@@ -7,7 +7,6 @@ at the end or when interrupted, ``model/``: the `TextModel` itself.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,13 +17,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from intently import model_folder
 from intently.corpora.files import TextFile
 from intently.decoding.sampling import sample
-from intently.errors import ArgumentError, CheckpointError, DataError, IntentlyError, build
-from intently.files import replace_file
+from intently.errors import ArgumentError, DataError, IntentlyError, build
+from intently.files import File, replace_file, sealed
 from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
@@ -46,9 +45,12 @@ from intently.training.events import Listener
 from intently.training.language import USUAL, WORDS, Variant
 from intently.training.processes import current
 
-FORMAT = 1
-ABOUT, WEIGHTS, TOKENIZER = "language.json", "model.safetensors", "tokenizer.json"
+ABOUT, WEIGHTS, TOKENIZER = "language.json", model_folder.WEIGHTS, "tokenizer.json"
 VARIANT = "variant.json"
+FORMS = {"kv_heads": (range(1, 2**31), None), "positions": {"rotary", "learned"}}
+SHAPE = {"options": {str: {str: object}}, "variant": FORMS}
+FORMAT_1 = {"options": {str: {str: object}}, "variant?": FORMS}
+"""What a folder says of a language model, as `intently.files.fault` describes it."""
 
 HELD_OUT = 0.1
 """Share of the text, its end, that is not learned from."""
@@ -135,19 +137,13 @@ class TextModel:
         return beginning + self.tokenizer.decode(written)[len(self.tokenizer.decode(ids)) :]
 
     def save(self, folder: Path | str) -> Path:
-        """Write the model into ``folder``, each file in one piece."""
+        """Write the model into ``folder``, all files or none; raises `WriteError`."""
         from safetensors.torch import save
 
         path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        about = {
-            "format": FORMAT,
-            "options": self.options.to_dict(),
-            "variant": dataclasses.asdict(self.variant),
-        }
-        replace_file(path / WEIGHTS, save(weights(self.model)))
-        replace_file(path / TOKENIZER, self.tokenizer.backend.to_str().encode())
-        replace_file(path / ABOUT, json.dumps(about, indent=1).encode())
+        about = {"options": self.options.to_dict(), "variant": dataclasses.asdict(self.variant)}
+        contents = {WEIGHTS: save(weights(self.model)), TOKENIZER: self.tokenizer.content()}
+        model_folder.write(path, ABOUT, about, contents)
         return path
 
     @classmethod
@@ -156,32 +152,20 @@ class TextModel:
 
         Raises `CheckpointError` where it is missing, damaged, or of a newer format.
         """
-        from safetensors.torch import load
-
-        path = Path(folder)
-        path = path if (path / ABOUT).is_file() else path / "model"
+        path = model_folder.find(Path(folder), ABOUT)
+        about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
+        described = model_folder.file(path / ABOUT)
         try:
-            about = json.loads((path / ABOUT).read_bytes())
-            if about["format"] > FORMAT:
-                raise build(
-                    CheckpointError, str(path / ABOUT), f"format {FORMAT} or older",
-                    about["format"], fix="update Intently",
-                )  # fmt: skip
-            options = TrainingOptions.from_dict(about["options"], str(path / ABOUT))
+            options = TrainingOptions.from_dict(about["options"])
             variant = Variant(**about.get("variant", {}))
-            tokenizer = Tokenizer.load(path / TOKENIZER)
-            model = new_model(options, tokenizer.size, variant, _sliding(options)).eval()
-            load_weights(model, load((path / WEIGHTS).read_bytes()))
-        except CheckpointError:
-            raise
-        except FileNotFoundError as error:
-            expected = "the folder of a language model, or of its run"
-            got = f"no file {error.filename}"
-            raise build(CheckpointError, str(folder), expected, got) from None
-        except (IntentlyError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            got = f"{type(error).__name__}: {error}"
-            raise build(CheckpointError, str(path), "a language model", got, "damaged") from None
-        return cls(model, tokenizer, options, variant)
+        except (IntentlyError, TypeError) as error:
+            raise described.damaged(f"no description of a model ({error})") from None
+        checks = about["files"]
+        tokenizer = model_folder.tokenizer(path / TOKENIZER, checks.get(TOKENIZER))
+        make = partial(new_model, options, tokenizer.size, variant, _sliding(options))
+        layers = options.model.decoder_layers
+        model = model_folder.model(path / WEIGHTS, checks.get(WEIGHTS), make, layers)
+        return cls(model.eval(), tokenizer, options, variant)
 
 
 @dataclass(frozen=True)
@@ -250,8 +234,8 @@ def fit(
         torch.manual_seed(options.run.seed)
         model = new_model(options, tokenizer.size, variant).to(device)
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(folder / TOKENIZER, tokenizer.backend.to_str().encode())
-    replace_file(folder / VARIANT, json.dumps(dataclasses.asdict(variant)).encode())
+    replace_file(folder / TOKENIZER, tokenizer.content())
+    replace_file(folder / VARIANT, sealed(dataclasses.asdict(variant)))
 
     def validate(_: Any) -> dict[str, float]:
         return {"loss": losses_by_position(model, held[:EVALUATED], t.max_length).mean().item()}
@@ -266,15 +250,15 @@ def fit(
     final = new_model(options, tokenizer.size, variant, _sliding(options)).eval()
     load_weights(final, weights(model))
     text_model = TextModel(final, tokenizer, options, variant)
-    text_model.save(folder / "model")
+    with checkpoints.surviving():
+        text_model.save(folder / "model")
     return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)
 
 
 def _check_variant(folder: Path, variant: Variant) -> None:
     """Raise where the run in ``folder`` began with another variant."""
-    if not (folder / VARIANT).is_file():
-        return
-    for name, before in json.loads((folder / VARIANT).read_bytes()).items():
+    file = File(folder / VARIANT, "the variant of a run as it was written")
+    for name, before in file.sealed(FORMS, old=True).items() if file.exists() else ():
         if getattr(variant, name) != before:
             raise build(
                 ArgumentError, name, f"{before!r}, with which the run began",

@@ -9,7 +9,6 @@ newest checkpoints.
 from __future__ import annotations
 
 import contextlib
-import json
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
-from intently.files import replace_file
+from intently.files import plain, replace_file
 from intently.models.kinds import EncoderDecoder, new_model
 from intently.text import Tokenizer
 from intently.text.vocabularies import SMALLEST
@@ -119,7 +118,7 @@ def _fit(
         found = tokenizers or _tokenizers(text, options)
         folder.mkdir(parents=True, exist_ok=True)
         for path, tokenizer in zip(paths, found):
-            replace_file(path, tokenizer.backend.to_str().encode())
+            replace_file(path, tokenizer.content())
         return found
 
     source, target = here.from_first(both)
@@ -156,13 +155,15 @@ def _fit(
             return Run(translator, history, len(pairs), pairs.too_long, folder)
         if history.best is not None:
             load_weights(model, checkpoints.load(history.best.name).model)
-        translator.save(folder / "model")
+        with checkpoints.surviving():
+            translator.save(folder / "model")
         (folder / "average.json").unlink(missing_ok=True)
         if options.run.average > 1 and history.stopped != "interrupted":
             mean = _average(translator, history, options, checkpoints, validate, tell)
-            if mean.taken:
-                translator.save(folder / "model")
-            replace_file(folder / "average.json", json.dumps(mean._asdict(), indent=1).encode())
+            with checkpoints.surviving():
+                if mean.taken:
+                    translator.save(folder / "model")
+                replace_file(folder / "average.json", plain(mean._asdict()))
             history.averaged = mean
     model.cpu()
     return Run(translator, history, len(pairs), pairs.too_long, folder)

@@ -1,29 +1,26 @@
-"""The translator: a model, its two tokenizers and a search, kept as `translator_folder` says."""
+"""The translator: a model, its two tokenizers and a search, kept as `model_folder` says."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-import intently
-from intently import translator_folder
+from intently import model_folder
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.decoding.options import checked
-from intently.errors import ArgumentError, CheckpointError, DataError, KindError, build
+from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import (
     EncoderDecoder,
-    EncoderDecoderOptions,
     cross_heads,
     kind_of,
     new_model,
@@ -32,8 +29,16 @@ from intently.models.kinds import (
 from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
 from intently.text.checks import not_text
-from intently.training.checkpoint import load_weights, weights
-from intently.translator_folder import ABOUT, FORMAT, KIND, WEIGHTS, damaged
+from intently.training.checkpoint import weights
+
+KIND = "intently translator"
+ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
+FORMAT_1 = {
+    "kind": {KIND}, "architecture?": str, "model": {str: object}, "max_length": range(1, 2**31),
+    "alignment_head": ([str, range(2**31)], None), "sha256?": (model_folder.SHA256, None),
+}  # fmt: skip
+SHAPE = {name.strip("?"): shape for name, shape in FORMAT_1.items() if name != "sha256?"}
+"""What a folder says of a translator, as `intently.files.fault` describes it."""
 
 CHUNK = 256
 """Sentences translated together; their queries and keys live as long as their translations."""
@@ -164,36 +169,34 @@ class Translator:
         Without a folder, the embedded English–French translator. Raises `CheckpointError` where the
         folder is missing, foreign, damaged or of a newer format, and names what was looked for.
         """
-        path = (
-            translator_folder.embedded() if folder is None else translator_folder.find(Path(folder))
-        )
-        about = translator_folder.about(path / ABOUT)
+        path = _embedded() if folder is None else model_folder.find(Path(folder), ABOUT)
+        about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
+        described = model_folder.file(path / ABOUT)
         try:
             options = options_of(about.get("architecture", "transformer"), about["model"])
-            model = new_model(options)
-            head = _head(about["alignment_head"], options)
-            tokenizers = [Tokenizer.load(path / f"{side}.json") for side in ("source", "target")]
-            translator = cls(
-                model, *tokenizers, alignment_head=head, max_length=about["max_length"]
-            )
-        except DataError as error:
-            raise CheckpointError(str(error)) from None
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            what = f"no description of a model ({type(error).__name__}: {error})"
-            raise damaged(path / ABOUT, what) from None
+        except (IntentlyError, TypeError) as error:
+            raise described.damaged(f"no description of a model ({error})") from None
+        checks = {model_folder.WEIGHTS: about.get("sha256"), **about["files"]}
+        tokenizers = []
         sizes = options.source_vocabulary, options.target_vocabulary
-        for side, tokenizer, size in zip(("source", "target"), tokenizers, sizes):
-            if tokenizer.size != size:
-                got = f"{tokenizer.size} entries where the model has {size}"
-                raise damaged(path / f"{side}.json", got)
-        load_weights(model, translator_folder.tensors(path / WEIGHTS, about.get("sha256")))
-        return translator
+        for name, size in zip(TOKENIZERS, sizes):
+            tokenizers.append(model_folder.tokenizer(path / name, checks.get(name)))
+            if tokenizers[-1].size != size:
+                got = f"{tokenizers[-1].size} entries where the model has {size}"
+                raise model_folder.file(path / name).damaged(got)
+        weights, make = path / model_folder.WEIGHTS, partial(new_model, options)
+        layers = options.encoder_layers + options.decoder_layers
+        model = model_folder.model(weights, checks[model_folder.WEIGHTS], make, layers)
+        head = about["alignment_head"] and AlignmentHead(*about["alignment_head"])
+        if head and head.head >= cross_heads(options).get(head.layer, 0):
+            raise described.damaged(f"no alignment head {head.layer}, {head.head}")
+        return cls(model, *tokenizers, alignment_head=head, max_length=about["max_length"])
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
         """Write the translator into ``folder``; ``half`` keeps float16 weights, half the size.
 
         A full disk or a kill leaves the old translator, the new one, or a folder that `load`
-        refuses: never a mixture.
+        refuses: never a mixture. Raises `WriteError` where the files cannot be written.
         """
         from safetensors.torch import save
 
@@ -202,23 +205,16 @@ class Translator:
             name: (x.half() if half else x).cpu().contiguous()
             for name, x in weights(self.model).items()
         }
-        contents = {
-            WEIGHTS: save(tensors),
-            "source.json": self.source_tokenizer.backend.to_str().encode(),
-            "target.json": self.target_tokenizer.backend.to_str().encode(),
-        }
+        both = self.source_tokenizer.content(), self.target_tokenizer.content()
         about = {
-            "format": FORMAT,
             "kind": KIND,
             "architecture": kind_of(self.model.options),
             "model": dataclasses.asdict(self.model.options),
             "max_length": self.max_length,
             "alignment_head": self.alignment_head,
-            "sha256": hashlib.sha256(contents[WEIGHTS]).hexdigest(),
-            "versions": {"intently": intently.__version__, "torch": torch.__version__},
         }
-        contents[ABOUT] = json.dumps(about, indent=1).encode()
-        translator_folder.write(path, contents)
+        contents = {model_folder.WEIGHTS: save(tensors), **dict(zip(TOKENIZERS, both))}
+        model_folder.write(path, ABOUT, about, contents)
         return path
 
     # --- translating ---------------------------------------------------------------------------
@@ -370,11 +366,6 @@ def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
     return text[: offsets[tokens - 1][1]] if tokens else ""
 
 
-def _head(value: Any, options: EncoderDecoderOptions) -> AlignmentHead | None:
-    """Return the alignment head that a file names; raises ValueError where there is none such."""
-    if value is None:
-        return None
-    layer, head = value
-    if type(head) is not int or not 0 <= head < cross_heads(options).get(layer, 0):
-        raise ValueError(f"no alignment head {layer}, {head}")
-    return AlignmentHead(layer, head)
+def _embedded() -> Path:
+    """Return the folder of the translator that is part of the package."""
+    return Path(str(files("intently") / "embedded"))

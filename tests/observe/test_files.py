@@ -28,6 +28,8 @@ from intently.errors import (
     MemoryRefused,
     StaleError,
 )
+from intently.files import digest
+from intently.files import plain as plain_json
 from intently.masks import Geometry, Mask
 from intently.modules.additive import Energies
 from intently.modules.beams import SideBySide
@@ -247,8 +249,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writing.os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device.*run\.safetensors"):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        OSError, match=r"run\.safetensors: .*; got No space left on device\. What was"
+    ):
         files.save(recording(), path)
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.safetensors"]
 
@@ -348,6 +352,13 @@ def packed(header: Any, data: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
+def resealed(header: dict[str, Any]) -> dict[str, Any]:
+    """The header with a checksum that fits it, as somebody who knows how it is made would write."""
+    header["__metadata__"].pop("sha256", None)
+    header["__metadata__"]["sha256"] = digest(plain_json(header))
+    return header
+
+
 @pytest.fixture
 def good(tmp_path: Path) -> Path:
     """A recording with something of everything."""
@@ -374,7 +385,7 @@ def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> bytes:
     """The file with another header."""
     header, data = parts(path.read_bytes())
     change(header)
-    return packed(header, data)
+    return packed(resealed(header), data)
 
 
 def retold(path: Path, change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -425,8 +436,8 @@ HEADERS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: x.update(shape=[2**62, 2**62, T, D]), "of a size that cannot be"),
     (lambda x: x.update(shape=[2, 4, T, D + 1]), "shape, dtype and place do not agree"),
     (lambda x: x.update(dtype="F64"), "shape, dtype and place do not agree"),
-    (lambda x: x.update(dtype="F1024"), "does not describe tensors"),
-    (lambda x: x.update(dtype="U32"), "a tensor of dtype U32. Recordings have none"),
+    (lambda x: x.update(dtype="F1024"), "a tensor of dtype F1024, which Intently does not"),
+    (lambda x: x.update(dtype="U32"), "a tensor of dtype U32, which Intently does not write"),
     (lambda x: x.update(data_offsets=[-8, 0]), "does not describe tensors"),
     (lambda x: x.update(data_offsets=[x["data_offsets"][1], x["data_offsets"][0]]), "tensor"),
     (lambda x: x["data_offsets"].__setitem__(0, x["data_offsets"][0] + 4), "tensor"),
@@ -457,26 +468,31 @@ def test_tensors_without_entries(good: Path) -> None:
     def vast(header: dict[str, Any]) -> None:
         header["x"] = {"dtype": "F32", "shape": [0, 2**40], "data_offsets": [0, 0]}
 
-    assert "a tensor of shape (0, 1099511627776)" in refused(good, edited(good, vast))
+    told = refused(good, edited(good, vast))
+    assert "a tensor of a size that cannot be, (0, 1099511627776)" in told
 
 
 def test_formats(good: Path) -> None:
     def form(text: str) -> bytes:
         return edited(good, lambda header: header["__metadata__"].update(format=text))
 
-    assert "format 2, where this version reads 1. It was written by a newer" in refused(
-        good, form("2")
+    assert "format 3, where this version reads 2. It was written by a newer" in refused(
+        good, form("3")
     )
+    assert "format 1 with what only later ones have. It is damaged" in refused(good, form("1"))
     for odd in ("", "0", "-1", "x", "١", "1.0"):
         assert f"format {odd!r}. It is damaged" in refused(good, form(odd))
 
-    good.write_bytes(form("1"))
+    good.write_bytes(form("2"))
 
     def told(text: str) -> bytes:
         return edited(good, lambda header: header["__metadata__"].update(recording=text))
 
-    for odd in ("", "[]", "{", "[" * 100_000, "9" * 10_000):
-        assert "no JSON that says what the tensors are" in refused(good, told(odd))
+    for odd, why in (
+        ("", "an empty file"), ("[]", "JSON: a list where an object"), ("{", "no JSON at line 1"),
+        ("[" * 100_000, "nested more than 100 deep"), ("9" * 10_000, "number of 10000 digits"),
+    ):  # fmt: skip
+        assert why in refused(good, told(odd))
 
 
 def first(x: dict[str, Any]) -> dict[str, Any]:
@@ -518,12 +534,12 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: x.update(entries={}), "where entries belongs"),
     (lambda x: x["entries"].append(3), "where an entry belongs"),
     (lambda x: first(x).update(how=None), "where what weights are made of belongs"),
-    (lambda x: first(x)["how"].update(scale=math.nan), "scale: expected a finite number"),
-    (lambda x: first(x)["how"].update(scale=math.inf), "scale: expected a finite number"),
-    (lambda x: first(x)["how"].update(scale=2**1200), "a scale of 1201 bits"),
+    (lambda x: first(x)["how"].update(scale=math.nan), "JSON with the number NaN"),
+    (lambda x: first(x)["how"].update(scale=math.inf), "JSON with the number Infinity"),
+    (lambda x: first(x)["how"].update(scale=2**1200), "a whole number of 362 digits"),
     (lambda x: first(x)["how"].update(scale=True), "'True' where scale belongs"),
-    (lambda x: first(x)["how"].update(softcap=math.nan), "softcap: expected a finite number"),
-    (lambda x: first(x)["how"].update(dropout=math.nan), "dropout: expected a probability"),
+    (lambda x: first(x)["how"].update(softcap=-1), "softcap: expected a finite number"),
+    (lambda x: first(x)["how"].update(dropout=2), "dropout: expected a probability"),
     (lambda x: first(x)["how"].pop("dropout"), "'None' where dropout belongs"),
     (lambda x: first(x)["how"].update(sinks={"tensor": "shared/0"}), "sinks: expected"),
     (lambda x: first(x)["how"].update(mask=["os.system", "true"]), "a kind of mask, bias or score"),
@@ -552,7 +568,7 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda x: first(x).update(steps=-1), "call 0: 6 rows of other steps"),
     (lambda x: first(x).update(steps=0), "call 0: 6 rows of other steps"),
     (lambda x: first(x).update(steps=7), "call 0: 6 rows of other steps"),
-    (lambda x: first(x).update(steps=10**30), "call 0: 6 rows of other steps"),
+    (lambda x: first(x).update(steps=10**30), "a whole number of 31 digits"),
     (
         lambda x: first(x)["how"].update(score=["energies", first(x)["how"]["sinks"]]),
         "energies of shape (4,) for q of shape (2, 4, 6, 8)",
@@ -573,6 +589,53 @@ def test_masks_without_end(good: Path) -> None:
         mask = ["not", mask]
     change = retold(good, lambda x: first(x)["how"].update(mask=mask))
     assert "masks more than 64 deep in each other" in refused(good, change)
+
+
+def test_masks_of_more_others_than_can_be_asked(good: Path, tmp_path: Path) -> None:
+    """A mask of 2**20 others would be asked 2**20 times for every tile."""
+    mask: list[Any] = ["causal", None]
+    whole = it.causal()
+    for _ in range(9):
+        mask, whole = ["both", mask, mask], whole & whole
+    change = retold(good, lambda x: first(x)["how"].update(mask=mask))
+    assert "a mask, bias or score of more than 256 others" in refused(good, change)
+    back = reopened(recording(entry(how=How(mask=whole))), tmp_path)  # which is written out
+    assert torch.equal(back.calls[0].matrix().dense() > 0, torch.ones(2, 4, T, S).tril() > 0)
+
+
+def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
+    """Small ones when they are asked for, large ones where the whole file is read."""
+    mask = it.allowed(torch.rand(T, S) > 0.3)
+    q = torch.randn(1, 2, 2**14, 64)  # 8 MiB
+    rows = Whole(Held(q), Held(q), KeptHow(How()))
+    made = [entry("a"), entry("b", how=How(mask=mask)), Entry("c", 0, "functional", rows)]
+    made[0].gradient = torch.randn(2, 4, T, 5)
+    good = files.save(recording(*made), tmp_path / "run.safetensors")
+    header, data = parts(good.read_bytes())
+    for name, asked in (
+        ("a/0/q", lambda seen: seen["a"]), ("a/0/gradient", lambda seen: seen.calls[0].grad()),
+        ("shared/0", lambda seen: seen["b"]), ("c/0/k", lambda seen: None),
+    ):  # fmt: skip
+        changed = bytearray(data)
+        changed[header[name]["data_offsets"][0]] ^= 1
+        good.write_bytes(packed(header, bytes(changed)))
+        told = f"another checksum of {name!r} than it was written with"
+        with pytest.raises(DataError, match=told):
+            load_recording(good, whole=True)
+        if name != "c/0/k":
+            with pytest.raises(DataError, match=told):
+                asked(load_recording(good))
+        else:
+            load_recording(good)["c"][0, 0, :2, :2]
+
+
+def test_recordings_of_format_1_had_no_checksums(good: Path) -> None:
+    want = load_recording(good)["layers.0.attention"].dense()
+    header, data = parts(good.read_bytes())
+    del header["__metadata__"]["sha256"], header["__metadata__"]["checksums"]
+    header["__metadata__"]["format"] = "1"
+    good.write_bytes(packed(header, data))
+    assert torch.equal(load_recording(good, whole=True)["layers.0.attention"].dense(), want)
 
 
 def test_scales_and_sinks_that_are_no_numbers(tmp_path: Path) -> None:
@@ -631,6 +694,8 @@ def test_booleans_that_are_neither(good: Path) -> None:
     (place,) = (x["data_offsets"] for x in header.values() if x.get("dtype") == "BOOL")
     changed = bytearray(data)
     changed[place[0]] = 2
+    del header["__metadata__"]["sha256"], header["__metadata__"]["checksums"]
+    header["__metadata__"]["format"] = "1"
     good.write_bytes(packed(header, bytes(changed)))
     seen = load_recording(good)
     with pytest.raises(DataError, match="a boolean tensor with bytes that are neither 0 nor 1"):

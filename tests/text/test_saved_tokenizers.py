@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,25 @@ def test_the_kind_is_read(tmp_path: Path) -> None:
         assert Tokenizer.load(str(tmp_path / kind)).kind == kind
 
 
+def unsealed(path: Path) -> dict[str, Any]:
+    """A saved tokenizer as earlier versions wrote it: without a checksum."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["model"]["sha256"]
+    return document
+
+
+def test_files_without_a_checksum_are_read_too(saved: Path) -> None:
+    tokenizer = Tokenizer.load(saved)
+    saved.write_text(json.dumps(unsealed(saved)), encoding="utf-8")
+    assert Tokenizer.load(saved).backend.to_str() == tokenizer.backend.to_str()
+
+
+def test_the_tokenizers_library_reads_the_same_file(saved: Path) -> None:
+    """The checksum stands where it is passed over."""
+    theirs = tokenizers.Tokenizer.from_file(str(saved))
+    assert theirs.to_str() == Tokenizer.load(saved).backend.to_str()
+
+
 def refusal(path: Path) -> str:
     with pytest.raises(DataError) as caught:
         Tokenizer.load(path)
@@ -47,13 +65,13 @@ def refusal(path: Path) -> str:
 
 def test_missing_folder_empty_and_binary_files_are_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.json") == "no such file."
-    assert refusal(tmp_path) == "a folder. The tokenizer is a JSON file inside it."
+    assert refusal(tmp_path) == "a folder."
     (tmp_path / "empty").touch()
     assert refusal(tmp_path / "empty").startswith("an empty file.")
     (tmp_path / "binary").write_bytes(b"{\xff\x00")
     assert refusal(tmp_path / "binary").startswith("no UTF-8 at byte 1.")
     (tmp_path / "deep").write_text("[" * 100_000)
-    assert refusal(tmp_path / "deep").startswith("no JSON that can be read")
+    assert refusal(tmp_path / "deep").startswith("JSON nested more than 100 deep.")
     for text in ("3", "[]", "{}", '{"model": 3}', '{"model": {"type": "WordPiece"}}', "null"):
         (tmp_path / "json").write_text(text)
         assert refusal(tmp_path / "json").startswith("JSON without the model of a tokenizer.")
@@ -62,7 +80,7 @@ def test_missing_folder_empty_and_binary_files_are_named(tmp_path: Path) -> None
 def test_a_cut_file_is_refused(saved: Path) -> None:
     whole = saved.read_bytes()
     saved.write_bytes(whole[: len(whole) // 2])
-    assert "It is damaged or was cut." in refusal(saved)
+    assert "It is damaged or was changed." in refusal(saved)
 
 
 def test_tokenizers_of_others_are_refused(tmp_path: Path) -> None:
@@ -99,8 +117,8 @@ NO_SCORE = "a vocabulary that does not give each entry a score"
         (lambda v: [*v, [3, -1.0]], NO_SCORE),
         (lambda v: [*v, ["new", "x"]], NO_SCORE),
         (lambda v: [*v, ["new", 0.5]], NO_SCORE),
-        (lambda v: [*v, ["new", float("nan")]], NO_SCORE),
-        (lambda v: [*v, ["new", -float("inf")]], NO_SCORE),
+        (lambda v: [*v, ["new", float("nan")]], "JSON with the number NaN"),
+        (lambda v: [*v, ["new", -float("inf")]], "JSON with the number -Infinity"),
         (lambda v: [*v, v[-1]], "an entry twice in the vocabulary"),
         (lambda v: v[:4], "only 4 entries"),
         (lambda v: v[:9] + v[10:], "the entry '<0x06>' at id 9 where '<0x05>' belongs"),
@@ -117,7 +135,7 @@ def test_other_scores_are_refused(tmp_path: Path, change: Any, message: str) -> 
 def test_other_unigram_models_are_refused(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "tokenizer.json"
     Tokenizer.train(CORPUS, "unigram").save(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = unsealed(path)
     document["model"][name] = value
     path.write_text(json.dumps(document), encoding="utf-8")
     assert "another model than that of kind 'unigram'" in refusal(path)
@@ -127,7 +145,7 @@ def changed(tmp_path: Path, kind: str, change: Any) -> str:
     """Say why a tokenizer with another vocabulary is refused."""
     path = tmp_path / "tokenizer.json"
     Tokenizer.train(CORPUS, kind).save(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = unsealed(path)
     document["model"]["vocab"] = change(document["model"]["vocab"])
     path.write_text(json.dumps(document), encoding="utf-8")
     return refusal(path)
@@ -149,7 +167,7 @@ def changed(tmp_path: Path, kind: str, change: Any) -> str:
     ],
 )
 def test_changed_files_are_refused(saved: Path, change: Any, message: str) -> None:
-    document = json.loads(saved.read_text(encoding="utf-8"))
+    document = unsealed(saved)
     change(document)
     saved.write_text(json.dumps(document), encoding="utf-8")
     assert message in refusal(saved)
@@ -158,23 +176,8 @@ def test_changed_files_are_refused(saved: Path, change: Any, message: str) -> No
 def test_merges_of_nothing_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     Tokenizer.train(CORPUS).save(path)
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = unsealed(path)
     for merge in (["zz", "a"], "a", ["a"], [["a"], "b"], [1, 2], None):
         document["model"]["merges"][0] = merge
         path.write_text(json.dumps(document), encoding="utf-8")
         assert refusal(path).startswith("what the tokenizers library refuses: ")
-
-
-def test_damage_anywhere_is_refused_or_harmless(saved: Path) -> None:
-    whole = saved.read_bytes()
-    chance = random.Random(0)
-    for _ in range(150):
-        damaged = bytearray(whole)
-        for _ in range(chance.choice([1, 3])):
-            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
-        saved.write_bytes(bytes(damaged))
-        try:
-            tokenizer = Tokenizer.load(saved)
-        except DataError:
-            continue
-        tokenizer.decode(tokenizer.encode(CORPUS[0]))

@@ -10,9 +10,16 @@ What is written appears under its name when it is complete and on the disk (`rep
 all.
 """
 
-from intently.files.plain_data import digest, fault, parsed, plain, sealed
+from intently.files.plain_data import SEAL, UnfitError, digest, fault, parsed, plain, sealed
 from intently.files.reading import File
-from intently.files.tensors import DTYPES, HEADER, Header, Stored
+from intently.files.tensors import (
+    DTYPES,
+    HEADER,
+    Header,
+    Stored,
+    checksums,
+    sealed_header,
+)
 from intently.files.writing import (
     replace_file,
     replace_files,
@@ -25,9 +32,12 @@ from intently.files.writing import (
 __all__ = [
     "DTYPES",
     "HEADER",
+    "SEAL",
     "File",
     "Header",
     "Stored",
+    "UnfitError",
+    "checksums",
     "digest",
     "fault",
     "parsed",
@@ -36,6 +46,7 @@ __all__ = [
     "replace_files",
     "replacing",
     "sealed",
+    "sealed_header",
     "sync_folder",
     "unwritten",
     "write_synced",

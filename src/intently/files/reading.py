@@ -7,13 +7,14 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from intently.errors import CheckpointError, IntentlyError, build, one_line
 from intently.files.plain_data import SEAL, UnfitError, digest, fault, parsed, plain
 from intently.files.tensors import HEADER, Header, read_header
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST = 2**24
 """Bytes of a JSON, TOML or text file at most, unless a kind of file may have more."""

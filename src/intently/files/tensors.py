@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-import torch
-from torch import Tensor
+from intently.files.plain_data import SEAL, UnfitError, digest, fault, parsed, plain
 
-from intently.files.plain_data import UnfitError, fault, parsed
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HEADER = 10**8
 """Bytes of a header at most, as in the safetensors library."""
+
+CHECKS = "checksums"
+"""The metadata in which a sealed header holds the SHA-256 of each tensor."""
 
 HOLLOW = 2**28
 """How many entries a tensor without entries may pretend to have along its other axes."""
@@ -21,13 +26,11 @@ AXES = 64
 """Axes of a tensor at most, as in PyTorch."""
 
 DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.bool: "BOOL",
+    "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1),
+    "U8": ("uint8", 1), "BOOL": ("bool", 1),
 }  # fmt: skip
-"""The dtypes that Intently stores, and their names in safetensors."""
-
-_NAMED = {name: dtype for dtype, name in DTYPES.items()}
+"""The dtypes that Intently stores: their names in PyTorch, and the bytes of a number."""
 
 
 class Stored(NamedTuple):
@@ -55,10 +58,37 @@ class Header(NamedTuple):
 
     def blank(self) -> dict[str, Tensor]:
         """Return tensors of these shapes and dtypes that have no memory."""
+        import torch
+
         return {
-            name: torch.empty(x.shape, dtype=_NAMED[x.dtype], device="meta")
+            name: torch.empty(x.shape, dtype=getattr(torch, DTYPES[x.dtype][0]), device="meta")
             for name, x in self.tensors.items()
         }
+
+
+def sealed_header(header: Header, checks: Mapping[str, str]) -> Header:
+    """Return a header whose metadata hold the checksums of its tensors, and one of itself."""
+    told = {**header.metadata, CHECKS: json.dumps(dict(checks), separators=(",", ":"))}
+    return Header({**told, SEAL: _digest(told, header)}, header.tensors)
+
+
+def checksums(header: Header) -> dict[str, str]:
+    """Return the checksums of the tensors that a sealed header holds.
+
+    Raises UnfitError where its own checksum is not that of the rest, or tensors have none.
+    """
+    told = {name: text for name, text in header.metadata.items() if name != SEAL}
+    if header.metadata.get(SEAL) != _digest(told, header):
+        raise UnfitError("a header with another checksum than it was written with")
+    checks = parsed(told.get(CHECKS, "").encode())
+    why = fault(checks, {name: str for name in header.tensors})
+    if why:
+        raise UnfitError(f"other checksums than of its tensors: {why}")
+    return checks
+
+
+def _digest(metadata: dict[str, str], header: Header) -> str:
+    return digest(plain(Header(metadata, header.tensors).plain()))
 
 
 _TENSOR = {
@@ -104,11 +134,11 @@ def read_header(handle: BinaryIO, most: int = HEADER) -> Header:
 
 def _stored(name: str, about: dict[str, Any]) -> Stored:
     x = Stored(about["dtype"], tuple(about["shape"]), *about["data_offsets"])
-    if x.dtype not in _NAMED:
+    if x.dtype not in DTYPES:
         raise UnfitError(f"a tensor of dtype {x.dtype[:20]}, which Intently does not write")
     most = 2**60 if all(x.shape) else HOLLOW
     if len(x.shape) > AXES or math.prod(n for n in x.shape if n) > most:
         raise UnfitError(f"a tensor of a size that cannot be, {x.shape[:9]}")
-    if math.prod(x.shape) * _NAMED[x.dtype].itemsize != x.end - x.begin:
+    if math.prod(x.shape) * DTYPES[x.dtype][1] != x.end - x.begin:
         raise UnfitError(f"a tensor whose shape, dtype and place do not agree, {name[:80]!r}")
     return x

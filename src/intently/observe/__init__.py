@@ -8,8 +8,11 @@ from intently.observe.watch import watch
 __all__ = ["Recording", "load_recording", "watch"]
 
 
-def load_recording(path: Any) -> Recording:
-    """Open a recording that `Recording.save` wrote; nothing is read until asked for."""
+def load_recording(path: Any, *, whole: bool = False) -> Recording:
+    """Open a recording that `Recording.save` wrote; nothing is read until asked for.
+
+    With ``whole`` all of it is read once, and compared with the checksums in it.
+    """
     from intently.observe import files
 
-    return files.load(path)
+    return files.load(path, whole=whole)

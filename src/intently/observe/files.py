@@ -28,14 +28,14 @@ from intently.modules.additive import Energies
 from intently.observe import plain
 from intently.observe.call import How
 from intently.observe.labels import Tokens, sides
-from intently.observe.mapped import Mapped
+from intently.observe.mapped import Mapped, Verified
 from intently.observe.plain import UnreadableError
 from intently.observe.recording import Entry, Recording, Whole
 from intently.observe.stores import KeptHow, identity
 from intently.observe.writing import Planned, write
 from intently.scores import Score
 
-KIND, FORMAT = "intently recording", 1
+KIND, FORMAT = "intently recording", 2
 """What the metadata call a recording, and the version of its format; higher ones are refused."""
 
 LONGEST = 4096
@@ -51,7 +51,7 @@ def save(recording: Recording, path: str | PathLike[str]) -> Path:
     Operands are written one after the other, those that a native operator keeps to itself
     computed; masks and biases of the user's own classes are written out as tensors. Raises
     `StaleError` where a reference is not what it was, `KindError` for scores of the user's own
-    classes, `ArgumentError` for names that `load` would refuse, and `OSError` where the disk is
+    classes, `ArgumentError` for names that `load` would refuse, and `WriteError` where the disk is
     full or the folder is none.
     """
     sheet = _Sheet()
@@ -73,8 +73,12 @@ def save(recording: Recording, path: str | PathLike[str]) -> Path:
     return target
 
 
-def load(path: str | PathLike[str]) -> Recording:
+def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
     """Open a recording that `save` wrote; of its tensors nothing is read until asked for.
+
+    Names, tokens, shapes and all else in the header is compared with its checksum at once, a tensor
+    of 4 MiB at most when it is first asked for. Larger ones are compared where the ``whole`` file
+    is to be read now.
 
     Raises `DataError` with the reason for files that are missing, cut, damaged, foreign or of a
     newer format, and for what no recording holds. That weights were verified is what the file
@@ -82,6 +86,8 @@ def load(path: str | PathLike[str]) -> Recording:
     """
     file = Mapped(Path(path))
     about = _about(file)
+    for x in file.tensors.values() if whole else ():
+        file.verify(x, most=x.nbytes)
     try:
         recording = Recording(_texts(about.get("tokens"), "tokens"))
         covered = _a(dict, about.get("covered"), "coverage")
@@ -187,13 +193,12 @@ def _about(file: Mapped) -> dict[str, Any]:
             f"format {version}, where this version reads {FORMAT}",
             "it was written by a newer version of Intently", "upgrade intently",
         )  # fmt: skip
-    try:
-        about = json.loads(file.metadata.get("recording", ""))
-    except (ValueError, RecursionError):
-        about = None
-    if not isinstance(about, dict):
-        raise file.refusal("no JSON that says what the tensors are", "it is damaged")
-    return about
+    if int(version) > 1:
+        file.sealed()
+    elif file.metadata.keys() - {"kind", "format", "intently", "recording"}:
+        raise file.refusal("format 1 with what only later ones have", "it is damaged")
+    content = file.metadata.get("recording", "").encode(errors="surrogatepass")
+    return file.file.json({str: object}, content)
 
 
 def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
@@ -229,18 +234,20 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     entry.tokens = _texts(form.get("tokens"), "tokens")
     if "values" in found:
         entry.values = file.kept(found["values"])
-    entry.gradient = found.get("gradient")
+    if "gradient" in found:
+        entry.gradient = file.kept(found["gradient"])
     return entry
 
 
 def _how(form: dict[str, Any], file: Mapped) -> How:
     """What `attend` takes beside q and k."""
+    tensors = Verified(file)
 
     def of(part: str, kind: type[Any]) -> Any:
-        return None if form.get(part) is None else plain.value(form[part], file.tensors, kind)
+        return None if form.get(part) is None else plain.value(form[part], tensors, kind)
 
     def tensor(part: str) -> Any:
-        return plain.tensor_of(form[part], file.tensors)
+        return plain.tensor_of(form[part], tensors)
 
     def number(part: str) -> Any:
         return None if form.get(part) is None else _number(form[part], part)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +11,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from intently.errors import ArgumentError, DataError, StaleError, build
-from intently.observe.writing import DTYPES
+from intently.errors import ArgumentError, DataError, IntentlyError, StaleError, build
+from intently.files import File, UnfitError, checksums, digest
 
-EMPTY = 2**28
-"""How many entries a tensor without entries may pretend to have along its other axes."""
-
-_FAULTS = (
-    ("header too small", "too few bytes for a header: it is empty or was cut"),
-    ("header too large", "no header, or one longer than any: it is another kind of file"),
-    ("invalid header length", "an end within the header: it was cut"),
-    ("file not fully covered", "more or fewer bytes than its tensors have: it was cut or extended"),
-    ("invalid shape, data type", "a tensor whose shape, dtype and place do not agree"),
-    ("invalid offset", "tensors that overlap, or with gaps between them"),
-    ("overflow", "a tensor of a size that cannot be"),
-    ("invalid JSON", "a header that does not describe tensors: it is damaged"),
-    ("invalid UTF-8", "a header that is no text: it is damaged"),
-)
-"""What the safetensors library says, in part, and what we say."""
+SMALL = 2**22
+"""Bytes up to which a tensor is read as a whole, to compare its checksum, when a part is wanted."""
 
 
 class Mapped:
@@ -38,18 +23,38 @@ class Mapped:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = self._open()
+        self.file = File(path, "a recording saved with Recording.save", DataError)
+        self._handle = self.file.open()
         self._state = self._now()
+        self._header = self.file.header()
+        self.metadata: Mapping[str, str] = self._header.metadata
         try:
             file = safe_open(path, "pt")
-            self.metadata: Mapping[str, str] = file.metadata() or {}
-            self.tensors = {key: self._tensor(file, key) for key in list(file.keys())}
-        except SafetensorError as error:
-            told = next((told for part, told in _FAULTS if part in str(error)), None)
-            raise self.refusal(told or "what the safetensors library refuses") from None
+            self.tensors = {key: file.get_tensor(key) for key in self._header.tensors}
+        except (SafetensorError, RuntimeError) as error:
+            raise self.refusal(f"what the safetensors library refuses ({error})") from None
         except OSError as error:
-            raise self.refusal(f"a file that cannot be mapped ({error.strerror})") from None
+            raise self.file.unreadable(error) from error
+        self._names = {id(x): name for name, x in self.tensors.items()}
+        self._checks: dict[str, str] = {}
         self.check()
+
+    def sealed(self) -> None:
+        """Raise `DataError` unless the header is as it was written; its checksums count then."""
+        try:
+            self._checks = checksums(self._header)
+        except UnfitError as error:
+            raise self.file.damaged(str(error)) from None
+
+    def verify(self, x: Tensor, most: int = SMALL) -> None:
+        """Raise `DataError` unless a tensor of at most ``most`` bytes is as it was written."""
+        name = self._names.get(id(x), "")  # a mask may have made another one of it
+        check = self._checks.get(name)
+        if check is None or x.nbytes > most:
+            return
+        data = x.contiguous().view(-1).view(torch.uint8).numpy().data if x.numel() else b""
+        if digest(data) != check:
+            raise self.file.damaged(f"another checksum of {name!r} than it was written with")
 
     def check(self) -> None:
         """Raise `StaleError` if the file is not what it was: a shorter one cannot be read."""
@@ -59,10 +64,9 @@ class Mapped:
                 "one that was written to since", fix="open it again: it.load_recording(path)",
             )  # fmt: skip
 
-    def refusal(self, got: str, cause: str | None = None, fix: str | None = None) -> DataError:
+    def refusal(self, got: str, cause: str | None = None, fix: str | None = None) -> IntentlyError:
         """Return the error that says why the file is not read."""
-        expected = "a recording saved with Recording.save"
-        return build(DataError, str(self.path), expected, got, cause, fix)
+        return self.file.refusal(got, cause, fix)
 
     def kept(self, x: Tensor) -> InFile:
         """One of ``tensors`` as recordings keep it."""
@@ -75,32 +79,30 @@ class Mapped:
         )  # fmt: skip
 
     def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-
-    def _open(self) -> int:
-        try:
-            kind = os.stat(self.path).st_mode
-            if not stat.S_ISREG(kind):
-                raise self.refusal("a folder" if stat.S_ISDIR(kind) else "no ordinary file")
-            return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except FileNotFoundError:
-            raise self.refusal("no such file") from None
-        except OSError as error:
-            raise self.refusal(f"a file that cannot be opened ({error.strerror})") from None
+        if hasattr(self, "_handle"):
+            self._handle.close()
 
     def _now(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
+        found = os.fstat(self._handle.fileno())
         return found.st_size, found.st_mtime_ns
 
-    def _tensor(self, file: Any, key: str) -> Tensor:
-        part = file.get_slice(key)
-        shape, dtype = part.get_shape(), part.get_dtype()
-        if dtype not in DTYPES.values():
-            raise self.refusal(f"a tensor of dtype {dtype}", "recordings have none")
-        if not all(shape) and math.prod(n for n in shape if n) > EMPTY:
-            raise self.refusal(f"a tensor of shape {tuple(shape)}", "nobody recorded that")
-        return file.get_tensor(key)
+
+class Verified(Mapping[str, Tensor]):
+    """The same tensors, each verified when it is taken: small ones that a mask rests on."""
+
+    def __init__(self, file: Mapped) -> None:
+        self._file = file
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = self._file.tensors[name]
+        self._file.verify(x)
+        return x
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.tensors)
+
+    def __len__(self) -> int:
+        return len(self._file.tensors)
 
 
 class InFile:
@@ -108,7 +110,7 @@ class InFile:
 
     def __init__(self, file: Mapped, x: Tensor) -> None:
         self._file, self._x = file, x
-        self._sound = self._x.dtype is not torch.bool
+        self._sound = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,10 +124,14 @@ class InFile:
     def get(self) -> Tensor:
         """Return the tensor; raises `StaleError` where the file was written to since.
 
-        Raises `DataError` for booleans that are neither True nor False.
+        Raises `DataError` where a small one is not what was written, and for booleans that are
+        neither True nor False.
         """
         self._file.check()
-        if not self._sound and self._x.numel() and int(self._x.view(torch.uint8).max()) > 1:
-            raise self._file.refusal("a boolean tensor with bytes that are neither 0 nor 1")
+        if not self._sound:
+            self._file.verify(self._x)
+            odd = self._x.dtype is torch.bool and self._x.numel()
+            if odd and int(self._x.view(torch.uint8).max()) > 1:
+                raise self._file.refusal("a boolean tensor with bytes that are neither 0 nor 1")
         self._sound = True
         return self._x

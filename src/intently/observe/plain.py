@@ -40,6 +40,9 @@ LARGEST = 2**48
 DEPTH = 64
 """Values stand at most so deep in each other."""
 
+NODES = 256
+"""Masks, biases and scores that one value is made of, at most: each is asked for every tile."""
+
 BUCKETS = 2**16
 """Rows of a table of relative positions."""
 
@@ -171,6 +174,11 @@ def value(form: Any, tensors: Mapping[str, Tensor], kind: type[Value]) -> Any:
 
     Raises `UnreadableError` for anything that `mask_form` and its like would not have written.
     """
+    parts = [form]
+    for part in parts:  # which grows meanwhile
+        parts += [x for x in part if isinstance(x, list)] if isinstance(part, list) else []
+        if len(parts) > NODES:
+            raise UnreadableError(f"a mask, bias or score of more than {NODES} others")
     try:
         return _a(kind, _value(form, tensors, DEPTH))
     except IntentlyError as error:
@@ -178,7 +186,14 @@ def value(form: Any, tensors: Mapping[str, Tensor], kind: type[Value]) -> Any:
 
 
 def _named(x: Value) -> bool:
-    return type(x) in _NAMES and all(_named(part) for part in x.parts if isinstance(part, Value))
+    """Whether a value can be said by names, and be read again."""
+    level, nodes = [x], 0
+    for _ in range(DEPTH + 1):
+        nodes += len(level)
+        if not level or nodes > NODES or any(type(one) not in _NAMES for one in level):
+            return not level and nodes <= NODES
+        level = [part for one in level for part in one.parts if isinstance(part, Value)]
+    return False
 
 
 def _form(x: Value, tensor: Callable[[Tensor], Any]) -> list[Any]:

@@ -87,7 +87,7 @@ class Entry:
         self.sources: set[int] = set()
         self.beside: set[str] = {name}
         self.values: Kept | None = None
-        self.gradient: Tensor | None = None
+        self.gradient: Tensor | Kept | None = None
         self.ungraded: str | None = None
 
     @property
@@ -153,7 +153,7 @@ class Entry:
                 ArgumentError, "grad", "a backward pass through what was watched", "none",
                 self.ungraded, fix="watch(model, gradients=True), then call backward() on a loss",
             )  # fmt: skip
-        return self.gradient
+        return self.gradient if isinstance(self.gradient, Tensor) else self.gradient.get()
 
 
 class Recording:

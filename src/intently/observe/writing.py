@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
-import os
-import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
+from intently.files import HEADER, Header, Stored, replacing, sealed_header
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -26,8 +24,8 @@ DTYPES = {
 ALIGNED = 64
 """The tensors begin at a multiple of so many bytes."""
 
-HEADER = 10**8
-"""Bytes of a header that the safetensors library reads at most."""
+NONE = "0" * 64
+"""Stands for the checksum of a tensor that is still to be written."""
 
 PIECE = 2**22
 """Bytes that are written at a time, but for a head whose rows are more."""
@@ -49,46 +47,34 @@ class Planned(NamedTuple):
 def write(path: Path, tensors: Mapping[str, Planned], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file: whole, or not at all.
 
-    It is written under another name in the same folder and renamed when it is on the disk; where
-    that fails, what was at ``path`` is still there, and nothing else. Raises `ArgumentError` for
-    the name of a folder and for more names and tokens than a header holds, and what the system
-    raises, with the name of the file.
+    The metadata get a checksum of each tensor ("checksums") and one of the whole header
+    ("sha256"). Raises `ArgumentError` for the name of a folder and for more names and tokens than
+    a header holds, `WriteError` where the file cannot be written.
     """
     if path.is_dir():
         raise build(ArgumentError, "path", "the name of a file", f"{str(path)!r}, a folder")
     order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
-    header = _header(tensors, order, metadata)
-    draft = path.with_name(f".writing-{path.name[:64]}-{secrets.token_hex(4)}")
-    try:
-        with draft.open("xb") as file:
-            file.write(header)
-            for name in order:
-                _put(file, tensors[name])
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        _remove(draft)
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from None
-    except BaseException:
-        _remove(draft)
-        raise
+    checks = dict.fromkeys(order, NONE)
+    with replacing(path) as file:
+        file.write(_header(tensors, metadata, checks))  # of the same length as the right one
+        for name in order:
+            checks[name] = _put(file, tensors[name])
+        file.seek(0)
+        file.write(_header(tensors, metadata, checks))
 
 
-def _header(tensors: Mapping[str, Planned], order: list[str], metadata: Mapping[str, str]) -> bytes:
-    """The length of the header and the header: where each tensor stands behind it."""
-    about: dict[str, object] = {"__metadata__": dict(metadata)}
-    at = 0
-    for name in order:
+def _header(
+    tensors: Mapping[str, Planned], metadata: Mapping[str, str], checks: Mapping[str, str]
+) -> bytes:
+    """The length of the header and the header: where each tensor of ``checks`` stands behind it."""
+    stored, at = {}, 0
+    for name in checks:
         planned = tensors[name]
-        about[name] = {
-            "dtype": DTYPES[planned.dtype],
-            "shape": list(planned.shape),
-            "data_offsets": [at, at + planned.size],
-        }
-        at += planned.size
-    text = json.dumps(about, separators=(",", ":")).encode()
+        end = at + planned.size
+        stored[name] = Stored(DTYPES[planned.dtype], planned.shape, at, end)
+        at = end
+    sealed = sealed_header(Header(dict(metadata), stored), checks)
+    text = json.dumps(sealed.plain(), separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNED)
     if len(text) > HEADER:
         raise build(
@@ -99,8 +85,8 @@ def _header(tensors: Mapping[str, Planned], order: list[str], metadata: Mapping[
     return len(text).to_bytes(8, "little") + text
 
 
-def _put(file: BinaryIO, planned: Planned) -> None:
-    """Write the entries of a tensor in the order of its axes."""
+def _put(file: BinaryIO, planned: Planned) -> str:
+    """Write the entries of a tensor in the order of its axes, and return their SHA-256."""
     x = planned.get().detach()
     x = x if x.ndim else x[None]
     if tuple(x.shape) != (planned.shape or (1,)) or x.dtype != planned.dtype:
@@ -108,24 +94,11 @@ def _put(file: BinaryIO, planned: Planned) -> None:
             ArgumentError, "save", f"a tensor of shape {planned.shape} as before", tuple(x.shape),
             "the recording grew meanwhile", "save when the watched block is done",
         )  # fmt: skip
-    if not x.numel():
-        return
+    sum_of = hashlib.sha256()
     axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
-    steps = max(1, PIECE * x.shape[axis] // planned.size)
-    for part in x.split(steps, axis):
-        flat = part.cpu().contiguous().view(-1).view(torch.uint8)
-        file.write(flat.numpy().data)
-
-
-def _remove(draft: Path) -> None:
-    with suppress(OSError):
-        draft.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are synced anyway
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    steps = max(1, PIECE * x.shape[axis] // max(1, planned.size))
+    for part in x.split(steps, axis) if x.numel() else ():
+        data = part.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
+        sum_of.update(data)
+        file.write(data)
+    return sum_of.hexdigest()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
-from intently.files import replace_file
+from intently.files import File, replace_file, sealed
 
 FILE = "run.json"
+WORD = re.compile(r"[^\0]*", re.DOTALL)
+SHAPE = {
+    "corpus": WORD, "source": WORD, "target": WORD, "data_dir?": (WORD, None),
+    "recipe?": (WORD, None),
+}  # fmt: skip
+"""What the file says, as `intently.files.fault` describes it."""
+
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
 
 
@@ -48,25 +54,13 @@ class Origin:
 
         Raises `DataError` where the file is damaged.
         """
-        path = Path(folder) / FILE
-        try:
-            kept = cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise build(DataError, str(path), "the origin of a run", str(error)) from None
-        for name, value in dataclasses.asdict(kept).items():
-            missing = value is None and name in ("data_dir", "recipe")
-            if not (missing or (isinstance(value, str) and "\0" not in value)):
-                got = f"{name} {value!r:.80}"
-                raise build(DataError, str(path), "the origin of a run, in words", got)
-        return kept
+        file = File(Path(folder) / FILE, "the origin of a run", DataError)
+        return cls(**file.sealed(SHAPE, old=True)) if file.exists() else None
 
     def save(self, folder: Path | str) -> None:
         """Keep it in a run's folder."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        values = json.dumps(dataclasses.asdict(self), indent=1)
-        replace_file(Path(folder) / FILE, values.encode())
+        replace_file(Path(folder) / FILE, sealed(dataclasses.asdict(self)))
 
     def read_from(self, data_dir: Path | None) -> Origin:
         """Return the same corpus in another folder, which is kept as an absolute path; None: here.

@@ -1,4 +1,4 @@
-"""Reading a saved tokenizer, and saying what is wrong with a file that is none."""
+"""Tokenizers as files: what is written, how it is read, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,48 +9,41 @@ from typing import Any
 
 import tokenizers
 
-from intently.errors import DataError, build
+from intently.errors import DataError
+from intently.files import SEAL, File, digest, plain
 from intently.text.vocabularies import BYTES, COMPLETE, SPECIALS, pipeline
 
-DAMAGED = "it is damaged or was cut"
 FOREIGN = "it was made by another program or a later version"
+
+LONGEST = 2**26
+"""Bytes of a file at most: a vocabulary of a million entries has fewer."""
+
+
+def content(tokenizer: tokenizers.Tokenizer) -> bytes:
+    """Return the JSON of the ``tokenizers`` library, with a checksum where the library allows one.
+
+    It stands in the model, of which the library passes over what it does not know.
+    """
+    document = json.loads(tokenizer.to_str())
+    document["model"][SEAL] = digest(plain(document))
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def read(path: Path) -> tuple[tokenizers.Tokenizer, str]:
     """Return the tokenizer in a file and its kind; raises DataError that names file and fault."""
-    document = _document(path)
+    file = File(path, "a tokenizer saved with Tokenizer.save", DataError)
+    document = file.json(content=file.read(LONGEST))
     kind = _kind(document)
+    check = document["model"].pop(SEAL, None) if kind else None  # earlier versions wrote none
+    if check is not None and check != digest(plain(document)):
+        raise file.damaged("another checksum than it was written with")
     fault = _foreign(document, kind)
     if kind is None or fault:
-        raise _refusal(path, fault or "JSON without the model of a tokenizer", FOREIGN)
+        raise file.refusal(fault or "JSON without the model of a tokenizer", FOREIGN)
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(document, ensure_ascii=False)), kind
     except Exception as error:  # the library raises nothing narrower
-        raise _refusal(path, f"what the tokenizers library refuses: {error}", DAMAGED) from None
-
-
-def _refusal(path: Path, fault: str, cause: str | None = None) -> DataError:
-    return build(DataError, str(path), "a tokenizer saved with Tokenizer.save", fault, cause)
-
-
-def _document(path: Path) -> Any:
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise _refusal(path, "no such file") from None
-    except IsADirectoryError:
-        raise _refusal(path, "a folder", "the tokenizer is a JSON file inside it") from None
-    except OSError as error:
-        raise _refusal(path, f"a file that cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise _refusal(path, f"no UTF-8 at byte {error.start}", DAMAGED) from None
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        fault = f"no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
-        raise _refusal(path, fault if text else "an empty file", DAMAGED) from None
-    except (RecursionError, ValueError) as error:  # nested, or a number, without end
-        raise _refusal(path, f"no JSON that can be read: {error}", DAMAGED) from None
+        raise file.damaged(f"what the tokenizers library refuses: {error}") from None
 
 
 def _kind(document: Any) -> str | None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import tokenizers
 
 from intently.errors import ArgumentError, KindError, build
+from intently.files import replace_file
 from intently.text import checks, groups
-from intently.text.saved import read
+from intently.text.saved import content, read
 from intently.text.vocabularies import (
     COMPLETE,
     EOS,
@@ -214,8 +215,15 @@ class Tokenizer:
         return groups.of_entries([self._entry(index) for index in given], self.decode(given))
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as one JSON file, the format of the ``tokenizers`` library."""
-        Path(path).write_text(self.backend.to_str(), encoding="utf-8")
+        """Write the tokenizer as one JSON file, the format of the ``tokenizers`` library.
+
+        The file holds a checksum of itself, and is written whole or not at all. Raises WriteError.
+        """
+        replace_file(Path(path), self.content())
+
+    def content(self) -> bytes:
+        """Return what `save` writes."""
+        return content(self.backend)
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Tokenizer:
