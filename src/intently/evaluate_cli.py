@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intently.errors import ArgumentError, build
+from intently.files import replace_file
 
 if TYPE_CHECKING:
     from intently.corpora import ParallelText
@@ -170,4 +171,4 @@ def _exact(scores: Evaluation) -> Interval:
 
 def write(found: Mapping[str, Any], path: Path) -> None:
     """Write what `judge` returned to a JSON file."""
-    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    replace_file(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())

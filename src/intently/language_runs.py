@@ -23,7 +23,7 @@ from intently import model_folder
 from intently.corpora.files import TextFile
 from intently.decoding.sampling import sample
 from intently.errors import ArgumentError, DataError, IntentlyError, build
-from intently.files import File, replace_file, sealed
+from intently.files import File, make_folder, replace_file, sealed
 from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
@@ -233,7 +233,7 @@ def fit(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
         model = new_model(options, tokenizer.size, variant).to(device)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(folder / TOKENIZER, tokenizer.content())
     replace_file(folder / VARIANT, sealed(dataclasses.asdict(variant)))
 

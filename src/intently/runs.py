@@ -18,7 +18,7 @@ import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
-from intently.files import plain, replace_file
+from intently.files import make_folder, plain, replace_file
 from intently.models.kinds import EncoderDecoder, new_model
 from intently.text import Tokenizer
 from intently.text.vocabularies import SMALLEST
@@ -116,7 +116,7 @@ def _fit(
         if checkpoints.begun(resume):
             return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
         found = tokenizers or _tokenizers(text, options)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path, tokenizer in zip(paths, found):
             replace_file(path, tokenizer.content())
         return found

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 import intently as it
 from intently import show
-from intently.errors import ArgumentError, KindError, UnverifiedError
+from intently.errors import ArgumentError, KindError, UnverifiedError, WriteError
 from intently.matrix import Dense
 from intently.show import style
 
@@ -619,7 +619,7 @@ def test_the_path_is_checked_before_drawing(tmp_path, monkeypatch):
 
 
 def test_what_fails_while_writing_is_told(tmp_path):
-    with pytest.raises(ArgumentError, match=r"save: expected a file that can be written.*too long"):
+    with pytest.raises(WriteError, match=r"png: expected a place where the file can be .*too long"):
         show.heatmap(milk(), save=tmp_path / "new" / ("a" * 300 + ".png"))
 
 

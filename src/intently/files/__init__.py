@@ -21,6 +21,8 @@ from intently.files.tensors import (
     sealed_header,
 )
 from intently.files.writing import (
+    destination,
+    make_folder,
     replace_file,
     replace_files,
     replacing,
@@ -38,8 +40,10 @@ __all__ = [
     "Stored",
     "UnfitError",
     "checksums",
+    "destination",
     "digest",
     "fault",
+    "make_folder",
     "parsed",
     "plain",
     "replace_file",

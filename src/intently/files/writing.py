@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from intently.errors import WriteError, build, one_line
+from intently.errors import ArgumentError, KindError, WriteError, build, one_line
 
 _ADVICE = {
     errno.ENOSPC: "free some room on that disk, or write elsewhere",
@@ -55,21 +57,70 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], last: str) -> Non
     """
     names = [*(name for name in contents if name != last), last]
     drafts = {folder / name: folder / f".writing-{name}" for name in names}
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for final, draft in drafts.items():
             replace_file(draft, contents[final.name])
-    except BaseException as error:
+    except BaseException:
         for draft in drafts.values():
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, WriteError):
-            raise unwritten(folder, error) from error
         raise
     (folder / last).unlink(missing_ok=True)
     for final, draft in drafts.items():
         os.replace(draft, final)
     sync_folder(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are not there; raises WriteError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritten(folder, error) from error
+
+
+def destination(
+    path: str | os.PathLike[str], argument: str, suffixes: Iterable[str], example: str
+) -> Path:
+    """Return the path of a file to be written; call it first, so that a wrong one costs nothing.
+
+    Raises ArgumentError, which names the ``argument``, for other ``suffixes``, for a folder, and
+    for a place where nothing can be written; KindError for what is no path.
+    """
+    if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
+        raise build(KindError, argument, "a path", type(path).__name__)
+    final, known = Path(path), list(suffixes)
+    if final.suffix.lower() not in known:
+        better = str(final.with_suffix(known[0])) if final.name else example + known[0]
+        raise build(
+            ArgumentError, argument,
+            f"a file name that ends in {', '.join(known[:-1])} or {known[-1]}",
+            repr(str(path)), fix=f"write {argument}={better!r}",
+        )  # fmt: skip
+    if _is_folder(final, argument):
+        raise build(
+            ArgumentError, argument, "the name of a file", repr(str(path)),
+            "a folder of this name exists",
+        )  # fmt: skip
+    return final
+
+
+def _is_folder(path: Path, argument: str) -> bool:
+    """Say so, having made sure that a file could be written there."""
+    try:
+        with suppress(FileNotFoundError):
+            folder = stat.S_ISDIR(path.stat().st_mode)
+            if not folder:
+                path.open("ab").close()
+            return folder
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        with TemporaryFile(dir=above):
+            return False
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        expected = "a file that can be written"
+        raise build(ArgumentError, argument, expected, repr(str(path)), cause) from error
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
-from intently.files import File, replace_file, sealed
+from intently.files import File, make_folder, replace_file, sealed
 
 FILE = "run.json"
 WORD = re.compile(r"[^\0]*", re.DOTALL)
@@ -59,7 +59,7 @@ class Origin:
 
     def save(self, folder: Path | str) -> None:
         """Keep it in a run's folder."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(Path(folder))
         replace_file(Path(folder) / FILE, sealed(dataclasses.asdict(self)))
 
     def read_from(self, data_dir: Path | None) -> Origin:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from intently.errors import CheckpointError, IntentlyError, build
-from intently.files import replace_file, sealed
+from intently.files import make_folder, replace_file, sealed
 from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Batch, Epoch, Pairs, epoch
 from intently.training.checkpoint import (
@@ -145,7 +145,7 @@ class _Run:
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
         if self.processes.first:
-            self.out.mkdir(parents=True, exist_ok=True)
+            make_folder(self.out)
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
     def _found(self, resume: bool | str) -> Checkpoint | None:

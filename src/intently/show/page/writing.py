@@ -11,12 +11,11 @@ import hashlib
 import html
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from intently.errors import ArgumentError, KindError, build
+from intently import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
 from intently.show.page.joining import MODULES, joined, source
@@ -28,60 +27,21 @@ SCRIPT = (*MODULES, "start")
 def destination(path: str | os.PathLike[str]) -> Path:
     """Return the path of a page; call it first, so that a wrong name costs nothing.
 
-    Raises `KindError` for what is no path, `ArgumentError` for a folder, and for a name that no
-    file has or that a double click would not open.
+    Raises what `intently.files.destination` raises, for names that a double click would not open.
     """
-    try:
-        found = Path(path)
-    except TypeError:
-        raise build(KindError, "path", "the name of a file", type(path).__name__) from None
-    if "\0" in str(found):
-        cause = "no file has a NUL in its name"
-        raise build(ArgumentError, "path", "the name of a file", repr(str(path)), cause)
-    if found.suffix.lower() not in (".html", ".htm"):
-        raise build(
-            ArgumentError, "path", "the name of a file that ends in .html", repr(str(path)),
-            fix=f"write {str(found.with_suffix('.html') if found.name else 'out.html')!r}",
-        )  # fmt: skip
-    try:
-        folder = found.is_dir()
-    except OSError:  # as for a name that is too long, which `write` refuses
-        folder = False
-    if folder:
-        cause = "a folder of this name exists"
-        raise build(ArgumentError, "path", "the name of a file", repr(str(path)), cause)
-    return found
+    return files.destination(path, "path", (".html", ".htm"), "out")
 
 
 def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
     """Write the page; the file is there whole or not at all, and folders are made.
 
-    Raises `ArgumentError` where no file can be made.
+    Raises `WriteError` where no file can be made.
     """
     final = Path(path)
-    try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=final.parent, prefix=f".{final.name}-")
-    except OSError as error:
-        raise build(
-            ArgumentError, "path", "a place where a file can be written", repr(str(path)),
-            error.strerror,
-        ) from None  # fmt: skip
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(parts(packed))
-        os.chmod(draft, 0o666 & ~_umask())
-        os.replace(draft, final)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    files.make_folder(final.parent)
+    with files.replacing(final) as file:
+        file.writelines(part.encode() for part in parts(packed))
     return final
-
-
-def _umask() -> int:
-    before = os.umask(0)
-    os.umask(before)
-    return before
 
 
 def parts(packed: Packed) -> Iterator[str]:
