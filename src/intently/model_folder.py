@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import intently
-from intently.errors import CheckpointError, DataError, build, one_line
+from intently.errors import CheckpointError, DataError, IntentlyError, build, one_line
 from intently.files import File, digest, replace_files, sealed
 from intently.text import Tokenizer
 from intently.training.checkpoint import check_alike, load_weights, weights
@@ -114,7 +114,7 @@ def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> 
     try:
         with torch.device("meta"):
             blank = weights(make())
-    except (RuntimeError, MemoryError, OverflowError) as error:
+    except (IntentlyError, RuntimeError, MemoryError, OverflowError) as error:
         raise stored.refusal("others", f"{cause}, of which none can be made ({error})") from None
     check_alike(blank, header.blank(), cause, str(path))
     content = stored.read(most=None)

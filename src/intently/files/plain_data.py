@@ -35,10 +35,14 @@ def digest(content: bytes | memoryview) -> str:
 def sealed(value: Mapping[str, Any]) -> bytes:
     """Return JSON that holds the checksum of itself, as `File.sealed` reads it.
 
+    It is the last line, so that a file that lost it is no JSON.
+
     >>> list(parsed(sealed({"steps": 3})))
-    ['sha256', 'steps']
+    ['steps', 'sha256']
     """
-    return plain({**value, SEAL: digest(plain(value))})
+    told = plain(value)
+    comma = "," if value else ""
+    return told[:-1].rstrip() + f'{comma}\n "{SEAL}": "{digest(told)}"\n}}'.encode()
 
 
 def parsed(content: bytes) -> Any:

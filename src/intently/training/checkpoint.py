@@ -273,14 +273,14 @@ class Checkpoints:
         manifest = file.json(dict, content)
         if manifest.get("format") != FORMAT:
             expected, got = f"a checkpoint of Intently ({FORMAT!r})", repr(manifest.get("format"))
-            raise build(CheckpointError, str(folder), expected, got[:80], "it is foreign")
+            raise build(CheckpointError, str(file.path), expected, got[:80], "it is foreign")
         version, maker = manifest.get("version"), manifest.get("versions")
         if type(version) is int and version > VERSION:
             expected = f"a checkpoint of format version {VERSION} or older"
             name = maker.get("intently", "unknown") if isinstance(maker, dict) else "unknown"
             cause = f"it was written by a newer Intently, {str(name)[:20]!r}"
             got = f"version {version}"
-            raise build(CheckpointError, str(folder), expected, got, cause, "update Intently")
+            raise build(CheckpointError, str(file.path), expected, got, cause, "update Intently")
         return file.sealed(ABOUT, content)
 
     def _verified(self, name: str) -> dict[str, bytes]:

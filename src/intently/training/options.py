@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from intently.decoding import SearchOptions
-from intently.errors import ArgumentError, DataError, KindError, build
+from intently.errors import ArgumentError, DataError, KindError, build, one_line
 from intently.files import File
 from intently.models.kinds import KINDS, EncoderDecoderOptions, options_of
 from intently.training.groups import (
@@ -172,7 +172,9 @@ class TrainingOptions:
         :meth:`from_dict`.
         """
         file = File(Path(path), "a JSON file of options", DataError)
-        return cls.from_dict(file.sealed({str: {str: object}}, old=True), where=str(path))
+        group = {str: object}
+        known = dict.fromkeys(("model", "text", "schedule", "optimiser", "run"), group)
+        return cls.from_dict(file.sealed({**known, str: group}, old=True), where=str(path))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return the options as plain values that JSON can hold."""
@@ -213,4 +215,5 @@ def _unknown(argument: str, name: str, valid: list[str], what: str) -> ArgumentE
     else:
         everywhere = difflib.get_close_matches(name, homes, n=1)
         fix = f"Did you mean {everywhere[0]} of [{homes[everywhere[0]]}]?" if everywhere else None
-    return build(ArgumentError, argument, f"{what} {', '.join(valid)}", repr(name), fix=fix)
+    expected = f"{what} {', '.join(valid)}"
+    return one_line(build(ArgumentError, argument, expected, repr(name), fix=fix))
