@@ -6,7 +6,9 @@ Each time it is refused in one line that names it, or gives to the last bit what
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ import pytest
 import torch
 
 import intently as it
+from intently.errors import IntentlyError
 from intently.files import File, digest, plain, replace_file, sealed
 from intently.language_runs import FORMS, VARIANT, TextModel, new_model
 from intently.models.transformer import Transformer, TransformerOptions
@@ -288,3 +291,59 @@ def test_archives_that_nobody_wrote(tmp_path: Path, name: str) -> None:
     assert tried(kind, contents, whole) == len(contents)
     kind = ARCHIVES[name](tmp_path / "again")
     tried_sealed(kind, archives(kind.path.read_bytes()))
+
+
+# --- files that cannot be read --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("refused", ["EACCES", "EIO"])
+def test_what_cannot_be_read_is_neither_missing_nor_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, refused: str
+) -> None:
+    """Whoever is told that a good file is damaged throws it away."""
+    kind = ALL[name](tmp_path)
+    opened = os.open
+    number = getattr(errno, refused)
+
+    def refuse(path: Any, *more: Any, **how: Any) -> int:
+        if path == kind.path:
+            raise OSError(number, os.strerror(number), path)
+        return opened(path, *more, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(IntentlyError) as caught:
+            kind.load()
+    told = str(caught.value)
+    assert f"{kind.path}: expected" in told
+    assert f"got a file that cannot be read ({os.strerror(number)})." in told
+    assert "It need not be damaged: " in told and told.isprintable()
+    assert "no such" not in told and "It is damaged" not in told
+    kind.load()
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="asks Linux for a broken file")
+@pytest.mark.parametrize("name", ["manifest.json", "translator.json", "recording", "options.json"])
+def test_a_disk_that_fails_while_a_file_is_read(tmp_path: Path, name: str) -> None:
+    kind = ALL[name](tmp_path)
+    kind.path.unlink()
+    kind.path.symlink_to(
+        "/proc/self/mem"
+    )  # opens as any file does, and gives an input/output error
+    with pytest.raises(IntentlyError, match=r"cannot be read \(Input/output error\)\. It need not"):
+        kind.load()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_no_ordinary_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    kind = ALL[name](tmp_path)
+    for make, told in ((os.mkfifo, "no ordinary file"), (os.mkdir, "a folder")):
+        kind.path.unlink()
+        make(kind.path)
+        with pytest.raises(IntentlyError, match=f"got {told}"):
+            kind.load()
+    if name not in ("run.json", "variant.json", "latest"):  # which are not always there
+        kind.path.rmdir()
+        with pytest.raises(IntentlyError, match=r"no such file|a checkpoint of Intently|a folder"):
+            kind.load()

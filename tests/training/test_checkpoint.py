@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from intently.errors import CheckpointError
+from intently.errors import CheckpointError, WriteError
 from intently.training.checkpoint import Checkpoint, Checkpoints, load_weights, weights
 
 FILES = ["manifest.json", "model.safetensors", "training.safetensors", "state.json"]
@@ -170,3 +173,72 @@ def test_tied_weights_are_saved_once_and_stay_tied() -> None:
     load_weights(model, {"a.weight": torch.ones(2, 2)})
     assert list(weights(model)) == ["a.weight"]
     assert torch.equal(model["b"](torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_a_pointer_with_another_digit_is_not_followed(two: Checkpoints) -> None:
+    pointer = two.folder / "latest"
+    pointer.write_text(pointer.read_text().replace("step-000002", "step-000001"))
+    with pytest.raises(CheckpointError, match=r"latest: .*damaged\. Go on with --resume-from s"):
+        two.load()
+    pointer.write_text("step-000001")  # as it was before pointers had a checksum
+    assert two.load().state == {"number": 1.0}
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_a_full_disk_says_what_survives_and_what_to_do(
+    two: Checkpoints, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    fsync, left = os.fsync, [moment]
+
+    def full(descriptor: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(WriteError) as caught:
+            two.save("step-000003", checkpoint(3.0))
+    told = str(caught.value)
+    there = two.names()
+    assert told.startswith(str(two.folder / ("step-000003" if moment < 7 else "latest")))
+    assert "got No space left on device. What was there before is as it was. Free some room" in told
+    assert f"last complete checkpoint is {two.folder / 'step-000002'}: go on with --resume." in told
+    assert two.load().state == {"number": 2.0}
+    assert not list(two.folder.glob(".*"))
+    assert there == ["step-000001", "step-000002"] or moment > 5  # renamed before it was synced
+
+
+def test_a_limit_on_the_size_of_files_is_told(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")  # which Windows has not
+    found = Checkpoints(tmp_path / "new")
+    large = Checkpoint({"w": torch.zeros(10_000)}, {}, {})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(WriteError) as caught:
+            found.save("step-000001", large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "got File too large" in str(caught.value) and "ulimit -f" in str(caught.value)
+    assert "No checkpoint is complete yet" in str(caught.value)
+    assert not os.listdir(found.folder)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
+    two: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is sent back to an earlier step for a disk that comes back."""
+    opened, path = os.open, two.folder / "step-000002" / "model.safetensors"
+
+    def refuse(given: Any, *more: Any, **how: Any) -> int:
+        if given == path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return opened(given, *more, **how)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(CheckpointError) as caught:
+        two.load()
+    assert "cannot be read (Permission denied). It need not be damaged" in str(caught.value)
+    assert "step-000001" not in str(caught.value) and "no such" not in str(caught.value)

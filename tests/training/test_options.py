@@ -99,7 +99,8 @@ def test_broken_json_is_named(tmp_path) -> None:
         ("[" * 100_000, "JSON nested more than 100 deep"),
     ):
         path.write_text(content)
-        with pytest.raises(DataError, match=rf"options\.json: expected a JSON file of options; got {words}"):
+        told = rf"options\.json: expected a JSON file of options; got {words}"
+        with pytest.raises(DataError, match=told):
             TrainingOptions.from_json(path)
 
 
