@@ -28,6 +28,7 @@ from intently.experiments import (
 from intently.recipes import recipe
 from intently.recipes.origin import Origin
 from intently.training import History, Stepped
+from intently.training.events import Listener, Resumed
 from intently.training.history import Evaluation, Record
 
 TINY = {
@@ -154,7 +155,12 @@ def test_a_run_keeps_the_corpus_of_its_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     run = SimpleNamespace(history=History(stopped="finished"))
-    monkeypatch.setattr("intently.experiments.fit", lambda *_, **__: run)
+
+    def fit(*_: object, progress: Listener, **__: object) -> object:
+        progress(Resumed(0, 1))
+        return run
+
+    monkeypatch.setattr("intently.experiments.fit", fit)
     given = replace(tiny_corpus(), name=name, data_dir=tmp_path / "copy")
     train_all([entry()], given, tmp_path, quiet())
     kept = Origin("language", "en", "fr", str(tmp_path / "copy"), "language-bahdanau")

@@ -21,7 +21,7 @@ LAYERS = {
     "L0": (
         *("on_demand", "errors", "arrays", "files", "values", "scores", "masks", "biases"),
         *("positions", "matrix", "attention_matrix", "drop_in", "labelling", "reference"),
-        *("kernels",),
+        *("kernels", "memory"),
     ),
     "L1": ("modules",),
     "L2": ("models",),

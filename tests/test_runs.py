@@ -13,7 +13,7 @@ import torch
 from intently.corpora import sample
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, DataError
-from intently.runs import fit
+from intently.runs import WRITES, fit
 from intently.text import Tokenizer
 from intently.training import (
     Averaged,
@@ -28,6 +28,7 @@ from intently.training import (
     load_weights,
 )
 from intently.training.progress import line
+from intently.training.writer import sole_writer
 from intently.translator import Translator
 
 OPTIONS = TrainingOptions().with_flags(
@@ -127,7 +128,8 @@ def test_a_run_is_not_overwritten(text: ParallelText, tmp_path: Path) -> None:
 
 
 def test_resuming_where_nothing_was_saved_begins_anew(text: ParallelText, tmp_path: Path) -> None:
-    (tmp_path / "source.json").write_text("half a tokeni")
+    with sole_writer(tmp_path, WRITES):
+        (tmp_path / "source.json").write_text("half a tokeni")
     run = fit(text, OPTIONS, tmp_path, resume=True)
     assert run.history.stopped == "finished"
     assert Tokenizer.load(tmp_path / "source.json").size == run.translator.source_tokenizer.size
@@ -241,7 +243,7 @@ def test_the_mean_is_of_checkpoints_that_led_to_the_last(
     options = AVERAGE.with_flags(save_every=1, keep=9)
     fit(text, options, tmp_path)
     run = fit(text, options.with_flags(steps=4), tmp_path, resume="step-000002")
-    names = ["step-000003-2", "step-000004-2"]
+    names = ["step-000003", "step-000004"]
     assert run.history.averaged == Averaged(names, True)
     assert close(mean_of(tmp_path, *names), weights(tmp_path))
 

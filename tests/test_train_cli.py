@@ -18,8 +18,10 @@ from intently.corpora import Corpus, ParallelText, sample
 from intently.models.kinds import cross_heads
 from intently.recipes import recipe, recipe_text, recipes
 from intently.recipes.origin import Origin
+from intently.runs import WRITES
 from intently.training import Stepped, TrainingOptions
 from intently.training.processes import Processes
+from intently.training.writer import sole_writer
 from intently.translator import Translator
 
 from .command_line import Command, refused
@@ -176,11 +178,12 @@ def test_what_a_killed_recipe_left_does_not_stand_in_the_way_of_files(
     intently: Command, two_files: tuple[str, str]
 ) -> None:
     """It was killed before its first checkpoint."""
-    Origin("language", "en", "fr", recipe="language-fixed").save("run")
+    for name in ("run", "other"):
+        with sole_writer(name, WRITES):
+            Origin("language", "en", "fr", recipe="language-fixed").save(name)
     files = ("train", *two_files, "--out", "run", *TINY)
     assert intently(*files, "--steps", "3", "--resume").status == 0
     assert Origin.load("run") is None
-    Origin("language", "en", "fr", recipe="language-fixed").save("other")
     assert intently("train", *two_files, "--out", "other", *TINY).status == 0
     assert Origin.load("other") is None
     assert intently(*files, "--resume").status == 0

@@ -24,10 +24,11 @@ from intently.experiments import (
 )
 from intently.models.kinds import cross_heads
 from intently.recipes import recipe
-from intently.runs import Run
+from intently.runs import WRITES, Run
 from intently.show.alignments import alignment
 from intently.show.intervals import bars
 from intently.show.lengths import Interval
+from intently.training.writer import sole_writer
 from intently.translator import AlignmentHead, Translator
 
 if TYPE_CHECKING:
@@ -114,6 +115,15 @@ def compare(
     ``alignments.png``; the translator of each run keeps its measured head. Returns None where the
     training was interrupted; the same call goes on with it.
     """
+    names = ("alignments.json", "alignments.png", *(f"{e.recipe.name}.png" for e in compared))
+    with sole_writer(out, names):
+        return _compare(compared, corpus, out, console, pairs)
+
+
+def _compare(
+    compared: Sequence[Entry], corpus: Corpus, out: Path, console: Console, pairs: int
+) -> dict[str, Any] | None:
+    """Do what `compare` says as the writer of the folder."""
     runs = train_all(compared, corpus, out, console)
     if runs is None:
         return None
@@ -121,7 +131,8 @@ def compare(
     for entry, run in zip(compared, runs):
         console.print(f"{entry.label}: aligning {pairs:,} pairs", markup=False, highlight=False)
         models.append(measure(entry, run, pairs))
-        run.translator.save(run.folder / "model")
+        with sole_writer(run.folder, WRITES):
+            run.translator.save(run.folder / "model")
         picture(entry, run, out / f"{entry.recipe.name}.png")
     result = {
         "experiment": "alignments",

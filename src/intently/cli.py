@@ -3,8 +3,8 @@
 A command is imported when it is called, so that ``intently --help`` needs no PyTorch.
 
 Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
-run was interrupted); so is what the system refuses, such as a full disk. Anything else is a bug and
-shows its traceback.
+run was interrupted, or its folder deleted); so is what the system refuses, such as a full disk.
+Anything else is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def main() -> None:
             sys.stdout.flush()
     except IntentlyError as error:
         print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(error.status) from None
     except BrokenPipeError:  # what is left to print goes nowhere, silently
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None

@@ -6,10 +6,10 @@ from the attention of the trained model.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import random
-import resource
 import shutil
 import time
 from collections.abc import Sequence
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from intently import show
+from intently import memory, runs, show
 from intently.corpora import SHOWN, Pair, language, sample
 from intently.corpora.files import ParallelText
 from intently.decoding import SearchOptions
+from intently.errors import ArgumentError, build
 from intently.evaluation import (
     Evaluation,
     alignment_errors,
@@ -37,8 +38,9 @@ from intently.files import replace_file
 from intently.recipes.origin import Origin
 from intently.runs import Run, fit
 from intently.text import Tokenizer, words
-from intently.training import TrainingOptions, display
-from intently.training.checkpoint import versions
+from intently.training import Checkpoints, TrainingOptions, display
+from intently.training.checkpoint import MANIFEST, versions
+from intently.training.writer import Writer, sole_writer
 from intently.translator import AlignmentHead, Translation, Translator
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
 
 RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which it is replaced by one nobody has heard."""
+
+WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
+"""What a demo writes into its folder."""
 
 MEN = ("Paul", "Lucas", "Thomas")
 
@@ -134,12 +139,20 @@ def run(
     """Run the demo and return what ``result.json`` holds, None where it was interrupted.
 
     ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume`` goes
-    on with an interrupted demo; a finished one in ``out`` is replaced.
+    on with an interrupted demo; a finished one in ``out`` is replaced, as `remove_finished` says.
     """
+    with sole_writer(out, WRITES) as writer:
+        assert writer is not None
+        if not resume:
+            remove_finished(out)
+        return _run(size, out, console, resume, writer)
+
+
+def _run(
+    size: Size, out: Path, console: Console, resume: bool, writer: Writer
+) -> dict[str, Any] | None:
+    """Do what `run` says as the writer of the folder."""
     began = time.perf_counter()
-    if not resume and (out / "result.json").is_file():
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
-        (out / "result.json").unlink()
     console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
     text, tokenizers = corpus(size)
     console.print(
@@ -162,17 +175,54 @@ def run(
         {"source": made.source, "output": made.text, "reference": pair.target}
         for pair, made in zip(SHOWN, shown)
     ]
+    writer.check()
     console.print(f"[bold]5[/] writing pictures and a page to {out}")
     pictures(done, shown, result, out)
     page(done.translator, result, out / "it.html")
     done.translator.save(out / "model")
     Origin("language", "en", "fr").save(out)
     result["seconds"] = round(time.perf_counter() - began, 1)
-    result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    taken = memory.peak()
+    result["peak_memory_mb"] = None if taken is None else taken // 2**20
     result["versions"] = versions()
     result["threads"] = torch.get_num_threads()
+    result["checkpoints"] = _checkpoints(out)
     replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
     return result
+
+
+def remove_finished(out: Path) -> None:
+    """Remove the checkpoints and the result of a finished demo, so that another can take its place.
+
+    ``result.json`` holds the checksums of the checkpoints that the demo wrote. Raises
+    `ArgumentError` where there are others: they may be somebody's work.
+    """
+    try:
+        told = dict(json.loads((out / "result.json").read_bytes())["checkpoints"])
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError, RecursionError):
+        told = {}
+    for name, digest in (found := _checkpoints(out)).items():
+        if told.get(name) != digest:
+            raise build(
+                ArgumentError, "out", "a folder with no checkpoints but those of a finished demo",
+                f"{out} with checkpoints/{name}, which none says it wrote",
+                "it would be deleted", "choose another folder, or delete it yourself",
+            )  # fmt: skip
+    for name in found:
+        shutil.rmtree(out / "checkpoints" / name)
+    (out / "checkpoints" / "latest").unlink(missing_ok=True)
+    (out / "result.json").unlink()
+
+
+def _checkpoints(out: Path) -> dict[str, str]:
+    """Return the checkpoints of a run by name, each with the checksum of its manifest."""
+    checkpoints = Checkpoints(out / "checkpoints")
+    return {
+        name: hashlib.sha256((checkpoints.folder / name / MANIFEST).read_bytes()).hexdigest()
+        for name in checkpoints.names()
+    }
 
 
 def _dev() -> ParallelText:
@@ -343,8 +393,9 @@ def table(result: dict[str, Any], console: Console) -> None:
         f"switched off il/elle is right in {it['pronouns_right_without_head']:.1%}",
         highlight=False,
     )
+    taken = result["peak_memory_mb"]
     console.print(
-        f"{result['seconds']:.0f} s, {result['peak_memory_mb']:,} MB, "
-        f"{result['parameters']:,} parameters",
+        f"{result['seconds']:.0f} s, " + ("" if taken is None else f"{taken:,} MB, ")
+        + f"{result['parameters']:,} parameters",
         highlight=False,
-    )
+    )  # fmt: skip

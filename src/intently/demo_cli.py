@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from intently.errors import ArgumentError, build
+from intently.train_cli import out_folder
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="where model, result.json and pictures go")] = Path(
-        "intently-demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(parser=out_folder, help="where model, result.json and pictures go")
+    ] = Path("intently-demo"),
     quick: Annotated[bool, typer.Option("--quick", help="40 seconds, lower quality")] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="20 minutes, as embedded")] = False,
     resume: Annotated[

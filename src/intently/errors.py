@@ -8,11 +8,13 @@ intently.errors.ArgumentError: heads: expected a divisor of width=128; got 5. Us
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 
 class IntentlyError(Exception):
-    """Every error that Intently raises on purpose."""
+    """Every error that Intently raises on purpose; with ``status`` a command ends by it."""
+
+    status: ClassVar[int] = 2
 
 
 class ArgumentError(IntentlyError, ValueError):

@@ -17,12 +17,13 @@ from intently.corpora import Corpus
 from intently.errors import ArgumentError, build
 from intently.files import replace_file
 from intently.recipes import Recipe
-from intently.recipes.origin import Origin
-from intently.runs import Run, fit
+from intently.recipes.origin import Origin, keeping
+from intently.runs import WRITES, Run, fit
 from intently.show.lengths import Interval
-from intently.training import Checkpoints, TrainingOptions, display
+from intently.training import TrainingOptions, display
 from intently.training.checkpoint import step_of, versions
 from intently.training.metrics import RESAMPLED
+from intently.training.writer import sole_writer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +59,9 @@ def train_all(
     """Train every entry into ``out`` / its recipe's name, and return the runs in their order.
 
     A finished run is taken as it is and one that has begun goes on: its checkpoints say where it
-    stands. Returns None where a run was interrupted; the same call goes on with it. The folder of
-    each run keeps the name of its corpus, where that has the recipe's.
+    stands. To be called by the sole writer of ``out``. Returns None where a run was interrupted;
+    the same call goes on with it. The folder of each run keeps the name of its corpus, where that
+    has the recipe's.
 
     Raises `ArgumentError` where two entries share a label or a recipe's name, where a folder holds
     a run of other steps (both before anything is trained), or one with other options or data.
@@ -71,15 +73,11 @@ def train_all(
         name = entry.recipe.name
         folder, origin = out / name, _origin(entry.recipe, corpus)
         console.print(f"{entry.label}: training {name}", markup=False, highlight=False)
-        if origin is not None and not Checkpoints(folder / "checkpoints").begun(resume=True):
-            origin.save(folder)
-        with display(console, every=30.0) as progress:
+        with sole_writer(folder, WRITES), display(console, every=30.0) as progress:
             run = fit(
                 corpus.train, entry.recipe.options, folder, dev=corpus.dev,
-                progress=progress, resume=True,
+                progress=keeping(origin, folder, progress), resume=True,
             )  # fmt: skip
-        if origin is not None:
-            origin.save(folder)  # where a run had begun, only now that it was not refused
         if run.history.stopped == "interrupted":
             return None
         runs.append(run)

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from intently.train_cli import out_folder
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-Out = Annotated[Path, typer.Option(help="the folder of the runs, the numbers and the figure")]
+Out = Annotated[
+    Path,
+    typer.Option(parser=out_folder, help="the folder of the runs, the numbers and the figure"),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="of all trainings (default: the recipes')")]
 Steps = Annotated[
     int | None, typer.Option(min=1, help="of each training, for a try (default: the recipes')")

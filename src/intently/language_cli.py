@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from intently.train_cli import out_folder
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,7 +25,7 @@ WRITTEN = 200
 
 def train_lm(
     file: Annotated[Path, typer.Argument(help="any text in UTF-8, or gzip of it")],
-    out: Annotated[Path, typer.Option(help="the folder of the run")],
+    out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
     window: Annotated[int | None, typer.Option(help="tokens read at once (default 128)")] = None,
     against: Annotated[
         int | None,

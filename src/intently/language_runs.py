@@ -23,7 +23,7 @@ from intently import model_folder
 from intently.corpora.files import TextFile
 from intently.decoding.sampling import sample
 from intently.errors import ArgumentError, DataError, IntentlyError, build
-from intently.files import File, make_folder, replace_file, sealed
+from intently.files import File, replace_file, sealed
 from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
@@ -44,6 +44,7 @@ from intently.training.batches import Sentences
 from intently.training.events import Listener
 from intently.training.language import USUAL, WORDS, Variant
 from intently.training.processes import current
+from intently.training.writer import Writer, sole_writer
 
 ABOUT, WEIGHTS, TOKENIZER = "language.json", model_folder.WEIGHTS, "tokenizer.json"
 VARIANT = "variant.json"
@@ -51,6 +52,9 @@ FORMS = {"kv_heads": (range(1, 2**31), None), "positions": {"rotary", "learned"}
 SHAPE = {"options": {str: {str: object}}, "variant": FORMS}
 FORMAT_1 = {"options": {str: {str: object}}, "variant?": FORMS}
 """What a folder says of a language model, as `intently.files.fault` describes it."""
+
+WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json")
+"""What a run writes into its folder."""
 
 HELD_OUT = 0.1
 """Share of the text, its end, that is not learned from."""
@@ -205,13 +209,29 @@ def fit(
     on as another ``variant`` or many processes were started, and what `intently.training.train`
     raises; a run already in ``out`` stays as it is.
     """
-    folder, here = Path(out), current()
+    here = current()
     if here.count > 1:
         raise build(
             ArgumentError, "processes", "one: language models are not trained by many",
             f"{here.count}", fix="start the command without torchrun",
         )  # fmt: skip
-    device = here.device(options.machine.device)
+    with sole_writer(out, WRITES) as writer:
+        assert writer is not None
+        return _fit(writer, text, options, Path(out), variant, tokenizer, progress, resume)
+
+
+def _fit(
+    writer: Writer,
+    text: str,
+    options: TrainingOptions,
+    folder: Path,
+    variant: Variant,
+    tokenizer: Tokenizer | None,
+    progress: Listener | None,
+    resume: bool | str,
+) -> LanguageRun:
+    """Do what `fit` says as the writer of the folder."""
+    device = current().device(options.machine.device)
     checkpoints = Checkpoints(folder / "checkpoints")
     begun = checkpoints.begun(resume)
     t = options.text
@@ -233,7 +253,6 @@ def fit(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
         model = new_model(options, tokenizer.size, variant).to(device)
-    make_folder(folder)
     replace_file(folder / TOKENIZER, tokenizer.content())
     replace_file(folder / VARIANT, sealed(dataclasses.asdict(variant)))
 
@@ -250,6 +269,7 @@ def fit(
     final = new_model(options, tokenizer.size, variant, _sliding(options)).eval()
     load_weights(final, weights(model))
     text_model = TextModel(final, tokenizer, options, variant)
+    writer.check()
     with checkpoints.surviving():
         text_model.save(folder / "model")
     return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)

@@ -30,6 +30,7 @@ from intently.show.lengths import Interval, by_length
 from intently.show.style import LINES
 from intently.training import bleu
 from intently.training.metrics import RESAMPLED
+from intently.training.writer import sole_writer
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -208,6 +209,19 @@ def compare(
     tests = buckets(corpus, edges)
     if not 1 <= len(compared) <= len(LINES):
         raise build(ArgumentError, "compared", f"one to {len(LINES)} models", len(compared))
+    with sole_writer(out, ("lengths.json", "lengths.png")):
+        return _compare(compared, corpus, out, console, tests, options)
+
+
+def _compare(
+    compared: Sequence[Entry],
+    corpus: Corpus,
+    out: Path,
+    console: Console,
+    tests: Sequence[Bucket],
+    options: SearchOptions,
+) -> dict[str, Any] | None:
+    """Do what `compare` says as the writer of the folder."""
     runs = train_all(compared, corpus, out, console)
     if runs is None:
         return None
@@ -223,7 +237,7 @@ def compare(
         "experiment": "lengths",
         "corpus": corpus.name,
         "direction": f"{corpus.source}-{corpus.target}",
-        "beam": beam,
+        "beam": options.beam,
         "bleu_signature": signature,
         "intervals": "95 %: Wilson of the exact match, bootstrap of BLEU",
         "buckets": [

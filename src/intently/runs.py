@@ -18,7 +18,7 @@ import torch
 
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, build
-from intently.files import make_folder, plain, replace_file
+from intently.files import plain, replace_file
 from intently.models.kinds import EncoderDecoder, new_model
 from intently.text import Tokenizer
 from intently.text.vocabularies import SMALLEST
@@ -43,7 +43,14 @@ from intently.training.randomness import surroundings_kept
 from intently.training.resuming import best_by
 from intently.training.stopping import check_patience
 from intently.training.tensorboard import check_installed
+from intently.training.writer import Writer, sole_writer
 from intently.translator import Translator
+
+WRITES = (
+    *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
+    *("average.json", "run.json", "scores.json", "training.png"),
+)
+"""What a run writes into its folder, on the command line too."""
 
 DEV_SENTENCES = 500
 """Dev sentences that are translated at each evaluation while training."""
@@ -88,8 +95,8 @@ def fit(
     check_patience(options.schedule.patience, dev is not None)
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
-    with joined(Path(out)) as here:
-        run = _fit(here, text, options, Path(out), dev, tokenizers, progress, resume)
+    with joined(Path(out)) as here, sole_writer(out, WRITES) as writer:
+        run = _fit(here, text, options, Path(out), dev, tokenizers, progress, resume, writer)
         here.wait()
     return run
 
@@ -103,6 +110,7 @@ def _fit(
     tokenizers: tuple[Tokenizer, Tokenizer] | None,
     progress: Listener | None,
     resume: bool | str,
+    writer: Writer | None,
 ) -> Run:
     """Do what `fit` says, together with the other processes; the first reads and writes."""
     checkpoints = Checkpoints(folder / "checkpoints")
@@ -111,12 +119,10 @@ def _fit(
         here.from_first(check_installed)
 
     def both() -> tuple[Tokenizer, Tokenizer]:
-        check_folder(folder)
         paths = folder / "source.json", folder / "target.json"
         if checkpoints.begun(resume):
             return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
         found = tokenizers or _tokenizers(text, options)
-        make_folder(folder)
         for path, tokenizer in zip(paths, found):
             replace_file(path, tokenizer.content())
         return found
@@ -150,16 +156,18 @@ def _fit(
         history = train(
             model, pairs, options, folder, validate=validate, progress=tell, resume=resume
         )
-        if not here.first:
+        if writer is None:  # the first process alone writes
             model.cpu()
             return Run(translator, history, len(pairs), pairs.too_long, folder)
         if history.best is not None:
             load_weights(model, checkpoints.load(history.best.name).model)
+        writer.check()
         with checkpoints.surviving():
             translator.save(folder / "model")
         (folder / "average.json").unlink(missing_ok=True)
         if options.run.average > 1 and history.stopped != "interrupted":
             mean = _average(translator, history, options, checkpoints, validate, tell)
+            writer.check()
             with checkpoints.surviving():
                 if mean.taken:
                     translator.save(folder / "model")
@@ -217,33 +225,6 @@ def _average(
     of_mean, of_best = ((found or {}).get(score) for found in (mean.scores, mean.best))
     tell(Averaging(step_of(names[-1]), len(names), mean.taken, score, of_mean, of_best))
     return mean
-
-
-FOLDERS = ("checkpoints", "model", "tensorboard")
-FILES = (
-    *("source.json", "target.json", "options.json", "average.json", "run.json", "scores.json"),
-    "training.png",
-)
-
-
-def check_folder(out: Path) -> None:
-    """Check that the folder of a run can be one, before hours of work find that it cannot.
-
-    Raises `ArgumentError` where a file stands in the place of a folder, or a folder in that of a
-    file.
-    """
-    for path in (*reversed(out.parents), out, *(out / name for name in FOLDERS)):
-        if path.is_file():
-            raise build(
-                ArgumentError, "out", "a folder, new or of a run", f"the file {path}",
-                fix="choose another folder",
-            )  # fmt: skip
-    for path in (out / name for name in FILES):
-        if path.is_dir():
-            raise build(
-                ArgumentError, "out", f"a folder in which {path.name} can be a file",
-                f"the folder {path}", fix="choose another folder",
-            )  # fmt: skip
 
 
 def _model(options: TrainingOptions, source_size: int, target_size: int) -> EncoderDecoder:

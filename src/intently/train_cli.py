@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 import types
@@ -73,6 +72,13 @@ def _parameters(options: TrainingOptions) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def out_folder(name: str | Path) -> Path:
+    """Return what --out names; an empty name would be the folder one is in, and is refused."""
+    if not str(name):
+        raise typer.BadParameter('expected a folder; got "". For the one you are in write "."')
+    return Path(name)
+
+
 class Work(NamedTuple):
     """What is to be trained: the text, what chooses the best weights, the options, the tests."""
 
@@ -102,19 +108,19 @@ def _train(
     from rich.console import Console
 
     from intently import show
-    from intently.recipes.origin import Origin
-    from intently.runs import DEV_SENTENCES, check_folder, fit
+    from intently.recipes.origin import Origin, keeping
+    from intently.runs import DEV_SENTENCES, WRITES, fit
     from intently.training import display
     from intently.training.checkpoint import Checkpoints
     from intently.training.processes import joined
+    from intently.training.writer import sole_writer
 
     again = resume_from or resume
-    with joined(out) as here:
+    with joined(out) as here, sole_writer(out, WRITES) as writer:
         console = Console(
             soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False, quiet=not here.first
         )
         checkpoints = Checkpoints(out / "checkpoints")
-        here.from_first(partial(check_folder, out))
         begun = here.from_first(partial(checkpoints.begun, again))
         if again and not begun:
             console.print(f"{out} holds no checkpoint to go on from: a new run begins")
@@ -141,14 +147,15 @@ def _train(
             origin = origin.read_from(data_dir)
             stored = out / "options.json" if again and recipe is None else None
             work = _from_corpus(origin, stored, flags, console)
-        if not begun:
-            here.from_first(partial(_keep, origin, out))
         if len(work.dev) > DEV_SENTENCES:
             console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
         with display(console) as progress:
-            run = fit(work.text, work.options, out, dev=work.dev, progress=progress, resume=again)
-        if origin is not None and here.first:
-            origin.save(out)  # where a run began, only now: another run's folder stays as it is
+            run = fit(
+                work.text, work.options, out,
+                dev=work.dev, progress=keeping(origin, out, progress), resume=again,
+            )  # fmt: skip
+        if writer is not None:
+            writer.check()
         if run.history.records and here.first:
             show.training(run.history.rows(), save=out / "training.png")
         if run.history.stopped == "interrupted":
@@ -173,17 +180,6 @@ def _refuse(given: dict[str, Path | None], expected: str) -> None:
                 ArgumentError, argument, expected, str(value),
                 fix="print a recipe by intently recipes NAME, to begin a --config with",
             )  # fmt: skip
-
-
-def _keep(origin: Origin | None, out: Path) -> None:
-    """Say in the folder of a run that begins where its sentences come from, if not from files."""
-    from intently.recipes.origin import FILE
-
-    if origin is None:
-        with contextlib.suppress(NotADirectoryError):  # which is told where the run is made
-            (out / FILE).unlink(missing_ok=True)  # of one that ended before its first checkpoint
-    else:
-        origin.save(out)
 
 
 def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
@@ -288,7 +284,11 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
             "source", Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")]
         ),
         parameter("target", Annotated[Path | None, typer.Argument(help="target sentences")]),
-        parameter("out", Annotated[Path, typer.Option(help="the folder of the run")], ...),
+        parameter(
+            "out",
+            Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+            ...,
+        ),
         parameter(
             "recipe",
             Annotated[str | None, typer.Option(help="corpus and options in place of SOURCE")],

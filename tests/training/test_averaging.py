@@ -12,12 +12,13 @@ from torch import Tensor
 from intently.errors import ArgumentError, CheckpointError
 from intently.training import Checkpoint, Checkpoints, TrainingOptions, averaged, load_weights
 from intently.training.averaging import newest
+from intently.training.checkpoint import name_of
 
 
 def saved(folder: Path, *models: dict[str, Tensor]) -> Checkpoints:
     checkpoints = Checkpoints(folder)
     for step, model in enumerate(models, 1):
-        checkpoints.save(checkpoints.free_name(step), Checkpoint(model, {}, {}))
+        checkpoints.save(name_of(step), Checkpoint(model, {}, {}))
     return checkpoints
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +145,30 @@ def test_pruning_passes_over_where_a_run_was_stopped(tmp_path) -> None:
 
 def test_pruning_counts_steps_and_not_what_was_written_twice(tmp_path) -> None:
     found = Checkpoints(tmp_path)
-    for name in ("step-000010", "step-000020", "step-000030", "step-000040", "step-000040-2"):
+    for name in ("step-000010", "step-000020", "step-000030", "step-000040"):
         found.save(name, checkpoint(1.0))
+    shutil.copytree(tmp_path / name, tmp_path / "step-000040-2")  # as older runs have it
     found.prune(4, upto=40, every=10)
     kept = ["step-000010", "step-000020", "step-000030", "step-000040-2"]
     assert found.names() == kept
 
 
-def test_a_step_saved_again_gets_a_name_of_its_own(two: Checkpoints) -> None:
-    assert two.free_name(2) == "step-000002-2"
-    two.save("step-000002-2", checkpoint(2.5))
-    two.save("step-000010", checkpoint(10.0))
-    assert two.names() == ["step-000001", "step-000002", "step-000002-2", "step-000010"]
+def test_a_step_saved_again_takes_the_place_of_the_first(two: Checkpoints) -> None:
+    shutil.copytree(two.folder / "step-000002", two.folder / "step-000002-2")
+    two.save("step-000002", checkpoint(2.5))
+    assert two.names() == ["step-000001", "step-000002"]
+    assert two.load().model["w"].tolist() == checkpoint(2.5).model["w"].tolist()
+    assert sorted(path.name for path in two.folder.iterdir()) == ["latest", *two.names()]
+
+
+def test_only_leftovers_of_ours_are_cleaned(two: Checkpoints) -> None:
+    ours = (".writing-step-000003", ".removed-step-000001-2")
+    for name in (*ours, ".writing-a-novel", ".removed-notes", ".writing-step-3"):
+        (two.folder / name).mkdir()
+    (two.folder / ".writing-latest").touch()
+    two.clean()
+    left = sorted(path.name for path in two.folder.glob(".*"))
+    assert left == [".removed-notes", ".writing-a-novel", ".writing-step-3"]
 
 
 def test_weights_of_another_model_change_nothing() -> None:

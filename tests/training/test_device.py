@@ -77,6 +77,6 @@ def test_a_run_that_goes_on_elsewhere_says_so(tmp_path: Path) -> None:
     last = checkpoints.load()
     assert last.state["device"] == "cpu"
     last.state["device"] = "cuda"
-    checkpoints.save(checkpoints.free_name(4), last, None)
+    checkpoints.save("step-000004", last, None)
     with pytest.warns(UserWarning, match=r"conditions than it began \(device cuda → cpu\)"):
         tiny.run(tmp_path, options.with_flags(steps=5), resume=True)

@@ -17,7 +17,7 @@ import torch
 
 import intently
 from intently.models.transformer import Transformer
-from intently.training import Checkpoints, History, load_weights
+from intently.training import Checkpoints, Event, History, Resumed, load_weights
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,9 @@ def without_seconds(history: History) -> tuple:
 def test_killed_from_outside_at_random_moments(tmp_path, unbroken) -> None:
     """SIGKILL after a random number of events and a random fraction of a step."""
     whole, history = unbroken
-    moments = random.Random()
+    seed = int(os.environ.get("INTENTLY_KILLS", random.randrange(2**32)))
+    print(f"killed at other moments in every run; again at these with INTENTLY_KILLS={seed}")
+    moments = random.Random(seed)
     kills, events = [], 0
     for budget in (1, 11, 23, None):  # the last one may run to its end
         with start(tmp_path) as process:
@@ -59,6 +61,12 @@ def test_killed_from_outside_at_random_moments(tmp_path, unbroken) -> None:
     resumed, again = tiny.run(tmp_path, resume=True)
     assert tiny.same_weights(whole, resumed), kills
     assert without_seconds(again) == without_seconds(history), kills
+    assert listing(tmp_path) == listing(history.checkpoint.parents[1]), kills
+
+
+def listing(out: Path) -> list[str]:
+    """The names of everything in the folder of a run, without what is inside a checkpoint."""
+    return sorted(path.name for folder in (out, out / "checkpoints") for path in folder.iterdir())
 
 
 class Killed(BaseException):
@@ -104,7 +112,7 @@ def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, short
     resumed, again = tiny.run(tmp_path, SHORT, resume=True)
     assert tiny.same_weights(whole, resumed)
     assert without_seconds(again) == without_seconds(history)
-    assert not list((tmp_path / "checkpoints").glob(".*"))
+    assert listing(tmp_path) == listing(history.checkpoint.parents[1])
 
 
 def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
@@ -132,6 +140,35 @@ def test_interrupted_while_evaluating(tmp_path, unbroken) -> None:
     resumed, again = tiny.run(tmp_path, resume=True)
     assert tiny.same_weights(unbroken[0], resumed)
     assert without_seconds(again) == without_seconds(unbroken[1])
+    assert listing(tmp_path) == listing(again.checkpoint.parents[1])
+
+
+@pytest.mark.parametrize("moment", range(1, 13))
+def test_killed_while_a_checkpoint_is_replaced(tmp_path, monkeypatch, short, moment) -> None:
+    """It was written when the evaluation of its step was interrupted; it is the only one."""
+
+    def stop(event) -> None:
+        if type(event).__name__ == "Evaluating" and event.step == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    options = SHORT.with_flags(save_every=9)
+    tiny.run(tmp_path, options, progress=stop)
+    assert Checkpoints(tmp_path / "checkpoints").names() == ["step-000004"]
+    with monkeypatch.context() as patch:
+
+        def begin(event) -> None:
+            if type(event).__name__ == "Evaluated" and event.step == 4:
+                die_at(patch, moment)
+
+        with pytest.raises(Killed):
+            tiny.run(tmp_path, options, progress=begin, resume=True)
+    events: list[Event] = []
+    resumed, _ = tiny.run(tmp_path, options, events.append, resume=True)
+    assert isinstance(events[0], Resumed) and events[0].step == 4
+    whole, _ = tiny.run(tmp_path / "whole", options)
+    assert tiny.same_weights(whole, resumed)
+    names = Checkpoints(tmp_path / "whole" / "checkpoints").names()
+    assert Checkpoints(tmp_path / "checkpoints").names() == names
 
 
 def test_muon_and_two_threads_resume_too(tmp_path) -> None:

@@ -180,7 +180,7 @@ def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
         tiny.run(tmp_path, options, resume=True)
     resumed, history = tiny.run(tmp_path, options, resume=good)
     assert tiny.same_weights(whole, resumed)
-    assert history.checkpoint is not None and history.checkpoint.name == "step-000009-2"
+    assert history.checkpoint is not None and history.checkpoint.name == "step-000009"
 
 
 def test_other_options_and_other_data_are_refused(tmp_path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
 from intently.files import File, make_folder, replace_file, sealed
+from intently.training.events import Event, Listener
 
 FILE = "run.json"
 WORD = re.compile(r"[^\0]*", re.DOTALL)
@@ -78,3 +79,23 @@ class Origin:
 
     def __str__(self) -> str:
         return f"{self.corpus}:{self.source}-{self.target}"
+
+
+def keeping(origin: Origin | None, folder: Path, progress: Listener) -> Listener:
+    """Return ``progress`` that keeps the origin in a run's folder, None for files, at first.
+
+    At the first event of a run everything has been checked: one that is refused leaves the folder
+    as it was.
+    """
+    kept = False
+
+    def tell(event: Event) -> None:
+        nonlocal kept
+        if not kept and origin is None:
+            (folder / FILE).unlink(missing_ok=True)  # of a run that ended before a checkpoint
+        elif not kept and origin is not None:
+            origin.save(folder)
+        kept = True
+        progress(event)
+
+    return tell

@@ -39,12 +39,12 @@ def averaged(checkpoints: Checkpoints, names: Sequence[str]) -> dict[str, Tensor
 
     >>> import tempfile
     >>> import torch
-    >>> from intently.training.checkpoint import Checkpoint
+    >>> from intently.training.checkpoint import Checkpoint, name_of
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     checkpoints = Checkpoints(folder)
     ...     for step, value in ((1, 2.0), (2, 5.0)):
     ...         made = Checkpoint({"w": torch.tensor([value])}, {}, {})
-    ...         _ = checkpoints.save(checkpoints.free_name(step), made)
+    ...         _ = checkpoints.save(name_of(step), made)
     ...     averaged(checkpoints, checkpoints.names())
     {'w': tensor([3.5000])}
     """

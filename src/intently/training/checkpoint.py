@@ -2,7 +2,8 @@
 
 A checkpoint is a folder ``step-000123`` with its tensors (safetensors), its state (JSON) and a
 manifest that holds the size and SHA-256 of each file. It is written under a temporary name, synced
-to the disk, renamed, and only then does the file ``latest`` point to it.
+to the disk, renamed, and only then does the file ``latest`` point to it. Of each step there is one,
+that which was written last.
 
     checkpoints/
       latest                 "step-000200" and a checksum of it
@@ -18,7 +19,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ from intently.files import (
 FORMAT, VERSION = "intently-checkpoint", 1
 MANIFEST, STATE = "manifest.json", "state.json"
 MODEL, TRAINING = "model.safetensors", "training.safetensors"
-NAME = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # the second number: written again at this step
+NAME = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # the second number: of older runs
+LEFTOVER = re.compile(rf"\.writing-latest(-[0-9a-f]{{8}})?|\.(writing|removed)-{NAME.pattern}")
 LATEST = re.compile(r"(\S+)(?: ([0-9a-f]{16}))?\s*")  # a name and its checksum, once without
 ABOUT_FILE = {"bytes": range(2**63), "sha256": re.compile("[0-9a-f]{64}")}
 ABOUT = {
@@ -86,8 +88,10 @@ class Checkpoints:
         """Return whether a run has left checkpoints here.
 
         Raises `ArgumentError` where it has and the caller does not ``resume`` it,
-        `CheckpointError` where it is to go on from one that is not here.
+        `CheckpointError` where it is to go on from one that is not here. To be called by who writes
+        here alone: the latest one is put back where a kill fell into its replacement.
         """
+        self._put_back()
         names = self.names()
         if names and not resume:
             raise build(
@@ -99,24 +103,14 @@ class Checkpoints:
             raise self._missing(resume)
         return bool(names)
 
-    def free_name(self, step: int) -> str:
-        """Return a name not yet taken for a checkpoint after ``step`` steps.
-
-        >>> Checkpoints("nowhere").free_name(123)
-        'step-000123'
-        """
-        taken, name, again = self.names(), f"step-{step:06d}", 1
-        while name in taken:
-            again += 1
-            name = f"step-{step:06d}-{again}"
-        return name
-
     def save(self, name: str, checkpoint: Checkpoint, best: str | None = None) -> Path:
-        """Write a checkpoint under a free name, make it the latest, and return its folder.
+        """Write a checkpoint, make it the latest, and return its folder.
 
-        ``best`` is the name of the best checkpoint so far, which may be this one.
+        It takes the place of what was written at the same step before. ``best`` is the name of the
+        best checkpoint so far, which may be this one.
         """
         final, draft = self.folder / name, self.folder / f".writing-{name}"
+        before = self.folder / f".removed-{name}"
         contents = {
             MODEL: bytes_from_tensors(checkpoint.model),
             TRAINING: bytes_from_tensors(checkpoint.training),
@@ -131,18 +125,26 @@ class Checkpoints:
         }
         with self.surviving():
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.mkdir(exist_ok=True)
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir()
                 for file, content in {**contents, MANIFEST: sealed(manifest)}.items():
                     write_synced(draft / file, content)
                 sync_folder(draft)
+                if final.exists():
+                    shutil.rmtree(before, ignore_errors=True)
+                    os.rename(final, before)  # a kill before the next line is mended by `begun`
                 os.rename(draft, final)
                 sync_folder(self.folder)
             except OSError as error:
                 shutil.rmtree(draft, ignore_errors=True)
+                self._put_back()
                 raise unwritten(final, error) from error
             replace_file(self.folder / "latest", f"{name} {digest(name.encode())[:16]}".encode())
+        shutil.rmtree(before, ignore_errors=True)
+        for other in self.names():
+            if other != name and step_of(other) == step_of(name):
+                self._remove(other)
         return final
 
     @contextmanager
@@ -236,16 +238,26 @@ class Checkpoints:
                 continue
         for name in names:
             if name not in kept:
-                removed = (
-                    self.folder / f".removed-{name}"
-                )  # out of sight at once, then file by file
-                os.rename(self.folder / name, removed)
-                shutil.rmtree(removed)
+                self._remove(name)
 
     def clean(self) -> None:
         """Remove what killed writes left behind."""
-        for leftover in (*self.folder.glob(".writing-*"), *self.folder.glob(".removed-*")):
-            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        for leftover in self.folder.glob(".*"):
+            if LEFTOVER.fullmatch(leftover.name):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+    def _remove(self, name: str) -> None:
+        removed = self.folder / f".removed-{name}"  # out of sight at once, then file by file
+        os.rename(self.folder / name, removed)
+        shutil.rmtree(removed)
+
+    def _put_back(self) -> None:
+        """Put the latest checkpoint back where `save` had only begun to replace it."""
+        with suppress(OSError):
+            text = (self.folder / "latest").read_text(encoding="utf-8", errors="replace")
+            found = LATEST.fullmatch(text[:80])
+            if found and NAME.fullmatch(found[1]) and not (self.folder / found[1]).exists():
+                os.rename(self.folder / f".removed-{found[1]}", self.folder / found[1])
 
     def _newest_good(self, but: str | None = None) -> str | None:
         for name in reversed(self.names()):
@@ -366,6 +378,15 @@ def check_alike(
 def _form(x: Tensor) -> str:
     shape = f"shape {tuple(x.shape)}"
     return shape if x.is_floating_point() else f"{shape} of {x.dtype}"
+
+
+def name_of(step: int) -> str:
+    """Return the name of the checkpoint after ``step`` steps.
+
+    >>> name_of(123)
+    'step-000123'
+    """
+    return f"step-{step:06d}"
 
 
 def step_of(name: str) -> int:

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import torch
 
-from intently.errors import CheckpointError, IntentlyError, build
-from intently.files import make_folder, replace_file, sealed
+from intently.errors import CheckpointError, IntentlyError, WriteError, build
+from intently.files import replace_file, sealed
 from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Batch, Epoch, Pairs, epoch
 from intently.training.checkpoint import (
     Checkpoint,
     Checkpoints,
     load_weights,
+    name_of,
     versions,
     weights,
 )
@@ -53,8 +54,12 @@ from intently.training.resuming import STATE, best_by, check_same_run
 from intently.training.schedule import learning_rate
 from intently.training.stopping import check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
+from intently.training.writer import Writer, sole_writer
 
 RECORDS = 500  # points of the loss curve, about
+
+WRITES = ("checkpoints/", "options.json")
+"""What `train` writes into the folder of a run."""
 
 Validate = Callable[[EncoderDecoder], Mapping[str, float]]
 
@@ -88,14 +93,19 @@ def train(
     them calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
 
     Raises ArgumentError where ``out`` holds a run and ``resume`` is not given, or where the
-    options or the data are not those of the run; CheckpointError where a checkpoint cannot be
-    used; DivergedError where the loss is not finite, with the last good checkpoint in place;
-    LostError where another process is gone.
+    options or the data are not those of the run; InUseError where another command writes to
+    ``out``; CheckpointError where a checkpoint cannot be used; DivergedError where the loss is not
+    finite, with the last good checkpoint in place; LostError where another process is gone;
+    LostFolderError where ``out`` is.
     """
     check_patience(options.schedule.patience, validate is not None)
     tell = progress or (lambda event: None)
-    with joined(Path(out)) as processes, Interruption() as interruption:
-        run = _Run(model, data, options, Path(out), validate, tell, processes, interruption)
+    with (
+        joined(Path(out)) as processes,
+        sole_writer(out, WRITES) as writer,
+        Interruption() as interruption,
+    ):
+        run = _Run(model, data, options, Path(out), validate, tell, processes, interruption, writer)
         with surroundings_kept(run.device):
             run.begin(resume)
             return run.loop()
@@ -114,9 +124,10 @@ class _Run:
         tell: Listener,
         processes: Processes,
         interruption: Interruption,
+        writer: Writer | None,
     ) -> None:
         self.model, self.data, self.options, self.out = model, data, options, out
-        self.processes, self.interruption = processes, interruption
+        self.processes, self.interruption, self.writer = processes, interruption, writer
         self.dev: str | None = getattr(validate, "fingerprint", None)
         self.validate, self.tell = validate, tell if processes.first else lambda event: None
         self.checkpoints = Checkpoints(out / "checkpoints")
@@ -145,14 +156,12 @@ class _Run:
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
         if self.processes.first:
-            make_folder(self.out)
+            self.checkpoints.clean()  # only now: until here the run could be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
     def _found(self, resume: bool | str) -> Checkpoint | None:
         """Return the checkpoint to go on from, None where the run begins."""
-        begun = self.checkpoints.begun(resume)
-        self.checkpoints.clean()
-        if not begun:
+        if not self.checkpoints.begun(resume):
             return None
         return self.checkpoints.load(resume if isinstance(resume, str) else None, STATE)
 
@@ -163,6 +172,8 @@ class _Run:
         pace = Pace()
         self._hear()
         while True:
+            if self.writer is not None:
+                self.writer.check()
             if self.processes.count == 1:  # many have heard it in their step
                 self._hear()
             over = position.step >= schedule.steps
@@ -313,7 +324,7 @@ class _Run:
         optimiser = self.worker.state()
         if not self.processes.first:
             return
-        name = self.checkpoints.free_name(position.step)
+        name = name_of(position.step)
         if best:
             position.best = name
         state = {
@@ -329,7 +340,12 @@ class _Run:
         }
         training = {**optimiser, **random_state(self.device)}
         checkpoint = Checkpoint(weights(self.model), training, state)
-        folder = self.checkpoints.save(name, checkpoint, position.best)
+        assert self.writer is not None
+        try:
+            folder = self.checkpoints.save(name, checkpoint, position.best)
+        except WriteError:
+            self.writer.check()
+            raise
         run = self.options.run
         self.checkpoints.prune(run.keep, position.step, run.save_every)
         self.tell(Saved(position.step, folder))

@@ -1,0 +1,77 @@
+"""Memory: what a process has taken, and what is left for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from intently.errors import ArgumentError, build
+
+CONTAINER = Path("/sys/fs/cgroup")
+
+
+def peak() -> int | None:
+    """Return the most bytes this process has taken so far, None on Windows, which is not asked."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return taken if sys.platform == "darwin" else 1024 * taken
+
+
+def available(device: torch.device | None = None) -> int | None:
+    """Return the bytes that are left on ``device``, None where the system does not say.
+
+    On the CPU those of the machine, or of the container where that has fewer; outside Linux all
+    that the machine has.
+    """
+    if device is not None and device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    left = [_machine(), _container()]
+    return min((n for n in left if n is not None), default=None)
+
+
+def check_fits(
+    argument: str, needs: float, got: str, fix: str, device: torch.device | None = None
+) -> None:
+    """Raise `ArgumentError` where more bytes are needed than there are.
+
+    ``needs`` is the least that the work takes, so that what fits is never refused; ``{share}`` in
+    ``fix`` becomes the share of it that there is memory for, as a number.
+
+    >>> check_fits("beam", 10, "beam=1", "try less")
+    """
+    left = available(device)
+    if left is not None and needs > left:
+        raise build(
+            ArgumentError, argument, f"what {left / 1e9:,.1f} GB of free memory hold",
+            f"{got}, which takes at least {needs / 1e9:,.1f} GB", fix=fix,
+        )  # fmt: skip
+
+
+def _machine() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(1024 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        names = "SC_PHYS_PAGES", "SC_PAGE_SIZE"
+        if not set(names) <= getattr(os, "sysconf_names", {}).keys():
+            return None
+        pages, size = map(os.sysconf, names)
+        return pages * size
+
+
+def _container() -> int | None:
+    """Return what a control group (version 2) leaves, its cache of files counted as free."""
+    try:
+        most = int((CONTAINER / "memory.max").read_text(encoding="ascii"))
+        taken = int((CONTAINER / "memory.current").read_text(encoding="ascii"))
+        lines = (CONTAINER / "memory.stat").read_text(encoding="ascii").splitlines()
+        files = sum(int(x.split()[1]) for x in lines if x.startswith("inactive_file "))
+    except (OSError, ValueError):
+        return None
+    return max(0, most - taken + files)

@@ -1,0 +1,263 @@
+"""One writer at a time: a command holds the folder that it writes; who reads is never kept waiting.
+
+Two files say so, in the folder itself::
+
+    .intently.lock   locked by the system while a command writes, released when its process ends
+    .intently.json   which command that is, and which files here are Intently's
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+import socket
+import sys
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextvars import ContextVar
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from intently.errors import ArgumentError, IntentlyError, build
+from intently.files import replace_file
+from intently.training.processes import joined
+
+LOCK, ABOUT = ".intently.lock", ".intently.json"
+
+UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+"""What a file system answers that cannot lock, as some on a network cannot."""
+
+TOLD = 200
+"""Characters of a command that a message tells."""
+
+READ = 2**16
+"""Bytes of `ABOUT` that are read: more is none of ours."""
+
+RUNS = ("checkpoints/step-*/manifest.json", "*/checkpoints/step-*/manifest.json")
+"""What a run, or an experiment's, left before there was `ABOUT`."""
+
+
+class InUseError(IntentlyError, RuntimeError):
+    """Another command writes to the folder."""
+
+
+class LostFolderError(IntentlyError, RuntimeError):
+    """The folder that a command writes was deleted, moved or replaced while it did."""
+
+    status = 1
+
+
+class Writer:
+    """Who holds a folder: it says who that is, and whether the folder is still the one it holds."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.folder = out.resolve()  # where the caller goes meanwhile does not matter
+        self._locked: tuple[int, int] | None = None
+        self._claimed: set[str] = set()
+
+    def check(self) -> None:
+        """Raise `LostFolderError` where the folder is gone, or another stands in its place."""
+        found = self._identity()
+        if found is None or found != self._locked:
+            lost = "no such folder" if not self.folder.is_dir() else f"a folder without its {LOCK}"
+            raise build(
+                LostFolderError, "out", f"the folder {self.out} that this command writes",
+                lost if found is None else "another folder of that name",
+                "it was deleted or moved meanwhile", "nothing more is written",
+            )  # fmt: skip
+
+    def claim(self, writes: Collection[str]) -> None:
+        """Write down who writes what here, after checking that all of it is new or Intently's."""
+        if self._claimed.issuperset(writes):
+            return
+        told = self._about().get("writes")
+        own = {str(name) for name in told} if isinstance(told, list) else set()
+        strange = [n for n in writes if n not in own and (self.folder / n).exists()]
+        if strange and not any(next(self.folder.glob(run), None) for run in RUNS):
+            raise build(
+                ArgumentError, "out", f"a folder without {strange[0]}, or one that Intently wrote",
+                f"{self.out} with {strange[0]}", "it would be written over",
+                "choose another folder",
+            )  # fmt: skip
+        self._claimed.update(own, writes)
+        self._tell(
+            process=os.getpid(),
+            host=socket.gethostname(),
+            command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            since=datetime.now().astimezone().isoformat(" ", "seconds"),
+        )
+
+    @contextlib.contextmanager
+    def held(self, writes: Collection[str]) -> Iterator[None]:
+        """Make and lock the folder, and claim in it what is to be written."""
+        _check_place(self.out, writes)
+        with contextlib.ExitStack() as stack:
+            self._make(stack)
+            new = not (self.folder / ABOUT).exists()
+            there = [name for name in writes if (self.folder / name).exists()]
+            self._lock(stack)
+            self._locked = self._identity()
+            try:
+                self.claim(writes)
+                yield
+            finally:
+                now = [name for name in writes if (self.folder / name).exists()]
+                with contextlib.suppress(OSError):
+                    self._leave(nothing=new and now == there)
+
+    def _leave(self, nothing: bool) -> None:
+        """Take the name of this command out of the folder, or all where it has left nothing."""
+        if self._identity() != self._locked:
+            return
+        if nothing:
+            (self.folder / ABOUT).unlink(missing_ok=True)
+            (self.folder / LOCK).unlink()
+        elif self._claimed:
+            self._tell()
+
+    def _tell(self, **holder: object) -> None:
+        about = {**holder, "writes": sorted(self._claimed)}
+        replace_file(self.folder / ABOUT, json.dumps(about, indent=1).encode())
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Return what the system knows the lock by, None where it is gone."""
+        try:
+            found = (self.folder / LOCK).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _make(self, stack: contextlib.ExitStack) -> None:
+        """Make the folder and those above it; which of them stay empty are gone at the end."""
+        for path in (*reversed(self.folder.parents), self.folder):
+            try:
+                path.mkdir()
+            except OSError as error:
+                if not path.is_dir():
+                    raise self._unwritable(error) from None
+            else:
+                stack.callback(_remove_empty, path)
+
+    def _lock(self, stack: contextlib.ExitStack) -> None:
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise self._in_use() from None
+        except (NotImplementedError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in UNLOCKABLE:
+                raise self._unwritable(error) from None
+            warnings.warn(
+                f"the file system of {self.out} cannot lock it ({error}): take care that no other "
+                "command writes to it",
+                stacklevel=2,
+            )
+        stack.callback(lock.release)
+
+    def _about(self) -> dict[str, Any]:
+        """Return what is written down in the folder, {} where that is nothing of ours."""
+        try:
+            with (self.folder / ABOUT).open("rb") as file:
+                found = json.loads(file.read(READ))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _in_use(self) -> InUseError:
+        about = self._about()
+        process, host, since, command = (
+            _shown(about.get(name, "?")) for name in ("process", "host", "since", "command")
+        )
+        return build(
+            InUseError, "out", "a folder to which no other command writes",
+            f"{self.out}, held by process {process} on {host} since {since}: {command}",
+            fix="wait for its end, or choose another folder",
+        )  # fmt: skip
+
+    def _unwritable(self, error: OSError) -> ArgumentError:
+        return build(
+            ArgumentError, "out", "a folder that can be written to",
+            f"{self.out} ({error.strerror or error})", fix="choose another folder",
+        )  # fmt: skip
+
+
+_HELD: ContextVar[Mapping[Path, Writer | None]] = ContextVar("held", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | None]:
+    """Hold the folder ``out``, made where there is none, as the only one that writes to it.
+
+    ``writes`` names what the command writes there, folders with a ``/`` at the end. Where one of
+    them is there already it must be Intently's: what a person put there is not written over. A call
+    within another one for the same folder holds it already. Of many processes the first holds the
+    folder and gets the `Writer`, the others get None. A folder to which nothing was written is at
+    the end as it was before.
+
+    Raises `InUseError` where another command holds the folder, or another thread of this one;
+    `ArgumentError` where it cannot be a folder that is written to. Warns where the file system
+    cannot lock.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, sole_writer(folder, ["result.json"]) as one:
+    ...     with sole_writer(folder, ["result.json"]) as other:
+    ...         one is other
+    True
+    """
+    if str(out) == "":
+        fix = 'write "." for the one you are in'
+        raise build(ArgumentError, "out", "the name of a folder", "''", fix=fix)
+    with joined(Path(out)) as here, contextlib.ExitStack() as stack:
+        held, key = _HELD.get(), Path(out).resolve()
+        writer = held.get(key) or Writer(Path(out))
+
+        def hold() -> None:
+            if key in held:
+                writer.claim(writes)
+            else:
+                stack.enter_context(writer.held(writes))
+
+        here.from_first(hold)
+        found = writer if here.first else None
+        token = _HELD.set({**held, key: found})
+        try:
+            yield found
+        finally:
+            _HELD.reset(token)
+
+
+def _check_place(folder: Path, writes: Collection[str]) -> None:
+    """Raise where a file stands in the place of a folder, or a folder in that of a file."""
+    folders = [folder / name for name in writes if name.endswith("/")]
+    for path in (*reversed(folder.parents), folder, *folders):
+        if path.is_file():
+            raise build(
+                ArgumentError, "out", "a folder, new or of a run", f"the file {path}",
+                fix="choose another folder",
+            )  # fmt: skip
+    for path in (folder / name for name in writes if not name.endswith("/")):
+        if path.is_dir():
+            raise build(
+                ArgumentError, "out", f"a folder in which {path.name} can be a file",
+                f"the folder {path}", fix="choose another folder",
+            )  # fmt: skip
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _shown(value: Any) -> str:
+    """Return a value of the file in which anything may stand as a message tells it."""
+    text = str(value)
+    text = text if len(text) <= TOLD else text[:TOLD] + "…"
+    return "".join(c if c.isprintable() else "?" for c in text)
