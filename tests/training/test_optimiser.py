@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+import intently as it
 from intently.errors import CheckpointError
+from intently.models.language import LanguageModel, LanguageOptions
+from intently.models.recurrent import ATTENTIONS, RecurrentOptions, RecurrentSeq2Seq
+from intently.models.recurrent_steps import CELLS
 from intently.models.transformer import Transformer, TransformerOptions
+from intently.models.transformer_options import POSITIONS
+from intently.models.vision import VisionOptions, VisionTransformer
+from intently.modules.learned import AdditiveScore, RelativeBias, Sinks
 from intently.training.groups import OptimiserOptions
 from intently.training.optimiser import Optimiser
 
@@ -34,6 +41,43 @@ def test_only_weight_matrices_decay(share: str) -> None:
     others = [name for name in groups["others"] if "norm" not in name and "bias" not in name]
     embeddings = ["target_embedding.weight", "source_embedding.weight"]
     assert others == (embeddings if share == "output" else embeddings[:1])
+
+
+LEARNED = it.modules.Attention(bias=RelativeBias(2), score=AdditiveScore(2, 4, 6), sinks=Sinks(2))
+
+MODELS = {
+    **{
+        f"{positions}, {share}": lambda positions=positions, share=share: Transformer(
+            TransformerOptions(12, 12, 8, 2, inner=16, share=share, positions=positions)
+        )
+        for positions in POSITIONS
+        for share in ("output", "all")
+    },
+    **{
+        f"{cell}, {attention}": lambda cell=cell, attention=attention: RecurrentSeq2Seq(
+            RecurrentOptions(12, 12, 8, cell, attention, encoder_layers=2)
+        )
+        for cell in CELLS
+        for attention in ATTENTIONS
+    },
+    "language, learned positions": lambda: LanguageModel(LanguageOptions(12, 8, 2, positions=9)),
+    "language, learned scores": lambda: LanguageModel(
+        LanguageOptions(12, 8, 2, positions=None, attention=LEARNED, tied=False)
+    ),
+    "vision": lambda: VisionTransformer(VisionOptions((4, 4), 2, 3, width=8, heads=2, layers=1)),
+}
+
+TABLES = ("embedding", "positions", "table", "logits", "energy", "class_token", "norm", "bias")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tables_of_no_model_decay(name: str) -> None:
+    net = MODELS[name]()
+    groups = Optimiser(net, OptimiserOptions()).groups
+    shapes = {name: parameter.ndim for name, parameter in net.named_parameters()}
+    tables = [n for n in shapes if any(word in n for word in TABLES)]
+    assert set(groups["matrices"]) == {n for n, axes in shapes.items() if axes == 2} - set(tables)
+    assert groups["matrices"] and set(tables) <= set(groups["others"])
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

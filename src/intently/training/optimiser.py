@@ -14,7 +14,8 @@ from intently.training.groups import OptimiserOptions
 class Optimiser:
     """One or two PyTorch optimisers that step together, their state a flat mapping of tensors.
 
-    Only weight matrices decay; embeddings, norms and biases do not. AdamW after Loshchilov &
+    Only weight matrices decay: what its module calls a weight, with two axes, that is no embedding.
+    Tables of tokens and positions, norms and biases do not. AdamW after Loshchilov &
     Hutter 2019, "Decoupled Weight Decay Regularization"; Muon after Jordan et al. 2024, its
     updates scaled to the size of AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
     section 2.2), so that one learning rate serves both.
@@ -30,7 +31,8 @@ class Optimiser:
         tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         self.groups: dict[str, list[str]] = {"matrices": [], "others": []}
         for name, parameter in self.parameters.items():
-            matrix = parameter.ndim == 2 and id(parameter) not in tables
+            own = name.rpartition(".")[2]  # weight, qkv_weight, or weight_hh_l0 of a recurrent cell
+            matrix = parameter.ndim == 2 and "weight" in own and id(parameter) not in tables
             self.groups["matrices" if matrix else "others"].append(name)
         matrices, others = ([self.parameters[n] for n in g] for g in self.groups.values())
         decay, betas = options.weight_decay, options.betas
