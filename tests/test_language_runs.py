@@ -33,12 +33,14 @@ from intently.language_runs import (
 from intently.training import TrainingOptions
 from intently.training.language import (
     DEFAULTS,
+    WARMUP,
     WORDS,
     Variant,
     language_options,
     read_config,
     split,
 )
+from intently.training.resuming import settled
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -114,6 +116,15 @@ def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) 
     wanted = r"^window: expected 12, with which .* Resume with window=12,"
     with pytest.raises(ArgumentError, match=wanted):
         fit(source, options(source, window=8), tmp_path / "half", resume=True)
+
+
+def test_a_short_run_rises_in_a_share_of_its_steps(tmp_path: Path) -> None:
+    source = text()
+    short, more = (language_options(source, **{**SMALL, "steps": n, "warmup": None}) for n in (5, 9))
+    assert fit(source, short, tmp_path).text_model.options.schedule.warmup == 1
+    run = fit(source, more.with_flags(steps=15), tmp_path, resume=True)
+    assert run.text_model.options.schedule.warmup == 1  # as it began
+    assert settled(DEFAULTS, longest=WARMUP).schedule.warmup == 100
 
 
 def test_a_long_window_foretells_what_a_short_one_cannot(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from intently.runs import Run, fit
 from intently.text import Tokenizer, words
 from intently.training import Checkpoints, TrainingOptions, display
 from intently.training.checkpoint import MANIFEST, versions
+from intently.training.schedule import warmup_of
 from intently.training.writer import Writer, sole_writer
 from intently.translator import AlignmentHead, Translation, Translator
 
@@ -80,7 +81,7 @@ def options(size: Size) -> TrainingOptions:
     return TrainingOptions().with_flags(
         steps=size.steps,
         learning_rate=size.learning_rate,
-        warmup=min(100, size.steps // 5),
+        warmup=warmup_of(size.steps, 100),
         schedule="constant",
         cooldown=0.5,
         optimiser="muon",

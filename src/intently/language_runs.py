@@ -42,8 +42,9 @@ from intently.training import (
 )
 from intently.training.batches import Sentences
 from intently.training.events import Listener
-from intently.training.language import USUAL, WORDS, Variant
+from intently.training.language import USUAL, WARMUP, WORDS, Variant
 from intently.training.processes import current
+from intently.training.resuming import settled
 from intently.training.writer import Writer, sole_writer
 
 ABOUT, WEIGHTS, TOKENIZER = "language.json", model_folder.WEIGHTS, "tokenizer.json"
@@ -235,6 +236,9 @@ def _fit(
     checkpoints = Checkpoints(folder / "checkpoints")
     begun = checkpoints.begun(resume)
     t = options.text
+    stored = folder / "options.json"
+    before = TrainingOptions.from_json(stored) if begun and stored.is_file() else None
+    options = settled(options, before, WARMUP)
     if begun:
         _check_variant(folder, variant)
         tokenizer = Tokenizer.load(folder / TOKENIZER)

@@ -68,3 +68,18 @@ def test_a_cooldown_multiplies_the_cosine() -> None:
     assert cooled[:81] == plain[:81]
     for step in range(81, 101):
         assert cooled[step - 1] == pytest.approx(plain[step - 1] * min(1, (101 - step) / 20))
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 150, 2499, 2500, 10_000])
+@pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
+def test_a_short_run_rises_in_a_share_of_its_steps(steps: int, kind: str) -> None:
+    options = ScheduleOptions(steps=steps, schedule=kind)
+    rates = [learning_rate(step, options) for step in range(1, steps + 1)]
+    peak = rates.index(max(rates)) + 1
+    assert peak == max(1, min(500, steps // 5))
+    assert max(rates) == pytest.approx(options.learning_rate) or (kind, steps) == ("cosine", 1)
+
+
+def test_a_run_of_150_steps_is_near_its_peak_at_step_34() -> None:
+    options = ScheduleOptions(steps=150)
+    assert learning_rate(34, options) > 0.9 * options.learning_rate

@@ -170,6 +170,31 @@ def test_a_finished_run_resumed_is_still_finished_and_can_be_lengthened(tmp_path
     assert tiny.same_weights(lengthened, whole)
 
 
+def unsaid(**flags) -> TrainingOptions:
+    """The options of the small run without a warm-up."""
+    values = tiny.OPTIONS.with_flags(cooldown=0.0, **flags).to_dict()
+    values["schedule"]["warmup"] = None
+    return TrainingOptions.from_dict(values)
+
+
+def test_a_warm_up_that_is_not_given_is_that_of_the_run_wherever_it_goes_on(tmp_path) -> None:
+    whole, _ = tiny.run(tmp_path / "whole", unsaid(steps=20).with_flags(warmup=2))
+    tiny.run(tmp_path / "run", unsaid(steps=10))
+    assert TrainingOptions.from_json(tmp_path / "run" / "options.json").schedule.warmup == 2
+    lengthened, _ = tiny.run(tmp_path / "run", unsaid(steps=20), resume=True)
+    assert tiny.same_weights(whole, lengthened)
+    with pytest.raises(ArgumentError, match="warmup: expected 2, with which the run began; got 4"):
+        tiny.run(tmp_path / "run", unsaid(steps=20).with_flags(warmup=4), resume=True)
+
+
+def test_a_run_from_when_the_warm_up_had_a_number_goes_on_with_it(tmp_path) -> None:
+    """It was 500 steps, which every run of before has written down."""
+    whole, _ = tiny.run(tmp_path / "whole", unsaid(steps=9).with_flags(warmup=500))
+    tiny.run(tmp_path / "run", unsaid(steps=6).with_flags(warmup=500))
+    resumed, _ = tiny.run(tmp_path / "run", unsaid(steps=9), resume=True)
+    assert tiny.same_weights(whole, resumed)
+
+
 def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
     whole, _ = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
     damaged = tmp_path / "checkpoints" / "step-000009" / "model.safetensors"

@@ -103,7 +103,9 @@ class ScheduleOptions(_Group):
     steps: int = option(10_000, COUNT, "steps of the optimiser")
     seconds: float | None = option(None, POSITIVE, "stop after that much time, finished or not")
     learning_rate: float = option(2e-3, POSITIVE, "the highest learning rate")
-    warmup: int = option(500, COUNT_FROM_0, "steps in which it rises to the highest")
+    warmup: int | None = option(
+        None, COUNT_FROM_0, "steps in which it rises to the highest; none: a fifth, 500 at most"
+    )
     schedule: str = option(
         "inverse_sqrt", one_of("inverse_sqrt", "cosine", "constant"), "what follows"
     )

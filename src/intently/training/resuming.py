@@ -11,6 +11,7 @@ from intently.errors import ArgumentError, build
 from intently.training.batches import Pairs
 from intently.training.checkpoint import versions
 from intently.training.options import TrainingOptions
+from intently.training.schedule import LONGEST, warmup_of
 
 CHANGEABLE = {
     *("steps", "seconds", "patience", "threads", "device", "parallel"),
@@ -103,6 +104,25 @@ def check_same_run(
             "its weights may differ in their last bits from those of a run never stopped.",
             stacklevel=2,
         )
+
+
+def settled(
+    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
+) -> TrainingOptions:
+    """Return the options with the warm-up as a number of steps, where it is not given.
+
+    It is that of the run that goes on with the ``stored`` options, else a share of the steps as
+    `warmup_of` has it. A run that is resumed with more steps rises as it did before.
+
+    >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
+    30
+    """
+    if options.schedule.warmup is not None:
+        return options
+    before = None if stored is None else stored.schedule.warmup
+    return options.with_flags(
+        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
+    )
 
 
 def best_by(name: str, scores: Mapping[str, float]) -> float:

@@ -6,11 +6,24 @@ import math
 
 from intently.training.groups import ScheduleOptions
 
+LONGEST = 500
+"""Steps of the warm-up of a long run, where none are given."""
+
+
+def warmup_of(steps: int, longest: int = LONGEST) -> int:
+    """Return in how many steps the rate rises where that is not given: a fifth of a short run.
+
+    >>> warmup_of(150), warmup_of(10_000)
+    (30, 500)
+    """
+    return min(longest, steps // 5)
+
 
 def learning_rate(step: int, options: ScheduleOptions) -> float:
     """Return the learning rate of step 1, 2, …, ``options.steps``.
 
-    It rises linearly to ``options.learning_rate`` over ``warmup`` steps. Then it
+    It rises linearly to ``options.learning_rate`` over ``warmup`` steps, `warmup_of` the run where
+    that is None. Then it
 
     - falls with the inverse square root of the step (``"inverse_sqrt"``: Vaswani et al. 2017,
       equation 3, rescaled to its peak),
@@ -29,7 +42,8 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
     >>> [round(learning_rate(step, options), 3) for step in (50, 100, 200, 250, 400)]
     [0.5, 1.0, 0.75, 0.5, 0.0]
     """
-    warmup = max(1, options.warmup)
+    warmup = warmup_of(options.steps) if options.warmup is None else options.warmup
+    warmup = max(1, warmup)
     rate = options.learning_rate * min(1.0, step / warmup)
     if step > warmup and options.schedule == "inverse_sqrt":
         rate *= (warmup / step) ** 0.5

@@ -50,7 +50,7 @@ from intently.training.randomness import (
     set_random_state,
     surroundings_kept,
 )
-from intently.training.resuming import STATE, best_by, check_same_run
+from intently.training.resuming import STATE, best_by, check_same_run, settled
 from intently.training.schedule import learning_rate
 from intently.training.stopping import check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
@@ -146,6 +146,7 @@ class _Run:
         if self.options.run.threads is not None:
             torch.set_num_threads(self.options.run.threads)
         if found is None:
+            self.options = settled(self.options)
             torch.manual_seed(self.options.run.seed)
             self.worker = Worker(self.model, self.options, self.processes)
         else:
@@ -373,6 +374,8 @@ class _Run:
     def _restore(self, checkpoint: Checkpoint) -> None:
         """Take over a checkpoint, after checking that it is one of this run."""
         state, where = checkpoint.state, checkpoint.source
+        before = TrainingOptions.from_dict(state["options"], f"options of {where}")
+        self.options = settled(self.options, before)
         with warnings.catch_warnings():
             if not self.processes.first:
                 warnings.simplefilter("ignore")
