@@ -59,9 +59,10 @@ def intently(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
 
-    def run(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
+    def run(*arguments: str | Path, stdin: bytes | None = b"") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["intently", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        closed = stdin is None
+        monkeypatch.setattr(sys, "stdin", None if closed else io.TextIOWrapper(io.BytesIO(stdin)))
         capfd.readouterr()
         with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
             warnings.resetwarnings()

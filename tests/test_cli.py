@@ -188,6 +188,31 @@ def test_a_closed_pipe_is_silent() -> None:
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
+def test_closed_streams(intently: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed is lost, and told where that can be; a closed input holds no lines."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        outcome = intently("translate", "I drink milk.")
+    said = "intently: standard output is closed: what was printed is lost\n"
+    assert outcome == (1, "", said)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "stderr", None)
+        assert intently("translate", "I drink milk.") == (1, "", "")
+        assert intently("translate", "missing.txt") == (2, "", "")
+        assert intently("translate", "-") == (0, "", "")
+    outcome = intently("translate", "-", stdin=None)
+    assert "standard input: expected lines of text; got a closed stream." in refused(outcome)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the shell closes them")
+def test_streams_that_a_shell_closes() -> None:
+    """A file that is opened then does not become the standard output of what is loaded later."""
+    command = f"{sys.executable} -m intently.cli translate - <&- >&- 2>&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, b"", b"")
+
+
 # --- train and evaluate ---------------------------------------------------------------------------
 
 

@@ -120,9 +120,10 @@ def test_a_run_that_is_stopped_and_resumed_takes_the_same_steps(tmp_path: Path) 
 
 def test_a_short_run_rises_in_a_share_of_its_steps(tmp_path: Path) -> None:
     source = text()
-    short, more = (language_options(source, **{**SMALL, "steps": n, "warmup": None}) for n in (5, 9))
+    flags = {n: x for n, x in SMALL.items() if n not in ("steps", "warmup")}
+    short, more = (language_options(source, **flags, steps=n) for n in (5, 15))
     assert fit(source, short, tmp_path).text_model.options.schedule.warmup == 1
-    run = fit(source, more.with_flags(steps=15), tmp_path, resume=True)
+    run = fit(source, more, tmp_path, resume=True)
     assert run.text_model.options.schedule.warmup == 1  # as it began
     assert settled(DEFAULTS, longest=WARMUP).schedule.warmup == 100
 

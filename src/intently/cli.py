@@ -95,6 +95,7 @@ def main() -> None:
     """Run the command line."""
     from intently.show.labels import lines
 
+    lost = _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -102,6 +103,11 @@ def main() -> None:
     try:
         try:
             app()
+        except SystemExit as end:
+            if end.code or not lost.tell():
+                raise
+            print("intently: standard output is closed: what was printed is lost", file=sys.stderr)
+            raise SystemExit(1) from None
         finally:
             sys.stdout.flush()
     except IntentlyError as error:
@@ -116,6 +122,21 @@ def main() -> None:
         name = f"{error.filename}: " if error.filename else ""
         print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _open_streams() -> io.StringIO:
+    """Open what the caller has closed of the three streams; return what catches a closed output.
+
+    The system gives the lowest free number to the next file that is opened: a checkpoint may not
+    become the standard output of a library.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    lost = io.StringIO()
+    sys.stdout = sys.stdout or lost
+    sys.stderr = sys.stderr or io.StringIO()
+    return lost
 
 
 def _show_warning(

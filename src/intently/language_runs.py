@@ -25,6 +25,7 @@ from intently.decoding.sampling import sample
 from intently.errors import ArgumentError, DataError, IntentlyError, build
 from intently.files import File, replace_file, sealed
 from intently.masks import Mask, window
+from intently.memory import check_fits
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
 from intently.modules.caches import WindowCache
@@ -42,6 +43,7 @@ from intently.training import (
 )
 from intently.training.batches import Sentences
 from intently.training.events import Listener
+from intently.training.fits import check_model
 from intently.training.language import USUAL, WARMUP, WORDS, Variant
 from intently.training.processes import current
 from intently.training.resuming import settled
@@ -61,7 +63,7 @@ HELD_OUT = 0.1
 """Share of the text, its end, that is not learned from."""
 
 EVALUATED = 2**15
-"""Held-out tokens whose loss is measured at each evaluation while training."""
+"""Held-out tokens whose loss is measured at each evaluation while training; at least a window."""
 
 TOLD = 2
 """Problems of a file that a message tells."""
@@ -187,7 +189,8 @@ class LanguageRun:
     def losses(self) -> Float[Tensor, " window"]:
         """Mean held-out cross-entropy (window,) in nats of a token that 1, 2, … tokens precede."""
         window = self.text_model.options.text.max_length
-        return losses_by_position(self.text_model.model, self.held_ids[:MEASURED], window)
+        some = self.held_ids[: max(MEASURED, window + 1)]
+        return losses_by_position(self.text_model.model, some, window)
 
 
 def fit(
@@ -254,6 +257,7 @@ def _fit(
             f"{len(ids):,}", f"a tenth is held out, and must fill a window of {t.max_length}",
             "give a longer text or a smaller window",
         )  # fmt: skip
+    _check_fits(options, tokenizer.size, variant, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
         model = new_model(options, tokenizer.size, variant).to(device)
@@ -261,7 +265,8 @@ def _fit(
     replace_file(folder / VARIANT, sealed(dataclasses.asdict(variant)))
 
     def validate(_: Any) -> dict[str, float]:
-        return {"loss": losses_by_position(model, held[:EVALUATED], t.max_length).mean().item()}
+        some = held[: max(EVALUATED, t.max_length + 1)]
+        return {"loss": losses_by_position(model, some, t.max_length).mean().item()}
 
     net: Any = Unprompted(model)
     history = train(
@@ -277,6 +282,23 @@ def _fit(
     with checkpoints.surviving():
         text_model.save(folder / "model")
     return LanguageRun(text_model, history, tokenizer.decode(held.tolist()), held, folder)
+
+
+def _check_fits(
+    options: TrainingOptions, vocabulary: int, variant: Variant, device: torch.device
+) -> None:
+    """Raise where memory does not hold the model, or the logits of one window."""
+
+    def make(_: int, layers: int) -> LanguageModel:
+        return new_model(options.with_flags(decoder_layers=layers), vocabulary, variant)
+
+    check_model(make, options, device)
+    window = options.text.max_length
+    check_fits(
+        "window", 8 * window * vocabulary,
+        f"one of {window:,} tokens with a vocabulary of {vocabulary:,}", "choose a smaller window",
+        device,
+    )  # fmt: skip
 
 
 def _check_variant(folder: Path, variant: Variant) -> None:

@@ -10,6 +10,9 @@ import torch
 
 from intently.errors import ArgumentError, build
 
+LITTLE = 2**28
+"""Bytes for which nobody is asked."""
+
 CONTAINER = Path("/sys/fs/cgroup")
 
 
@@ -38,18 +41,15 @@ def available(device: torch.device | None = None) -> int | None:
 def check_fits(
     argument: str, needs: float, got: str, fix: str, device: torch.device | None = None
 ) -> None:
-    """Raise `ArgumentError` where more bytes are needed than there are.
-
-    ``needs`` is the least that the work takes, so that what fits is never refused; ``{share}`` in
-    ``fix`` becomes the share of it that there is memory for, as a number.
+    """Raise `ArgumentError` where the least that something ``needs``, in bytes, is not there.
 
     >>> check_fits("beam", 10, "beam=1", "try less")
     """
-    left = available(device)
+    left = available(device) if needs > LITTLE else None
     if left is not None and needs > left:
         raise build(
             ArgumentError, argument, f"what {left / 1e9:,.1f} GB of free memory hold",
-            f"{got}, which takes at least {needs / 1e9:,.1f} GB", fix=fix,
+            f"{got}, which needs at least {needs / 1e9:,.1f} GB", fix=fix,
         )  # fmt: skip
 
 

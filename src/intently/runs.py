@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,6 +37,7 @@ from intently.training import (
 from intently.training.averaging import newest
 from intently.training.checkpoint import step_of
 from intently.training.events import Averaging, Event, Listener
+from intently.training.fits import check_model
 from intently.training.history import Averaged
 from intently.training.processes import Processes, current, joined
 from intently.training.randomness import surroundings_kept
@@ -118,6 +119,8 @@ def _fit(
     if options.run.tensorboard:
         here.from_first(check_installed)
 
+    _check_model(options, 1, 1, device)  # before the text is counted
+
     def both() -> tuple[Tokenizer, Tokenizer]:
         paths = folder / "source.json", folder / "target.json"
         if checkpoints.begun(resume):
@@ -128,6 +131,7 @@ def _fit(
         return found
 
     source, target = here.from_first(both)
+    _check_model(options, source.size, target.size, device)
     pairs = Pairs(
         source.encode_batch(text.sources),
         target.encode_batch(text.targets),
@@ -146,7 +150,7 @@ def _fit(
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        model = _model(options, source.size, target.size).to(device)
+        model = new_model(options.shape(source.size, target.size)).to(device)
     translator = Translator(model, source, target, max_length=options.text.max_length)
     validate = None if dev is None else _dev_set(dev, translator)
     if validate is not None and options.run.best_by not in validate.names:
@@ -227,18 +231,16 @@ def _average(
     return mean
 
 
-def _model(options: TrainingOptions, source_size: int, target_size: int) -> EncoderDecoder:
+def _check_model(
+    options: TrainingOptions, source_size: int, target_size: int, device: torch.device
+) -> None:
+    """Raise where memory does not hold the model for vocabularies of these sizes."""
     shape = options.shape(source_size, target_size)
-    try:
-        return new_model(shape)
-    except (RuntimeError, MemoryError) as error:
-        if "allocate" not in str(error):
-            raise
-        raise build(
-            ArgumentError, "width", "a model that the memory holds",
-            f"width={options.model.width} with vocabularies of {source_size:,} and "
-            f"{target_size:,} tokens", fix="choose a smaller width, or fewer layers",
-        ) from error  # fmt: skip
+
+    def make(encoder: int, decoder: int) -> EncoderDecoder:
+        return new_model(replace(shape, encoder_layers=encoder, decoder_layers=decoder))
+
+    check_model(make, options, device)
 
 
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:

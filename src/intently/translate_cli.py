@@ -73,7 +73,7 @@ def translate(
         )  # fmt: skip
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)
-    typed = text == "-" and sys.stdin.isatty()
+    typed = text == "-" and sys.stdin is not None and sys.stdin.isatty()
     if typed:
         print("intently: type a sentence a line; Ctrl-D ends", file=sys.stderr)
     warnings.simplefilter("always", TranslationWarning)
@@ -123,6 +123,8 @@ def _exists(name: str) -> bool:
 
 def _lines(text: str) -> Iterable[str]:
     """Yield the lines of standard input, of a file, or of the text itself."""
+    if text == "-" and sys.stdin is None:
+        raise build(DataError, "standard input", "lines of text", "a closed stream")
     if text == "-":
         yield from _decoded(sys.stdin.buffer, "standard input")
         return

@@ -92,7 +92,7 @@ def test_another_number_is_another_run(tmp_path) -> None:
 
 def test_less_than_one_is_refused() -> None:
     with pytest.raises(
-        ArgumentError, match=r"accumulate: expected an integer from 1 to 2.*; got 0"
+        ArgumentError, match=r"accumulate: expected an integer from 1 to 10,000; got 0"
     ):
         OptimiserOptions(accumulate=0)
     assert TrainingOptions().optimiser.accumulate == 1

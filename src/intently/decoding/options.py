@@ -10,6 +10,12 @@ from intently.errors import ArgumentError, KindError, build
 PAD, SOS, EOS = 0, 1, 2  # the same in every tokenizer: intently.text.SPECIALS
 
 
+WIDEST = 10_000
+"""The widest beam: a step of so many hypotheses takes seconds."""
+
+LONGEST = 100_000
+"""The longest output, in tokens."""
+
 STEEPEST = 6
 """The largest α, either way: in float32 scores stay far from 0 and ∞ after 100,000 tokens."""
 
@@ -18,11 +24,12 @@ STEEPEST = 6
 class SearchOptions:
     """How `search` looks for the best output.
 
-    ``beam`` is how many hypotheses are followed at once; 1 takes the likeliest token at every step.
-    ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of `penalty`, from −6 to 6: 0
-    compares plain log-probabilities, more prefers longer outputs. An output holds at least
-    ``min_length`` tokens (EOS not counted) and is cut after ``max_length`` (twice the source's
-    tokens and ten unless given). PAD and SOS are never produced, nor are the ids in ``forbid``.
+    ``beam`` is how many hypotheses are followed at once, 10,000 at most; 1 takes the likeliest
+    token at every step. ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of
+    `penalty`, from −6 to 6: 0 compares plain log-probabilities, more prefers longer outputs. An
+    output holds at least ``min_length`` tokens (EOS not counted) and is cut after ``max_length``
+    (twice the source's tokens and ten unless given; 100,000 at most). PAD and SOS are never
+    produced, nor are the ids in ``forbid``.
 
     Raises `ArgumentError` where the numbers contradict each other, `KindError` for wrong types.
 
@@ -38,9 +45,9 @@ class SearchOptions:
     forbid: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_int(self.beam, "beam", 1)
+        _check_int(self.beam, "beam", 1, WIDEST)
         _check_int(self.n_best, "n_best", 1)
-        _check_int(self.min_length, "min_length", 0)
+        _check_int(self.min_length, "min_length", 0, LONGEST)
         if self.n_best > self.beam:
             raise build(
                 ArgumentError, "n_best", f"at most beam={self.beam}", self.n_best,
@@ -53,7 +60,7 @@ class SearchOptions:
             expected = f"a number from −{STEEPEST} to {STEEPEST}"
             raise build(ArgumentError, "length_penalty", expected, alpha)
         if self.max_length is not None:
-            _check_int(self.max_length, "max_length", 1)
+            _check_int(self.max_length, "max_length", 1, LONGEST)
             if self.min_length >= self.max_length:
                 raise build(
                     ArgumentError, "min_length", f"less than max_length={self.max_length}",
@@ -102,8 +109,9 @@ def checked(options: SearchOptions | None) -> SearchOptions:
     return options
 
 
-def _check_int(value: object, name: str, least: int) -> None:
+def _check_int(value: object, name: str, least: int, most: int | None = None) -> None:
+    expected = f"an int ≥ {least}" if most is None else f"an int from {least} to {most:,}"
     if isinstance(value, bool) or not isinstance(value, int):
-        raise build(KindError, name, f"an int ≥ {least}", repr(value))
-    if value < least:
-        raise build(ArgumentError, name, f"an int ≥ {least}", value)
+        raise build(KindError, name, expected, repr(value))
+    if value < least or (most is not None and value > most):
+        raise build(ArgumentError, name, expected, value)

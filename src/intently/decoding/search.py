@@ -17,6 +17,7 @@ from intently.decoding.beams import Model, decode_batch
 from intently.decoding.hypothesis import Hypothesis
 from intently.decoding.options import EOS, PAD, SearchOptions, _check_int, checked
 from intently.errors import KindError, build
+from intently.memory import check_fits
 
 SHORT = 16
 """Tokens that a shorter sentence counts as: its output takes memory too."""
@@ -37,6 +38,8 @@ def search(
     missing, so an empty source is EOS alone. A batch holds at most ``batch_tokens`` source tokens,
     padding included and counted once for each beam (a short sentence counts as 16), or one
     sentence. The model is put into evaluation mode, and back.
+
+    Raises `ArgumentError` where the memory that is free does not hold the logits of a step.
 
     Outputs that ended stand before those that were cut at their limit, each by score; equal scores
     by the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only
@@ -62,12 +65,22 @@ def search(
     found: list[list[Hypothesis]] = [[] for _ in sentences]
     with _evaluating(model):
         for batch in _batches(sentences, batch_tokens // options.beam):
+            _check_fits(model, len(batch) * options.beam)
             lengths = [len(sentences[i]) for i in batch]
             padded = _padded([sentences[i] for i in batch], lengths).to(_device(model))
             results = decode_batch(model, padded, lengths, options, keep_attention)
             for i, hypotheses in zip(batch, results):
                 found[i] = hypotheses
     return found
+
+
+def _check_fits(model: Model, rows: int) -> None:
+    """Raise where memory does not hold the logits of so many hypotheses, and their order."""
+    weight = getattr(model, "output_weight", None)
+    if isinstance(weight, Tensor):
+        needs = 2 * rows * len(weight) * weight.element_size()
+        got = f"{rows:,} hypotheses at once over a vocabulary of {len(weight):,}"
+        check_fits("beam, batch_tokens", needs, got, "choose smaller ones", weight.device)
 
 
 def _with_eos(source: Sequence[int], i: int) -> list[int]:

@@ -158,6 +158,12 @@ class Epoch:
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
 
+    @property
+    def largest(self) -> int:
+        """The target tokens, padding included, of the largest batch."""
+        lengths = self._pairs.targets.lengths[self._order[self._cuts[:, 1] - 1]] - 1
+        return int(((self._cuts[:, 1] - self._cuts[:, 0]) * lengths).max())
+
     def padding(self) -> tuple[float, float]:
         """Return the share of PAD among all source and among all target tokens of the epoch."""
         shares = []
@@ -181,8 +187,8 @@ def epoch(pairs: Pairs, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
     >>> batches = epoch(pairs, batch_tokens=6, seed=1)
     >>> sorted(batch.target_in.shape for batch in batches)
     [torch.Size([2, 2]), torch.Size([2, 3])]
-    >>> batches.padding()
-    (0.0, 0.0)
+    >>> batches.padding(), batches.largest
+    ((0.0, 0.0), 6)
     """
     if batch_tokens < 1:
         raise build(ArgumentError, "batch_tokens", "an integer of at least 1", batch_tokens)

@@ -34,6 +34,9 @@ def one_of(*values: str) -> Rule:
 
 
 COUNT = Rule("an integer from 1 to 2**31 - 1", lambda n: 1 <= n < 2**31)
+LAYERS = Rule("an integer from 1 to 1,000", lambda n: 1 <= n <= 1000)
+"""As many as Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers"."""
+BATCHES = Rule("an integer from 1 to 10,000", lambda n: 1 <= n <= 10**4)
 ENTRIES = Rule("an integer from 1 to 10,000,000", lambda n: 1 <= n <= 10**7)
 THREADS = Rule("an integer from 1 to 1024", lambda n: 1 <= n <= 1024)
 COUNT_FROM_0 = Rule("an integer from 0 to 2**31 - 1", lambda n: 0 <= n < 2**31)
@@ -75,8 +78,8 @@ class ModelOptions(_Group):
 
     width: int = option(128, COUNT, "model width c")
     heads: int = option(4, COUNT, "attention heads h; each is width / heads wide")
-    encoder_layers: int = option(2, COUNT, "layers of the encoder")
-    decoder_layers: int = option(2, COUNT, "layers of the decoder")
+    encoder_layers: int = option(2, LAYERS, "layers of the encoder")
+    decoder_layers: int = option(2, LAYERS, "layers of the decoder")
     inner: int = option(512, COUNT, "width of the feed-forward layers")
     norm: str = option("pre", one_of("pre", "post"), "layer norm before or after each block")
     dropout: float = option(0.1, SHARE, "share of activations dropped while training")
@@ -122,7 +125,7 @@ class OptimiserOptions(_Group):
     optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
     batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")
     label_smoothing: float = option(0.1, SHARE, "probability given to all tokens alike")
-    accumulate: int = option(1, COUNT, "batches whose gradients make one step")
+    accumulate: int = option(1, BATCHES, "batches whose gradients make one step")
     clip: float = option(1.0, POSITIVE, "largest norm of the gradient of all parameters")
     weight_decay: float = option(0.01, FROM_0, "of weight matrices; not of embeddings and norms")
     betas: tuple[float, float] = option(

@@ -39,6 +39,7 @@ from intently.training.events import (
     Stepped,
     TimeUp,
 )
+from intently.training.fits import check_batch
 from intently.training.history import Evaluation, History, Position, Record, Stopped
 from intently.training.interruption import Interruption
 from intently.training.options import TrainingOptions
@@ -156,6 +157,9 @@ class _Run:
         if found is not None and self.position.batch >= len(self.epoch):
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
+        word = self.data.words.get("max_length", "max_length")
+        count = self.processes.count
+        check_batch(self.model, self.epoch.largest, self.options, word, count)
         if self.processes.first:
             self.checkpoints.clean()  # only now: until here the run could be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))

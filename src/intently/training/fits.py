@@ -1,0 +1,77 @@
+"""What a training takes at the least, compared with the memory there is before it begins.
+
+Every estimate is a lower bound: what fits is never refused, and what is far from fitting is told at
+once, not after the machine has stood still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from intently.memory import check_fits
+from intently.training.options import TrainingOptions
+
+OF_A_PARAMETER = 16
+"""Bytes: the weight, its gradient, and the optimiser's two means."""
+
+OF_A_NUMBER = 4
+"""Bytes of a float32."""
+
+
+def parameters(make: Callable[[int, int], nn.Module], encoder: int, decoder: int) -> float:
+    """Return how many parameters the model has that ``make`` makes of so many layers.
+
+    No more than two layers of a kind are made, without memory; all others are like the second.
+
+    >>> parameters(lambda encoder, decoder: nn.Linear(2, decoder), 1, 3)
+    9.0
+    """
+
+    def count(*layers: int) -> float:
+        with torch.device("meta"):
+            return float(sum(parameter.numel() for parameter in make(*layers).parameters()))
+
+    try:
+        least = count(1, 1)
+        of_each = count(2, 1) - least, count(1, 2) - least
+    except (RuntimeError, OverflowError):  # more numbers in one than a tensor can have
+        return 2.0**63
+    return least + (encoder - 1) * of_each[0] + (decoder - 1) * of_each[1]
+
+
+def check_model(
+    make: Callable[[int, int], nn.Module], options: TrainingOptions, device: torch.device
+) -> None:
+    """Raise `ArgumentError` where memory does not hold the model and its optimiser's state."""
+    m = options.model
+    count = parameters(make, m.encoder_layers, m.decoder_layers)
+    check_fits(
+        "width", OF_A_PARAMETER * count,
+        f"width={m.width} with inner={m.inner} and {m.encoder_layers} + {m.decoder_layers} layers",
+        "choose a smaller width, or fewer layers", device,
+    )  # fmt: skip
+
+
+def check_batch(
+    model: nn.Module, largest: int, options: TrainingOptions, word: str, processes: int = 1
+) -> None:
+    """Raise `ArgumentError` where memory does not hold what a step keeps for its gradient.
+
+    That is at least the input of every matrix of the decoder, for each of the ``largest`` number of
+    target tokens in a batch. ``word`` is what the length of one text is called, which the error
+    names where a batch cannot be smaller than that.
+    """
+    columns = sum(
+        parameter.shape[1]
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 2 and "decoder" in name and "weight" in name.rpartition(".")[2]
+    )
+    asked = options.optimiser.batch_tokens
+    name = word if largest > asked else "batch_tokens"
+    check_fits(
+        name, OF_A_NUMBER * columns * largest / processes, f"a batch of {largest:,} tokens",
+        f"choose a smaller {name}", next(model.parameters()).device,
+    )  # fmt: skip
