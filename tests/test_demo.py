@@ -51,3 +51,8 @@ def test_a_tiny_demo_stops_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert result["it"]["telling_head"][0] + "_attention" in page
     demo.table(result, told)
     assert "What it learned" in written.getvalue() and "\x1b" not in written.getvalue()
+
+    demo.remove_finished(tmp_path)
+    assert not (tmp_path / "result.json").exists()
+    assert not list((tmp_path / "checkpoints").iterdir())
+    assert Translator.load(tmp_path)

@@ -143,6 +143,15 @@ def test_a_long_window_foretells_what_a_short_one_cannot(tmp_path: Path) -> None
     assert float(long[:5].min()) > 1.8 and float(long[10:].mean()) < 1.2
 
 
+def test_a_window_longer_than_what_is_measured(tmp_path: Path, monkeypatch) -> None:
+    """The loss is measured on a window at the least: at an evaluation, and at the end."""
+    for name in ("EVALUATED", "MEASURED"):
+        monkeypatch.setattr(f"intently.language_runs.{name}", 9)
+    source = text()
+    run = fit(source, options(source, steps=2), tmp_path)
+    assert len(run.history.evaluations) == 1 and run.losses.shape == (12,)
+
+
 def test_windows_cover_the_text() -> None:
     windows = Windows(range(4, 30), 6)
     batch = windows.batch(torch.arange(len(windows)).numpy())

@@ -81,7 +81,8 @@ class Writer:
         told = self._about().get("writes")
         own = {str(name) for name in told} if isinstance(told, list) else set()
         strange = [n for n in writes if n not in own and (self.folder / n).exists()]
-        if strange and not any(next(self.folder.glob(run), None) for run in RUNS):
+        old = told is None and any(next(self.folder.glob(run), None) for run in RUNS)
+        if strange and not old:
             raise build(
                 ArgumentError, "out", f"a folder without {strange[0]}, or one that Intently wrote",
                 f"{self.out} with {strange[0]}", "it would be written over",

@@ -1,0 +1,169 @@
+"""What a training and a search need at the least, before they begin: told at once, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_run as tiny
+import torch
+
+from intently import memory
+from intently.corpora import ParallelText
+from intently.decoding import SearchOptions, search
+from intently.errors import ArgumentError
+from intently.language_runs import fit as fit_language
+from intently.models.kinds import new_model
+from intently.runs import fit
+from intently.training import TrainingOptions, epoch
+from intently.training.fits import parameters
+from intently.training.language import language_options
+
+TEXT = ParallelText(["a b c"] * 30, ["d e"] * 30)
+WORDS = {"source_tokenizer": "word", "target_tokenizer": "word"}
+SMALL = TrainingOptions().with_flags(width=8, heads=2, inner=8, steps=1, threads=1, **WORDS)
+GB = 10**9
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a gigabyte left, whatever this one has."""
+    monkeypatch.setattr(memory, "available", lambda device=None: GB)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"decoder_layers": 100_000}, "decoder_layers: expected an integer from 1 to 1,000; got 1"),
+        ({"encoder_layers": 1001}, "encoder_layers: expected an integer from 1 to 1,000; got 1001"),
+        ({"accumulate": 10**8}, "accumulate: expected an integer from 1 to 10,000; got 100000000."),
+    ],
+)
+def test_bounds_of_options(flags: dict[str, int], said: str) -> None:
+    with pytest.raises(ArgumentError) as error:
+        TrainingOptions().with_flags(**flags)
+    assert str(error.value).startswith(said)
+    section = TrainingOptions.flags()[next(iter(flags))].group
+    with pytest.raises(ArgumentError):
+        TrainingOptions.from_dict({section: flags})
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"width": 2 * 10**8},
+        {"width": 2**31 - 8},
+        {"inner": 10**8},
+        {"decoder_layers": 1000, "width": 1024, "inner": 4096, "heads": 8},
+        {"positions": "learned", "learned_steps": 2**31 - 1},
+        {"model": "recurrent", "width": 10**5, "heads": 4, "inner": 512},
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_before_the_text_is_read(
+    tmp_path: Path, left: None, flags: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intently.runs._tokenizers", None)
+    with pytest.raises(ArgumentError) as error:
+        fit(TEXT, TrainingOptions().with_flags(**WORDS, **flags), tmp_path / "run")
+    said = str(error.value)
+    assert said.startswith("width: expected what 1.0 GB of free memory hold; got width=")
+    assert "GB. Choose a smaller width, or fewer layers." in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_that_does_not_fit_is_told(tmp_path: Path, left: None) -> None:
+    data, options = tiny.pairs(20_000), tiny.OPTIONS.with_flags(batch_tokens=2**31 - 1)
+    options = options.with_flags(width=1024, inner=1024, heads=8, steps=1)
+    with pytest.raises(ArgumentError) as error:
+        from intently.training import train
+
+        train(tiny.model(options=options), data, options, tmp_path / "run")
+    assert str(error.value).startswith("batch_tokens: expected what 1.0 GB of free memory hold; ")
+    assert str(error.value).endswith("GB. Choose a smaller batch_tokens.")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_window_that_does_not_fit_is_told_by_its_name(tmp_path: Path, left: None) -> None:
+    text = "".join(map(chr, np.random.default_rng(0).integers(0x4E00, 0x9000, 450_000)))
+    options = language_options(text, window=40_000, width=8, heads=2, layers=1, steps=1)
+    with pytest.raises(ArgumentError, match=r"^window: expected what 1\.0 GB of free memory hold"):
+        fit_language(text, options, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_parameters_are_counted_without_memory() -> None:
+    for options in (
+        tiny.OPTIONS.with_flags(encoder_layers=3, decoder_layers=5),
+        TrainingOptions().with_flags(
+            model="recurrent", encoder_layers=4, decoder_layers=3, cell="lstm", width=8
+        ),
+    ):
+        shape = options.shape(20, 30)
+        counted = parameters(
+            lambda e, d, shape=shape: new_model(replace(shape, encoder_layers=e, decoder_layers=d)),
+            shape.encoder_layers, shape.decoder_layers,
+        )  # fmt: skip
+        assert counted == sum(p.numel() for p in new_model(shape).parameters())
+
+
+def test_the_largest_batch_is_counted() -> None:
+    batches = epoch(tiny.pairs(), 60, seed=1)
+    assert batches.largest == max(batch.target_in.numel() for batch in batches)
+
+
+@pytest.mark.parametrize("beam", [10**8, 10_001])
+def test_a_beam_is_bounded(beam: int) -> None:
+    with pytest.raises(ArgumentError) as error:
+        SearchOptions(beam=beam)
+    assert str(error.value) == f"beam: expected an int from 1 to 10,000; got {beam}."
+    for name in ("max_length", "min_length"):
+        with pytest.raises(ArgumentError, match=f"{name}: expected an int from . to 100,000; got"):
+            SearchOptions(**{name: 10**9})
+
+
+def test_a_beam_that_does_not_fit_is_told(left: None) -> None:
+    net = tiny.model()
+    net.target_embedding = torch.nn.Embedding(10**5, 16, device="meta")
+    with pytest.raises(ArgumentError) as error:
+        search(net, [[4, 5]], SearchOptions(beam=10_000))
+    assert str(error.value) == (
+        "beam, batch_tokens: expected what 1.0 GB of free memory hold; got 10,000 hypotheses at "
+        "once over a vocabulary of 100,000, which needs at least 8.0 GB. Choose smaller ones."
+    )
+
+
+def test_what_fits_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where the system does not say what it has."""
+    for answer in (GB, None):
+        monkeypatch.setattr(memory, "available", lambda device=None, answer=answer: answer)
+        fit(TEXT, SMALL, tmp_path / str(answer))
+
+
+def test_memory_is_that_of_the_machine_or_of_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "CONTAINER", tmp_path)
+    machine = memory.available()
+    assert machine is None or machine > 0
+    for name, content in (
+        ("memory.max", "5000"),
+        ("memory.current", "4000"),
+        ("memory.stat", "anon 7\ninactive_file 1500\n"),
+    ):
+        (tmp_path / name).write_text(content + "\n")
+    assert memory.available() == 2500
+    (tmp_path / "memory.max").write_text("max\n")
+    other = memory.available()
+    assert other is None or other > 2500
+
+
+@pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1), ("win32", None)])
+def test_the_peak_is_in_bytes_on_every_system(platform: str, unit: int | None, monkeypatch) -> None:
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr(resource, "getrusage", lambda _: type("Usage", (), {"ru_maxrss": 2000})())
+    if unit is None:
+        monkeypatch.setitem(__import__("sys").modules, "resource", None)
+    assert memory.peak() == (None if unit is None else 2000 * unit)
