@@ -324,8 +324,18 @@ def test_a_wrong_file_of_options(tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from intently.language_cli import train_lm
 import typer
+from intently.language_cli import train_lm
+from intently.training import progress
+
+say = progress.Lines.__call__
+
+def say_and_wait(self, event):
+    say(self, event)
+    if type(event).__name__ == "Saved":
+        sys.stdin.readline()
+
+progress.Lines.__call__ = say_and_wait
 typer.run(train_lm)
 """
 
@@ -341,14 +351,18 @@ def test_a_killed_command_goes_on_from_its_last_checkpoint(tmp_path: Path) -> No
     def run(out: str, stop: signal.Signals | None, *more: str) -> str:
         given = [sys.executable, str(script), str(source), "--out", str(tmp_path / out)]
         process = subprocess.Popen(
-            [*given, *size, *more], stdout=subprocess.PIPE, text=True, env=surroundings()
-        )
-        assert process.stdout is not None
+            [*given, *size, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=surroundings(),
+        )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        if stop is None:
+            process.stdin.close()  # it waits for nobody
         said = ""
         for line in process.stdout:
             said += line
             if stop is not None and "saved" in line:
                 process.send_signal(stop)
+                process.stdin.close()
                 stop = None
         process.wait()
         return said

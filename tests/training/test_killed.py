@@ -30,6 +30,7 @@ def start(out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, tiny.__file__, str(out)],
         env={**os.environ, "PYTHONPATH": source},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -49,9 +50,11 @@ def test_killed_from_outside_at_random_moments(tmp_path, unbroken) -> None:
     kills, events = [], 0
     for budget in (1, 11, 23, None):  # the last one may run to its end
         with start(tmp_path) as process:
-            assert process.stdout is not None
+            assert process.stdin is not None and process.stdout is not None
             for count, line in enumerate(process.stdout, 1):
                 events += 1
+                process.stdin.write("\n")  # it goes on, to the next event at most
+                process.stdin.flush()
                 if budget is not None and count >= budget + moments.randrange(4):
                     time.sleep(moments.random() * 0.01)
                     process.kill()

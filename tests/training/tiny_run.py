@@ -65,7 +65,9 @@ def same_weights(one: Transformer, other: Transformer) -> bool:
 
 
 def _say(event: Event) -> None:
+    """Print the event, and wait for a line: who reads is never behind."""
     print(type(event).__name__, event.step, flush=True)
+    sys.stdin.readline()
 
 
 if __name__ == "__main__":
