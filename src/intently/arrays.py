@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from intently.errors import KindError, build
 
-Numbers: TypeAlias = Tensor | np.ndarray | np.generic | Sequence[Any] | float
-"""What `as_tensor` takes."""
+Numbers: TypeAlias = np.ndarray | np.generic | Sequence[Any] | float | Int[Tensor, "..."]
+"""What `as_tensor` takes beside a floating-point tensor."""
 
 INTEGERS = (
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -20,7 +21,22 @@ INTEGERS = (
 )
 
 
-def as_tensor(value: Numbers, name: str, like: Tensor | None = None) -> Tensor:
+@runtime_checkable
+class Kind(Protocol):
+    """What numbers without a dtype of their own may follow: a tensor, a lazy matrix."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that they take."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where they go."""
+        ...
+
+
+def as_tensor(value: Tensor | Numbers, name: str, like: Kind | None = None) -> Tensor:
     """Return the numbers of the argument ``name`` as a floating-point tensor of the same shape.
 
     A floating-point tensor is returned as it is. All else is copied, so that no later change of
@@ -50,7 +66,7 @@ def as_tensor(value: Numbers, name: str, like: Tensor | None = None) -> Tensor:
     return x if like is None else x.to(like.device)
 
 
-def as_tensors(**operands: Numbers) -> tuple[Tensor, ...]:
+def as_tensors(**operands: Tensor | Numbers) -> tuple[Tensor, ...]:
     """Return `as_tensor` of each operand of one product, by name.
 
     Those without a dtype of their own, lists and integers, take that of the first which has one,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from intently import kernels
+from intently.arrays import Numbers, as_tensor, as_tensors
 from intently.biases import Bias, as_bias
 from intently.errors import ArgumentError, KindError, StaleError, build, shape_of
 from intently.kernels import differentiated, eager, streamed
@@ -24,21 +25,20 @@ from intently.masks import Mask, as_mask, check_broadcast
 from intently.masks.geometry import probability
 from intently.matrix import LazyMatrix, lazy
 from intently.matrix.indexing import split, take
-from intently.matrix.lazy import in_autocast, no_autocast
-from intently.matrix.views import check_product
+from intently.matrix.lazy import check_product, in_autocast, no_autocast
 from intently.scores import DOT, Score
 
 
 def attend(
-    q: Float[Tensor, "*lead t d"],
-    k: Float[Tensor, "*lead_k s d_k"],
+    q: Float[Tensor, "*lead t d"] | Numbers,
+    k: Float[Tensor, "*lead_k s d_k"] | Numbers,
     *,
     score: Score | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    scale: float | Tensor | None = None,
+    mask: Mask | Tensor | Numbers | None = None,
+    bias: Bias | Tensor | Numbers | None = None,
+    scale: float | Tensor | Numbers | None = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Tensor | Numbers | None = None,
     dropout: float = 0.0,
 ) -> Attention:
     """Return the attention of queries q (…, h, t, d) to keys k (…, g, s, d), lazily: (…, h, t, s).
@@ -50,8 +50,11 @@ def attend(
     ``sinks`` (h,) or () are logits that take weight and give nothing; ``dropout`` in [0, 1) acts
     in ``A @ v`` only.
 
-    Nothing is computed until asked for. Raises `ArgumentError` for shapes that do not fit and
-    `KindError` for integers, mixed dtypes and devices.
+    Nothing is computed until asked for. Tensors are used as they are, and must not change in place
+    before the matrix answered. Lists, NumPy arrays and integers are copied: floating-point arrays
+    keep their dtype; lists and integers take that of the other operand where it has one, else
+    PyTorch's default. Raises `ArgumentError` for shapes that do not fit and `KindError` for
+    booleans, complex numbers, ragged lists, mixed dtypes and devices.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
 
@@ -63,32 +66,43 @@ def attend(
     >>> A.dense()
     tensor([[0.9820, 0.0180],
             [0.0180, 0.9820]])
+    >>> attend([[2, 0]], [[2, 0], [0, 2]], scale=1) @ [[10], [20]]
+    tensor([[10.1799]])
     """
+    if not (_usual(q) and _usual(k)):
+        q, k = _tensors(q=q, k=k)
     problem, autocast = _problem(q, k, score, mask, bias, scale, softcap, sinks, dropout)
     return Attention(problem, cast=autocast)
 
 
 def attention(
-    q: Float[Tensor, "*lead t d"],
-    k: Float[Tensor, "*lead_k s d_k"],
-    v: Float[Tensor, "*lead_v s e"],
+    q: Float[Tensor, "*lead t d"] | Numbers,
+    k: Float[Tensor, "*lead_k s d_k"] | Numbers,
+    v: Float[Tensor, "*lead_v s e"] | Numbers,
     *,
     score: Score | None = None,
-    mask: Mask | Tensor | None = None,
-    bias: Bias | Tensor | None = None,
-    scale: float | Tensor | None = None,
+    mask: Mask | Tensor | Numbers | None = None,
+    bias: Bias | Tensor | Numbers | None = None,
+    scale: float | Tensor | Numbers | None = None,
     softcap: float | None = None,
-    sinks: Tensor | None = None,
+    sinks: Tensor | Numbers | None = None,
     dropout: float = 0.0,
 ) -> Float[Tensor, "*lead_y t e"]:
     """Return ``attend(q, k, …) @ v``: v (…, s, e) averaged by each query's weights, (…, t, e).
+
+    Arguments and errors are those of `attend`; lists and integers take the dtype of the first of
+    q, k and v that has one.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
 
     >>> import torch
     >>> attention(torch.zeros(1, 2), torch.ones(3, 2), torch.tensor([[0.0], [3.0], [6.0]]))
     tensor([[3.]])
+    >>> attention([[0, 0]], [[1, 1], [1, 1]], [[2.0], [4.0]])
+    tensor([[3.]])
     """
+    if not (_usual(q) and _usual(k) and _usual(v)):
+        q, k, v = _tensors(q=q, k=k, v=v)
     problem, autocast = _problem(q, k, score, mask, bias, scale, softcap, sinks, dropout)
     return _product(problem, v, autocast)
 
@@ -131,15 +145,18 @@ class Attention(LazyMatrix):
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         if cols is None:
-            return self._stream(lambda r: eager.weights(self.problem, r), rows, None)
+            return self._stream(lambda r: eager.entries(self.problem, r), rows, None)
         return self._stream(
-            lambda r: eager.weights(self.problem, r).index_select(-1, cols), rows, lazy.BLOCK
+            lambda r: eager.entries(self.problem, r).index_select(-1, cols), rows, lazy.BLOCK
         )
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, h, t, e) = A @ v for v (…, g, s, e), by the kernel that `plan` names."""
         self._check_fresh()
-        return _product(self.problem, v, self._cast)
+        return _product(self.problem, as_tensor(v, "v", self), self._cast)
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        return self.problem.allow(rows, cols)
 
     def _stream(
         self, part: Callable[[Tensor | None], Tensor], rows: Tensor | None, block: int | None
@@ -175,20 +192,22 @@ class Attention(LazyMatrix):
         lse = self.lse[..., None]
         with no_autocast(self.device):
             z = self.problem.ready().masked(None, cols)
-            return z.sub_(lse.masked_fill_(lse.isneginf(), 0)).exp_()
+            w = z.sub_(lse.masked_fill_(lse.isneginf(), 0)).exp_()
+            return self.problem.clear(w, None, cols) if bool(lse.isnan().any()) else w
 
     def _viewers(self) -> Tensor:
         return streamed.viewers(self.problem)
 
-    def plan(self, v: Tensor | None = None) -> kernels.Plan:
+    def plan(self, v: Tensor | Numbers | None = None) -> kernels.Plan:
         """Say which kernel ``A @ v`` runs, why not a faster one, and the memory it takes.
 
         Without v, values as wide as the keys are assumed.
         """
         self._check_fresh()
-        v = self.problem.k if v is None else _values(self.problem, v, self._cast)
+        x = self.problem.k
+        x = x if v is None else _values(self.problem, as_tensor(v, "v", self), self._cast)
         with no_autocast(self.device):
-            return kernels.plan(self.problem.as_dot(), v)
+            return kernels.plan(self.problem.as_dot(), x)
 
     @property
     def lse(self) -> Tensor:
@@ -269,16 +288,17 @@ def _problem(
     q: Tensor,
     k: Tensor,
     score: Score | None,
-    mask: Mask | Tensor | None,
-    bias: Bias | Tensor | None,
-    scale: float | Tensor | None,
+    mask: Mask | Tensor | Numbers | None,
+    bias: Bias | Tensor | Numbers | None,
+    scale: float | Tensor | Numbers | None,
     softcap: float | None,
-    sinks: Tensor | None,
+    sinks: Tensor | Numbers | None,
     dropout: float,
 ) -> tuple[Problem, bool]:
     """Check what `attend` was given; and say whether autocast was on."""
-    _check_kind(q, "q")
-    _check_kind(k, "k")
+    if q.ndim < 2 or k.ndim < 2:
+        name, x = ("q", q) if q.ndim < 2 else ("k", k)
+        raise build(ArgumentError, name, "at least two axes (…, steps, d)", shape_of(x))
     autocast = in_autocast(q.device)
     if autocast:
         to = torch.get_autocast_dtype(q.device.type)
@@ -286,7 +306,8 @@ def _problem(
     if q.dtype != k.dtype or q.device != k.device:
         raise build(
             KindError, "k", f"dtype and device of q, {q.dtype} on {q.device}",
-            f"{k.dtype} on {k.device}", fix="convert one of them with .to(…)",
+            f"{k.dtype} on {k.device}",
+            fix="convert one of them with .to(…), an array with .astype(…)",
         )  # fmt: skip
     score = DOT if score is None else score
     if score is not DOT and not isinstance(score, Score):
@@ -302,24 +323,27 @@ def _problem(
         raise build(ArgumentError, "softcap", "a finite number > 0, or None", repr(softcap))
     if scale is None:
         scale = score.default_scale(q.shape[-1])
-    elif not isinstance(scale, (int, float, Tensor)) or not _finite(scale):
+    elif not isinstance(scale, (int, float)):
+        scale = as_tensor(scale, "scale", q)
+    elif not math.isfinite(scale):
         raise build(
             ArgumentError, "scale", "a finite number, a tensor () or (…, 1, 1), or None",
             repr(scale),
         )  # fmt: skip
-    rule = None if mask is None else as_mask(mask)
-    added = None if bias is None else as_bias(bias)
+    rule = None if mask is None else as_mask(mask, q.device)
+    added = None if bias is None else as_bias(bias, q)
+    sinks = None if sinks is None else as_tensor(sinks, "sinks", q)
     problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
     if rule is not None:
         rule.check(problem.geometry)
     if added is not None:
         added.check(problem.geometry)
     if sinks is not None:
-        _check_extra(sinks, "sinks", q)
+        _check_device(sinks, "sinks", q)
         if tuple(sinks.shape) not in ((), lead[-1:]):
             raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
     if isinstance(scale, Tensor):
-        _check_extra(scale, "scale", q)
+        _check_device(scale, "scale", q)
         check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
     return problem, autocast
 
@@ -334,7 +358,7 @@ def _product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
 
 def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:
     """Check the values (…, g, s, e), and share them as the keys are shared where they can be."""
-    if autocast and isinstance(v, Tensor) and v.dtype is not torch.float64:
+    if autocast and v.dtype is not torch.float64:
         v = v.to(p.q.dtype)
     check_product(p.geometry.shape, p.q.dtype, p.q.device, v)
     lead, shared = v.shape[:-2], p.k.shape[:-2]
@@ -356,10 +380,6 @@ def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:
     return v
 
 
-def _finite(scale: float | Tensor) -> bool:
-    return isinstance(scale, Tensor) or math.isfinite(scale)
-
-
 def _version(x: Tensor) -> int | None:
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version
 
@@ -367,19 +387,20 @@ def _version(x: Tensor) -> int | None:
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def _check_kind(x: Any, name: str) -> None:
-    if not isinstance(x, Tensor):
-        raise build(
-            KindError, name, "a floating-point tensor (…, steps, d)", type(x).__name__,
-            fix="NumPy arrays and lists go to intently.reference, or through torch.as_tensor",
-        )  # fmt: skip
-    if x.dtype not in _DTYPES:
-        raise build(
-            KindError, name, "a floating-point tensor", f"dtype {x.dtype}",
-            fix="write x.float(); bare integers go to intently.reference",
-        )  # fmt: skip
-    if x.ndim < 2:
-        raise build(ArgumentError, name, "at least two axes (…, steps, d)", shape_of(x))
+def _usual(x: Any) -> TypeGuard[Tensor]:
+    return isinstance(x, Tensor) and x.dtype in _DTYPES
+
+
+def _tensors(**operands: Any) -> tuple[Tensor, ...]:
+    """`as_tensors`, in dtypes in which attention is computed."""
+    found = as_tensors(**operands)
+    for name, x in zip(operands, found):
+        if x.dtype not in _DTYPES:
+            raise build(
+                KindError, name, "float32, float64, bfloat16 or float16", f"dtype {x.dtype}",
+                fix="convert it with .to(…)",
+            )  # fmt: skip
+    return found
 
 
 def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
@@ -400,7 +421,8 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
         ) from None  # fmt: skip
 
 
-def _check_extra(x: Any, name: str, q: Tensor) -> None:
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.device != q.device:
-        got = f"{x.dtype} on {x.device}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, name, f"a floating-point tensor on the device of q, {q.device}", got)
+def _check_device(x: Tensor, name: str, q: Tensor) -> None:
+    if x.device != q.device:
+        raise build(
+            KindError, name, f"numbers on the device of q, {q.device}", f"{x.dtype} on {x.device}"
+        )

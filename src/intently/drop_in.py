@@ -52,7 +52,14 @@ def scaled_dot_product_attention(
     """
     tensors = (query, key, value)
     flat = False
-    if all(isinstance(x, Tensor) and x.ndim > 1 for x in tensors):  # else `attend` says what is not
+    for name, x in zip(("query", "key", "value"), tensors):
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+            raise build(
+                KindError, name, "a floating-point tensor (…, steps, width)", got,
+                fix="lists, arrays and integers go to it.attention",
+            )  # fmt: skip
+    if all(x.ndim > 1 for x in tensors):  # else `attend` says what is not
         if enable_gqa:
             _check_groups(query, key, value)
             flat = max(x.ndim for x in tensors) == 3

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+import intently as it
+from intently import reference
 from intently.arrays import as_tensor, as_tensors
 from intently.errors import KindError
 
@@ -100,3 +102,60 @@ def test_what_holds_no_real_numbers_is_refused_by_name(value: Any, text: str) ->
     with pytest.raises(KindError) as caught:
         as_tensor(value, "q")
     assert str(caught.value).startswith(text), str(caught.value)
+
+
+Q, K, V = [[1, 0], [2, -1]], [[2, 0], [0, 2], [1, 1]], [[1], [2], [4]]
+
+
+class TestAttention:
+    """`attend`, `attention` and ``A @ v`` with what people learn with."""
+
+    @pytest.mark.parametrize("as_what", [list, np.array, torch.tensor, tuple])
+    def test_whole_numbers(self, as_what: Any) -> None:
+        q, k, v = (as_what(x) for x in (Q, K, V))
+        y = it.attention(q, k, v, scale=1)
+        expected = torch.tensor(reference.attention(Q, K, V, scale=1)).float()
+        torch.testing.assert_close(y, expected)
+        A = it.attend(q, k, scale=1)
+        assert A.dtype is torch.float32
+        torch.testing.assert_close(A @ v, expected)
+        torch.testing.assert_close(A.mT @ Q, A.dense().mT @ torch.tensor(Q).float())
+        assert A.plan(v).kernel == A.plan(torch.tensor(V).float()).kernel
+
+    def test_the_dtype_of_the_first_that_has_one(self) -> None:
+        for dtype in (np.float16, np.float32, np.float64):
+            x = np.array(K, dtype)
+            for y in (it.attention(Q, x, V), it.attention(np.array(Q, dtype), K, V),
+                      it.attention(Q, K, np.array(V, dtype)), it.attend(Q, x) @ V):  # fmt: skip
+                assert y.numpy().dtype == dtype
+        half = torch.tensor(Q).bfloat16()
+        assert it.attention(half, K, V).dtype is torch.bfloat16
+        with pytest.raises(KindError, match=r"k: expected dtype and device of q, torch\.bfl"):
+            it.attend(half, np.array(K, np.float32))
+
+    def test_no_change_of_an_array_is_seen(self) -> None:
+        q, k, mask = np.array(Q, float), np.array(K), np.array([True, True, False])
+        lengths, bias = np.array(2), np.zeros(3)
+        A = it.attend(q, k, mask=it.padding(lengths) & mask, bias=bias)
+        expected = A.dense()
+        for x in (q, k, mask, bias):
+            x[:] = 1
+        lengths[()] = 3
+        assert torch.equal(A.dense(), expected) and expected[0, 2] == 0
+
+    def test_masks_biases_scales_and_sinks(self) -> None:
+        x = torch.randn(2, 2, 3, 4).double()
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"mask": [True, False, True]}, {"mask": torch.tensor([True, False, True])}),
+            ({"mask": it.padding([1, 3])}, {"mask": it.padding(torch.tensor([1, 3]))}),
+            ({"mask": it.prefix([1, 2])}, {"mask": it.prefix(torch.tensor([1, 2]))}),
+            ({"mask": it.causal([0, 1])}, {"mask": it.causal(torch.tensor([0, 1]))}),
+            ({"mask": it.segments([0, 0, 1])}, {"mask": it.segments(torch.tensor([0, 0, 1]))}),
+            ({"mask": it.causal() & [True, False, True]},
+             {"mask": it.causal() & torch.tensor([True, False, True])}),
+            ({"bias": [0, 1, 2]}, {"bias": torch.arange(3.0)}),
+            ({"sinks": [1, 2]}, {"sinks": torch.tensor([1.0, 2.0])}),
+            ({"scale": [[[1]], [[2]]]}, {"scale": torch.tensor([[[1.0]], [[2.0]]])}),
+        ]  # fmt: skip
+        for ours, theirs in pairs:
+            assert torch.equal(it.attend(x, x, **ours).dense(), it.attend(x, x, **theirs).dense())

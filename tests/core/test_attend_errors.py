@@ -21,22 +21,43 @@ def x(*shape: int) -> torch.Tensor:
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: it.attend(np.ones((2, 3)), x(2, 3)), KindError,  # type: ignore[arg-type]
-        "q: expected a floating-point tensor (…, steps, d); got ndarray. NumPy arrays and lists "
-        "go to intently.reference, or through torch.as_tensor.",
+        lambda: it.attend(np.ones((2, 3)), x(2, 3)), KindError,
+        "k: expected dtype and device of q, torch.float64 on cpu; got torch.float32 on cpu. "
+        "Convert one of them with .to(…), an array with .astype(…).",
     ),
     (
-        lambda: it.attend(x(2, 3), [[1.0]]), KindError,  # type: ignore[arg-type]
-        "k: expected a floating-point tensor (…, steps, d); got list.",
+        lambda: it.attend(x(2, 3), [[1.0], [1.0, 2.0]]), KindError,
+        "k: expected numbers in rows of one length; got a ragged list. Fill short rows up, and "
+        "hide what was added: mask=it.padding(lengths).",
     ),
     (
-        lambda: it.attend(x(2, 3).long(), x(2, 3)), KindError,
-        "q: expected a floating-point tensor; got dtype torch.int64. Write x.float(); bare "
-        "integers go to intently.reference.",
+        lambda: it.attend([[1j]], x(2, 1)), KindError,
+        "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype complex",
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3).bool()), KindError,
-        "k: expected a floating-point tensor; got dtype torch.bool.",
+        "k: expected real numbers: a tensor, a NumPy array or a list of them; got dtype "
+        "torch.bool. Booleans say who may attend: mask=.",
+    ),
+    (
+        lambda: it.attend(x(2, 3).to(torch.float8_e5m2), x(2, 3)), KindError,
+        "q: expected float32, float64, bfloat16 or float16; got dtype torch.float8_e5m2. Convert",
+    ),
+    (
+        lambda: it.attend([1.0, 2.0], x(2, 3)), ArgumentError,
+        "q: expected at least two axes (…, steps, d); got shape (2,).",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), mask=[[1, 0]]), KindError,
+        "mask: expected a boolean tensor, True where a query may attend; got dtype torch.int64.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), mask=[[True], [True, False]]), KindError,
+        "mask: expected a boolean tensor, True where a query may attend; got [[True], [True, Fals",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3), scale=[[True]]), KindError,
+        "scale: expected real numbers",
     ),
     (
         lambda: it.attend(x(3), x(2, 3)), ArgumentError,
@@ -45,7 +66,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: it.attend(x(2, 3), x(2, 3).double()), KindError,
         "k: expected dtype and device of q, torch.float32 on cpu; got torch.float64 on cpu. "
-        "Convert one of them with .to(…).",
+        "Convert one of them with .to(…), an array with .astype(…).",
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 4)), ArgumentError,
@@ -80,12 +101,12 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3), bias=torch.ones(2, 2, dtype=torch.bool)), KindError,
-        "bias: expected a floating-point tensor added to the scores; got torch.bool. Boolean "
-        "tensors are masks: mask=.",
+        "bias: expected real numbers: a tensor, a NumPy array or a list of them; got dtype "
+        "torch.bool. Booleans say who may attend: mask=.",
     ),
     (
-        lambda: it.attend(x(2, 3), x(2, 3), bias=1.0), KindError,  # type: ignore[arg-type]
-        "bias: expected a floating-point tensor added to the scores; got float.",
+        lambda: it.attend(x(2, 3), x(2, 3), bias="alibi"), KindError,  # type: ignore[arg-type]
+        "bias: expected real numbers: a tensor, a NumPy array or a list of them; got str.",
     ),
     (
         lambda: it.attend(x(2, 3), x(4, 3), bias=x(4, 2)), ArgumentError,
@@ -102,12 +123,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "sinks: expected shape () or (h,) = (3,); got shape (2,).",
     ),
     (
-        lambda: it.attend(x(2, 3), x(2, 3), sinks=1.0), KindError,  # type: ignore[arg-type]
-        "sinks: expected a floating-point tensor on the device of q, cpu; got float.",
-    ),
-    (
-        lambda: it.attend(x(2, 3), x(2, 3), scale=torch.tensor(1)), KindError,
-        "scale: expected a floating-point tensor on the device of q, cpu; got torch.int64 on cpu.",
+        lambda: it.attend(x(2, 3), x(2, 3), sinks="1"), KindError,
+        "sinks: expected real numbers: a tensor, a NumPy array or a list of them; got str.",
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3), scale=x(2, 1)), ArgumentError,
@@ -126,14 +143,18 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "v: expected shape (…, s=2, e); got shape (3, 3). V holds one row for each key.",
     ),
     (
-        lambda: it.attention(x(2, 3), x(2, 3), np.ones((2, 3))), KindError,  # type: ignore[arg-type]
-        "v: expected a tensor (…, s, e); got ndarray. NumPy arrays and lists go to "
-        "intently.reference.",
+        lambda: it.attention(x(2, 3), x(2, 3), np.ones((2, 3))), KindError,
+        "v: expected dtype and device of the matrix, torch.float32 on cpu; got torch.float64 on "
+        "cpu. Convert it with .to(…), an array with .astype(…); lists and integers just fit.",
+    ),
+    (
+        lambda: it.attend(x(2, 3), x(2, 3)) @ [[True], [False]], KindError,
+        "v: expected real numbers: a tensor, a NumPy array or a list of them; got booleans.",
     ),
     (
         lambda: it.attention(x(2, 3), x(2, 3), x(2, 3).half()), KindError,
         "v: expected dtype and device of the matrix, torch.float32 on cpu; got torch.float16 on "
-        "cpu. Convert it with .to(…).",
+        "cpu. Convert it with .to(…), an array",
     ),
     (
         lambda: it.sinusoidal(4, 3), ArgumentError,

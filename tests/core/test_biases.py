@@ -367,16 +367,12 @@ def test_as_bias() -> None:
 WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: as_bias(torch.ones(2, 2, dtype=torch.bool)), KindError,
-        "bias: expected a floating-point tensor added to the scores; got torch.bool. Boolean "
-        "tensors are masks: mask=.",
-    ),
-    (
-        lambda: as_bias(1.0), KindError,  # type: ignore[arg-type]
-        "bias: expected a floating-point tensor added to the scores; got float.",
+        "bias: expected real numbers: a tensor, a NumPy array or a list of them; got dtype "
+        "torch.bool. Booleans say who may attend: mask=.",
     ),
     (
         lambda: alibi() + "far", KindError,  # type: ignore[operator]
-        "bias: expected a floating-point tensor added to the scores; got str.",
+        "bias: expected real numbers: a tensor, a NumPy array or a list of them; got str.",
     ),
     (
         lambda: Given(torch.ones(4, 2)).check(geometry(2, 4)), ArgumentError,

@@ -403,11 +403,11 @@ REFUSED: list[tuple[Callable[[Callable[..., Tensor]], object], type[Exception], 
     ),
     (
         lambda f: f(Q.long(), K.long(), K.long()), KindError,
-        "q: expected a floating-point tensor; got dtype torch.int64.",
+        "query: expected a floating-point tensor (…, steps, width); got dtype torch.int64. Lists",
     ),
     (
         lambda f: f(Q.tolist(), K, K), KindError,
-        "q: expected a floating-point tensor (…, steps, d); got list.",
+        "query: expected a floating-point tensor (…, steps, width); got list.",
     ),
     (
         lambda f: f(Q, K, K, x(5, 6).tolist()), KindError,

@@ -12,6 +12,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks.geometry import (
     Cut,
     Geometry,
+    Integers,
     cut_left,
     first_of_run,
     integers,
@@ -187,7 +188,7 @@ class _Buckets(_ByDistance):
 def alibi(
     heads: int | None = None,
     slopes: Tensor | Sequence[float] | None = None,
-    offset: int | Tensor | None = None,
+    offset: int | Integers | None = None,
 ) -> Bias:
     """−slope · |distance|: each head h looks less at what is far, more or less steeply.
 
@@ -224,7 +225,7 @@ def relative_buckets(
     *,
     max_distance: int = 128,
     bidirectional: bool = True,
-    offset: int | Tensor | None = None,
+    offset: int | Integers | None = None,
 ) -> Bias:
     """table[bucket, h]: a learned number for each head and each bucket of distances.
 
@@ -280,6 +281,7 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
     return x
 
 
-def _offset(offset: int | Tensor | None) -> int | Tensor | None:
-    plain = offset is None or (isinstance(offset, int) and not isinstance(offset, bool))
-    return offset if plain else integers(offset, "offset")
+def _offset(offset: int | Integers | None) -> int | Tensor | None:
+    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
+        return offset
+    return integers(offset, "offset")

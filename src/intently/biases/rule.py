@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from intently.arrays import Kind, Numbers, as_tensor
 from intently.errors import KindError, build
 from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
 from intently.values import Value
@@ -39,30 +40,26 @@ class Bias(Value):
 
         return bias_html(self)
 
-    def __add__(self, other: Bias | Tensor) -> Bias:
+    def __add__(self, other: Bias | Tensor | Numbers) -> Bias:
         """Both are added to the scores."""
         return _Sum(self, as_bias(other))
 
-    def __radd__(self, other: Tensor) -> Bias:
+    def __radd__(self, other: Tensor | Numbers) -> Bias:
         return _Sum(as_bias(other), self)
 
 
 class Given(Bias):
     """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
 
-    Raises `KindError` unless it is floating point: boolean tensors are masks.
+    Arrays, lists and integers are copied. Raises `KindError` for what holds no numbers: booleans
+    are masks.
 
     >>> Given(torch.zeros(4, 1, 6))
     Given(4×1×6 tensor)
     """
 
-    def __init__(self, tensor: Tensor) -> None:
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            got = str(tensor.dtype) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise build(
-                KindError, "bias", "a floating-point tensor added to the scores", got,
-                fix="boolean tensors are masks: mask=",
-            )  # fmt: skip
+    def __init__(self, tensor: Tensor | Numbers, like: Kind | None = None) -> None:
+        tensor = as_tensor(tensor, "bias", like)
         super().__init__(tensor)
         self.tensor = tensor
 
@@ -116,9 +113,9 @@ class _Sum(Bias):
         return f"{self.left!r} + {right}"
 
 
-def as_bias(bias: Bias | Tensor) -> Bias:
-    """Return a bias as it is; a floating-point tensor as `Given`."""
-    return bias if isinstance(bias, Bias) else Given(bias)
+def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
+    """Return a bias as it is; numbers as `Given`, with dtype and device of `as_tensor`."""
+    return bias if isinstance(bias, Bias) else Given(bias, like)
 
 
 def check_device(tensor: Tensor, g: Geometry, name: str) -> None:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from intently.kernels.derivatives import transformed
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.problem import Problem
 
@@ -19,6 +20,17 @@ def weights(problem: Problem, rows: Tensor | None = None) -> Tensor:
     w = torch.softmax(z, -1)
     w = w if problem.sinks is None else w[..., :-1]
     return w if empty is None else w.masked_fill(empty, 0)
+
+
+def entries(problem: Problem, rows: Tensor | None = None) -> Tensor:
+    """Weights (…, rows, s) as they are shown: 0 where masked, even for a query of NaN."""
+    w = weights(problem, rows)
+    if problem.mask is None or not w.numel():
+        return w
+    unasked = transformed() or torch.compiler.is_compiling()
+    if not unasked and not bool(w[..., :1].isnan().any()):
+        return w
+    return problem.clear(w, rows, None)
 
 
 def lse(problem: Problem, rows: Tensor | None = None) -> Tensor:

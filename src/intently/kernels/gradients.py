@@ -17,7 +17,7 @@ from torch import Tensor
 
 from intently.biases import Bias, Given
 from intently.kernels.dropping import Dropping
-from intently.kernels.problem import Problem, cut_lead, positions, taken
+from intently.kernels.problem import Problem, cut_lead, cut_rows, positions, taken
 from intently.kernels.walk import Rows, walk
 from intently.scores import Dot
 
@@ -96,7 +96,7 @@ class _Tiles:
         if self.totals.sinks is not None and p.sinks is not None:
             share = (p.sinks.to(safe.dtype)[..., None, None] - safe).exp() * offset
             total = self.totals.sinks
-            _add(total[self.cut[-1]] if total.ndim else total, -share.sum((-1, -2)))
+            _add(cut_rows(total, self.cut) if total.ndim else total, -share.sum((-1, -2)))
         for run in block.runs:
             cols = slice(run.start, run.stop)
             q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))

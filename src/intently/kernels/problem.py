@@ -15,6 +15,7 @@ from intently.biases import Bias
 from intently.biases import indexed as indexed_bias
 from intently.masks import Geometry, Mask, is_plain_causal
 from intently.masks import indexed as indexed_mask
+from intently.masks.geometry import is_empty
 from intently.scores import DOT, Dot, Score
 
 Span: TypeAlias = slice | Tensor | None
@@ -123,7 +124,7 @@ class Problem:
         g = self.geometry
         sinks, scale = self.sinks, self.scale
         if sinks is not None and sinks.ndim:
-            sinks = sinks[cut[-1]]
+            sinks = cut_rows(sinks, cut)
         if isinstance(scale, Tensor) and scale.ndim > 2:
             scale = cut_lead(scale, cut)
         lead = tuple(len(range(n)[c]) for n, c in zip(g.lead, cut))
@@ -145,6 +146,7 @@ class Problem:
     def indexed(self, index: tuple[Any, ...]) -> Problem:
         """Return the problem under any index of the leading axes, as tensors are indexed."""
         g = self.geometry
+        index = _with_ends(index, g.lead)
         if all(isinstance(i, slice) for i in index) and self.groups == 1:
             return self.part((*index, *[slice(None)] * (len(g.lead) - len(index))))
 
@@ -184,15 +186,12 @@ class Problem:
 
     def masked(self, rows: Span = None, cols: Span = None) -> Tensor:
         """Logits z (…, rows, cols), −∞ where the mask forbids."""
-        return self.hidden(self.logits(rows, cols), rows, cols)
-
-    def hidden(self, z: Tensor, rows: Span = None, cols: Span = None) -> Tensor:
-        """Fresh logits with −∞ where the mask forbids."""
-        allow = self.allow(rows, cols)
+        z, allow = self.logits(rows, cols), self.allow(rows, cols)
         if allow is None:
             return z
-        fill = z.masked_fill if z.requires_grad else z.masked_fill_
-        return fill(~allow, -math.inf)
+        if z.requires_grad:
+            return z.masked_fill(~allow, -math.inf)
+        return z.masked_fill_(~allow, -math.inf)
 
     @property
     def open_limit(self) -> float | None:
@@ -220,6 +219,11 @@ class Problem:
             z.masked_fill_(~allow, low)
         else:
             z.add_(allow.view(torch.uint8).to(z.dtype).sub_(1), alpha=-low)
+
+    def clear(self, w: Tensor, rows: Span, cols: Span) -> Tensor:
+        """Weights, 0 where the mask forbids: a softmax spreads the NaN of a query over its row."""
+        allow = self.allow(rows, cols)
+        return w if allow is None else w.masked_fill(~allow, 0)
 
     def tile_softmax(self, z: Tensor, rows: Span, cols: Span, full: bool) -> tuple[Tensor, Tensor]:
         """`softmax` of a tile of logits, masked unless the mask leaves it ``full``."""
@@ -284,6 +288,19 @@ def positions(span: Span, size: int, device: torch.device) -> Tensor:
     return torch.arange(start, stop, device=device)
 
 
+def _with_ends(index: tuple[Any, ...], lead: tuple[int, ...]) -> tuple[Any, ...]:
+    """Write out both ends of every slice, the same twice where it takes nothing."""
+    found: list[Any] = []
+    axis = 0
+    for i in index:
+        if isinstance(i, slice):
+            start, stop, step = i.indices(lead[axis])
+            i = slice(start, max(start, stop), step)
+        axis += i.ndim if isinstance(i, Tensor) and i.dtype is torch.bool else 1
+        found.append(i)
+    return tuple(found)
+
+
 def taken(x: Tensor, span: Span) -> Tensor:
     """Take a span of the steps of x (…, steps, d); slices are views."""
     if span is None:
@@ -300,7 +317,16 @@ def four_axes(x: Tensor, g: Geometry, heads: int) -> Tensor:
 
 
 def cut_lead(x: Tensor, cut: tuple[slice, ...]) -> Tensor:
-    """Cut the leading axes of x (…, n, m), aligned from the right; axes of size 1 are shared."""
+    """Cut the leading axes of x (…, n, m), aligned from the right.
+
+    Axes of size 1 are shared, and stay as they are unless nothing is left of the axis.
+    """
     n = x.ndim - 2
-    slices = [slice(None) if x.shape[i] == 1 else cut[len(cut) - n + i] for i in range(n)]
+    mine = zip(x.shape, cut[len(cut) - n :])
+    slices = [slice(None) if size == 1 and not is_empty(c) else c for size, c in mine]
     return x[tuple(slices)] if slices else x
+
+
+def cut_rows(x: Tensor, cut: tuple[slice, ...]) -> Tensor:
+    """Cut x (…, h), one number for each leading index, as `cut_lead` cuts a matrix."""
+    return cut_lead(x[..., None, None], cut)[..., 0, 0]

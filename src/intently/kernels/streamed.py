@@ -58,7 +58,8 @@ def _weights(p: Problem, rows: slice, cols: slice, part: Rows) -> Tensor:
     if p.sinks is not None:
         lse = lse.masked_fill(lse.isneginf(), 0)
         share = share * torch.sigmoid(lse - p.sinks.to(w.dtype)[..., None, None])
-    return w.mul_(share) if bool((share != 1).any()) else w
+    w = w.mul_(share) if bool((share != 1).any()) else w
+    return p.clear(w, rows, cols) if bool(lse.isnan().any()) else w
 
 
 def viewers(problem: Problem) -> Tensor:
@@ -73,13 +74,13 @@ def viewers(problem: Problem) -> Tensor:
         for part in found:
             for run in part.runs:
                 rows, cols = slice(part.start, part.stop), slice(run.start, run.stop)
+                n = part.stop - part.start
                 allow = None if run.full else piece.allow(rows, cols)
                 if allow is None:
-                    counts[..., cols][cut if lead else ()] += part.stop - part.start
-                elif lead:
-                    counts[..., cols][cut] += allow.sum(-2)
-                else:
-                    counts[cols] += allow.sum(-2).reshape(-1)
+                    counts[..., cols][cut if lead else ()] += n
+                    continue
+                seen = allow.expand(*allow.shape[:-2], n, allow.shape[-1]).sum(-2)
+                counts[..., cols][cut if lead else ()] += seen if lead else seen.reshape(-1)
         if not lead:
             break
     return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from intently.errors import ArgumentError, build
 from intently.masks.blocks import Edges, edges, states
 from intently.masks.geometry import (
     Geometry,
+    Integers,
     integers,
     pick,
     whole_number,
@@ -146,8 +148,8 @@ class _Grid(Mask):
         return f"grid({self.height}, {self.width}, {self.radius})"
 
 
-def prefix(n: int | Tensor) -> Mask:
-    """Every query sees the first n keys; n is an int, or a tensor (b,) with one per batch row.
+def prefix(n: int | Integers) -> Mask:
+    """Every query sees the first n keys; n is an int, or integers (b,), one per batch row.
 
     ::
 
@@ -156,16 +158,18 @@ def prefix(n: int | Tensor) -> Mask:
                                       █ █ █ ·
                                       █ █ █ █
     """
-    return _Prefix(integers(n, "n") if isinstance(n, Tensor) else whole_number(n, "n", 0))
+    if isinstance(n, (Tensor, list, tuple, np.ndarray)):
+        return _Prefix(integers(n, "n"))
+    return _Prefix(whole_number(n, "n", 0))
 
 
-def padding(lengths: Tensor) -> Mask:
-    """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,).
+def padding(lengths: Integers) -> Mask:
+    """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,), a list will do.
 
     ::
 
-        padding(tensor([2])), t=2, s=4   █ █ · ·
-                                         █ █ · ·
+        padding([2]), t=2, s=4   █ █ · ·
+                                 █ █ · ·
 
     A row of length 0 attends to nothing, so its result is exactly zero (contract 4).
     """

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from intently.masks.blocks import edges, states
-from intently.masks.geometry import Geometry, integers, pick, whole_number, written
+from intently.masks.geometry import Geometry, Integers, integers, pick, whole_number, written
 from intently.masks.queries import Queries, Rows
 from intently.masks.rule import Mask
 
@@ -17,7 +17,7 @@ FAR = 2**48
 class _Positioned(Mask):
     """A rule about query positions, which an offset may move."""
 
-    def __init__(self, *reach: int, offset: int | Tensor | None) -> None:
+    def __init__(self, *reach: int, offset: int | Integers | None) -> None:
         if isinstance(offset, bool) or not (offset is None or isinstance(offset, int)):
             offset = integers(offset, "offset")
         super().__init__(*reach, offset)
@@ -60,7 +60,7 @@ class _Positioned(Mask):
 
 
 class _Causal(_Positioned):
-    def __init__(self, offset: int | Tensor | None) -> None:
+    def __init__(self, offset: int | Integers | None) -> None:
         super().__init__(offset=offset)
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class _Causal(_Positioned):
 
 
 class _Window(_Positioned):
-    def __init__(self, before: int, after: int, offset: int | Tensor | None) -> None:
+    def __init__(self, before: int, after: int, offset: int | Integers | None) -> None:
         super().__init__(before, after, offset=offset)
         self.before, self.after = min(before, FAR), min(after, FAR)
 
@@ -127,7 +127,7 @@ class _Window(_Positioned):
 
 
 class _Dilated(_Positioned):
-    def __init__(self, step: int, offset: int | Tensor | None) -> None:
+    def __init__(self, step: int, offset: int | Integers | None) -> None:
         super().__init__(step, offset=offset)
         self.step = step
 
@@ -183,7 +183,7 @@ def _band_queries(starts: Tensor, before: int, after: int, g: Geometry) -> Rows:
     return [Queries(first, (distance + before).clamp(max=g.t - 1))]
 
 
-def causal(offset: int | Tensor | None = None) -> Mask:
+def causal(offset: int | Integers | None = None) -> Mask:
     """Each query sees the keys up to its own position.
 
     Query i stands at ``offset + i`` (an int, or a tensor (b,) for ragged caches); by default at
@@ -198,7 +198,7 @@ def causal(offset: int | Tensor | None = None) -> Mask:
     return _Causal(offset)
 
 
-def window(before: int, after: int, offset: int | Tensor | None = None) -> Mask:
+def window(before: int, after: int, offset: int | Integers | None = None) -> Mask:
     """Each query sees keys from position − before to position + after, both included.
 
     ::
@@ -211,7 +211,7 @@ def window(before: int, after: int, offset: int | Tensor | None = None) -> Mask:
     return _Window(whole_number(before, "before", 0), whole_number(after, "after", 0), offset)
 
 
-def dilated(step: int, offset: int | Tensor | None = None) -> Mask:
+def dilated(step: int, offset: int | Integers | None = None) -> Mask:
     """Queries see the keys whose distance is a multiple of ``step``.
 
     ::

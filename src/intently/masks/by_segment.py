@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.masks.blocks import states
-from intently.masks.geometry import Cut, Geometry, cut_left, integers, pick, written
+from intently.masks.geometry import Cut, Geometry, Integers, cut_left, integers, pick, written
 from intently.masks.queries import Queries, Rows, any_of, unless_all
 from intently.masks.rule import Mask
 
@@ -141,7 +141,7 @@ def _touched(ids: Tensor, ordered: Tensor, rows: int, cols: int) -> Tensor:
     return change.reshape(blocks).cumsum(1)[:, :-1] > 0
 
 
-def segments(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
+def segments(query_ids: Integers, key_ids: Integers | None = None) -> Mask:
     """Queries see keys of the same segment; ids (…, t) and (…, s), for packed documents.
 
     ::

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.errors import KindError, build
 from intently.masks.blocks import most, reduced
-from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
+from intently.masks.geometry import (
+    Cut,
+    Geometry,
+    check_broadcast,
+    copied,
+    cut_right,
+    entries,
+    pick,
+)
 from intently.masks.queries import unless_all
 from intently.masks.rule import Mask
 
@@ -120,10 +130,13 @@ def indexed(mask: Mask, whole: Geometry, index: tuple[Any, ...]) -> Mask:
     return Picked(mask, picked, *whole.lead)
 
 
-def allowed(tensor: Tensor) -> Mask:
-    """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend."""
+def allowed(tensor: Tensor | Numbers) -> Mask:
+    """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend.
+
+    Lists and NumPy arrays of booleans are copied. Raises `KindError` for what is not boolean.
+    """
     if not isinstance(tensor, Tensor):
-        tensor = torch.as_tensor(tensor)
+        tensor = copied(tensor, "mask", "a boolean tensor, True where a query may attend")
     if tensor.dtype is not torch.bool:
         raise build(
             KindError, "mask", "a boolean tensor, True where a query may attend",
@@ -133,12 +146,14 @@ def allowed(tensor: Tensor) -> Mask:
     return Allowed(tensor)
 
 
-def as_mask(mask: Mask | Tensor) -> Mask:
-    """A mask as it is; a boolean tensor as `allowed`."""
+def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -> Mask:
+    """A mask as it is; booleans as `allowed`, lists and arrays of them on ``device``."""
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):
         return allowed(mask)
+    if isinstance(mask, (list, tuple, np.ndarray)):
+        return allowed(mask).replaced(lambda x: x.to(device))
     raise build(
         KindError, "mask", "a mask such as it.causal(), or a boolean tensor", type(mask).__name__,
         "True means attend in every mask",

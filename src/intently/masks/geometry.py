@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+
+Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
+"""One for each row of a batch; lists and arrays are copied."""
 
 
 class Geometry(NamedTuple):
@@ -59,9 +63,14 @@ def cut_right(x: Tensor, cut: Cut) -> Tensor:
 
 def _cut(shape: Sequence[int], cut: Cut) -> Cut:
     return tuple(
-        c if size != 1 else slice(None) if isinstance(c, slice) else 0
+        c if size != 1 or is_empty(c) else slice(None) if isinstance(c, slice) else 0
         for size, c in zip(shape, cut)
     )
+
+
+def is_empty(cut: slice | int) -> bool:
+    """Whether a cut with both ends written out leaves nothing."""
+    return isinstance(cut, slice) and cut.stop is not None and cut.start == cut.stop
 
 
 def pick(g: Geometry, x: Tensor, index: Sequence[Tensor]) -> Tensor:
@@ -124,7 +133,7 @@ def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
         )  # fmt: skip
 
 
-def whole_number(value: int, name: str, least: int) -> int:
+def whole_number(value: Any, name: str, least: int) -> int:
     """Return an int that is at least ``least``, or raise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise build(KindError, name, f"an int ≥ {least}", repr(value))
@@ -140,13 +149,18 @@ def probability(value: float, name: str) -> float:
     return value
 
 
+def copied(value: Any, name: str, expected: str) -> Tensor:
+    """Return a list or a NumPy array as a tensor that shares nothing with it."""
+    try:
+        return torch.tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise build(KindError, name, expected, repr(value)) from None
+
+
 def integers(tensor: Any, name: str) -> Tensor:
-    """Return a tensor of integers; lists are welcome."""
+    """Return a tensor of integers; lists and NumPy arrays are copied."""
     if not isinstance(tensor, Tensor):
-        try:
-            tensor = torch.as_tensor(tensor)
-        except (TypeError, ValueError, RuntimeError):
-            raise build(KindError, name, "integers", repr(tensor)) from None
+        tensor = copied(tensor, name, "integers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool:
         raise build(KindError, name, "integers", f"dtype {tensor.dtype}")
     return tensor

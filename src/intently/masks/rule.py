@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.masks.blocks import reduced, step_within
 from intently.masks.geometry import Cut, Geometry, cut_left
 from intently.masks.queries import Rows, any_of, unless_all
@@ -107,14 +108,14 @@ class Mask(Value):
 
         return picture(self)
 
-    def __and__(self, other: Mask | Tensor) -> Mask:
+    def __and__(self, other: Mask | Tensor | Numbers) -> Mask:
         """Keys that both allow."""
         from intently.masks.by_tensor import as_mask
         from intently.masks.joined import Both
 
         return Both(self, as_mask(other))
 
-    def __or__(self, other: Mask | Tensor) -> Mask:
+    def __or__(self, other: Mask | Tensor | Numbers) -> Mask:
         """Keys that at least one allows."""
         from intently.masks.by_tensor import as_mask
         from intently.masks.joined import Either

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.errors import ArgumentError, build
-from intently.matrix.lazy import LazyMatrix, no_autocast
-from intently.matrix.views import check_product
+from intently.matrix.lazy import LazyMatrix
 
 
 class Stacked(LazyMatrix):
@@ -26,6 +26,7 @@ class Stacked(LazyMatrix):
                 ", ".join(str(m.shape) for m in matrices),
             )  # fmt: skip
         self.matrices = tuple(matrices)
+        self._cast = any(m._cast for m in matrices)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,36 +45,58 @@ class Stacked(LazyMatrix):
         return self.matrices[0].device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        block = self._stacked(lambda m, r, c: m.tile(r, c), rows, cols)
+        if block is not None:
+            return block
+        wide = self.shape[-1] if cols is None else len(cols)
+        none = (*self.shape[:-2], 0, wide)
+        return torch.zeros(none, dtype=self.dtype, device=self.device)
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        def allowed(m: LazyMatrix, r: Tensor | None, c: Tensor | None) -> Tensor:
+            shape = m.shape[-2] if r is None else len(r), m.shape[-1] if c is None else len(c)
+            allow = m._allow(r, c)
+            if allow is None:
+                allow = torch.ones((), dtype=torch.bool, device=m.device)
+            return allow.expand(*self.shape[:-2], *shape)
+
+        same = len({m.shape[-1] for m in self.matrices}) == 1
+        if same and all(m._allow(rows, cols) is None for m in self.matrices):
+            return None
+        return self._stacked(allowed, rows, cols)
+
+    def _stacked(
+        self,
+        part: Callable[[LazyMatrix, Tensor | None, Tensor | None], Tensor],
+        rows: Tensor | None,
+        cols: Tensor | None,
+    ) -> Tensor | None:
+        """``part`` of each call, (…, rows, cols), in the order of ``rows``; None for no rows."""
         parts, order, first = [], [], 0
         for m in self.matrices:
-            t = m.shape[-2]
-            inside = None
+            t, s = m.shape[-2:]
+            inside, there = None, None if cols is None else (cols < s).nonzero()[:, 0]
             if rows is not None:
                 at = ((rows >= first) & (rows < first + t)).nonzero()[:, 0]
                 order.append(at)
                 inside = rows[at] - first
             first += t
             if inside is None or len(inside):
-                parts.append(self._part(m, inside, cols))
+                block = part(m, inside, None if cols is None else cols[there])
+                wide = self.shape[-1] if cols is None else len(cols)
+                if there is None:
+                    block = F.pad(block, (0, wide - s))
+                elif len(there) < wide:
+                    block = block.new_zeros((*block.shape[:-1], wide)).index_copy(-1, there, block)
+                parts.append(block)
         if not parts:
-            wide = self.shape[-1] if cols is None else len(cols)
-            none = (*self.shape[:-2], 0, wide)
-            return torch.zeros(none, dtype=self.dtype, device=self.device)
+            return None
         block = torch.cat(parts, -2)
         return block if rows is None else block.index_select(-2, torch.cat(order).argsort())
 
-    def _part(self, m: LazyMatrix, rows: Tensor | None, cols: Tensor | None) -> Tensor:
-        if cols is None:
-            return F.pad(m.tile(rows), (0, self.shape[-1] - m.shape[-1]))
-        there = cols < m.shape[-1]
-        kept = m.tile(rows, cols[there])
-        part = kept.new_zeros((*kept.shape[:-1], len(cols)))
-        part[..., there] = kept
-        return part
-
-    def matmul(self, v: Tensor) -> Tensor:
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e), each call with the values it had."""
-        check_product(self.shape, self.dtype, self.device, v)
+        v = self._operand(v)
         return torch.cat([m @ v[..., : m.shape[-1], :] for m in self.matrices], -2)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
@@ -111,9 +134,10 @@ class Merged(LazyMatrix):
                     ArgumentError, name, f"positions from 0 to {size - 1}", outside,
                     "they belong to another matrix",
                 )  # fmt: skip
-        self.matrix = matrix
-        self.rows = tuple(map(tuple, rows))
-        self.columns = tuple(map(tuple, columns))
+        self.matrix, self._cast = matrix, matrix._cast
+        self.rows, self.columns = (
+            tuple(tuple(dict.fromkeys(group)) for group in groups) for groups in (rows, columns)
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -131,22 +155,42 @@ class Merged(LazyMatrix):
         return self.matrix._row_size() * max(1, max(map(len, self.rows), default=1))
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        picked = _pick(self.rows, rows)
-        used = sorted({i for word in picked for i in word})
-        block = self.matrix.tile(torch.tensor(used, dtype=torch.long, device=self.device))
-        at = {position: n for n, position in enumerate(used)}
-        over = _means([[at[i] for i in word] for word in picked], len(used), block)
-        join = _sums(_pick(self.columns, cols), self.matrix.shape[-1], block)
-        with no_autocast(self.device):
-            return over @ block @ join.mT
+        return self._joined(self.matrix.tile, _pick(self.rows, rows), _pick(self.columns, cols))
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        def allowed(r: Tensor | None, c: Tensor | None) -> Tensor:
+            allow = self.matrix._allow(r, c)
+            if allow is None:
+                allow = torch.ones((), dtype=torch.bool, device=self.device)
+            t, s = self.matrix.shape[-2:]
+            shape = t if r is None else len(r), s if c is None else len(c)
+            return allow.expand(*allow.shape[:-2], *shape).to(torch.float32)
+
+        return self._joined(allowed, _pick(self.rows, rows), _pick(self.columns, cols)) > 0
+
+    def _joined(
+        self,
+        part: Callable[[Tensor | None, Tensor | None], Tensor],
+        rows: Sequence[Sequence[int]],
+        columns: Sequence[Sequence[int]],
+    ) -> Tensor:
+        """``part`` of the positions of some words, (…, words, words)."""
+        used = sorted({i for word in rows for i in word})
+        at = {position: n for n, position in enumerate(used)}
+        block = part(torch.tensor(used, dtype=torch.long, device=self.device), None)
+        block = _means([[at[i] for i in word] for word in rows], block)
+        return _sums(columns, block.mT).mT
+
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, words, e): each word's value counts for all its columns."""
-        check_product(self.shape, self.dtype, self.device, v)
-        t, s = self.matrix.shape[-2:]
-        with no_autocast(self.device):
-            y = self.matrix @ (_sums(self.columns, s, v).mT @ v)
-            return _means(self.rows, t, y) @ y
+        v = self._operand(v)
+        s, wide = self.matrix.shape[-1], torch.promote_types(self.dtype, torch.float32)
+        holding: list[list[int]] = [[] for _ in range(s)]
+        for word, positions in enumerate(self.columns):
+            for position in positions:
+                holding[position].append(word)
+        y = self.matrix @ _sums(holding, v.to(wide)).to(self.dtype)
+        return _means(self.rows, y.to(wide)).to(self.dtype)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         return Merged(self.matrix[index], self.rows, self.columns)
@@ -159,15 +203,19 @@ def _pick(groups: Sequence[Sequence[int]], index: Tensor | None) -> Sequence[Seq
     return groups if index is None else [groups[i] for i in index.tolist()]
 
 
-def _sums(groups: Sequence[Sequence[int]], size: int, like: Tensor) -> Tensor:
-    """A matrix (words, size) that adds up the positions of each word."""
-    joiner = like.new_zeros((len(groups), size))
-    for word, group in enumerate(groups):
-        joiner[word, list(group)] = 1
-    return joiner
+def _sums(groups: Sequence[Sequence[int]], x: Tensor) -> Tensor:
+    """Sums (…, groups, n) of the rows of x (…, steps, n) in each group, and of no others.
+
+    A product with ones and zeros would bring NaN of one row into all groups.
+    """
+    rows = torch.tensor([i for group in groups for i in group], dtype=torch.long, device=x.device)
+    of = torch.tensor([len(group) for group in groups], dtype=torch.long, device=x.device)
+    of = torch.arange(len(groups), device=x.device).repeat_interleave(of)
+    sums = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
+    return sums.index_add(-2, of, x.index_select(-2, rows))
 
 
-def _means(groups: Sequence[Sequence[int]], size: int, like: Tensor) -> Tensor:
-    """A matrix (words, size) that averages the positions of each word; words without any give 0."""
-    sums = _sums(groups, size, like)
-    return sums / sums.sum(-1, keepdim=True).clamp_min(1)
+def _means(groups: Sequence[Sequence[int]], x: Tensor) -> Tensor:
+    """Means (…, groups, n) of the rows of each group; 0 for a group without any."""
+    sizes = torch.tensor([max(1, len(group)) for group in groups], dtype=x.dtype, device=x.device)
+    return _sums(groups, x) / sizes[:, None]

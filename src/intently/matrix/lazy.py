@@ -13,11 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, MemoryRefused, build
+from intently.arrays import Numbers, as_tensor
+from intently.errors import ArgumentError, KindError, MemoryRefused, build, shape_of
 from intently.kernels.derivatives import differentiated
 from intently.kernels.streamed import Block
+from intently.matrix.blocks import Cells, largest
 from intently.matrix.indexing import positions, split, take
 
 BLOCK = 2**22
@@ -33,6 +36,8 @@ class LazyMatrix:
     """
 
     labels: Labels = (None, None)
+    _cast = False
+    """Whether autocast was on where the matrix was made: values of products are cast then."""
     __iter__ = None
     __array_ufunc__ = None
     __hash__ = object.__hash__
@@ -58,9 +63,13 @@ class LazyMatrix:
         """Exact weights (…, len(rows), len(cols)) of index tensors; None means all."""
         raise NotImplementedError
 
-    def matmul(self, v: Tensor) -> Tensor:
-        """Y (…, t, e) = weights @ v (…, s, e)."""
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
+        """Y (…, t, e) = weights @ v (…, s, e); ``self._operand(v)`` checks v."""
         raise NotImplementedError
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        """Which entries no mask forbids, broadcastable to (…, rows, cols); None where none is."""
+        return None
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         """Return the lazy matrix under an index of the leading axes."""
@@ -133,9 +142,22 @@ class LazyMatrix:
             return part
         return take(part.tile, rows, cols, self.shape, self.device)
 
-    def __matmul__(self, v: Tensor) -> Tensor:
-        """Y (…, t, e) = A @ v for v (…, s, e)."""
+    def __matmul__(self, v: Tensor | Numbers) -> Tensor:
+        """Y (…, t, e) = A @ v for v (…, s, e).
+
+        Lists and integers take the dtype of the matrix, as floats do where autocast was on when
+        the matrix was made. Raises `KindError` for another dtype or device, `ArgumentError` for a
+        shape that does not fit.
+        """
         return self.matmul(v)
+
+    def _operand(self, v: Tensor | Numbers) -> Tensor:
+        """Values (…, s, e) as a tensor that fits the matrix, or raise."""
+        v = as_tensor(v, "v", self)
+        if self._cast and v.dtype is not torch.float64:
+            v = v.to(self.dtype)
+        check_product(self.shape, self.dtype, self.device, v)
+        return v
 
     def __rmatmul__(self, u: Any) -> Any:
         raise build(
@@ -226,25 +248,30 @@ class LazyMatrix:
         """Return the n keys each query weighs most: weights and keys (…, t, n), heaviest first.
 
         Where a query weighs fewer than n keys, the rest has weight 0 and key −1. Of keys with
-        equal weight any may come first.
+        equal weight any may come first. A query of NaN has no order: weights NaN, keys −1.
         """
         _check_count(n, "n")
         weights = self._zeros(self.shape[-2], n)
         keys = torch.full_like(weights, -1, dtype=torch.long)
         for block in self._blocks():
-            w, key = _largest(block.weights, min(n, block.weights.shape[-1]))
-            at = (*block.lead, ..., block.rows, slice(w.shape[-1]))
-            weights[at] = w
-            keys[at] = (key + block.cols.start).masked_fill(w == 0, -1)
+            w, key = largest(block.weights, min(n, block.weights.shape[-1]))
+            unknown, missing = w[..., :1].isnan(), (0, n - w.shape[-1])
+            key = (key + block.cols.start).masked_fill((w == 0) | unknown, -1)
+            at = (*block.lead, ..., block.rows, slice(None))
+            weights[at] = F.pad(w, missing).masked_fill(unknown, math.nan)
+            keys[at] = F.pad(key, missing, value=-1)
         return weights, keys
 
     def argmax(self) -> Tensor:
-        """Return the key each query weighs most, (…, t); −1 where it may attend to nothing."""
+        """Return the key each query weighs most, (…, t).
+
+        −1 where it may attend to nothing, and where it is NaN.
+        """
         keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
         for block in self._blocks():
             w, key = block.weights.max(-1)
             at = (*block.lead, ..., block.rows)
-            keys[at] = (key + block.cols.start).masked_fill(w == 0, -1)
+            keys[at] = (key + block.cols.start).masked_fill((w == 0) | w.isnan(), -1)
         return keys
 
     def entropy(self) -> Tensor:
@@ -270,7 +297,9 @@ class LazyMatrix:
 
         All keys together receive t, less what sinks and queries without keys take. With
         ``normalize`` each sum is divided by the number of queries that may see the key, which
-        makes keys comparable under a causal mask; keys that none may see have 0.
+        makes keys comparable under a causal mask; keys that none may see have 0. In a mean over
+        heads a query may see what it may in one head, in a matrix of words what one of its tokens
+        may.
         """
         total = self._zeros(self.shape[-1])
         for block in self._blocks():
@@ -279,7 +308,15 @@ class LazyMatrix:
 
     def _viewers(self) -> Tensor:
         """How many queries may see each key, broadcastable to (…, s)."""
-        return torch.full((self.shape[-1],), self.shape[-2], device=self.device)
+        t, s = self.shape[-2:]
+        counts = torch.zeros(s, dtype=torch.long, device=self.device)
+        step = max(1, BLOCK // max(1, self._row_size()))
+        for rows in torch.arange(t, device=self.device).split(step):
+            allow = self._allow(rows)
+            if allow is None:
+                return torch.full_like(counts, t)
+            counts = counts + allow.expand(*allow.shape[:-2], len(rows), s).sum(-2)
+        return counts
 
     def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
         """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
@@ -294,8 +331,8 @@ class LazyMatrix:
         counted = torch.bincount(index, minlength=self.shape[-1]) > 0
 
         def reduce(block: Block) -> Tensor:
-            with no_autocast(self.device):
-                return block.weights @ counted[block.cols].to(block.weights.dtype)
+            inside = counted[block.cols].nonzero()[:, 0]  # of the others not even NaN counts
+            return block.weights.index_select(-1, inside).sum(-1)
 
         return self._per_row(reduce)
 
@@ -330,7 +367,7 @@ class LazyMatrix:
         if not rows * cols:
             return out
         join, reduce = (torch.maximum, "amax") if how == "max" else (torch.add, "sum")
-        across, down = _Cells(s, cols, self.device), _Cells(t, rows, self.device)
+        across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
         if how == "max":
             out = out - math.inf
         for block in self._blocks():
@@ -365,45 +402,19 @@ def in_autocast(device: torch.device) -> bool:
     return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
 
 
-class _Cells:
-    """An axis of ``n`` steps cut into ``count`` cells, which differ by at most one step."""
-
-    def __init__(self, n: int, count: int, device: torch.device) -> None:
-        self.n, self.count = n, count
-        self.edges = -(-torch.arange(count + 1) * n // count)
-        self.sizes = self.edges.diff().to(device)
-
-    def of(self, span: slice) -> slice:
-        """The cells that hold the steps of ``span``."""
-        return slice(span.start * self.count // self.n, (span.stop - 1) * self.count // self.n + 1)
-
-    def reduced(self, x: Tensor, span: slice, reduce: str) -> Tensor:
-        """Sum or maximum over the steps of each cell, for x (…, steps of span, m)."""
-        cells = self.of(span)
-        edges = self.edges[cells.start : cells.stop + 1].clamp(span.start, span.stop) - span.start
-        parts = x.split(edges.diff().tolist(), -2)
-        if reduce == "amax":
-            return torch.stack([part.amax(-2) for part in parts], -2)
-        return torch.stack([part.sum(-2) for part in parts], -2)
-
-
-def _largest(w: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n largest of the last axis, and where they are.
-
-    The n largest lie in the n groups with the largest maxima, so that long rows are read once.
-    """
-    group, steps = 64, w.shape[-1]
-    count = steps // group
-    if count < 4 * n:
-        return w.topk(n, -1)
-    head = w[..., : count * group].unflatten(-1, (count, group))
-    best = head.amax(-1).topk(n, -1, sorted=False).indices
-    inside = torch.arange(group, device=w.device)
-    where = (best[..., None] * group + inside).flatten(-2)
-    rest = torch.arange(count * group, steps, device=w.device).expand(*w.shape[:-1], -1)
-    where = torch.cat([where, rest], -1)
-    found, at = w.gather(-1, where).topk(n, -1)
-    return found, where.gather(-1, at)
+def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:
+    """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
+    if v.dtype != dtype or v.device != device:
+        raise build(
+            KindError, "v", f"dtype and device of the matrix, {dtype} on {device}",
+            f"{v.dtype} on {v.device}",
+            fix="convert it with .to(…), an array with .astype(…); lists and integers just fit",
+        )  # fmt: skip
+    if v.ndim < 2 or v.shape[-2] != shape[-1]:
+        raise build(
+            ArgumentError, "v", f"shape (…, s={shape[-1]}, e)", shape_of(v),
+            "v holds one row for each key",
+        )  # fmt: skip
 
 
 def _check_count(n: Any, name: str) -> None:

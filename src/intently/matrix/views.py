@@ -7,25 +7,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.matrix.lazy import Labels, LazyMatrix, no_autocast
+from intently.arrays import Numbers, as_tensor
+from intently.errors import ArgumentError, build, shape_of
+from intently.matrix.lazy import Labels, LazyMatrix, in_autocast, no_autocast
 
 
 class Dense(LazyMatrix):
-    """A tensor of weights (…, t, s) that somebody already has, with the same interface.
+    """Weights (…, t, s) that somebody already has, with the same interface.
 
-    >>> Dense(torch.eye(3)).argmax()
-    tensor([0, 1, 2])
+    A floating-point tensor is used as it is; an array, a list or integers are copied, as `attend`
+    does. Raises `KindError` for what holds no numbers, `ArgumentError` for fewer than two axes.
+
+    >>> Dense([[0.5, 0.5], [0, 1]]).entropy()
+    tensor([0.6931, 0.0000])
     """
 
-    def __init__(self, weights: Tensor, labels: Labels = (None, None)) -> None:
-        if not isinstance(weights, Tensor) or weights.ndim < 2 or not weights.is_floating_point():
-            got = f"{weights.dtype}, " if isinstance(weights, Tensor) else ""
-            raise build(
-                ArgumentError, "weights", "a floating-point tensor (…, t, s)",
-                got + (shape_of(weights) if got else type(weights).__name__),
-            )  # fmt: skip
+    def __init__(self, weights: Tensor | Numbers, labels: Labels = (None, None)) -> None:
+        weights = as_tensor(weights, "weights")
+        if weights.ndim < 2:
+            raise build(ArgumentError, "weights", "numbers (…, t, s)", shape_of(weights))
         self.weights = weights
+        self._cast = in_autocast(weights.device)
         if labels != (None, None):
             self.labels = self.label(*labels).labels
 
@@ -45,9 +47,9 @@ class Dense(LazyMatrix):
         w = self.weights if rows is None else self.weights.index_select(-2, rows)
         return w if cols is None else w.index_select(-1, cols)
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e) = weights @ v (…, s, e)."""
-        check_product(self.shape, self.dtype, self.device, v)
+        v = self._operand(v)
         with no_autocast(self.device):
             return self.weights @ v
 
@@ -62,7 +64,7 @@ class Transposed(LazyMatrix):
     """Aᵀ, of shape (…, s, t): who looks at each key."""
 
     def __init__(self, matrix: LazyMatrix) -> None:
-        self.matrix = matrix
+        self.matrix, self._cast = matrix, matrix._cast
         self.labels = (matrix.labels[1], matrix.labels[0])
 
     @property
@@ -88,10 +90,13 @@ class Transposed(LazyMatrix):
             return self.matrix._columns(rows).mT
         return self.matrix.tile(cols, rows).mT
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Aᵀ u (…, s, e) for u (…, t, e), summed over blocks of rows."""
-        check_product(self.shape, self.dtype, self.device, v)
-        return self.summed(v).to(self.dtype)
+        return self.summed(self._operand(v)).to(self.dtype)
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        allow = self.matrix._allow(cols, rows)
+        return None if allow is None else allow.mT
 
     def summed(self, v: Tensor) -> Tensor:
         """Aᵀ u in the dtype that is summed in, float32 for the half types, for u in any dtype."""
@@ -123,7 +128,7 @@ class MeanHeads(LazyMatrix):
                 ArgumentError, "mean_heads", "a matrix (…, h, t, s)", f"shape {matrix.shape}",
                 "it has no axis of heads",
             )  # fmt: skip
-        self.matrix = matrix
+        self.matrix, self._cast = matrix, matrix._cast
         self.labels = matrix.labels
 
     @property
@@ -145,32 +150,16 @@ class MeanHeads(LazyMatrix):
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         return self.matrix.tile(rows, cols).mean(-3)
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Mean over heads of A @ v, for v (…, s, e) shared by the heads."""
-        check_product(self.shape, self.dtype, self.device, v)
-        return (self.matrix @ v.unsqueeze(-3)).mean(-3)
+        return (self.matrix @ self._operand(v).unsqueeze(-3)).mean(-3)
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        allow = self.matrix._allow(rows, cols)
+        return allow if allow is None or allow.ndim < 3 else allow.any(-3)
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         return MeanHeads(self.matrix[index])
 
     def _to(self, device: torch.device) -> LazyMatrix:
         return MeanHeads(self.matrix.to(device))
-
-
-def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:
-    """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
-    if not isinstance(v, Tensor):
-        raise build(
-            KindError, "v", "a tensor (…, s, e)", type(v).__name__,
-            fix="NumPy arrays and lists go to intently.reference",
-        )  # fmt: skip
-    if v.dtype != dtype or v.device != device:
-        raise build(
-            KindError, "v", f"dtype and device of the matrix, {dtype} on {device}",
-            f"{v.dtype} on {v.device}", fix="convert it with .to(…)",
-        )  # fmt: skip
-    if v.ndim < 2 or v.shape[-2] != shape[-1]:
-        raise build(
-            ArgumentError, "v", f"shape (…, s={shape[-1]}, e)", shape_of(v),
-            "v holds one row for each key",
-        )  # fmt: skip

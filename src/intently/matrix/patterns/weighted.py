@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.kernels.streamed import Block
 from intently.matrix.indexing import positions
 from intently.matrix.lazy import LazyMatrix, no_autocast
-from intently.matrix.views import check_product
 
 
 def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> LazyMatrix:
@@ -30,7 +30,7 @@ def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> L
     >>> by_value_norm(A, torch.tensor([[3.0, 4.0], [0.0, 0.0]])).dense()
     tensor([[2.5000, 0.0000]])
     """
-    check_product(matrix.shape, matrix.dtype, matrix.device, v)
+    v = matrix._operand(v)
     v = _per_head(v.to(torch.promote_types(v.dtype, torch.float32)), matrix)
     if out is not None:
         h = matrix.shape[-3] if matrix.ndim > 2 else 1
@@ -66,7 +66,7 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
     >>> B.dense(), B.positive().dense()
     (tensor([[ 2., -4.]]), tensor([[2., 0.]]))
     """
-    check_product(matrix.shape, matrix.dtype, matrix.device, v)
+    v = matrix._operand(v)
     *lead, t, _ = matrix.shape
     if not isinstance(dy, Tensor) or dy.dtype != v.dtype or dy.device != v.device:
         got = f"{dy.dtype} on {dy.device}" if isinstance(dy, Tensor) else type(dy).__name__
@@ -83,7 +83,7 @@ class Weighted(LazyMatrix):
     """The weights of a matrix, each times a factor."""
 
     def __init__(self, matrix: LazyMatrix) -> None:
-        self.matrix = matrix
+        self.matrix, self._cast = matrix, matrix._cast
         self.labels = matrix.labels
 
     @property
@@ -129,9 +129,15 @@ class Weighted(LazyMatrix):
                 w = self._times(block.weights, block.lead, rows, cols)
             yield block._replace(weights=w)
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        return self.matrix._allow(rows, cols)
+
+    def _viewers(self) -> Tensor:
+        return self.matrix._viewers()
+
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e) = A @ v for v (…, s, e), summed over blocks."""
-        check_product(self.shape, self.dtype, self.device, v)
+        v = self._operand(v)
         wide = torch.promote_types(self.dtype, torch.float32)
         v = _per_head(v, self).to(wide)
         lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])

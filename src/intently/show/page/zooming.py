@@ -247,7 +247,7 @@ class ZoomedHead:
         for start, stop, state in runs:
             if state != FULL:
                 part = z[..., start - first : stop - first]
-                self.problem.hidden(part, rows, slice(start, stop))
+                self.problem.hide(part, rows, slice(start, stop), -math.inf)
         return z.reshape(-1, *z.shape[-2:]), first
 
     def _with_sinks(self, total: Tensor) -> Tensor:
