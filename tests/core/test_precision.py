@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -198,3 +199,57 @@ def test_huge_logits_stay_finite(family: str, dtype: torch.dtype, kernel: str) -
         mask=written_out(rule, 2, 2, 6, 6).numpy(),
     )  # fmt: skip
     assert error(A.dense().detach(), torch.tensor(weights)) <= 8 * EPS[dtype]
+
+
+LEARNED = ("q", "k", "v", "scale", "sinks", "keys", "slopes", "table")
+
+
+def plain_learned(x: dict[str, Tensor], allow: Tensor) -> Tensor:
+    """Attention with a scale, sinks and three biases, every step in the dtype of q."""
+    _, h, t, s = allow.shape
+    at = torch.arange(t), torch.arange(s)
+    z = (x["q"] @ x["k"].mT) * x["scale"] + x["keys"]
+    z = z - x["slopes"] * (at[0][:, None] - at[1]).abs().to(z.dtype)
+    g = it.masks.Geometry((h,), t, s, torch.device("cpu"))
+    z = z + it.relative_buckets(x["table"]).tile(g, *at, z.dtype)
+    z = z.masked_fill(~allow, -math.inf)
+    sinks = x["sinks"][:, None, None].expand(*z.shape[:-1], 1)
+    return torch.softmax(torch.cat([z, sinks], -1), -1)[..., :-1] @ x["v"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("mean", [0, 5, 30])
+@pytest.mark.parametrize("family", ["none", "causal", "padding"])
+@pytest.mark.parametrize("kernel", ["tiled", "eager"])
+def test_gradients_of_what_all_rows_share(
+    kernel: str, family: str, mean: int, dtype: torch.dtype
+) -> None:
+    """Values far from 0 leave little of each dz, and a rounded D adds up over the rows."""
+    b, h, t, d = 4, 3, 200, 16
+    mask, allow = {
+        "none": (None, torch.ones(t, t, dtype=torch.bool)),
+        "causal": (it.causal(), torch.ones(t, t, dtype=torch.bool).tril()),
+        "padding": (it.padding([150] * b), torch.arange(t) < 150),
+    }[family]
+    allow = allow.expand(b, h, t, t)
+    shapes = dict(zip(LEARNED, ((b, h, t, d),) * 3 + ((), (h,), (h, 1, t), (), (16, h))))
+    drawn = {n: random(*shape, dtype=dtype, seed=i) for i, (n, shape) in enumerate(shapes.items())}
+    drawn["v"] += mean
+    drawn["scale"], drawn["slopes"] = drawn["scale"].abs() / 5, drawn["slopes"].abs() / 10
+    up = random(b, h, t, d, dtype=dtype, seed=20)
+
+    def gradients(ours: bool, to: torch.dtype) -> list[Tensor]:
+        x = {name: a.to(to).requires_grad_() for name, a in drawn.items()}
+        if not ours:
+            return list(torch.autograd.grad(plain_learned(x, allow), list(x.values()), up.to(to)))
+        bias = it.relative_buckets(x["table"]) + it.alibi(slopes=x["slopes"]) + x["keys"]
+        with it.kernels.use(kernel):
+            A = it.attend(x["q"], x["k"], mask=mask, bias=bias, scale=x["scale"], sinks=x["sinks"])
+            return list(torch.autograd.grad(A @ x["v"], list(x.values()), up.to(to)))
+
+    exact, rough, found = (
+        gradients(False, torch.float64), gradients(False, dtype), gradients(True, dtype)
+    )  # fmt: skip
+    for name, x, ref, r in zip(LEARNED, found, exact, rough):
+        limit = bound(dtype, error(r, ref), float(ref.abs().max()), 3)
+        assert error(x, ref) <= limit, f"gradient of {name}: {error(x, ref)} > {limit}"

@@ -54,6 +54,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], tuple[Tensor, ...]]] = {
     "additive": ({"score": it.Additive(*LAYER)}, LAYER),
     "cosine": ({"score": it.Cosine(), "sinks": SINKS}, (SINKS,)),
     "dropout": ({"dropout": 0.3}, ()),
+    "dropout, learned": ({"dropout": 0.3, "bias": ONE_ROW, "sinks": SINKS}, (ONE_ROW, SINKS)),
 }
 
 
@@ -73,6 +74,12 @@ def test_product_and_every_gradient(masked: str, option: str) -> None:
     grads = (torch.autograd.grad(y, inputs, DY) for y in (found, expected))
     for ours, theirs in zip(*grads):
         close(ours, theirs)
+
+
+@pytest.mark.parametrize("option", ["scale", "biases", "dropout, learned"])
+def test_tiles_of_long_rows_are_made_twice(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intently.kernels.gradients.KEPT", 0)
+    test_product_and_every_gradient("ragged, first rows empty", option)
 
 
 def close(found: Tensor, expected: Tensor) -> None:

@@ -4,13 +4,19 @@ With p the weights, D = Σ dy·y − dlse and drop the factors of dropout, each 
 dv += (p∘drop)ᵀ dy and dz = p ∘ ((dy vᵀ)∘drop − D); what dz means for q, k and every parameter of
 score, scale and bias is worked out on the tile alone.
 
+The rounding of y is an error of D, the same for a whole row of dz. Queries and keys hardly feel it,
+but a parameter that all rows share adds the errors up. Where one learns, they are taken out: the dz
+of a row sum to dlse + D·(weight of its sink), and what they sum to beyond that is the error of D.
+
 Source: Dao 2023, "FlashAttention-2", algorithm 2.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +24,11 @@ from torch import Tensor
 from intently.biases import Bias, Given
 from intently.kernels.dropping import Dropping
 from intently.kernels.problem import Problem, cut_lead, cut_rows, positions, taken
-from intently.kernels.walk import Rows, walk
+from intently.kernels.walk import TILE, Rows, Run, walk
 from intently.scores import Dot
+
+KEPT = 8 * TILE
+"""Weights of a block of rows up to which its tiles are kept, and not made twice, to find the error of D."""
 
 
 def gradients(
@@ -28,11 +37,13 @@ def gradients(
     dropping: Dropping | None,
     results: tuple[Tensor, Tensor],
     given: tuple[Tensor, Tensor],
+    learned: bool,
 ) -> list[Tensor | None]:
     """Gradients of q, k, v, then of sinks and scale where they are tensors, then of all held.
 
     ``results`` are y and lse, ``given`` their gradients; every tensor is detached. They come in the
-    compute dtype, and None for what a mask holds.
+    compute dtype, and None for what a mask holds. ``learned`` says that scale, score or
+    bias need theirs.
     """
     (y, lse), (dy, dlse) = results, given
     dtype = p.compute_dtype
@@ -41,10 +52,11 @@ def gradients(
     clean = p.replaced(k=k)
     totals = _Totals(p, v)
     for cut, blocks in walk(clean):
-        tiles = _Tiles(clean, p.part_of_keys(values, cut), cut, dropping, totals)
+        tiles = _Tiles(clean, p.part_of_keys(values, cut), cut, dropping, totals, learned)
         for block in blocks:
             rows = (*cut, slice(block.start, block.stop))
-            tiles.visit(block, dy[rows].to(dtype), lse[rows][..., None], offset[rows][..., None])
+            each = (x[rows][..., None] for x in (lse, dlse, offset))
+            tiles.visit(block, dy[rows].to(dtype), *each)
     return totals.found()
 
 
@@ -69,6 +81,20 @@ class _Totals:
         return [*own, *self.score.tensors(), *self.mask, *held]
 
 
+class _Tile(NamedTuple):
+    """What a tile gives."""
+
+    cols: slice
+    q: Tensor
+    k: Tensor
+    pulled: tuple[Tensor, Tensor, Tensor] | None
+    """Logits, and the queries and keys that they hang on, unless that is plain."""
+    weights: Tensor
+    stays: Tensor
+    """The weights that dropout leaves."""
+    dz: Tensor
+
+
 class _Tiles:
     """The tiles of one piece, and the parts of the totals that they add to."""
 
@@ -79,8 +105,9 @@ class _Tiles:
         cut: tuple[slice, ...],
         dropping: Dropping | None,
         totals: _Totals,
+        learned: bool,
     ) -> None:
-        self.whole, self.cut, self.totals = p, cut, totals
+        self.whole, self.cut, self.totals, self.learned = p, cut, totals, learned
         self.piece, self.v = p.part(cut), v
         self.dropping = None if dropping is None else dropping.part(cut)
         self.dq = cut_lead(totals.q, cut)
@@ -89,56 +116,75 @@ class _Tiles:
         self.scale = _leaf(p.scale) if isinstance(p.scale, Tensor) else p.scale
         self.bias = None if p.bias is None else p.bias.replaced(_leaf)
 
-    def visit(self, block: Rows, dy: Tensor, lse: Tensor, offset: Tensor) -> None:
-        """Add what one block of rows gives; dy (…, rows, e), lse and offset (…, rows, 1)."""
+    def visit(self, block: Rows, dy: Tensor, lse: Tensor, dlse: Tensor, offset: Tensor) -> None:
+        """Add what one block of rows gives: dy (…, rows, e), lse, dlse and D (…, rows, 1)."""
         p, rows = self.piece, slice(block.start, block.stop)
         safe = lse.masked_fill(lse.isneginf(), 0)
-        if self.totals.sinks is not None and p.sinks is not None:
-            share = (p.sinks.to(safe.dtype)[..., None, None] - safe).exp() * offset
+        sunk = None if p.sinks is None else (p.sinks.to(safe.dtype)[..., None, None] - safe).exp()
+        tiles = (self._tile(run, rows, dy, safe, offset) for run in block.runs)
+        if self.learned:
+            columns = sum(run.stop - run.start for run in block.runs)
+            few = columns * math.prod(lse.shape) <= KEPT
+            tiles = list(tiles) if few else tiles
+            error = sum((tile.dz.sum(-1, keepdim=True) for tile in tiles), -dlse)
+            error = error if sunk is None else error - sunk * offset
+            if few:
+                for tile in tiles:
+                    tile.dz.addcmul_(tile.weights, error, value=-1)
+            offset = offset + error
+            if not few:
+                tiles = (self._tile(run, rows, dy, safe, offset) for run in block.runs)
+        if self.totals.sinks is not None and sunk is not None:
             total = self.totals.sinks
-            _add(cut_rows(total, self.cut) if total.ndim else total, -share.sum((-1, -2)))
-        for run in block.runs:
-            cols = slice(run.start, run.stop)
-            q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
-            z, inputs = self._logits(q, k, rows, cols)
-            bias = p.bias_tile(rows, cols)
-            fresh = z.detach() + bias if bias is not None else z.detach().clone() if inputs else z
-            weights, mine = p.tile_softmax(fresh, rows, cols, run.full)
-            weights *= (mine - safe).exp_()
-            values = p.per_query_head(taken(self.v, cols).to(dy.dtype))
-            dw = dy @ values.mT
-            stays = weights
-            if self.dropping is not None:
-                factors = self.dropping.factors(rows, cols, dw.dtype)
-                dw, stays = dw.mul_(factors), weights * factors
+            total = cut_rows(total, self.cut) if total.ndim else total
+            _add(total, -(sunk * offset).sum((-1, -2)))
+        for cols, q, k, pulled, _, stays, dz in tiles:
             _add(self.dv[..., cols, :], stays.mT @ dy, p.groups)
-            dz = dw.sub_(offset).mul_(weights)
-            if inputs:
-                self._pull(z, inputs, dz, rows, cols)
+            if pulled is not None:
+                self._pull(pulled, dz, rows, cols)
             else:
                 _add(self.dq[..., rows, :], (dz @ p.per_query_head(k)).mul_(p.scale))
                 _add(self.dk[..., cols, :], (dz.mT @ q).mul_(p.scale), p.groups)
             if self.bias is not None and self.totals.bias is not None:
                 self._pull_bias(self.bias, self.totals.bias, dz, rows, cols)
 
-    def _logits(
-        self, q: Tensor, k: Tensor, rows: slice, cols: slice
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The logits of a tile before the bias; and, unless they are plain, what they hang on."""
+    def _tile(self, run: Run, rows: slice, dy: Tensor, lse: Tensor, offset: Tensor) -> _Tile:
+        p, cols = self.piece, slice(run.start, run.stop)
+        q, k = (taken(x, at).to(dy.dtype) for x, at in ((p.q, rows), (p.k, cols)))
+        pulled = self._pulled(q, k)
+        z = p.scaled(q, k) if pulled is None else pulled[0].detach()
+        bias = p.bias_tile(rows, cols)
+        fresh = z + bias if bias is not None else z if pulled is None else z.clone()
+        weights, mine = p.tile_softmax(fresh, rows, cols, run.full)
+        weights *= (mine - lse).exp_()
+        dw = dy @ p.per_query_head(taken(self.v, cols).to(dy.dtype)).mT
+        stays = weights
+        if self.dropping is not None:
+            factors = self.dropping.factors(rows, cols, dw.dtype)
+            dw, stays = dw.mul_(factors), weights * factors
+        return _Tile(cols, q, k, pulled, weights, stays, dw.sub_(offset).mul_(weights))
+
+    def _pulled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Logits before the bias, with the derivatives of score, scale and softcap, and their q, k.
+
+        None where the logits are plain dot products.
+        """
         p, scale = self.piece, self.scale
         if type(p.score) is Dot and p.softcap is None and not isinstance(scale, Tensor):
-            return p.scaled(q, k), []
+            return None
         with _differentiable():
             if isinstance(scale, Tensor) and scale.ndim > 2:
                 scale = cut_lead(scale, self.cut)
             q, k = _leaf(q), _leaf(k)
             score = self.score.part(self.cut, self.whole.geometry)
-            return p.replaced(score=score, scale=scale).scaled(q, k), [q, k]
+            return p.replaced(score=score, scale=scale).scaled(q, k), q, k
 
-    def _pull(self, z: Tensor, inputs: list[Tensor], dz: Tensor, rows: slice, cols: slice) -> None:
-        """Add the derivatives of the logits z for q, k, score and scale."""
-        totals = self.totals
-        pairs = [(inputs[0], self.dq[..., rows, :]), (inputs[1], self.dk[..., cols, :])]
+    def _pull(
+        self, pulled: tuple[Tensor, Tensor, Tensor], dz: Tensor, rows: slice, cols: slice
+    ) -> None:
+        """Add the derivatives of the logits for q, k, score and scale."""
+        totals, (z, q, k) = self.totals, pulled
+        pairs = [(q, self.dq[..., rows, :]), (k, self.dk[..., cols, :])]
         pairs += zip(self.score.tensors(), totals.score.tensors())
         if isinstance(self.scale, Tensor) and totals.scale is not None:
             pairs.append((self.scale, totals.scale))

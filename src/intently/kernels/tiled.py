@@ -174,8 +174,10 @@ def _tiled_backward(
     dy: Tensor, dlse: Tensor, y: Tensor, lse: Tensor, needs: list[bool], *operands: Any
 ) -> list[Tensor]:
     p, v, dropping = _again(*[_detached(x) for x in operands])
-    found = zip(gradients(p, v, dropping, (y, lse), (dy, dlse)), _inputs(operands), needs)
-    return [x.to(like.dtype) for x, like, wanted in found if wanted and x is not None]
+    learned = any(needs[3 if p.sinks is None else 4 :])
+    found = gradients(p, v, dropping, (y, lse), (dy, dlse), learned)
+    triples = zip(found, _inputs(operands), needs)
+    return [x.to(like.dtype) for x, like, wanted in triples if wanted and x is not None]
 
 
 @_tiled_backward.register_fake
