@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import intently as it
@@ -32,6 +34,13 @@ OPTIONS: dict[str, Callable[[], Attention]] = {
     "alibi": lambda: Attention(bias=it.alibi(H)),
     "table": lambda: Attention(bias=RelativeBias(H, buckets=8, max_distance=5)),
     "additive table": lambda: Attention(bias=it.alibi(H) + it.relative_buckets(table())),
+}
+LAYER_MASKS = {
+    "none": None,
+    "causal": it.causal(),
+    "dilated": it.dilated(2),
+    "~window": ~it.window(1, 0),
+    "prefix": it.prefix(5),
 }
 CHUNKS = [[1] * T, [4, *[1] * 9], [3, 5, 5], [T], [2, 1, 6, 1, 3], [11, 2]]
 
@@ -95,6 +104,36 @@ def test_a_window_is_the_whole_under_its_mask(
         attend(x(t=1), mask=mask, cache=cache)
         assert cache._k is not None
         assert cache._k.shape[-2] <= max(2 * (window + sinks + max(chunks)), T + 1)
+
+
+@torch.no_grad()
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(
+    chunks=st.lists(st.integers(1, 6), min_size=1, max_size=6),
+    window=st.integers(1, 8),
+    sinks=st.integers(0, 4),
+    name=st.sampled_from(["plain", "turned", "table"]),
+    masked=st.sampled_from(sorted(LAYER_MASKS)),
+    ragged=st.booleans(),
+)
+def test_a_window_however_the_steps_are_cut(
+    chunks: list[int], window: int, sinks: int, name: str, masked: str, ragged: bool
+) -> None:
+    """Without a causal mask of the layer too, and for rows of different length."""
+    torch.manual_seed(0)
+    attend, mask, t = layer(name), LAYER_MASKS[masked], sum(chunks)
+    near = it.causal() & (it.prefix(sinks) | it.window(window - 1, 0))
+    whole = near if mask is None else mask & near
+    cache, steps = WindowCache(window, sinks), x(2, t + 3)
+    found = stepped(attend, steps[:, :t], chunks, cache, mask)
+    close(found, attend(steps[:, :t], mask=whole))
+    if ragged:  # one row forgets its last step
+        least = t - 1 if t <= window + sinks else t
+        cache.crop(torch.tensor([least, t]))
+        rest = stepped(attend, steps[:, t:], [2, 1], cache, mask)
+        for row, first in ((0, least), (1, t)):
+            text = torch.cat([steps[row : row + 1, :first], steps[row : row + 1, t:]], 1)
+            close(rest[row : row + 1], attend(text, mask=whole)[:, first:])
 
 
 @torch.no_grad()

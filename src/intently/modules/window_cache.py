@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intently.biases import Bias
 from intently.errors import ArgumentError, build
-from intently.masks import Mask, is_plain_causal, prefix, window
+from intently.masks import Mask, causal, is_plain_causal, prefix, window
 from intently.masks.geometry import whole_number
 from intently.modules.caching import Steps, check_continues, check_first, grown, must_copy, put
 from intently.modules.kept import KeptBias, KeptMask, Written, at_places, standing
@@ -18,9 +18,11 @@ class WindowCache(Steps):
     """The first ``sinks`` keys and values and the last ``window``: memory that does not grow.
 
     The step itself is one of the ``window``. Its steps are the rows of the whole pass under the
-    mask ``causal() & (prefix(sinks) | window(window − 1, 0))``: positions and biases are those of
-    the whole text. Rows may have different lengths, as in `KeyValueCache`; each then keeps its own
-    first and last steps.
+    mask ``causal() & (prefix(sinks) | window(window − 1, 0))``, joined with the layer's own and
+    however the steps are cut into calls: a layer without a causal mask is causal here, since a
+    step cannot see what comes after its call. Positions and biases are those of the whole text.
+    Rows may have different lengths, as in `KeyValueCache`; each then keeps its own first and last
+    steps.
 
     Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks",
     section 3.2.
@@ -52,11 +54,13 @@ class WindowCache(Steps):
 
     def mask(self, rule: Mask | None, t: int) -> Mask | None:
         """Return what the rule is for t new steps, each of which sees its own window."""
-        if t == 1 and rule is not None and is_plain_causal(rule):
+        if rule is not None and is_plain_causal(rule):
             rule = None
-        if t > 1 and self.columns(t) > self.window:
-            near = window(self.window - 1, 0)
-            near = near if self.sinks == 0 else near | prefix(self.sinks)
+        if t > 1:
+            near = causal()
+            if self.columns(t) > self.window:
+                near = window(self.window - 1, 0)
+                near = near if self.sinks == 0 else near | (causal() & prefix(self.sinks))
             rule = near if rule is None else rule & near
         if self.lengths is not None:
             written = Written(self.lengths.clamp(max=self._most) + t)
