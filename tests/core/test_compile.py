@@ -64,6 +64,46 @@ def test_products_and_gradients(masked: str, options: dict[str, Any]) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+def test_masks_made_inside() -> None:
+    """PyTorch 2.13 reads ``&`` and ``|`` of objects, and no ``~``."""
+
+    def f(x: Tensor) -> Tensor:
+        mask = it.causal() & it.window(9, 0).inverted() | it.prefix(2) & it.dilated(3)
+        return it.attention(x, x, x, mask=mask.inverted())
+
+    x = random(2, 30, 4)
+    torch.testing.assert_close(torch.compile(f, fullgraph=True, backend="aot_eager")(x), f(x))
+
+
+SCALE, SINKS = random(3, 1, 1, seed=5).requires_grad_(), random(3, seed=6).requires_grad_()
+TABLE, WEIGHT = random(32, 3, seed=7).requires_grad_(), random(4, 4, seed=8).requires_grad_()
+FORCED: dict[str, tuple[dict[str, Any], tuple[Tensor, ...]]] = {
+    "scale, sinks": ({"scale": SCALE, "sinks": SINKS}, (SCALE, SINKS)),
+    "biases": ({"bias": it.relative_buckets(TABLE) + it.alibi(), "softcap": 2.0}, (TABLE,)),
+    "general": ({"score": it.General(WEIGHT)}, (WEIGHT,)),
+}
+
+
+@pytest.mark.parametrize("option", FORCED)
+@pytest.mark.parametrize("t", [40, 300])
+def test_tiled_forced(option: str, t: int) -> None:
+    options, learned = FORCED[option]
+    inputs = [random(2, 3, t, 4, seed=i).requires_grad_() for i in range(3)]
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = it.causal() & it.padding(torch.tensor([t, 7]))
+        return it.attention(q, k, v, mask=mask, **options)
+
+    with it.kernels.use("tiled"):
+        y, expected = torch.compile(f, fullgraph=True, backend="aot_eager")(*inputs), f(*inputs)
+        torch.testing.assert_close(y, expected)
+        for found, wanted in zip(
+            torch.autograd.grad(y.square().sum(), (*inputs, *learned)),
+            torch.autograd.grad(expected.square().sum(), (*inputs, *learned)),
+        ):
+            torch.testing.assert_close(found, wanted)
+
+
 def test_the_tiled_kernel_is_one_node() -> None:
     q = random(2, 3, 500, 4)
     added = it.alibi(3) + it.relative_buckets(random(32, 3))

@@ -88,6 +88,28 @@ def close(found: Tensor, expected: Tensor) -> None:
     assert worst <= 4e-12 * max(1, largest)
 
 
+def test_three_thousand_steps() -> None:
+    """Rows of several tiles, and blocks of statistics, in float32."""
+    q, k, v = (random(3000, 8, seed=i).float().requires_grad_() for i in range(3))
+    scale = torch.tensor(0.4, requires_grad=True)
+    A = it.attend(q, k, mask=it.causal(), scale=scale)
+    up = random(3000, 8, seed=3).float()
+    found, expected = [], []
+    for kernel, results in (("tiled", found), ("eager", expected)):
+        with it.kernels.use(kernel):
+            y = A @ v
+        results += [y, *torch.autograd.grad(y, (q, k, v, scale), up)]
+    with torch.no_grad():
+        w = it.kernels.eager.weights(A.problem)
+        found += [A.lse, A.received(), A.entropy(), A.top(2)[0], A.mT @ up]
+        expected += [
+            it.kernels.eager.lse(A.problem), w.sum(-2), -torch.xlogy(w, w).sum(-1),
+            w.topk(2).values, w.mT @ up,
+        ]  # fmt: skip
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * theirs.abs().max().item())
+
+
 @pytest.mark.parametrize("masked", MASKS)
 def test_the_lse_is_differentiable(masked: str) -> None:
     A = it.attend(Q, K, mask=MASKS[masked], sinks=SINKS, bias=ONE_ROW)

@@ -127,6 +127,15 @@ class Mask(Value):
 
     def __invert__(self) -> Mask:
         """Keys that this does not allow."""
+        return self.inverted()
+
+    def inverted(self) -> Mask:
+        """Return ``~mask``: in what torch.compile traces, which knows no ``~`` of objects.
+
+        >>> from intently.masks import causal
+        >>> causal().inverted()
+        ~causal()
+        """
         from intently.masks.joined import Not
 
         return Not(self)
