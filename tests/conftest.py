@@ -24,7 +24,8 @@ if os.environ.get("INTENTLY_ANNOTATIONS"):
     # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models
     install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
 
-torch.set_num_threads(2)
+# workers of pytest-xdist share the cores
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 
 @pytest.fixture(autouse=True)

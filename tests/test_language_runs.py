@@ -435,14 +435,17 @@ def test_damaged_models(tmp_path: Path) -> None:
             TextModel.load(tmp_path)
     about.write_text(whole)
     (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match="too few bytes for a header|another kind of file"):
+    with pytest.raises(CheckpointError, match=r"too few bytes for a header|another kind of file"):
         TextModel.load(tmp_path)
 
 
-@pytest.mark.parametrize("damaged", [b"", b"garbage", b"[]", b"{}", b"[" * 100_000, b"null", b"\xff"])
+DAMAGED = [b"", b"garbage", b"[]", b"{}", b"[" * 100_000, b"null", b"\xff"]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_variant_is_told_where_a_run_goes_on(tmp_path: Path, damaged: bytes) -> None:
     source = text()
     fit(source, options(source, steps=1), tmp_path)
     (tmp_path / "variant.json").write_bytes(damaged)
-    with pytest.raises(CheckpointError, match=r"variant\.json: expected the variant of a run as it"):
+    with pytest.raises(CheckpointError, match=r"variant\.json: expected the variant of a run"):
         fit(source, options(source, steps=2), tmp_path, resume=True)

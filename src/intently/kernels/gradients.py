@@ -28,7 +28,7 @@ from intently.kernels.walk import TILE, Rows, Run, walk
 from intently.scores import Dot
 
 KEPT = 8 * TILE
-"""Weights of a block of rows up to which its tiles are kept, and not made twice, to find the error of D."""
+"""Weights of a block of rows up to which its tiles stay in memory: D needs them a second time."""
 
 
 def gradients(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intently.arrays import Numbers
 from intently.attention_matrix import Attention
 from intently.errors import IntentlyError
 from intently.matrix import LazyMatrix
@@ -299,7 +300,7 @@ class _Patient(LazyMatrix):
         self._background.yielding()
         return self.matrix.tile(rows, cols)
 
-    def matmul(self, v: Tensor) -> Tensor:
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
         return self.matrix.matmul(v)
 
     def _viewers(self) -> Tensor:
