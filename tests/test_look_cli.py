@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,13 @@ def test_pictures_and_models_that_do_not_fit(look: Command, vision: Path, tmp_pa
     outcome = look("--image", vision / "slope.png", "--model", "empty")
     assert "expected a vision model of transformers in safetensors" in outcome.err
     assert outcome.status == 2 and not (tmp_path / "look.html").exists()
+
+
+def test_without_transformers_its_folders_say_what_to_install(
+    look: Command, vision: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for arguments in (("--image", vision / "slope.png"), ("the cat",)):
+        outcome = look(*arguments, "--model", vision)
+        assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome
+        assert "pip install transformers" in outcome.err

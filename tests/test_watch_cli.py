@@ -357,3 +357,13 @@ def test_help_does_not_load_what_is_foreign() -> None:
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert outcome.returncode == 0, outcome.stderr
     assert "PATTERN" in outcome.stdout and outcome.stdout.splitlines()[-1] == ""
+
+
+def test_without_transformers_its_folders_say_what_to_install(
+    watched: Command, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    folder = next(path for path in folders.iterdir() if path.is_dir())
+    message = refused(watched(folder, TEXT))
+    assert "transformers: expected transformers, which reads such folders; got an" in message
+    assert "pip install transformers" in message

@@ -218,11 +218,12 @@ def _read_as(sizes: set[int], patches: int) -> list[int]:
 def _read(image: Path, folder: Path) -> tuple[Any, Any, Any]:
     """The model, the pixels (1, 3, H, W) that it reads, and the same as a picture to look at."""
     import torch
-    import transformers
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     from intently.errors import DataError, build
+    from intently.watch_cli import library
 
+    transformers = library()
     try:
         with Image.open(image) as opened:
             picture = ImageOps.exif_transpose(opened).convert("RGB")

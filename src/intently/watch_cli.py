@@ -220,10 +220,9 @@ def _fitting(ids: Sequence[int], limit: int | None) -> tuple[Sequence[int], list
 
 def _pretrained(folder: Path) -> tuple[Any, Any]:
     """The model of a transformers folder as its config names it, and its tokenizer."""
-    import transformers
-
     from intently.errors import DataError, build
 
+    transformers = library()
     here: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     expected = "a transformers model in safetensors, and its tokenizer"
     try:
@@ -244,11 +243,24 @@ def _pretrained(folder: Path) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
+def library() -> Any:
+    """The library transformers; raises `MissingLibraryError` where it is not installed."""
+    from intently.errors import MissingLibraryError, build
+
+    try:
+        import transformers
+    except ImportError:
+        raise build(
+            MissingLibraryError, "transformers", "transformers, which reads such folders",
+            "an environment without it", fix="install it by pip install transformers",
+        ) from None  # fmt: skip
+    return transformers
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what transformers has to say about its folders."""
-    from transformers.utils import logging
-
+    logging = library().utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
