@@ -13,6 +13,7 @@ import transformers
 from torch import Tensor, nn
 
 from intently.observe import watch
+from intently.observe.recorder import LAST_BITS
 from intently.observe.sources import followed
 
 from .attending import Softmaxes
@@ -414,3 +415,11 @@ def test_blocks_that_cannot_be_followed_are_said(name: str, padding: int) -> Non
     for layer in seen.layers:
         (note,) = (x for x in seen.coverage().notes if layer in x)
         assert note.startswith("Not every call of") and "(aten." in note
+
+
+def test_deep_says_that_last_bits_may_differ() -> None:
+    """Any dispatch mode may make PyTorch take other kernels; nothing tells which ones it took."""
+    for deep in (False, True):
+        with watch(deep=deep) as seen:
+            plain(*operands())
+        assert (LAST_BITS in seen.coverage().notes) is deep

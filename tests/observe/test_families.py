@@ -345,6 +345,30 @@ def test_what_attends_nothing_is_not_named(deep: bool) -> None:
     assert not seen.coverage().unseen, str(seen.coverage())
 
 
+class SoftmaxOfItsOwn(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmax(x, -1)
+
+
+class HoldsASoftmax(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.softmax = SoftmaxOfItsOwn()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.softmax(x @ x.mT) @ x
+
+
+def test_a_softmax_in_a_part_of_a_module_is_named_once() -> None:
+    model = nn.Sequential(HoldsASoftmax())
+    with it.watch(model) as seen:
+        model(torch.randn(2, 6, 16))
+    assert list(seen.coverage().unseen) == ["0.softmax"]
+    with it.watch(model, deep=True) as seen:
+        model(torch.randn(2, 6, 16))
+    assert seen.layers == ("0",) and not seen.coverage().unseen
+
+
 class KernelAttention(nn.Module):
     """Calls what nobody knows."""
 

@@ -101,7 +101,8 @@ def unseen(
             why = _suspect(module, ran, deep)
             if why is not None and any(names.get(m) in told for m in module.modules()):
                 why = None
-            why = why or _written_out(module, ran, deep)
+            if not any(names.get(m) in by_hand for m in module.modules()):
+                why = why or _written_out(module, ran, deep)
         if why is not None and (name not in known or name in by_hand):
             found[name] = why
     return found

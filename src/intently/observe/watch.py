@@ -106,10 +106,13 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
     of what came out; ``deep`` sees hand-written matmul, softmax, matmul too, which makes the model
     slower.
 
-    Outputs are the same bit for bit. A generator that holds a watch open shares it, while it waits,
-    with whoever runs it, as it does `torch.no_grad`. Raises `ArgumentError` for patterns that match
-    nothing, with the nearest names, and `KernelError` for a compiled model, whose calls cannot be
-    seen.
+    Outputs are the same bit for bit. With ``deep`` every operation passes through Python; where
+    PyTorch takes another kernel because of that, last bits differ. A generator that holds a watch
+    open shares it, while it waits, with whoever runs it, as it does `torch.no_grad`. A watch that
+    is dropped without being left is undone when it is collected. Raises `ArgumentError` for
+    patterns that match nothing, with the nearest names, and `KernelError` for a compiled model,
+    whose calls cannot be seen, for a watch that is entered twice, and for one that is left without
+    having been entered.
 
     >>> import torch, intently as it
     >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
