@@ -7,9 +7,9 @@ with the values; a fused operator that was called by another way than
 remembered until its weights met values, with the first operation that stood in the way.
 
 The results are the same, but where PyTorch takes another kernel because its operations are looked
-at: any dispatch mode does that. Every operation of the model costs some ten microseconds more: measured on a processor, Bloom 512 wide took 1.1 to 1.2
-times as long at 512 tokens, 256 wide 1.6 times as long at 128 tokens, and a toy 16 wide more than
-ten times.
+at: any dispatch mode does that. Every operation of the model costs some ten microseconds more:
+measured on a processor, Bloom 512 wide took 1.1 to 1.2 times as long at 512 tokens, 256 wide 1.6
+times as long at 128 tokens, and a toy 16 wide more than ten times.
 """
 
 from __future__ import annotations
