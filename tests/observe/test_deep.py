@@ -13,8 +13,8 @@ import transformers
 from torch import Tensor, nn
 
 from intently.observe import watch
-from intently.observe.recorder import LAST_BITS
 from intently.observe.sources import followed
+from intently.observe.unseen import LAST_BITS
 
 from .attending import Softmaxes
 

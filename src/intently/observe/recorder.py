@@ -32,7 +32,7 @@ from intently.observe.pieces import first_part, looked_at, may_join, one_by_one
 from intently.observe.recognised import simplified
 from intently.observe.recording import Entry, Recording, Whole
 from intently.observe.stores import KeptHow, Store, identity, packed, same, small
-from intently.observe.unseen import ELSEWHERE, Ran, Softmax, unseen
+from intently.observe.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax, unseen
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 CROPPED = (
@@ -46,10 +46,6 @@ OTHER_KEYS = (
 APART = (
     "{}: queries see the same keys again, and nothing that was seen tells which of them belong "
     "together: each call is one of its own."
-)
-LAST_BITS = (
-    "Every operation passed through Python, to be followed: where PyTorch takes another kernel "
-    "because of that, the last bits of the outputs differ."
 )
 OPEN = 4
 """How many entries of a module the next call may continue: it may have several caches."""

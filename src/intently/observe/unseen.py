@@ -29,7 +29,10 @@ ELSEWHERE = (
     "Modules of the model ran in another thread or task, which is not watched: open the watch "
     "where the model runs."
 )
-
+LAST_BITS = (
+    "Every operation passed through Python, to be followed: where PyTorch takes another kernel "
+    "because of that, the last bits of the outputs differ."
+)
 
 MOST = 64
 """Softmaxes of a module that are remembered while nothing is known of their weights."""
