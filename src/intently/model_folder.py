@@ -46,11 +46,11 @@ def find(folder: Path, name: str) -> Path:
     for path in (folder, folder / "model"):
         if file(path / name).exists():
             return path
-    cause = None
-    if not folder.is_dir():
-        got = "a file" if folder.exists() else "no such folder"
+    cause, found = None, file(folder)
+    if not found.is_folder():
+        got = "a file" if found.exists() else "no such folder"
     else:
-        names = file(folder).names()
+        names = found.names()
         got = f"a folder with {', '.join(names[:4])}{', …' * (len(names) > 4)}"
         got = got if names else "an empty folder"
         if "checkpoints" in names:

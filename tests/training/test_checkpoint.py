@@ -239,6 +239,22 @@ def test_a_limit_on_the_size_of_files_is_told(tmp_path: Path) -> None:
     assert not os.listdir(found.folder)
 
 
+def test_a_folder_that_cannot_be_asked_is_not_a_missing_one(
+    two: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = os.stat
+
+    def refuse(given: Any, *more: Any, **how: Any) -> os.stat_result:
+        if str(given).endswith("step-000002"):
+            raise PermissionError(errno.EACCES, "Permission denied", given)
+        return asked(given, *more, **how)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    for ask in (two.names, two.load, lambda: two.load("step-000002")):
+        with pytest.raises(CheckpointError, match=r"step-000002: expected the folder .*Permission"):
+            ask()
+
+
 def test_a_checkpoint_that_cannot_be_read_is_not_passed_over(
     two: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,13 +60,20 @@ class File:
 
     def exists(self) -> bool:
         """Whether there is something at the path; raises where the system does not say."""
+        return self._status() is not None
+
+    def is_folder(self) -> bool:
+        """Whether there is a folder at the path; raises where the system does not say."""
+        found = self._status()
+        return found is not None and stat.S_ISDIR(found.st_mode)
+
+    def _status(self) -> os.stat_result | None:
         try:
-            os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+            return os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # of no name that a file has
+            return None
         except OSError as error:
             raise self.unreadable(error) from error
-        return True
 
     def names(self) -> list[str]:
         """Return what a folder holds, nothing where there is none, sorted."""

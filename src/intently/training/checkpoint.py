@@ -81,8 +81,8 @@ class Checkpoints:
     def names(self) -> list[str]:
         """Return the names of the complete checkpoints, oldest first."""
         found = File(self.folder, "a folder of checkpoints").names()
-        found = [name for name in found if NAME.fullmatch(name) and (self.folder / name).is_dir()]
-        return sorted(found, key=_order)
+        found = [name for name in found if NAME.fullmatch(name)]
+        return sorted(filter(self._there, found), key=_order)
 
     def begun(self, resume: bool | str) -> bool:
         """Return whether a run has left checkpoints here.
@@ -276,7 +276,7 @@ class Checkpoints:
     def _manifest(self, name: str) -> dict[str, Any]:
         """Return the manifest of a checkpoint, its own checksum checked."""
         folder, file = self.folder / name, self._file(name, MANIFEST)
-        if not NAME.fullmatch(name) or not folder.is_dir():
+        if not NAME.fullmatch(name) or not self._there(name):
             raise self._missing(name)
         if not file.exists():
             expected = f"a checkpoint of Intently, with a file {MANIFEST}"
@@ -304,6 +304,9 @@ class Checkpoints:
             if digest(contents[each]) != about["sha256"]:
                 raise file.damaged("another checksum than it was written with")
         return contents
+
+    def _there(self, name: str) -> bool:
+        return File(self.folder / name, "the folder of a checkpoint").is_folder()
 
     def _file(self, name: str, file: str) -> File:
         return File(self.folder / name / file, "a file of a checkpoint as it was written")
