@@ -9,8 +9,8 @@ from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, KindError
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    (dict(beam=0), ArgumentError, "beam: expected an int ≥ 1; got 0."),
-    (dict(beam=2.5), KindError, "beam: expected an int ≥ 1; got 2.5."),
+    (dict(beam=0), ArgumentError, "beam: expected an int from 1 to 10,000; got 0."),
+    (dict(beam=2.5), KindError, "beam: expected an int from 1 to 10,000; got 2.5."),
     (
         dict(beam=3, n_best=4),
         ArgumentError,
@@ -33,7 +33,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         ArgumentError,
         "length_penalty: expected a number from −6 to 6; got -1000.",
     ),
-    (dict(max_length=0), ArgumentError, "max_length: expected an int ≥ 1; got 0."),
+    (dict(max_length=0), ArgumentError, "max_length: expected an int from 1 to 100,000; got 0."),
     (
         dict(max_length=4, min_length=4),
         ArgumentError,
