@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -62,6 +64,13 @@ def test_watching_a_search_changes_nothing() -> None:
     assert watched == own
     assert len(seen)
     assert taken(model) is not None
+
+
+def test_any_function_in_place_of_the_product_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["intently.attention"]
+    original = vars(module)["_product"]
+    monkeypatch.setattr(module, "_product", wraps(original)(lambda *given: original(*given)))
+    assert taken(model_of()) is None
 
 
 def hooked(model: Transformer) -> None:

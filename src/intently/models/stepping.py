@@ -9,7 +9,6 @@ the same bit for bit: the same products, norms and fused attention in the same o
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
-from intently.attention_matrix import attend
+from intently.attention_matrix import replaced
 from intently.kernels import _asked_for
 from intently.kernels.derivatives import forward_mode, transformed
 from intently.matrix.lazy import in_autocast
@@ -36,9 +35,6 @@ PARTS = (
     nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity, Linear, EncoderLayer, DecoderLayer,
     MultiHeadAttention, FeedForward, GatedFeedForward,
 )  # fmt: skip
-ATTENTION = sys.modules[attend.__module__]
-"""Where `intently.watch` puts a function of its own while somebody watches."""
-
 ROOM = 4
 """Steps by which the room for keys and values grows."""
 
@@ -52,7 +48,7 @@ def serves(model: Transformer) -> bool:
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
         return False
-    if _asked_for() is not None or vars(ATTENTION)["_product"].__module__ != ATTENTION.__name__:
+    if _asked_for() is not None or replaced():
         return False
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return False
