@@ -6,7 +6,6 @@ from the attention of the trained model.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import random
@@ -23,7 +22,7 @@ from intently import memory, runs, show
 from intently.corpora import SHOWN, Pair, language, sample
 from intently.corpora.files import ParallelText
 from intently.decoding import SearchOptions
-from intently.errors import ArgumentError, build
+from intently.errors import ArgumentError, CheckpointError, build
 from intently.evaluation import (
     Evaluation,
     alignment_errors,
@@ -34,7 +33,7 @@ from intently.evaluation import (
     switched_off,
     telling_choices,
 )
-from intently.files import replace_file
+from intently.files import File, digest, replace_file
 from intently.recipes.origin import Origin
 from intently.runs import Run, fit
 from intently.text import Tokenizer, words
@@ -198,14 +197,16 @@ def remove_finished(out: Path) -> None:
     ``result.json`` holds the checksums of the checkpoints that the demo wrote. Raises
     `ArgumentError` where there are others: they may be somebody's work.
     """
-    try:
-        told = dict(json.loads((out / "result.json").read_bytes())["checkpoints"])
-    except FileNotFoundError:
+    file = File(out / "result.json", "the result of a demo")
+    if not file.exists():
         return
-    except (ValueError, KeyError, TypeError, RecursionError):
+    content = file.read()
+    try:
+        told = file.json({"checkpoints": {str: str}, str: object}, content)["checkpoints"]
+    except CheckpointError:
         told = {}
-    for name, digest in (found := _checkpoints(out)).items():
-        if told.get(name) != digest:
+    for name, check in (found := _checkpoints(out)).items():
+        if told.get(name) != check:
             raise build(
                 ArgumentError, "out", "a folder with no checkpoints but those of a finished demo",
                 f"{out} with checkpoints/{name}, which none says it wrote",
@@ -221,7 +222,7 @@ def _checkpoints(out: Path) -> dict[str, str]:
     """Return the checkpoints of a run by name, each with the checksum of its manifest."""
     checkpoints = Checkpoints(out / "checkpoints")
     return {
-        name: hashlib.sha256((checkpoints.folder / name / MANIFEST).read_bytes()).hexdigest()
+        name: digest(File(checkpoints.folder / name / MANIFEST, "a manifest").read())
         for name in checkpoints.names()
     }
 

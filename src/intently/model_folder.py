@@ -18,8 +18,8 @@ from torch import nn
 import intently
 from intently.errors import CheckpointError, DataError, IntentlyError, build, one_line
 from intently.files import File, digest, replace_files, sealed
+from intently.models.weights import check_alike, load_weights, weights
 from intently.text import Tokenizer
-from intently.training.checkpoint import check_alike, load_weights, weights
 
 FORMAT = 2
 """Version of the folders' format; a higher one is refused, and 1 has fewer checksums."""

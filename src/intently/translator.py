@@ -26,10 +26,10 @@ from intently.models.kinds import (
     new_model,
     options_of,
 )
+from intently.models.weights import weights
 from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
 from intently.text.checks import not_text
-from intently.training.checkpoint import weights
 
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from intently.errors import CheckpointError, WriteError
-from intently.training.checkpoint import Checkpoint, Checkpoints, load_weights, weights
+from intently.models.weights import load_weights, weights
+from intently.training.checkpoint import Checkpoint, Checkpoints
 
 FILES = ["manifest.json", "model.safetensors", "training.safetensors", "state.json"]
 

@@ -122,7 +122,8 @@ def test_a_writer_within_itself_is_the_same_one(tmp_path) -> None:
         thread.start()
         thread.join()
         assert f"process {os.getpid()} " in raised[0]
-    assert json.loads((tmp_path / ABOUT).read_text()) == {"writes": sorted((*WRITES, "more.json"))}
+    about = json.loads((tmp_path / ABOUT).read_text())
+    assert about["writes"] == sorted((*WRITES, "more.json")) and len(about) == 2
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -164,6 +165,15 @@ def test_a_run_from_before_there_were_locks_goes_on(tmp_path, unbroken) -> None:
     for name in (LOCK, ABOUT):
         (tmp_path / name).unlink()
     assert tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9), resume=True)
+
+
+def test_a_damaged_list_of_files_gives_none_of_them_away(tmp_path) -> None:
+    """What a person keeps beside a run is not written over because nobody knows any more."""
+    tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
+    about = tmp_path / ABOUT
+    about.write_text(about.read_text().replace("options.json", "notes.txt"))
+    with pytest.raises(ArgumentError, match=r"\.intently\.json: .*another checksum.*Delete it"):
+        tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9), resume=True)
 
 
 STRANGE = b'{"process": "\\u001b[1m", "writes": 3}'

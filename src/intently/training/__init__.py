@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
+from intently.models.weights import load_weights, weights
 from intently.training.averaging import averaged
 from intently.training.batches import Batch, Pairs, epoch
-from intently.training.checkpoint import Checkpoint, Checkpoints, load_weights, weights
+from intently.training.checkpoint import Checkpoint, Checkpoints
 from intently.training.events import (
     Averaging,
     Evaluated,

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
-from intently.training.checkpoint import Checkpoints, check_alike, step_of
+from intently.models.weights import check_alike
+from intently.training.checkpoint import Checkpoints, step_of
 
 
 def newest(names: Sequence[str], count: int, every: int = 1) -> list[str]:

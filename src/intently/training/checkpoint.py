@@ -18,7 +18,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save as bytes_from_tensors
-from torch import Tensor, nn
+from torch import Tensor
 
 import intently
-from intently.errors import ArgumentError, CheckpointError, WriteError, build, one_line
+from intently.errors import ArgumentError, CheckpointError, WriteError, build
 from intently.files import (
     File,
     digest,
@@ -199,13 +199,12 @@ class Checkpoints:
         pointer = File(self.folder / "latest", "the name of a checkpoint")
         if not pointer.exists():  # killed between the first checkpoint and its pointer
             return names[-1]
-        text = pointer.read().decode(errors="replace")
-        found = LATEST.fullmatch(text)
-        name, check = found.groups() if found else ("", None)
-        if not NAME.fullmatch(name) or check not in (None, digest(name.encode())[:16]):
+        content = pointer.read()
+        name = _named(content)
+        if name is None:
             good = self._newest_good()
             fix = f"go on with {_resume(good)}" if good else None
-            raise pointer.refusal(repr(text[:80]), "it is damaged", fix)
+            raise pointer.refusal(repr(content[:80]), "it is damaged", fix)
         return name
 
     def last(self) -> str | None:
@@ -253,11 +252,10 @@ class Checkpoints:
 
     def _put_back(self) -> None:
         """Put the latest checkpoint back where `save` had only begun to replace it."""
-        with suppress(OSError):
-            text = (self.folder / "latest").read_text(encoding="utf-8", errors="replace")
-            found = LATEST.fullmatch(text[:80])
-            if found and NAME.fullmatch(found[1]) and not (self.folder / found[1]).exists():
-                os.rename(self.folder / f".removed-{found[1]}", self.folder / found[1])
+        with suppress(OSError, CheckpointError):
+            name = _named(File(self.folder / "latest", "the name of a checkpoint").read())
+            if name and not (self.folder / name).exists():
+                os.rename(self.folder / f".removed-{name}", self.folder / name)
 
     def _newest_good(self, but: str | None = None) -> str | None:
         for name in reversed(self.names()):
@@ -316,6 +314,14 @@ def _missing(error: OSError) -> bool:
     return isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
+def _named(pointer: bytes) -> str | None:
+    """Return the name that ``latest`` holds, None where it is not as it was written."""
+    found = LATEST.fullmatch(pointer.decode(errors="replace"))
+    name, check = found.groups() if found else ("", None)
+    right = NAME.fullmatch(name) and check in (None, digest(name.encode())[:16])
+    return name if right else None
+
+
 def _resume(name: str) -> str:
     """Say how a run goes on from the checkpoint ``name``."""
     return f"--resume-from {name}, in Python resume={name!r}"
@@ -329,58 +335,6 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and stored buffers of a model by name, tied ones once.
-
-    >>> tied = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False)})
-    >>> tied["b"] = tied["a"]
-    >>> list(weights(tied))
-    ['a.weight']
-    """
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor.detach()
-    return found
-
-
-@torch.no_grad()
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str = "") -> None:
-    """Copy ``tensors`` into the model they came from by :func:`weights`.
-
-    Raises CheckpointError where names, shapes or kinds of numbers differ, with ``where`` the
-    tensors are from; the model is unchanged then.
-    """
-    own = weights(model)
-    check_alike(own, tensors, "the weights are of a model with other options", where)
-    for name, tensor in own.items():
-        tensor.copy_(tensors[name])
-
-
-def check_alike(
-    own: Mapping[str, Tensor], other: Mapping[str, Tensor], cause: str, where: str = ""
-) -> None:
-    """Raise CheckpointError for ``cause`` unless the two have the same names and shapes.
-
-    Floating-point numbers may differ in precision; other dtypes may not differ. Tensors on the
-    device "meta" will do.
-    """
-    for name in sorted(own.keys() | other.keys()):
-        expected, got = (
-            _form(group[name]) if name in group else "no such tensor" for group in (own, other)
-        )
-        if expected != got:
-            place = f"{where}: {name}" if where else name
-            raise one_line(build(CheckpointError, place, expected, got, cause))
-
-
-def _form(x: Tensor) -> str:
-    shape = f"shape {tuple(x.shape)}"
-    return shape if x.is_floating_point() else f"{shape} of {x.dtype}"
 
 
 def name_of(step: int) -> str:

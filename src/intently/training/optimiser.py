@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from intently.training.checkpoint import check_alike
+from intently.models.weights import check_alike
 from intently.training.groups import OptimiserOptions
 
 

@@ -19,15 +19,9 @@ import torch
 from intently.errors import CheckpointError, IntentlyError, WriteError, build
 from intently.files import replace_file, sealed
 from intently.models.kinds import EncoderDecoder
+from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Epoch, Pairs, epoch
-from intently.training.checkpoint import (
-    Checkpoint,
-    Checkpoints,
-    load_weights,
-    name_of,
-    versions,
-    weights,
-)
+from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
 from intently.training.events import (
     Evaluated,
     Evaluating,

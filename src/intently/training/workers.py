@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
 from intently.models.kinds import EncoderDecoder
+from intently.models.weights import load_weights, weights
 from intently.text import PAD
 from intently.training.batches import Batch
-from intently.training.checkpoint import load_weights, weights
 from intently.training.loss import batch_loss
 from intently.training.optimiser import Optimiser, whole
 from intently.training.options import TrainingOptions

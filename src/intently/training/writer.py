@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shlex
 import socket
@@ -26,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from intently.errors import ArgumentError, IntentlyError, build
-from intently.files import replace_file
+from intently.files import File, replace_file, sealed
 from intently.training.processes import joined
 
 LOCK, ABOUT = ".intently.lock", ".intently.json"
@@ -38,7 +37,10 @@ TOLD = 200
 """Characters of a command that a message tells."""
 
 READ = 2**16
-"""Bytes of `ABOUT` that are read: more is none of ours."""
+"""Bytes of `ABOUT` at most: more is none of ours."""
+
+SHAPE = {"writes": [str], "process?": int, "host?": str, "command?": str, "since?": str}
+"""What it says, as `intently.files.fault` describes it."""
 
 RUNS = ("checkpoints/step-*/manifest.json", "*/checkpoints/step-*/manifest.json")
 """What a run, or an experiment's, left before there was `ABOUT`."""
@@ -78,10 +80,12 @@ class Writer:
         """Write down who writes what here, after checking that all of it is new or Intently's."""
         if self._claimed.issuperset(writes):
             return
-        told = self._about().get("writes")
-        own = {str(name) for name in told} if isinstance(told, list) else set()
+        about, unfit = self._about()
+        own = set(about.get("writes", ()))
         strange = [n for n in writes if n not in own and (self.folder / n).exists()]
-        old = told is None and any(next(self.folder.glob(run), None) for run in RUNS)
+        old = not about and any(next(self.folder.glob(run), None) for run in RUNS)
+        if strange and unfit is not None:
+            raise unfit
         if strange and not old:
             raise build(
                 ArgumentError, "out", f"a folder without {strange[0]}, or one that Intently wrote",
@@ -126,7 +130,7 @@ class Writer:
 
     def _tell(self, **holder: object) -> None:
         about = {**holder, "writes": sorted(self._claimed)}
-        replace_file(self.folder / ABOUT, json.dumps(about, indent=1).encode())
+        replace_file(self.folder / ABOUT, sealed(about))
 
     def _identity(self) -> tuple[int, int] | None:
         """Return what the system knows the lock by, None where it is gone."""
@@ -163,17 +167,18 @@ class Writer:
             )
         stack.callback(lock.release)
 
-    def _about(self) -> dict[str, Any]:
-        """Return what is written down in the folder, {} where that is nothing of ours."""
+    def _about(self) -> tuple[dict[str, Any], IntentlyError | None]:
+        """Return what is written down in the folder, or {} and why it is not believed."""
+        expected = "what Intently has written down of the files beside it"
+        fix = "delete it where all of these are Intently's, or choose another folder"
+        file = File(self.folder / ABOUT, expected, ArgumentError, fix)
         try:
-            with (self.folder / ABOUT).open("rb") as file:
-                found = json.loads(file.read(READ))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            return file.sealed(SHAPE, file.read(READ), old=True) if file.exists() else {}, None
+        except ArgumentError as error:
+            return {}, error
 
     def _in_use(self) -> InUseError:
-        about = self._about()
+        about, _ = self._about()
         process, host, since, command = (
             _shown(about.get(name, "?")) for name in ("process", "host", "since", "command")
         )
