@@ -135,11 +135,17 @@ def test_the_server_is_gone(recorded: Path, opened: Opened, chromium: Any) -> No
     context.close()
 
 
+def hears_ctrl_c() -> None:
+    """A process that is started in the background of a shell would ignore ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_the_command_ends_with_ctrl_c(recorded: Path) -> None:
     command = [sys.executable, "-m", "intently.cli", "explore", str(recorded)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=hears_ctrl_c,
+    )  # fmt: skip
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -198,7 +204,10 @@ explore_cli.explore(Path(sys.argv[1]))
 
 def test_ctrl_c_ends_whatever_is_under_way(recorded: Path) -> None:
     command = [sys.executable, "-c", BUSY, str(recorded)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=PATIENCE,
+        preexec_fn=hears_ctrl_c,
+    )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr == ""
 
