@@ -264,6 +264,9 @@ def _how(form: dict[str, Any], file: Mapped) -> How:
 def _check(parts: Mapping[str, Tensor], how: How) -> None:
     """Raise unless the parts make a matrix; of large tensors only the shapes are looked at."""
     q, k = parts["q"], parts["k"]
+    for name, x in (("q", q), ("k", k)):
+        if not x.is_floating_point():  # `attend` would take them for a learner's
+            raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
     matrix = attend(
         q, k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale, softcap=how.softcap,
         sinks=how.sinks, dropout=how.dropout,
