@@ -47,7 +47,7 @@ def attend(
     ``score`` is the scaled dot product unless given; ``mask`` a mask or a boolean tensor, True
     means attend; ``bias`` a tensor added to the scores; ``scale`` multiplies the scores (1/√d
     unless given; a tensor has shape () or (…, 1, 1)); ``softcap`` bounds them as c·tanh(z/c);
-    ``sinks`` (h,) or () are logits that take weight and give nothing; ``dropout`` in [0, 1) acts
+    ``sinks`` () or (…, h) are logits that take weight and give nothing; ``dropout`` in [0, 1) acts
     in ``A @ v`` only.
 
     Nothing is computed until asked for. Tensors are used as they are, and must not change in place
@@ -340,7 +340,8 @@ def _problem(
         added.check(problem.geometry)
     if sinks is not None:
         _check_device(sinks, "sinks", q)
-        if tuple(sinks.shape) not in ((), lead[-1:]):
+        own = tuple(sinks.shape)
+        if own not in ((), lead[-1:]) and not _broadcasts(own, lead):
             raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
     if isinstance(scale, Tensor):
         _check_device(scale, "scale", q)
@@ -427,6 +428,11 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
             shape_of(k),
             "heads are axis −3; with four or more axes h may be a multiple of g",
         ) from None  # fmt: skip
+
+
+def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:
+    fits = all(a in (1, n) for a, n in zip(shape[::-1], lead[::-1]))
+    return len(shape) <= len(lead) and fits
 
 
 def _check_device(x: Tensor, name: str, q: Tensor) -> None:

@@ -39,8 +39,9 @@ def scaled_dot_product_attention(
     of key and of value.
 
     Raises `ArgumentError` for shapes that do not fit and `KindError` for dtypes that do not. Three
-    things are better than in PyTorch: NaN under a mask stays there, lengths of key and value that
-    differ are refused always, and a mask beside ``is_causal`` is accepted for every shape.
+    things are better than in PyTorch: NaN and ∞ in keys and values that no query may see change
+    nothing, lengths of key and value that differ are refused always, and a mask beside
+    ``is_causal`` is accepted for every shape.
 
     Source: PyTorch 2.13, ``torch.nn.functional.scaled_dot_product_attention``.
 

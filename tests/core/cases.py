@@ -36,9 +36,7 @@ class Case:
     weights: Floats
     allow: Bools
     unknown: Bools
-    """Rows (…, t) that hold a query of NaN."""
-    clears: bool = True
-    """Whether a product clears what no query sees; a dense matrix knows no mask."""
+    """Rows (…, t) whose product a query of NaN may reach."""
 
 
 @st.composite
@@ -177,7 +175,7 @@ def indexed(draw: Draw, case: Case) -> Case:
     at = (*index, ...)
     parts = (x[at] for x in (case.weights, case.allow, case.unknown[..., None]))
     weights, allow, unknown = parts
-    return Case(case.matrix[at], weights, allow, unknown[..., 0], case.clears)
+    return Case(case.matrix[at], weights, allow, unknown[..., 0])
 
 
 @st.composite
@@ -189,21 +187,21 @@ def views(draw: Draw, case: Case, lead: tuple[int, ...]) -> Case:
     kinds += ["mean"] * (w.ndim > 2) + ["stacked"] * (w.shape[:-2] == lead)
     kind = draw(st.sampled_from(kinds))
     if kind == "transposed":
-        return Case(A.mT, w.swapaxes(-1, -2), allow.swapaxes(-1, -2),
-                    np.isnan(w).any(-2), False)  # fmt: skip
+        some = np.full((*w.shape[:-2], s), unknown.any())
+        return Case(A.mT, w.swapaxes(-1, -2), allow.swapaxes(-1, -2), some)
     if kind == "mean":
         some = w.shape[-3]
         mean = w.sum(-3) / some if some else w.sum(-3) * np.nan
-        return Case(A.mean_heads(), mean, allow.any(-3), unknown.any(-2), case.clears)
+        return Case(A.mean_heads(), mean, allow.any(-3), unknown.any(-2))
     if kind == "dense":
-        return Case(it.Dense(A.dense()), w, np.ones_like(allow), unknown, False)
+        return Case(it.Dense(A.dense()), w, np.ones_like(allow), unknown)
     if kind == "label":
         labels = [f"q{i}" for i in range(t)], [f"k{j}" for j in range(s)]
-        return Case(A.label(*labels), w, allow, unknown, case.clears)
+        return Case(A.label(*labels), w, allow, unknown)
     if kind == "by value norm":
         v = np.random.default_rng(s).normal(size=(s, 2))
         norms = np.linalg.norm(v, axis=-1)
-        return Case(by_value_norm(A, torch.tensor(v)), w * norms, allow, unknown, False)
+        return Case(by_value_norm(A, torch.tensor(v)), w * norms, allow, unknown)
     if kind == "stacked":
         other = draw(attentions(lead))
         both = [case, other][:: draw(st.sampled_from([1, -1]))]
@@ -214,7 +212,6 @@ def views(draw: Draw, case: Case, lead: tuple[int, ...]) -> Case:
             np.concatenate([np.pad(c.weights, p) for c, p in zip(both, pads)], -2),
             np.concatenate([np.pad(c.allow, p) for c, p in zip(both, pads)], -2),
             np.concatenate([c.unknown for c in both], -1),
-            case.clears,
         )
     words = [
         draw(st.lists(st.lists(st.integers(0, n - 1), max_size=3, unique=True), max_size=4))
@@ -230,4 +227,4 @@ def views(draw: Draw, case: Case, lead: tuple[int, ...]) -> Case:
             seen[..., r, c] = allow[..., rows, :][..., cols].any((-1, -2))
     some = [unknown[..., rows].any(-1) for rows in words[0]] or [unknown[..., :0].any(-1)]
     joined = np.stack(some, -1)[..., : len(words[0])]
-    return Case(it.Merged(A, *words), merged, seen, joined, case.clears)
+    return Case(it.Merged(A, *words), merged, seen, joined)

@@ -91,7 +91,8 @@ class TestPieces:
         if lead:
             mask = mask & it.padding(torch.arange(math.prod(lead)).reshape(lead) + 1)
         bias = random(*lead, 5, 7)
-        agrees(it.attend(q, k, mask=mask, bias=bias, sinks=random(*lead[-1:])), v)
+        for sinks in (random(*lead[-1:]), random(*lead)):
+            agrees(it.attend(q, k, mask=mask, bias=bias, sinks=sinks), v)
 
     @pytest.mark.parametrize(("of_k", "of_v"), [((1, 1), (2, 4)), ((2, 4), (1,)), ((), (4,))])
     def test_keys_and_values_that_broadcast(

@@ -138,6 +138,28 @@ def test_parts_answer_like_the_whole(family: str, extra: str) -> None:
     torch.testing.assert_close(A[1:][0, 1:][1, 2:3], A.dense()[1, 2, 2:3])
 
 
+@pytest.mark.parametrize("g", [2, 4])
+def test_gradients_through_a_part_of_a_part(g: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks, one for each head, become one for each head of each row."""
+    monkeypatch.setattr("intently.kernels.walk.GRAIN", 2)
+    q, k = random(3, H, T, 3).requires_grad_(), random(3, g, S, 3, seed=1).requires_grad_()
+    sinks, scale = random(H, seed=2).requires_grad_(), random(H, 1, 1, seed=3).requires_grad_()
+    A = it.attend(q, k, sinks=sinks, scale=scale, mask=it.padding([7, 4, 2]), bias=it.alibi())
+    for index in [(slice(0, 2),), (slice(None), [3, 0]), ([1, 0],), (slice(None), 1), (1,)]:
+        parts = [A[index], A[1:][0:2][index]]
+        for part, whole in zip(parts, (A.dense()[index], A.dense()[1:][0:2][index])):
+            torch.testing.assert_close(part.dense(), whole)
+            torch.testing.assert_close(part[..., 1:2, :], whole[..., 1:2, :])
+            up = random(S, 2, seed=4)
+            with it.kernels.use("tiled"):
+                y = part @ up
+            torch.testing.assert_close(y, whole @ up)
+            torch.testing.assert_close(
+                torch.autograd.grad(y.square().sum(), (q, k, sinks, scale), retain_graph=True),
+                torch.autograd.grad((whole @ up).square().sum(), (q, k, sinks, scale)),
+            )
+
+
 def test_parts_of_matrices_with_a_tensor_mask_keep_their_rows_of_it() -> None:
     lengths = torch.tensor([2, 5])
     A = it.attend(random(2, 3, 4, 2), random(2, 3, 6, 2), mask=it.padding(lengths) & it.causal())

@@ -138,14 +138,14 @@ def product(p: Problem, v: Tensor, attend: Attend) -> Tensor:
     )  # fmt: skip
     if p.sinks is not None:
         y, aux = y
-        y = y * kept(aux.lse, p.sinks).to(y.dtype)[..., None]
+        sinks = p.sinks if p.sinks.ndim < 2 else p.sinks.expand(g.lead).reshape(-1, h)
+        y = y * kept(aux.lse, sinks).to(y.dtype)[..., None]
     return y.reshape(*g.lead, g.t, v.shape[-1])
 
 
 def kept(lse: Tensor, sinks: Tensor) -> Tensor:
-    """Weight that keys keep beside the sink, from lse (b, h, t) without it and sinks (h,) or ()."""
-    sinks = sinks.to(lse.dtype)
-    return torch.sigmoid(lse - (sinks[:, None] if sinks.ndim else sinks))
+    """Weight that keys keep beside the sink: lse (b, h, t) without it; sinks (), (h,) or (b, h)."""
+    return torch.sigmoid(lse - sinks.to(lse.dtype)[..., None])
 
 
 def score_mod(p: Problem) -> Callable[..., Tensor] | None:

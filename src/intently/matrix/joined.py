@@ -45,12 +45,7 @@ class Stacked(LazyMatrix):
         return self.matrices[0].device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        block = self._stacked(lambda m, r, c: m.tile(r, c), rows, cols)
-        if block is not None:
-            return block
-        wide = self.shape[-1] if cols is None else len(cols)
-        none = (*self.shape[:-2], 0, wide)
-        return torch.zeros(none, dtype=self.dtype, device=self.device)
+        return self._stacked(lambda m, r, c: m.tile(r, c), rows, cols, self.dtype)
 
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         def allowed(m: LazyMatrix, r: Tensor | None, c: Tensor | None) -> Tensor:
@@ -60,18 +55,21 @@ class Stacked(LazyMatrix):
                 allow = torch.ones((), dtype=torch.bool, device=m.device)
             return allow.expand(*self.shape[:-2], *shape)
 
+        none = torch.empty(0, dtype=torch.long, device=self.device)
         same = len({m.shape[-1] for m in self.matrices}) == 1
-        if same and all(m._allow(rows, cols) is None for m in self.matrices):
+        if same and all(m._allow(none, none) is None for m in self.matrices):
             return None
-        return self._stacked(allowed, rows, cols)
+        return self._stacked(allowed, rows, cols, torch.bool)
 
     def _stacked(
         self,
         part: Callable[[LazyMatrix, Tensor | None, Tensor | None], Tensor],
         rows: Tensor | None,
         cols: Tensor | None,
-    ) -> Tensor | None:
-        """``part`` of each call, (…, rows, cols), in the order of ``rows``; None for no rows."""
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """``part`` of each call, (…, rows, cols), in the order of ``rows``; ``dtype`` for none."""
+        wide = self.shape[-1] if cols is None else len(cols)
         parts, order, first = [], [], 0
         for m in self.matrices:
             t, s = m.shape[-2:]
@@ -83,14 +81,13 @@ class Stacked(LazyMatrix):
             first += t
             if inside is None or len(inside):
                 block = part(m, inside, None if cols is None else cols[there])
-                wide = self.shape[-1] if cols is None else len(cols)
                 if there is None:
                     block = F.pad(block, (0, wide - s))
                 elif len(there) < wide:
                     block = block.new_zeros((*block.shape[:-1], wide)).index_copy(-1, there, block)
                 parts.append(block)
         if not parts:
-            return None
+            return torch.zeros((*self.shape[:-2], 0, wide), dtype=dtype, device=self.device)
         block = torch.cat(parts, -2)
         return block if rows is None else block.index_select(-2, torch.cat(order).argsort())
 

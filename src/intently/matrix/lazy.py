@@ -18,7 +18,7 @@ from torch import Tensor
 
 from intently.arrays import Numbers, as_tensor
 from intently.errors import ArgumentError, KindError, MemoryRefused, build, shape_of
-from intently.kernels.derivatives import differentiated
+from intently.kernels.derivatives import differentiated, transformed
 from intently.kernels.streamed import Block
 from intently.matrix.blocks import Cells, largest
 from intently.matrix.indexing import positions, split, take
@@ -82,6 +82,12 @@ class LazyMatrix:
     def _row_size(self) -> int:
         """How many weights are computed for one row."""
         return math.prod(self.shape[:-2]) * self.shape[-1]
+
+    def _cleared(self, v: Tensor) -> Tensor:
+        """Values (…, s, e), 0 where no query may look if NaN or ∞ stand among them."""
+        if torch.compiler.is_compiling() or transformed() or bool(v.isfinite().all()):
+            return v
+        return torch.where((self._viewers() > 0)[..., None], v, 0)
 
     # --- views ----------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class Transposed(LazyMatrix):
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Aᵀ u (…, s, e) for u (…, t, e), summed over blocks of rows."""
-        return self.summed(self._operand(v)).to(self.dtype)
+        return self.summed(self._cleared(self._operand(v))).to(self.dtype)
 
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         allow = self.matrix._allow(cols, rows)

@@ -139,7 +139,7 @@ class Weighted(LazyMatrix):
         """Y (…, t, e) = A @ v for v (…, s, e), summed over blocks."""
         v = self._operand(v)
         wide = torch.promote_types(self.dtype, torch.float32)
-        v = _per_head(v, self).to(wide)
+        v = self._cleared(_per_head(v, self).to(wide))
         lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
         y = v.new_zeros(*lead, self.shape[-2], v.shape[-1])
         v = v.expand(*lead, *v.shape[-2:])
