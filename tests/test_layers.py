@@ -185,7 +185,7 @@ def test_names_are_found_where_they_are_declared() -> None:
 
 def test_what_the_docs_name_is_there() -> None:
     root = SOURCE.parents[1]
-    files = {path.name for path in [*SOURCE.parent.rglob("*"), *TESTS.glob("*.py")]}
+    files = {path.name for path in [*SOURCE.parent.rglob("*"), *TESTS.rglob("*.py")]}
     architecture = (root / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|js))`", architecture))
     assert len(named) > 100, len(named)

@@ -65,8 +65,7 @@ def attentions(draw: Draw, lead: tuple[int, ...]) -> Case:
         np.ones((*lead, t, s), bool) if rule is None else np.broadcast_to(rule[1], (*lead, t, s))
     )
     if draw(st.booleans()):
-        i = draw(st.integers(0, t - 1))
-        q[..., i, 0] = np.where(allow[..., i, :].any(-1), np.nan, 0)
+        q[..., draw(st.integers(0, t - 1)), 0] = np.nan
     if draw(st.booleans()):
         seen = allow.any(-2).reshape(*lead[:-1], shared, -1, s).any(-2) if lead else allow.any(-2)
         k[~seen] = draw(st.sampled_from([np.nan, np.inf]))

@@ -67,7 +67,7 @@ def test_watching_a_search_changes_nothing() -> None:
 
 
 def test_any_function_in_place_of_the_product_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["intently.attention"]
+    module = sys.modules[it.attend.__module__]
     original = vars(module)["_product"]
     monkeypatch.setattr(module, "_product", wraps(original)(lambda *given: original(*given)))
     assert taken(model_of()) is None

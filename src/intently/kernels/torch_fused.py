@@ -107,13 +107,20 @@ class TorchFused:
             q, k, v, mask, p.dropout, causal, scale=cast(float, p.scale),
             enable_gqa=q.shape[1] != k.shape[1],
         )  # fmt: skip
-        if mask is not None and y.device.type != "cpu":
+        if mask is not None and (y.device.type != "cpu" or _has_nan(y)):
             some = mask if mask.dtype is torch.bool else mask != -math.inf
             y = torch.where(some.any(-1, keepdim=True), y, 0)
         if y.requires_grad and not (torch.compiler.is_compiling() or transformed()):
             y.register_hook(_once)
         g = p.geometry
         return y if len(g.lead) == 2 else y.reshape(*g.lead, g.t, v.shape[-1])
+
+
+def _has_nan(y: Tensor) -> bool:
+    """Whether NaN came out, as it does on a CPU for a query of NaN that may attend to nothing."""
+    if torch.compiler.is_compiling() or transformed():
+        return False
+    return bool(y.detach().isnan().any())
 
 
 def _once(grad: Tensor | None) -> None:
