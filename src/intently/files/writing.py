@@ -15,6 +15,7 @@ from typing import BinaryIO
 from intently.errors import ArgumentError, KindError, WriteError, build, one_line
 
 _ADVICE = {
+    errno.ENOENT: "make that folder first, or write elsewhere",
     errno.ENOSPC: "free some room on that disk, or write elsewhere",
     errno.EDQUOT: "free some of your quota on that disk, or write elsewhere",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f), or write elsewhere",
