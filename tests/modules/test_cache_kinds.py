@@ -257,7 +257,7 @@ def test_masks_are_drawn_over_the_kept_keys() -> None:
     cache.append(torch.zeros(1, 1, 8, 2), torch.zeros(1, 1, 8, 2))
     mask = cache.mask(it.causal(), 2)
     assert mask is not None
-    assert repr(mask) == "(causal() & (window(2, 0) | prefix(1))) without keys 1 … 5"
+    assert repr(mask) == "(window(2, 0) | (causal() & prefix(1))) without keys 1 … 5"
     assert mask.draw(2, 5) == "█ █ █ █ ·\n█ · █ █ █"
     assert cache.mask(it.causal(), 1) is None
     bias = cache.bias(it.alibi(2), 2)
