@@ -39,7 +39,7 @@ COMPARED = "#view=text&item=1&entry=5&heads=2&row=10&other=0.5.2.at.10"
 
 def look(out: Path, *texts: str) -> Path:
     """Write the page of some texts as ``intently look`` does."""
-    command = [sys.executable, "-m", "intently.cli", "look", *texts, "--out", str(out)]
+    command = [sys.executable, "-m", "intently", "look", *texts, "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return out
 
@@ -85,8 +85,8 @@ def figures() -> None:
     """What `intently.show` draws of one translation, of masks and of positions."""
     import intently as it
     from intently import show
-    from intently.translator import Translator
-    from intently.watch_cli import translated
+    from intently.cli.watch import translated
+    from intently.translation.translator import Translator
 
     seen = translated(Translator.load(), WIDE).seen
     cross = seen["decoder.1.cross_attention"][0]
@@ -108,7 +108,7 @@ def words_and_picture() -> None:
 
     import intently as it
     from intently import show
-    from intently.translator import Translator
+    from intently.translation.translator import Translator
 
     translator = Translator.load()
     tokenizer = translator.source_tokenizer

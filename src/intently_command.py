@@ -11,11 +11,11 @@ import os
 
 
 def main() -> None:
-    """Run the command line of `intently.cli`."""
+    """Run the command line of `intently.cli.app`."""
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        from intently.cli import main as run
+        from intently.cli.app import main as run
     except KeyboardInterrupt:  # while PyTorch is loaded
         raise SystemExit(130) from None
     run()

@@ -55,7 +55,7 @@ def intently(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Command:
     """The command line in a folder of its own, in a terminal of 120 columns."""
-    from intently import cli  # after the hook above
+    from intently.cli import app
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -67,7 +67,7 @@ def intently(
         capfd.readouterr()
         with warnings.catch_warnings(), pytest.raises(SystemExit) as end:
             warnings.resetwarnings()
-            cli.main()
+            app.main()
         said = capfd.readouterr()
         return Outcome(int(end.value.code or 0), said.out, said.err)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from intently.cli.train import _parameters
 from intently.corpora.named import CORPORA
 from intently.errors import ArgumentError, DataError
 from intently.recipes import Recipe, _text, recipe, recipe_text, recipes
 from intently.recipes.origin import FILE, Origin
-from intently.train_cli import _parameters
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [

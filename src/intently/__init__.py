@@ -9,7 +9,7 @@ without PyTorch.
 
 from typing import TYPE_CHECKING
 
-from intently.on_demand import names
+from intently.foundation.on_demand import names
 
 if TYPE_CHECKING:
     from intently import errors, kernels, positions, reference, scores, show
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         window,
     )
     from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
-    from intently.observe import load_recording, watch
+    from intently.observe import load_recording
+    from intently.observe.watching import watch
     from intently.positions import Learned, Rotary, sinusoidal
     from intently.scores import Additive, Cosine, Dot, General, Score, concat
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intently.cli import main
+from intently.cli.app import main
 
 if __name__ == "__main__":
     main()

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently import kernels
-from intently.arrays import Numbers, as_tensor, as_tensors
 from intently.biases import Bias, as_bias
 from intently.errors import ArgumentError, KindError, StaleError, build, shape_of
+from intently.foundation.arrays import Numbers, as_tensor, as_tensors
 from intently.kernels import differentiated, eager, streamed
 from intently.kernels.problem import Problem
 from intently.kernels.streamed import Block

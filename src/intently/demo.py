@@ -18,12 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from intently import memory, runs, show
+from intently import show
 from intently.corpora import SHOWN, Pair, language, sample
 from intently.corpora.files import ParallelText
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, CheckpointError, build
-from intently.evaluation import (
+from intently.foundation import memory
+from intently.foundation.files import File, digest, replace_file
+from intently.recipes.origin import Origin
+from intently.text import Tokenizer, words
+from intently.training import Checkpoints, TrainingOptions, display
+from intently.training.checkpoint import MANIFEST, versions
+from intently.training.schedule import warmup_of
+from intently.training.writer import Writer, sole_writer
+from intently.translation import runs
+from intently.translation.evaluation import (
     Evaluation,
     alignment_errors,
     best_alignment_head,
@@ -33,15 +42,8 @@ from intently.evaluation import (
     switched_off,
     telling_choices,
 )
-from intently.files import File, digest, replace_file
-from intently.recipes.origin import Origin
-from intently.runs import Run, fit
-from intently.text import Tokenizer, words
-from intently.training import Checkpoints, TrainingOptions, display
-from intently.training.checkpoint import MANIFEST, versions
-from intently.training.schedule import warmup_of
-from intently.training.writer import Writer, sole_writer
-from intently.translator import AlignmentHead, Translation, Translator
+from intently.translation.runs import Run, fit
+from intently.translation.translator import AlignmentHead, Translation, Translator
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -333,8 +335,8 @@ def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
 
     Beside it stands in how many unseen sentences that head looks most at the word that tells which.
     """
+    from intently.cli.watch import translated
     from intently.show.page import Highlight, Item, items_of, save_page
-    from intently.watch_cli import translated
 
     it = result["it"]
     layer, head = f"{it['telling_head'][0]}_attention", it["telling_head"][1]

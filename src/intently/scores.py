@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.values import Value
 from intently.masks.geometry import Geometry
-from intently.values import Value
 
 SLICE = 2**20
 """Numbers that one slice of the additive score's (…, t, s, a) holds at most."""

@@ -10,8 +10,8 @@ import torch
 
 import intently as it
 from intently import reference
-from intently.arrays import as_tensor, as_tensors
 from intently.errors import KindError
+from intently.foundation.arrays import as_tensor, as_tensors
 
 
 def test_a_floating_point_tensor_is_returned_as_it_is() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from intently.biases import Bias, Given, alibi, as_bias, indexed, relative_buckets
 from intently.errors import ArgumentError, KindError
+from intently.foundation.values import freeze, thaw
 from intently.masks.geometry import Geometry
-from intently.values import freeze, thaw
 
 from .formula import random
 

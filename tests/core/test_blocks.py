@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import intently as it
+from intently.foundation.values import freeze, thaw
 from intently.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
 from intently.masks.queries import MOST
 from intently.masks.rule import Mask, seen_exactly
-from intently.values import freeze, thaw
 
 from .formula import families
 

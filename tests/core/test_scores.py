@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import intently as it
 from intently import reference, scores
 from intently.errors import ArgumentError, KindError
+from intently.foundation.values import Value, freeze, thaw
 from intently.masks.geometry import Geometry
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
-from intently.values import Value, freeze, thaw
 
 from .formula import random
 

@@ -13,7 +13,7 @@ import intently as it
 from intently.decoding.sampling import distribution, sample
 from intently.errors import ArgumentError, KindError
 from intently.models.language import LanguageModel, LanguageOptions
-from intently.modules.caches import WindowCache
+from intently.modules.caches.key_value import WindowCache
 from intently.modules.options import Attention
 
 PROMPTS = [[5, 6, 7, 8, 9], [4], [11, 3, 2]]

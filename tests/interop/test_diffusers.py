@@ -29,7 +29,7 @@ from intently.interop.diffusers import (
 )
 from intently.modules import Attention as Options
 from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
-from intently.modules.image import ChannelNorm, ImageAttention
+from intently.modules.image.attention import ChannelNorm, ImageAttention
 
 C, H, D, K, B, T, S = 16, 4, 4, 7, 2, 5, 6
 LENGTHS = torch.tensor([3, 6])

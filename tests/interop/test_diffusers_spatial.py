@@ -17,7 +17,7 @@ import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.diffusers import load
 from intently.modules import DecoderLayer, EncoderLayer
-from intently.modules.image import SpatialTransformer
+from intently.modules.image.attention import SpatialTransformer
 
 C, H, D, K, B, S = 12, 2, 5, 6, 2, 7
 LENGTHS = torch.tensor([3, S])

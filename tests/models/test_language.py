@@ -14,7 +14,7 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.models.language import LanguageCache, LanguageModel, LanguageOptions
 from intently.models.layers import mlp
-from intently.modules.caches import FixedCache, KeyValueCache
+from intently.modules.caches.key_value import FixedCache, KeyValueCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.options import Attention
 from intently.modules.projected import Projections

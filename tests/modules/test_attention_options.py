@@ -161,7 +161,7 @@ def test_values_move_with_the_layer() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("offset", [0, 300, "rows"])
 def test_the_table_of_angles_is_rotarys_formula(layout: Any, dtype: Any, offset: Any) -> None:
-    from intently.modules.turning import turned
+    from intently.modules.caches.rotary import turned
 
     rotary = it.Rotary(8, layout=layout, width=6, scaling=YaRN(4.0, 16), base=500.0)
     heads = torch.randn(2, 5, 3, 8).to(dtype)

@@ -22,7 +22,7 @@ from intently.modules import (
     MultiHeadAttention,
     WindowCache,
 )
-from intently.modules.caching import AsBefore
+from intently.modules.caches.cache import AsBefore
 
 from .test_cache_kinds import C, H, close, layer, stepped, x
 

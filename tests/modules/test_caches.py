@@ -12,7 +12,7 @@ from torch import Tensor
 import intently as it
 from intently.errors import ArgumentError
 from intently.modules import DecoderLayer, EncoderLayer, KeyValueCache, MultiHeadAttention
-from intently.modules.caches import FixedCache
+from intently.modules.caches.key_value import FixedCache
 
 C, H, T = 12, 3, 11
 KINDS: dict[str, dict[str, Any]] = {

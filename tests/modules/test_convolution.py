@@ -13,7 +13,7 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
 from intently.masks.rule import Mask, seen_exactly
-from intently.modules.convolution import Taps, convolution_as_attention
+from intently.modules.image.convolution import Taps, convolution_as_attention
 
 KINDS: list[dict[str, Any]] = [
     {"kernel_size": 3, "padding": 1},

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.errors import ArgumentError
-from intently.modules.image import (
+from intently.modules.image.attention import (
     ChannelNorm,
     ImageAttention,
     SpatialTransformer,

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from intently.errors import CheckpointError, KindError
 from intently.interop.around import AroundAttention
-from intently.interop.extra_keys import KeyValueAttention
-from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
+from intently.interop.torch.extra_keys import KeyValueAttention
+from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.transformers.models import Embeddings, TextModel, TextToText, VisionModel
 from intently.interop.transformers.stack import Layer, Stack
 from intently.models.language import LanguageModel, LanguageOptions
@@ -37,7 +37,7 @@ from intently.modules import (
     SpatialTransformer,
     convolution_as_attention,
 )
-from intently.modules.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing
 
 C, H = 12, 3
 SMALL: dict[str, Any] = {"width": C, "heads": H, "inner": 20}

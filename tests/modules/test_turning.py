@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.modules.turning import _Table
+from intently.modules.caches.rotary import _Table
 from intently.positions import Rotary
 
 

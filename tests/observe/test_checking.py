@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import intently as it
-from intently.observe.call import After, Call, How
-from intently.observe.checking import check, sample
 from intently.observe.sources import functional
+from intently.observe.watching.call import After, Call, How
+from intently.observe.watching.checking import check, sample
 
 from .attending import SelfAttention, Stack, stack
 

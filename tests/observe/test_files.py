@@ -28,16 +28,17 @@ from intently.errors import (
     MemoryRefused,
     StaleError,
 )
-from intently.files import digest
-from intently.files import plain as plain_json
+from intently.foundation.files import digest
+from intently.foundation.files import plain as plain_json
 from intently.masks import Geometry, Mask
 from intently.modules.additive import Energies
-from intently.modules.beams import SideBySide
-from intently.modules.kept import KeptBias, KeptMask, Written
-from intently.observe import files, load_recording, plain, writing
-from intently.observe.call import How
-from intently.observe.recording import Entry, Recording, Whole
-from intently.observe.stores import Held, KeptHow
+from intently.modules.caches.beams import SideBySide
+from intently.modules.caches.masks import KeptBias, KeptMask, Written
+from intently.observe import load_recording
+from intently.observe.recording.recording import Entry, Recording, Whole
+from intently.observe.saving import files, value_json, writing
+from intently.observe.storage.stores import Held, KeptHow
+from intently.observe.watching.call import How
 from intently.scores import Additive, Cosine, General, Score
 
 T, S, D = 6, 6, 8
@@ -314,7 +315,7 @@ def test_what_a_file_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         files.save(recording(entry(how=How(score=Odd()))), path)
     with pytest.raises(ArgumentError, match=r"got '\.\./x'. Which leads out of a folder"):
         files.save(recording(entry("../x")), path)
-    monkeypatch.setattr(plain, "WRITTEN_OUT", 35)
+    monkeypatch.setattr(value_json, "WRITTEN_OUT", 35)
     with pytest.raises(MemoryRefused, match=r"at most 35 bytes for Even; got 36 bytes"):
         files.save(recording(entry(how=How(mask=Even()))), path)
     with pytest.raises(MemoryRefused, match=r"for Slope; got 144 bytes for shape \(6, 6\)"):
@@ -585,7 +586,7 @@ def test_descriptions_that_lie(
 
 def test_masks_without_end(good: Path) -> None:
     mask: list[Any] = ["causal", None]
-    for _ in range(plain.DEPTH + 1):
+    for _ in range(value_json.DEPTH + 1):
         mask = ["not", mask]
     change = retold(good, lambda x: first(x)["how"].update(mask=mask))
     assert "masks more than 64 deep in each other" in refused(good, change)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import intently as it
 from intently.decoding import SearchOptions
-from intently.translator import Translator
+from intently.translation.translator import Translator
 
 T: Any = transformers
 ENDS: dict[str, Any] = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": None}

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.masks import Geometry
-from intently.observe.joining import Joined
-from intently.observe.recognised import recognise
-from intently.observe.recording import Recording
-from intently.observe.stores import Store, packed
+from intently.observe.generation.joining import Joined
+from intently.observe.recording.recording import Recording
+from intently.observe.storage.stores import Store, packed
+from intently.observe.watching.mask_inference import recognise
 
 NEW = 9
 COMMON = {"vocab_size": 64, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": 1}

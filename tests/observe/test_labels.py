@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import intently as it
-from intently.labelling import BLOCK
+from intently.matrix.labelling import BLOCK
 from intently.observe import Recording, load_recording
-from intently.observe.labels import Labels, labels
+from intently.observe.recording.labels import Labels, labels
 
 from .attending import SelfAttention, Stack
 
@@ -181,7 +181,7 @@ def test_two_texts_are_one_sequence() -> None:
 def test_a_row_produces_only_where_no_query_sees_a_later_key(
     mask: it.Mask | None, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intently.labelling.BLOCK", block)
+    monkeypatch.setattr("intently.matrix.labelling.BLOCK", block)
     x, texts = torch.randn(1, 2, 6, 4), tuple("abcdef")
     with it.watch(tokens=texts) as seen:
         it.attention(x, x, x, mask=mask)

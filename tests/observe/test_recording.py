@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.observe import Recording
-from intently.observe.unseen import LAST_BITS
+from intently.observe.watching.unseen import LAST_BITS
 
 from .attending import SelfAttention, Stack, stack
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import intently as it
-from intently.observe.recording import Entry
-from intently.observe.stores import Store
+from intently.observe.recording.recording import Entry
+from intently.observe.storage.stores import Store
 
 from .attending import SelfAttention, Stack, stack
 

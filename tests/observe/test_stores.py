@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intently as it
-from intently.observe import pages
-from intently.observe.growing import Growing
-from intently.observe.pages import LARGE
-from intently.observe.recording import Entry
-from intently.observe.stores import Spool, Store, packed
+from intently.observe.recording.recording import Entry
+from intently.observe.storage import mmap_pool
+from intently.observe.storage.append_buffer import Growing
+from intently.observe.storage.mmap_pool import LARGE
+from intently.observe.storage.stores import Spool, Store, packed
 
 from .attending import SelfAttention, Stack, stack
 
@@ -341,11 +341,11 @@ def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
 
 
 def test_pages_that_are_left_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_left", {})
-    monkeypatch.setattr(pages, "LEFT", 3 * LARGE)
+    monkeypatch.setattr(mmap_pool, "_left", {})
+    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
     held = [packed(torch.randn(LARGE // 4)) for _ in range(5)]
     held.clear()
-    assert sum(size * len(areas) for size, areas in pages._left.items()) == 3 * LARGE
+    assert sum(size * len(areas) for size, areas in mmap_pool._left.items()) == 3 * LARGE
 
 
 def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
@@ -421,24 +421,24 @@ def test_empty_operands_are_kept_and_not_compared(
 
 
 def test_sizes_that_never_come_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_left", {})
-    monkeypatch.setattr(pages, "LEFT", 3 * LARGE)
+    monkeypatch.setattr(mmap_pool, "_left", {})
+    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
     for large in (3 * LARGE, LARGE, LARGE, LARGE // 2 * 3):
         held = packed(torch.zeros(large // 4))
         del held
-    assert {size for size, areas in pages._left.items() if areas} == {LARGE, LARGE // 2 * 3}
+    assert {size for size, areas in mmap_pool._left.items() if areas} == {LARGE, LARGE // 2 * 3}
     held = packed(torch.zeros(LARGE))  # more than is kept at all
     del held
-    assert not any(size == 4 * LARGE for size in pages._left)
+    assert not any(size == 4 * LARGE for size in mmap_pool._left)
 
 
 def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pages, "_left", {})
+    monkeypatch.setattr(mmap_pool, "_left", {})
     first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
     del first
-    (areas,) = pages._left.values()  # as `_room` has them in hand when a recording goes
+    (areas,) = mmap_pool._left.values()  # as `_room` has them in hand when a recording goes
     del second
     taken = areas.pop()
-    assert all(area is not taken for rest in pages._left.values() for area in rest)
+    assert all(area is not taken for rest in mmap_pool._left.values() for area in rest)

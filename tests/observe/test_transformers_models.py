@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from intently.interop.transformers.backend import register
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import by_gradient
-from intently.observe import Recording, watch
+from intently.observe import Recording
+from intently.observe.watching import watch
 
 T: Any = transformers
 SIZES: dict[str, Any] = {

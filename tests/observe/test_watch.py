@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import intently as it
-from intently.observe import patches
 from intently.observe.sources import deep
-from intently.observe.watch import current, running
+from intently.observe.watching import patches
+from intently.observe.watching.watch import current, running
 
 from .attending import FromImport, HoldsFunction, HoldsPartial, SelfAttention, Stack, stack
 

@@ -45,7 +45,7 @@ def made(*shape: int, seed: int = 0) -> Tensor:
 def translation() -> Any:
     """A recording of the embedded translator: self-attention of both sides, cross-attention."""
     from intently.decoding import SearchOptions
-    from intently.translator import Translator
+    from intently.translation.translator import Translator
 
     translator = Translator.load()
     with it.watch(translator.model) as seen:

@@ -141,7 +141,7 @@ def hears_ctrl_c() -> None:
 
 
 def test_the_command_ends_with_ctrl_c(recorded: Path) -> None:
-    command = [sys.executable, "-m", "intently.cli", "explore", str(recorded)]
+    command = [sys.executable, "-m", "intently", "explore", str(recorded)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         preexec_fn=hears_ctrl_c,
@@ -219,7 +219,7 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
             from intently.observe import Recording
 
             Recording().save(path)
-        command = [sys.executable, "-m", "intently.cli", "explore", str(path)]
+        command = [sys.executable, "-m", "intently", "explore", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert told in done.stderr

@@ -15,7 +15,7 @@ import pytest
 import intently as it
 from intently.show.page import Text, items_of, save_page
 from intently.show.page.server import Server
-from intently.translator import Translator
+from intently.translation.translator import Translator
 
 from ..show.page_reader import Page
 from .driving import asked, status, until

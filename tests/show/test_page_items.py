@@ -20,7 +20,7 @@ from intently.errors import ArgumentError, DataError
 from intently.matrix import LazyMatrix
 from intently.observe import Recording
 from intently.show.page import Item, Picture, Text, items_of
-from intently.translator import Translator
+from intently.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")

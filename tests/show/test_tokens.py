@@ -9,7 +9,7 @@ from matplotlib.patches import FancyBboxPatch
 
 from intently import show
 from intently.errors import ArgumentError, KindError
-from intently.translator import Translator
+from intently.translation.translator import Translator
 
 SENTENCE = "The animal was too wide."
 

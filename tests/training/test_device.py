@@ -10,10 +10,10 @@ import torch
 
 from intently.corpora import ParallelText
 from intently.errors import ArgumentError
-from intently.language_runs import fit as fit_language
-from intently.runs import fit
+from intently.language.runs import fit as fit_language
 from intently.training import Checkpoints, MachineOptions, TrainingOptions
 from intently.training.processes import VARIABLES, Processes
+from intently.translation.runs import fit
 
 TEXT = ParallelText(("a b",), ("b a",))
 

@@ -10,16 +10,16 @@ import pytest
 import tiny_run as tiny
 import torch
 
-from intently import memory
 from intently.corpora import ParallelText
 from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError
-from intently.language_runs import fit as fit_language
+from intently.foundation import memory
+from intently.language.runs import fit as fit_language
+from intently.language.settings import language_options
 from intently.models.kinds import new_model
-from intently.runs import fit
 from intently.training import TrainingOptions, epoch
 from intently.training.fits import parameters
-from intently.training.language import language_options
+from intently.translation.runs import fit
 
 TEXT = ParallelText(["a b c"] * 30, ["d e"] * 30)
 WORDS = {"source_tokenizer": "word", "target_tokenizer": "word"}
@@ -64,7 +64,7 @@ def test_bounds_of_options(flags: dict[str, int], said: str) -> None:
 def test_a_model_that_does_not_fit_is_told_before_the_text_is_read(
     tmp_path: Path, left: None, flags: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intently.runs._tokenizers", None)
+    monkeypatch.setattr("intently.translation.runs._tokenizers", None)
     with pytest.raises(ArgumentError) as error:
         fit(TEXT, TrainingOptions().with_flags(**WORDS, **flags), tmp_path / "run")
     said = str(error.value)

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from intently.errors import IntentlyError
-from intently.files import digest, sealed
+from intently.foundation.files import digest, sealed
 
 SHORT = tiny.OPTIONS.with_flags(steps=4, save_every=2, evaluate_every=4, warmup=2)
 Tensors = dict[str, Tensor]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from intently.cli import app
+from intently.cli.app import app
 from intently.errors import ArgumentError
 from intently.models import Transformer, TransformerOptions
 from intently.training import TrainingOptions
 from intently.training.optimiser import Optimiser
-from intently.translator import Translator
+from intently.translation.translator import Translator
 
 VARIANT: dict[str, Any] = {
     "positions": "rotary", "kv_heads": 2, "feed_forward": "gated", "norm": "post",

@@ -13,8 +13,8 @@ import tiny_run as tiny
 
 from intently.corpora import ParallelText
 from intently.errors import MissingLibraryError
-from intently.runs import fit
 from intently.training import Checkpoints, Evaluated, Event, Stepped, TensorBoard
+from intently.translation.runs import fit
 
 pytest.importorskip("tensorboard")
 

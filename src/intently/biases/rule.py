@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.arrays import Kind, Numbers, as_tensor
 from intently.errors import KindError, build
+from intently.foundation.arrays import Kind, Numbers, as_tensor
+from intently.foundation.values import Value
 from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
-from intently.values import Value
 
 
 class Bias(Value):

@@ -17,7 +17,7 @@ from intently.decoding.beams import Model, decode_batch
 from intently.decoding.hypothesis import Hypothesis
 from intently.decoding.options import EOS, PAD, SearchOptions, _check_int, checked
 from intently.errors import KindError, build
-from intently.memory import check_fits
+from intently.foundation.memory import check_fits
 
 SHORT = 16
 """Tokens that a shorter sentence counts as: its output takes memory too."""

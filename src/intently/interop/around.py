@@ -12,7 +12,7 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
 from intently.modules import MultiHeadAttention
-from intently.modules.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing
 
 
 class AroundAttention(AllOrNothing):

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias
+from intently.foundation.values import Value, freeze, thaw
 from intently.kernels.problem import Problem, four_axes
 from intently.masks import FULL, PARTIAL, Geometry, Mask
 from intently.scores import Dot
-from intently.values import Value, freeze, thaw
 
 BLOCK = 128
 """Queries and keys of a block that is skipped or visited: FlexAttention's own default."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.arrays import Numbers
 from intently.errors import KindError, build
+from intently.foundation.arrays import Numbers
 from intently.masks.blocks import most, reduced
 from intently.masks.geometry import (
     Cut,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.arrays import Numbers
+from intently.foundation.arrays import Numbers
+from intently.foundation.values import Value
 from intently.masks.blocks import reduced, step_within
 from intently.masks.geometry import Cut, Geometry, cut_left
 from intently.masks.queries import Rows, any_of, unless_all
-from intently.values import Value
 
 
 class Mask(Value):

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.arrays import Numbers
 from intently.errors import ArgumentError, build
+from intently.foundation.arrays import Numbers
 from intently.matrix.lazy import LazyMatrix
 
 

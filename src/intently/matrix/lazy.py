@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.arrays import Numbers, as_tensor
 from intently.errors import ArgumentError, KindError, MemoryRefused, build, shape_of
+from intently.foundation.arrays import Numbers, as_tensor
 from intently.kernels.derivatives import differentiated, transformed
 from intently.kernels.streamed import Block
 from intently.matrix.blocks import Cells, largest

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.arrays import Numbers, as_tensor
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import Numbers, as_tensor
 from intently.matrix.lazy import Labels, LazyMatrix, in_autocast, no_autocast
 
 

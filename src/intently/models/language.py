@@ -25,13 +25,13 @@ from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.models.transformer import _check_ids, check_cache
 from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
-from intently.modules.caches import KeyValueCache, WindowCache
-from intently.modules.caching import AsBefore
+from intently.modules.caches.cache import AsBefore
+from intently.modules.caches.key_value import KeyValueCache, WindowCache
 from intently.modules.linear import Linear, linear
-from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.projected import Projections
+from intently.modules.weights.loading import AllOrNothing
 from intently.positions import Learned, Rotary
 
 

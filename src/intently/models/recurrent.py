@@ -31,10 +31,10 @@ from intently.models.transformer import (
 )
 from intently.models.transformer_options import SHARES
 from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
+from intently.modules.caches.rows import picked, row_lengths
 from intently.modules.linear import Linear, linear
-from intently.modules.loading import AllOrNothing
 from intently.modules.replay import Replay
-from intently.modules.rows import picked, row_lengths
+from intently.modules.weights.loading import AllOrNothing
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 

@@ -22,10 +22,10 @@ from intently.kernels import _asked_for
 from intently.kernels.derivatives import forward_mode, transformed
 from intently.matrix.lazy import in_autocast
 from intently.modules.blocks import DecoderLayer, EncoderLayer
+from intently.modules.caches.rotary import turned
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.linear import Linear, _prefers_onednn, chosen, linear
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.turning import turned
 from intently.scores import Dot
 
 if TYPE_CHECKING:

@@ -26,14 +26,14 @@ from intently.models.stepping import Steps, serves
 from intently.models.transformer_options import FEED_FORWARDS, TransformerOptions
 from intently.modules.attended import attended
 from intently.modules.blocks import DecoderLayer, EncoderLayer
-from intently.modules.caches import FixedCache, KeyValueCache
-from intently.modules.caching import AsBefore
+from intently.modules.caches.cache import AsBefore
+from intently.modules.caches.key_value import FixedCache, KeyValueCache
+from intently.modules.caches.rows import picked, row_lengths
 from intently.modules.linear import linear
-from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.replay import Replay
-from intently.modules.rows import picked, row_lengths
+from intently.modules.weights.loading import AllOrNothing
 from intently.positions import Rotary, sinusoidal
 
 Side = Literal["source", "target"]

@@ -20,10 +20,10 @@ from intently.masks.geometry import whole_number
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
-from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention
 from intently.modules.projected import Projections, check_dtype
+from intently.modules.weights.loading import AllOrNothing
 
 
 @dataclass(frozen=True)

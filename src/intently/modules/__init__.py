@@ -7,11 +7,16 @@ from intently.modules.additive import (
     Remembered,
 )
 from intently.modules.blocks import DecoderLayer, EncoderLayer
-from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
-from intently.modules.convolution import ConvolutionAsAttention, convolution_as_attention
+from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.head import AttentionHead
-from intently.modules.image import ChannelNorm, ImageAttention, SpatialTransformer, group_norm
+from intently.modules.image.attention import (
+    ChannelNorm,
+    ImageAttention,
+    SpatialTransformer,
+    group_norm,
+)
+from intently.modules.image.convolution import ConvolutionAsAttention, convolution_as_attention
 from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import Attention

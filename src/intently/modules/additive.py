@@ -20,12 +20,12 @@ from intently.attention_matrix import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
 from intently.masks.geometry import probability, whole_number
-from intently.modules import weights
+from intently.modules.caches.rows import picked, row_lengths
 from intently.modules.linear import Linear
-from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
-from intently.modules.rows import picked, row_lengths
-from intently.modules.weights import Weight
+from intently.modules.weights import reading
+from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.reading import Weight
 from intently.scores import Score, _energies
 
 
@@ -187,7 +187,7 @@ class AdditiveAttention(_Recurrent):
         """
         n, found = _layer(query, key, energy)
         block = cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None)
-        return weights.filled(block, found)
+        return reading.filled(block, found)
 
     def _keys(self, states: Tensor) -> Tensor:
         return self.key(states)
@@ -273,7 +273,7 @@ class LuongAttention(_Recurrent):
                     raise build(ArgumentError, name, 'a weight, for the score "concat"', "None")
             n, found = _layer(query, key, energy)
             bias = found["key.bias"] is not None
-            return weights.filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
+            return reading.filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
         if score != "general":
             raise build(
                 ArgumentError, "score", '"general" or "concat"', repr(score),
@@ -282,9 +282,9 @@ class LuongAttention(_Recurrent):
         for name, given in (("query", query), ("energy", energy)):
             if given is not None:
                 raise build(ArgumentError, name, 'None: it is for the score "concat"', "a weight")
-        weight = weights.read_map(key, "key").weight
+        weight = reading.read_map(key, "key").weight
         c, k = weight.shape
-        return weights.filled(cls(c, k, score), {"key.weight": weight})
+        return reading.filled(cls(c, k, score), {"key.weight": weight})
 
     def _keys(self, states: Tensor) -> Tensor:
         return states if self.score == "dot" else self.key(states)
@@ -332,18 +332,18 @@ class AttentionalVector(AllOrNothing):
         >>> AttentionalVector.from_weights(nn.Linear(24 + 16, 16), layout="query context").width
         16
         """
-        weights.check_layout(layout, ("context query", "query context"))
-        weight, bias = weights.read_map(join, "join")
+        reading.check_layout(layout, ("context query", "query context"))
+        weight, bias = reading.read_map(join, "join")
         c, k = len(weight), weight.shape[1] - len(weight)
         if k < 1:
             raise build(
-                ArgumentError, "join", "shape (c, k + c)", shape_of(weight), weights.TRANSPOSED,
-                weights.TURN,
+                ArgumentError, "join", "shape (c, k + c)", shape_of(weight), reading.TRANSPOSED,
+                reading.TURN,
             )  # fmt: skip
         if layout == "query context":
             weight = weight.roll(k, 1)
         layer = cls(c, k, bias=bias is not None)
-        return weights.filled(layer, weights.tensors({"join": weights.Map(weight, bias)}))
+        return reading.filled(layer, reading.tensors({"join": reading.Map(weight, bias)}))
 
     def forward(
         self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]
@@ -367,14 +367,14 @@ def _layer(
     query: object, key: object, energy: object
 ) -> tuple[dict[str, int], dict[str, Tensor | None]]:
     """Read vᵀ tanh(W q + U k + b): its widths a, c and k, and its tensors."""
-    maps = {"query": weights.read_map(query, "query"), "key": weights.read_map(key, "key")}
-    found = maps | {"energy": weights.read_vector(energy, "energy")}
-    n = weights.sizes(found, query="a c", key="a k", energy="1 a")
+    maps = {"query": reading.read_map(query, "query"), "key": reading.read_map(key, "key")}
+    found = maps | {"energy": reading.read_vector(energy, "energy")}
+    n = reading.sizes(found, query="a c", key="a k", energy="1 a")
     biases = [each.bias_or_zeros() for each in maps.values()]
     return n, {
         "query.weight": maps["query"].weight,
         "key.weight": maps["key"].weight,
-        "key.bias": biases[0] + biases[1] if weights.has_bias(maps) else None,
+        "key.bias": biases[0] + biases[1] if reading.has_bias(maps) else None,
         "energy": found["energy"].weight[0],
     }
 

@@ -17,14 +17,14 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import probability, whole_number
 from intently.modules.batch_axis import batch_optional
-from intently.modules.beams import side_by_side
-from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
-from intently.modules.caching import undone
+from intently.modules.caches.beams import side_by_side
+from intently.modules.caches.cache import undone
+from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward
-from intently.modules.loading import AllOrNothing
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.projected import _check_kind
-from intently.modules.weights import copied, copied_norm
+from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.reading import copied, copied_norm
 
 Norm = Literal["pre", "post"]
 Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks.geometry import probability, whole_number
 from intently.modules.linear import Linear
-from intently.modules.loading import AllOrNothing
 from intently.modules.projected import check_dtype
-from intently.modules.weights import (
+from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.reading import (
     TRANSPOSED,
     TURN,
     Map,

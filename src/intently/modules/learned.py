@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.biases import Bias, relative_buckets
-from intently.modules.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing
 from intently.scores import Additive, General
 
 

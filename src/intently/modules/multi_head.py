@@ -13,13 +13,13 @@ from intently.errors import ArgumentError, build
 from intently.masks import Mask
 from intently.masks.geometry import whole_number
 from intently.modules.batch_axis import batch_optional
-from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
-from intently.modules.caching import undone
-from intently.modules.from_weights import Weights, read, with_out
+from intently.modules.caches.cache import undone
+from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.linear import linear
 from intently.modules.options import Attention
 from intently.modules.projected import Projected, Projections
-from intently.modules.weights import filled
+from intently.modules.weights.layouts import Weights, read, with_out
+from intently.modules.weights.reading import filled
 
 
 class MultiHeadAttention(Projected):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from intently.biases import Bias
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.values import Value
 from intently.masks import Mask
 from intently.positions import Rotary
 from intently.scores import Score
-from intently.values import Value
 
 MODULE = "an nn.Module whose call returns it"
 

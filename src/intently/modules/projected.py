@@ -17,15 +17,15 @@ from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend
 from intently.biases import as_bias
 from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
+from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, as_mask
 from intently.masks.geometry import probability, whole_number
 from intently.matrix.lazy import in_autocast
-from intently.modules.caches import FixedCache, KeyValueCache, WindowCache
+from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.modules.caches.rotary import by_length, turned
 from intently.modules.linear import linear
-from intently.modules.loading import AllOrNothing
 from intently.modules.options import Attention
-from intently.modules.turning import by_length, turned
-from intently.values import Value
+from intently.modules.weights.loading import AllOrNothing
 
 Cache = KeyValueCache | WindowCache | FixedCache
 CACHES = (KeyValueCache, WindowCache, FixedCache)

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import attend
 from intently.biases import Bias, as_bias
+from intently.foundation.values import Value
 from intently.masks import Mask, causal
 from intently.matrix import LazyMatrix, stack_rows
-from intently.modules.kept import standing
+from intently.modules.caches.masks import standing
+from intently.modules.caches.rotary import by_length
 from intently.modules.projected import Projected
-from intently.modules.turning import by_length
 from intently.positions import Rotary
-from intently.values import Value
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from intently.observe.recording import Recording
-from intently.observe.watch import watch
+from intently.observe.recording.recording import Recording
+from intently.observe.watching.watch import watch
 
 __all__ = ["Recording", "load_recording", "watch"]
 
@@ -13,6 +13,6 @@ def load_recording(path: Any, *, whole: bool = False) -> Recording:
 
     With ``whole`` all of it is read once, and compared with the checksums in it.
     """
-    from intently.observe import files
+    from intently.observe.saving import files
 
     return files.load(path, whole=whole)

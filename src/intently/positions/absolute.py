@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.values import Value
 from intently.masks.geometry import integers, whole_number
-from intently.values import Value
 
 
 def sinusoidal(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from intently.corpora.named import Corpus, load_corpus
 from intently.errors import ArgumentError, DataError, build
-from intently.files import File, make_folder, replace_file, sealed
+from intently.foundation.files import File, make_folder, replace_file, sealed
 from intently.training.events import Event, Listener
 
 FILE = "run.json"
@@ -18,7 +18,7 @@ SHAPE = {
     "corpus": WORD, "source": WORD, "target": WORD, "data_dir?": (WORD, None),
     "recipe?": (WORD, None),
 }  # fmt: skip
-"""What the file says, as `intently.files.fault` describes it."""
+"""What the file says, as `intently.foundation.files.fault` describes it."""
 
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
 

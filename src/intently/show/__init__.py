@@ -14,26 +14,26 @@ it in a notebook, and `animate` tells how attention works.
 
 from typing import TYPE_CHECKING
 
-from intently.on_demand import names
+from intently.foundation.on_demand import names
 
 if TYPE_CHECKING:
     from intently.show import animate
-    from intently.show.alignments import alignment
-    from intently.show.curves import training
-    from intently.show.encodings import positions
-    from intently.show.grids import heads
-    from intently.show.heatmaps import heatmap
-    from intently.show.intervals import bars
-    from intently.show.lengths import by_length
-    from intently.show.links import lines
-    from intently.show.maps import embeddings
-    from intently.show.overlays import overlay
+    from intently.show.figures.alignments import alignment
+    from intently.show.figures.curves import training
+    from intently.show.figures.encodings import positions
+    from intently.show.figures.grids import heads
+    from intently.show.figures.heatmaps import heatmap
+    from intently.show.figures.intervals import bars
+    from intently.show.figures.lengths import by_length
+    from intently.show.figures.links import lines
+    from intently.show.figures.maps import embeddings
+    from intently.show.figures.overlays import overlay
+    from intently.show.figures.rules import bias, mask
+    from intently.show.figures.texts import text
     from intently.show.page import save_page
     from intently.show.page.widget import widget
     from intently.show.pieces import tokens
-    from intently.show.rules import bias, mask
     from intently.show.terminal import blocks
-    from intently.show.texts import text
 
 __all__ = [
     "alignment",
@@ -57,25 +57,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "alignments": ("alignment",),
-    "intervals": ("bars",),
-    "curves": ("training",),
-    "encodings": ("positions",),
-    "grids": ("heads",),
-    "heatmaps": ("heatmap",),
-    "lengths": ("by_length",),
-    "links": ("lines",),
-    "maps": ("embeddings",),
-    "overlays": ("overlay",),
+    "figures.alignments": ("alignment",),
+    "figures.intervals": ("bars",),
+    "figures.curves": ("training",),
+    "figures.encodings": ("positions",),
+    "figures.grids": ("heads",),
+    "figures.heatmaps": ("heatmap",),
+    "figures.lengths": ("by_length",),
+    "figures.links": ("lines",),
+    "figures.maps": ("embeddings",),
+    "figures.overlays": ("overlay",),
     "page": ("save_page",),
     "page.widget": ("widget",),
     "pieces": ("tokens",),
-    "rules": (
+    "figures.rules": (
         "bias",
         "mask",
     ),
     "terminal": ("blocks",),
-    "texts": ("text",),
+    "figures.texts": ("text",),
 }
 """Module: the names above that it holds; `animate` is a package."""
 

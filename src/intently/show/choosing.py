@@ -9,7 +9,6 @@ from typing import Protocol, SupportsIndex, TypeAlias
 
 import torch
 
-from intently.arrays import Numbers
 from intently.errors import (
     ArgumentError,
     KindError,
@@ -17,8 +16,9 @@ from intently.errors import (
     build,
     shape_of,
 )
-from intently.labelling import numbered
+from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
+from intently.matrix.labelling import numbered
 from intently.show.given import PLAIN
 from intently.show.labels import bare, visible
 from intently.show.reading import check

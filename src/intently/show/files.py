@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intently import files
+from intently.foundation import files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def destination(
 ) -> Path | None:
     """Return the path to save to; call it before drawing, so that a wrong path costs nothing.
 
-    Raises what `intently.files.destination` raises.
+    Raises what `intently.foundation.files.destination` raises.
     """
     return None if save is None else files.destination(save, "save", suffixes, name)
 

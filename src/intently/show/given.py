@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from intently.arrays import Numbers, as_tensor
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import Numbers, as_tensor
 from intently.matrix import Dense, LazyMatrix
 
 PLAIN = (Tensor, np.ndarray, np.generic, list, tuple, range)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.labelling import follows, row_name
 from intently.matrix import LazyMatrix
+from intently.matrix.labelling import follows, row_name
 from intently.show.given import as_matrix, as_weights
 
 Pooling = Literal["mean", "max", "sum"]

@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 
 from intently.errors import DataError
-from intently.files import SEAL, File, digest, plain
+from intently.foundation.files import SEAL, File, digest, plain
 from intently.text.vocabularies import BYTES, COMPLETE, SPECIALS, pipeline
 
 FOREIGN = "it was made by another program or a later version"

@@ -10,7 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from intently.errors import ArgumentError, KindError, build
-from intently.files import replace_file
+from intently.foundation.files import replace_file
 from intently.text import checks, groups
 from intently.text.saved import content, read
 from intently.text.vocabularies import (

@@ -31,7 +31,7 @@ from torch import Tensor
 
 import intently
 from intently.errors import ArgumentError, CheckpointError, WriteError, build
-from intently.files import (
+from intently.foundation.files import (
     File,
     digest,
     plain,
@@ -162,7 +162,7 @@ class Checkpoints:
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
-        ``state`` is the shape that its state must have, as `intently.files.fault` describes it.
+        ``state`` is the shape that its state must have, as `intently.foundation.files.fault` describes it.
         Raises CheckpointError where it is missing, damaged, not ours, or of a newer version; the
         message names the newest good one, and its folder stays as it is. One that cannot be read
         is not called damaged.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from intently.memory import check_fits
+from intently.foundation.memory import check_fits
 from intently.training.options import TrainingOptions
 
 OF_A_PARAMETER = 16

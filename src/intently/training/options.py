@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, KindError, build, one_line
-from intently.files import File
+from intently.foundation.files import File
 from intently.models.kinds import KINDS, EncoderDecoderOptions, options_of
 from intently.training.groups import (
     ArchitectureOptions,

@@ -38,7 +38,7 @@ STATE = {
     "device?": str,
     "versions": {str: str},
 }  # fmt: skip
-"""What the trainer stores as the state of a checkpoint, as `intently.files.fault` describes it."""
+"""What the trainer stores as the state of a checkpoint, as `intently.foundation.files.fault` describes it."""
 
 
 def check_same_run(

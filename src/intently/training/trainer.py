@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from intently.errors import CheckpointError, IntentlyError, WriteError, build
-from intently.files import replace_file, sealed
+from intently.foundation.files import replace_file, sealed
 from intently.models.kinds import EncoderDecoder
 from intently.models.weights import load_weights, weights
 from intently.training.batches import Batch, Epoch, Pairs, epoch

@@ -25,7 +25,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from intently.errors import ArgumentError, IntentlyError, build
-from intently.files import File, replace_file, sealed
+from intently.foundation.files import File, replace_file, sealed
 from intently.training.processes import joined
 
 LOCK, ABOUT = ".intently.lock", ".intently.json"
@@ -40,7 +40,7 @@ READ = 2**16
 """Bytes of `ABOUT` at most: more is none of ours."""
 
 SHAPE = {"writes": [str], "process?": int, "host?": str, "command?": str, "since?": str}
-"""What it says, as `intently.files.fault` describes it."""
+"""What it says, as `intently.foundation.files.fault` describes it."""
 
 RUNS = ("checkpoints/step-*/manifest.json", "*/checkpoints/step-*/manifest.json")
 """What a run, or an experiment's, left before there was `ABOUT`."""

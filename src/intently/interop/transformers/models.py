@@ -14,7 +14,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.interop.transformers.stack import Keep, Stack
 from intently.masks import Mask
 from intently.models.transformer import DecoderCache
-from intently.modules.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing
 
 
 class Embeddings(AllOrNothing):

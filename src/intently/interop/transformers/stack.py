@@ -13,7 +13,7 @@ from intently.attention_matrix import Attention
 from intently.masks import Mask, as_mask
 from intently.models.transformer import DecoderCache
 from intently.modules import FeedForward, GatedFeedForward, MultiHeadAttention
-from intently.modules.loading import AllOrNothing
+from intently.modules.weights.loading import AllOrNothing
 
 Keep = Callable[[str, Attention], None]
 """What is told the name and the lazy matrix of every attention that runs."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.arrays import Numbers
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import Numbers
 from intently.kernels.streamed import Block
 from intently.matrix.indexing import positions
 from intently.matrix.lazy import LazyMatrix, no_autocast

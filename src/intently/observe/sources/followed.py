@@ -17,8 +17,8 @@ from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import allowed
-from intently.observe.call import How
-from intently.observe.unseen import Softmax
+from intently.observe.watching.call import How
+from intently.observe.watching.unseen import Softmax
 
 HIDES = -1e4
 """Scores that are set to this or less are hidden."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from intently.kernels.problem import Problem
-from intently.observe.call import Call, How
-from intently.observe.patches import Function, Target
 from intently.observe.sources.telling import tell
-from intently.observe.watch import current, inside
+from intently.observe.watching.call import Call, How
+from intently.observe.watching.patches import Function, Target
+from intently.observe.watching.watch import current, inside
 
 
 def targets(model: nn.Module | None) -> list[Target]:

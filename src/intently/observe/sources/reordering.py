@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from intently.observe.patches import Function, Target
-from intently.observe.watch import current, inside
+from intently.observe.watching.patches import Function, Target
+from intently.observe.watching.watch import current, inside
 
 
 def targets(model: nn.Module | None) -> list[Target]:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.observe.patches import Function, Target, known_to_scripts, names_beside
 from intently.observe.sources.telling import as_without
-from intently.observe.watch import current
+from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
+from intently.observe.watching.watch import current
 
 FUNCTION = torch.softmax
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.overrides import handle_torch_function, has_torch_function
 
-from intently.observe.call import Call
-from intently.observe.recorder import Recorder
-from intently.observe.watch import inside
+from intently.observe.watching.call import Call
+from intently.observe.watching.recorder import Recorder
+from intently.observe.watching.watch import inside
 
 
 def tell(

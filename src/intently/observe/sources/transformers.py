@@ -15,12 +15,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from intently.biases import Bias, as_bias, relative_buckets
 from intently.masks import Geometry, Mask, allowed, causal, window
-from intently.observe.call import Call, How
-from intently.observe.patches import Function, Target
-from intently.observe.recognised import simplified
 from intently.observe.sources.flex import block_mask
 from intently.observe.sources.telling import tell
-from intently.observe.watch import current, inside
+from intently.observe.watching.call import Call, How
+from intently.observe.watching.mask_inference import simplified
+from intently.observe.watching.patches import Function, Target
+from intently.observe.watching.watch import current, inside
 
 
 def targets(model: nn.Module | None) -> list[Target]:

@@ -6,14 +6,14 @@ tell one query, `heads`, `permutation` and `convolution` a layer, `readings` and
 """
 
 from intently.show.animate.animation import Animation
-from intently.show.animate.convolution import convolution
-from intently.show.animate.dictionary import dictionary
-from intently.show.animate.heads import heads
-from intently.show.animate.permutation import permutation
-from intently.show.animate.product import product
-from intently.show.animate.readings import readings
-from intently.show.animate.temperature import temperature
-from intently.show.animate.writing import writing
+from intently.show.animate.stories.convolution import convolution
+from intently.show.animate.stories.dictionary import dictionary
+from intently.show.animate.stories.heads import heads
+from intently.show.animate.stories.permutation import permutation
+from intently.show.animate.stories.product import product
+from intently.show.animate.stories.readings import readings
+from intently.show.animate.stories.temperature import temperature
+from intently.show.animate.stories.writing import writing
 
 __all__ = [
     "Animation",

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from intently.arrays import Numbers
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.scores import Dot
 from intently.show.choosing import one_text, whole

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, IntentlyError, KindError, build
-from intently.labelling import as_numbers, looks_back, numbered
 from intently.matrix import LazyMatrix
+from intently.matrix.labelling import as_numbers, looks_back, numbered
 from intently.matrix.lazy import Labels
 from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted

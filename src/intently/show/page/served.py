@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.arrays import Numbers
 from intently.attention_matrix import Attention
 from intently.errors import IntentlyError
+from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import STATISTICS, measure
 from intently.show.page.background import Background

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intently.errors import ArgumentError, build
-from intently.labelling import crosses, side
+from intently.matrix.labelling import crosses, side
 from intently.matrix.lazy import Labels
 from intently.show.pictures import read
 

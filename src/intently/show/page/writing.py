@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from intently import files
+from intently.foundation import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
 from intently.show.page.joining import MODULES, joined, source
@@ -27,7 +27,7 @@ SCRIPT = (*MODULES, "start")
 def destination(path: str | os.PathLike[str]) -> Path:
     """Return the path of a page; call it first, so that a wrong name costs nothing.
 
-    Raises what `intently.files.destination` raises, for names that a double click would not open.
+    Raises what `intently.foundation.files.destination` raises, for names that a double click would not open.
     """
     return files.destination(path, "path", (".html", ".htm"), "out")
 

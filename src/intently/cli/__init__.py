@@ -1,0 +1,1 @@
+"""The commands: thin; what they run is library code below them."""

@@ -1,0 +1,151 @@
+"""The command line: ``demo``, ``translate``, ``look``, ``watch``, ``explore``, ``train`` and more.
+
+A command is imported when it is called, so that ``intently --help`` needs no PyTorch.
+
+Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
+run was interrupted, or its folder deleted); so is what the system refuses, such as a full disk.
+Anything else is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from intently.errors import IntentlyError
+
+MESSAGE = 100_000
+"""Characters of a message's line that are shown."""
+
+COMMANDS = {
+    "demo": "demo",
+    "translate": "translate",
+    "recipes": "train",
+    "train": "train",
+    "evaluate": "evaluate",
+    "lengths": "experiments",
+    "alignments": "experiments",
+    "train-lm": "train_lm",
+    "watch": "watch",
+    "look": "look",
+    "explore": "explore",
+}
+"""Command: the module that holds it."""
+
+SUMMARIES = {
+    "demo": "Train a translator before your eyes; draw what it attends to.",
+    "translate": "Translate a text, the lines of a file, or standard input (-).",
+    "recipes": "List the recipes of `intently train --recipe`, or print one.",
+    "train": "Train a translator on files of yours, or by a recipe.",
+    "evaluate": "Score a translator: BLEU, chrF, exact match, alignment error.",
+    "lengths": "Train three kinds of model, and score them by sentence length.",
+    "alignments": "Train every kind of attention, and score how well each aligns.",
+    "train-lm": "Train a language model on any text.",
+    "watch": "Run a model on a text and print what each head attends to.",
+    "look": "Run a model and write a page with every head of every layer.",
+    "explore": "Look at a recording of any length in the browser.",
+}
+"""Command: the first sentence of its help, for a list of commands that imports none of them."""
+
+
+class Commands(TyperGroup):
+    """The commands by name; each is imported when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names, in the order of `COMMANDS`."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command, imported now; None for a name that is not one."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"intently.cli.{COMMANDS[cmd_name]}")
+        alone = typer.Typer(add_completion=False)
+        alone.command(name=cmd_name)(getattr(module, cmd_name.replace("-", "_")))
+        return typer.main.get_command(alone)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands from `SUMMARIES`, so that none is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # `rich` would take longer to load than everything else here
+)
+
+
+@app.callback()
+def _intently() -> None:
+    """Attention you can compute, see and trust."""
+
+
+def main() -> None:
+    """Run the command line."""
+    from intently.show.labels import lines
+
+    lost = _open_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _show_warning
+    try:
+        try:
+            app()
+        except SystemExit as end:
+            if end.code or not lost.tell():
+                raise
+            print("intently: standard output is closed: what was printed is lost", file=sys.stderr)
+            raise SystemExit(1) from None
+        finally:
+            sys.stdout.flush()
+    except IntentlyError as error:
+        print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
+        raise SystemExit(error.status) from None
+    except BrokenPipeError:  # what is left to print goes nowhere, silently
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        name = f"{error.filename}: " if error.filename else ""
+        print(lines(f"intently: {name}{error.strerror}", MESSAGE), file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _open_streams() -> io.StringIO:
+    """Open what the caller has closed of the three streams; return what catches a closed output.
+
+    The system gives the lowest free number to the next file that is opened: a checkpoint may not
+    become the standard output of a library.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    lost = io.StringIO()
+    sys.stdout = sys.stdout or lost
+    sys.stderr = sys.stderr or io.StringIO()
+    return lost
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any
+) -> None:
+    from intently.show.labels import lines
+
+    if issubclass(category, UserWarning):
+        print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
+

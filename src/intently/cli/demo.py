@@ -1,0 +1,51 @@
+"""``intently demo``: an attention model that learns to translate, before your eyes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intently.cli.train import out_folder
+from intently.errors import ArgumentError, build
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(parser=out_folder, help="where model, result.json and pictures go")
+    ] = Path("intently-demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="40 seconds, lower quality")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="20 minutes, as embedded")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with an interrupted demo")
+    ] = False,
+) -> None:
+    """Train a translator before your eyes; draw what it attends to."""
+    from rich.console import Console
+
+    from intently import demo as steps
+
+    if quick and thorough:
+        raise build(ArgumentError, "--quick, --thorough", "one of them", "both")
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    size = steps.QUICK if quick else steps.THOROUGH if thorough else steps.USUAL
+    result = steps.run(size, out, console, resume=resume)
+    again = f"intently demo --out {out}" + (f" --{size.name}" if size.name != "usual" else "")
+    if result is None:
+        console.print(
+            f"interrupted; {out}/model is usable as it is. Go on with:\n  {again} --resume",
+            markup=False,
+        )
+        raise typer.Exit(1)
+    steps.table(result, console)
+    console.print(
+        f"\nPictures are in {out}/pictures; what it looks at is the page {out}/it.html. Now try:\n"
+        f'  intently translate "The road was too wide." --show\n'
+        f'  intently look "The road was too wide."\n'
+        f'  intently translate {out} "Mary gave Paul an apple." --pictures pictures\n'
+        f"  intently train SOURCE.txt TARGET.txt --out my-run",
+        highlight=False,
+        markup=False,
+    )

@@ -1,0 +1,174 @@
+"""``intently evaluate``: what a translator is worth, in numbers that others can compute again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intently.errors import ArgumentError, build
+from intently.foundation.files import replace_file
+
+if TYPE_CHECKING:
+    from intently.corpora import ParallelText
+    from intently.decoding import SearchOptions
+    from intently.show.figures.lengths import Interval
+    from intently.translation.evaluation import Evaluation
+    from intently.translation.translator import Translator
+
+BUILT_IN = "language:en-fr"
+"""The corpus whose sentences come with gold alignments."""
+
+ALIGNED = 300
+"""Test sentences of the built-in language on which heads are measured."""
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="the folder of a model or a run")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="source sentences, or a TSV; none: --corpus, else that of the run's recipe, else "
+            "the built-in language"
+        ),
+    ] = None,
+    target: Annotated[Path | None, typer.Argument(help="their references")] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="tests of a public corpus: multi30k:en-de, tatoeba:en-fr")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="where that corpus is; none: it is downloaded")
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 5,
+    length_penalty: Annotated[
+        float, typer.Option(min=-6, max=6, help="α of Wu et al. 2016, equation 14")
+    ] = 0.6,
+    sentences: Annotated[int, typer.Option(min=1, help="of each built-in split")] = 1000,
+    json_file: Annotated[Path | None, typer.Option("--json", help="a file for all scores")] = None,
+) -> None:
+    """Score a translator: BLEU, chrF, exact match, alignment error.
+
+    BLEU and exact match come with 95 % intervals, alignment error where gold alignments exist.
+    BLEU and chrF are printed with the signatures by which others compute them again.
+    """
+    from intently.corpora.files import read_parallel
+    from intently.decoding import SearchOptions
+    from intently.recipes.origin import Origin
+    from intently.translation.translator import Translator
+
+    if source is not None and corpus is not None:
+        raise build(ArgumentError, "SOURCE, --corpus", "one of them", "both")
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        raise build(ArgumentError, "--json", "a file in a folder that exists", str(json_file))
+    translator = Translator.load(model)
+    origin = None
+    if source is None:
+        origin = Origin.load(model) if corpus is None else Origin.of(corpus)
+    built_in = source is None and str(origin or BUILT_IN) == BUILT_IN
+    if data_dir is not None and (origin is None or built_in):
+        got = "none" if origin is None else str(origin)
+        raise build(ArgumentError, "--data-dir", "a --corpus that is read from it", got)
+    if source is not None:
+        text = read_parallel(source, target)
+        print(text.report)
+        tests: Mapping[str, ParallelText] = {source.name: text}
+    elif built_in:
+        if origin is None:
+            print(
+                f"{model} does not say what it was trained on: scored on the built-in language, "
+                "English to French. For another give --corpus, or files"
+            )
+        tests = _built_in(sentences)
+    else:
+        assert origin is not None
+        read = origin.read_from(data_dir).read()
+        print(read.credit)
+        tests = read.tests
+    options = SearchOptions(beam=beam, length_penalty=length_penalty)
+    found = judge(translator, tests, options, aligned=built_in)
+    if json_file is not None:
+        write({"model": str(model), **found}, json_file)
+
+
+def _built_in(sentences: int) -> dict[str, ParallelText]:
+    from intently.corpora import ParallelText, sample
+
+    tests = {}
+    for split in ("test", "novel", "deeper"):
+        pairs = sample(split, sentences)
+        tests[split] = ParallelText([p.source for p in pairs], [p.target for p in pairs])
+    return tests
+
+
+def judge(
+    translator: Translator,
+    tests: Mapping[str, ParallelText],
+    options: SearchOptions | None = None,
+    *,
+    aligned: bool = False,
+) -> dict[str, Any]:
+    """Print every score of a translator on ``tests``, and return them as plain values.
+
+    The search is with a beam of 5 unless ``options`` say otherwise. ``aligned``: the tests are of
+    the built-in language, with whose gold alignments each head is compared, where there are any.
+    """
+    from intently.corpora import sample
+    from intently.decoding import SearchOptions
+    from intently.models.kinds import cross_heads
+    from intently.training.metrics import RESAMPLED
+    from intently.translation.evaluation import alignment_errors
+    from intently.translation.evaluation import evaluate as score
+
+    options = options or SearchOptions()
+    found: dict[str, Any] = {
+        "beam": options.beam, "length_penalty": options.length_penalty, "tests": {},
+    }  # fmt: skip
+    for name, text in tests.items():
+        what = " of the built-in language" if aligned else ""
+        print(f"\n{name}: {len(text):,} sentences{what}")
+        scores, _ = score(translator, text.sources, text.targets, options, bootstrap=RESAMPLED)
+        print(described(scores))
+        _, *interval = _exact(scores)
+        found["tests"][name] = {**scores.to_dict(), "exact_interval": interval}
+    if aligned and cross_heads(translator.model.options):
+        pairs = sample("test", min(ALIGNED, *map(len, tests.values())))
+        errors = alignment_errors(translator, pairs)
+        print("\nalignment error rate of each head, on test:")
+        for (layer, head), error in sorted(errors.items(), key=lambda item: item[1]):
+            print(f"  {layer}, head {head}: {error:.3f}")
+        found["alignment_errors"] = {f"{layer}·{head}": e for (layer, head), e in errors.items()}
+    return found
+
+
+def described(scores: Evaluation) -> str:
+    """Return scores as lines, each with its 95 % interval and its signature, if it has them.
+
+    >>> from intently.translation.evaluation import Evaluation
+    >>> from intently.training.metrics import Score
+    >>> one = Score("BLEU", 30.0, "case:lc")
+    >>> print(described(Evaluation(8, 0.25, one, one, one, one)).splitlines()[0])
+    exact match 25.0% [7.1%, 59.1%]
+    """
+    share, low, high = _exact(scores)
+    return "\n".join([
+        f"exact match {share:.1%} [{low:.1%}, {high:.1%}]",
+        f"lower-cased {scores.lowercased}",
+        f"cased {scores.bleu}",
+        f"{scores.chrf}",
+        "of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
+        f"  {scores.tokenised}",
+    ])  # fmt: skip
+
+
+def _exact(scores: Evaluation) -> Interval:
+    from intently.experiments.comparison import share_interval
+
+    return share_interval(round(scores.exact * scores.sentences), scores.sentences)
+
+
+def write(found: Mapping[str, Any], path: Path) -> None:
+    """Write what `judge` returned to a JSON file."""
+    replace_file(path, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())

@@ -1,0 +1,82 @@
+"""``intently lengths`` and ``intently alignments``: experiments that train what they compare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from intently.cli.train import out_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Out = Annotated[
+    Path,
+    typer.Option(parser=out_folder, help="the folder of the runs, the numbers and the figure"),
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="of all trainings (default: the recipes')")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="of each training, for a try (default: the recipes')")
+]
+
+
+def lengths(
+    out: Out,
+    corpus: Annotated[str, typer.Option(help="language or multi30k")] = "language",
+    data_dir: Annotated[
+        Path | None, typer.Option(help="a local copy of the corpus; none: it is downloaded")
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 1,
+    seed: Seed = None,
+    steps: Steps = None,
+) -> None:
+    """Train three kinds of model, and score them by sentence length.
+
+    They are a fixed vector, recurrent attention and a Transformer.
+    A run that is finished in the folder is used as it is, one that was interrupted goes on.
+    """
+    from intently.corpora import load_corpus
+    from intently.experiments import lengths as experiment
+
+    entries = [e.with_flags(seed=seed, steps=steps) for e in experiment.entries(corpus)]
+    first = entries[0].recipe
+    text = load_corpus(first.corpus, first.source, first.target, data_dir)
+    console = _console()
+    console.print(text.credit)
+    edges = experiment.EDGES[corpus]
+    result = experiment.compare(entries, text, out, console, edges=edges, beam=beam)
+    _tell(result, experiment, out / "lengths.png", console)
+
+
+def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
+    """Train every kind of attention, and score how well each aligns.
+
+    A run that is finished in the folder is used as it is, one that was interrupted goes on.
+    """
+    from intently.corpora import load_corpus
+    from intently.experiments import alignments as experiment
+
+    entries = [e.with_flags(seed=seed, steps=steps) for e in experiment.entries()]
+    first = entries[0].recipe
+    text = load_corpus(first.corpus, first.source, first.target)
+    console = _console()
+    result = experiment.compare(entries, text, out, console)
+    _tell(result, experiment, out / "alignments.png", console)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
+
+
+def _tell(result: dict[str, Any] | None, experiment: Any, figure: Path, console: Console) -> None:
+    """Print the table of a result, or how an interrupted experiment goes on."""
+    if result is None:
+        console.print("interrupted. The same command goes on where it stopped")
+        raise typer.Exit(1)
+    experiment.table(result, console)
+    console.print(f"{figure} is the figure, {figure.with_suffix('.json')} holds the numbers")

@@ -1,0 +1,345 @@
+"""``intently train`` and ``intently recipes``: a translator from files, or by a recipe."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from intently.errors import ArgumentError, DataError, build
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from intently.corpora import Corpus, ParallelText
+    from intently.recipes.origin import Origin
+    from intently.training import TrainingOptions
+    from intently.training.options import Flag
+    from intently.translation.translator import Translator
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="print this recipe's TOML, to begin one's own with")
+    ] = None,
+) -> None:
+    """List the recipes of `intently train --recipe`, or print one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from intently import recipes as kept
+
+    if name is not None:
+        print(kept.recipe_text(name), end="")
+        return
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    sizes, texts = (Table(box=None, pad_edge=False) for _ in range(2))
+    for heading in ("recipe", "model", "corpus"):
+        sizes.add_column(heading, no_wrap=True)
+    for heading in ("parameters", "steps"):
+        sizes.add_column(heading, justify="right", no_wrap=True)
+    texts.add_column("recipe", no_wrap=True)
+    texts.add_column("about")
+    for each in kept.recipes():
+        options = each.options
+        recurrent = options.architecture.model == "recurrent"
+        sizes.add_row(
+            each.name, options.architecture.cell if recurrent else options.architecture.model,
+            f"{each.corpus}:{each.source}-{each.target}",
+            f"≈ {_parameters(options) / 1e6:.1f} M", f"{options.schedule.steps:,}",
+        )  # fmt: skip
+        texts.add_row(each.name, each.about + (f"; {each.result}" if each.result else ""))
+    console.print(sizes)
+    console.print()
+    console.print(texts)
+
+
+def _parameters(options: TrainingOptions) -> int:
+    """Return how many parameters the model has with vocabularies as large as they may be."""
+    import torch
+
+    from intently.models.kinds import new_model
+
+    with torch.device("meta"):
+        model = new_model(options.shape(options.text.source_size, options.text.target_size))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def out_folder(name: str | Path) -> Path:
+    """Return what --out names; an empty name would be the folder one is in, and is refused."""
+    if not str(name):
+        raise typer.BadParameter('expected a folder; got "". For the one you are in write "."')
+    return Path(name)
+
+
+class Work(NamedTuple):
+    """What is to be trained: the text, what chooses the best weights, the options, the tests."""
+
+    text: ParallelText
+    dev: ParallelText
+    options: TrainingOptions
+    tests: Mapping[str, ParallelText]
+
+
+def _train(
+    source: Path | None,
+    target: Path | None,
+    out: Path,
+    recipe: str | None,
+    data_dir: Path | None,
+    dev: tuple[Path, Path] | None,
+    config: Path | None,
+    resume: bool,
+    resume_from: str | None,
+    **flags: Any,
+) -> None:
+    """Train a translator on files of yours, or by a recipe.
+
+    Files are two line-parallel texts or one TSV, gzip or not. A recipe names its corpus and its
+    options; flags override the options. `intently recipes` lists the recipes.
+    """
+    from rich.console import Console
+
+    from intently import show
+    from intently.recipes.origin import Origin, keeping
+    from intently.training import display
+    from intently.training.checkpoint import Checkpoints
+    from intently.training.processes import joined
+    from intently.training.writer import sole_writer
+    from intently.translation.runs import DEV_SENTENCES, WRITES, fit
+
+    again = resume_from or resume
+    with joined(out) as here, sole_writer(out, WRITES) as writer:
+        console = Console(
+            soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False, quiet=not here.first
+        )
+        checkpoints = Checkpoints(out / "checkpoints")
+        begun = here.from_first(partial(checkpoints.begun, again))
+        if again and not begun:
+            console.print(f"{out} holds no checkpoint to go on from: a new run begins")
+        here.device(flags["device"] or "auto")  # refused before the corpus is read, not after
+        kept = here.from_first(partial(Origin.load, out)) if again else None
+        if source is not None and not begun:
+            kept = None  # of a run that ended before its first checkpoint
+        origin = here.from_first(partial(_origin, recipe, kept))
+        if origin is None:
+            if source is None and begun:
+                raise build(
+                    ArgumentError, "SOURCE", f"the files that the run in {out} is trained on",
+                    "none", fix="give the command that began it, with --resume",
+                )  # fmt: skip
+            if source is None:
+                fix = "see them by intently recipes"
+                expected = "source sentences, or --recipe NAME"
+                raise build(ArgumentError, "SOURCE", expected, "neither", fix=fix)
+            _refuse({"--data-dir": data_dir}, "none without a recipe: SOURCE is a file")
+            work = _from_files(source, target, dev, config, flags, console)
+        else:
+            files = {"SOURCE": source, "--dev": dev and dev[0], "--config": config}
+            _refuse(files, "none beside a recipe, which names its corpus and its options")
+            origin = origin.read_from(data_dir)
+            stored = out / "options.json" if again and recipe is None else None
+            work = _from_corpus(origin, stored, flags, console)
+        if len(work.dev) > DEV_SENTENCES:
+            console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
+        with display(console) as progress:
+            run = fit(
+                work.text, work.options, out,
+                dev=work.dev, progress=keeping(origin, out, progress), resume=again,
+            )  # fmt: skip
+        if writer is not None:
+            writer.check()
+        if run.history.records and here.first:
+            show.training(run.history.rows(), save=out / "training.png")
+        if run.history.stopped == "interrupted":
+            console.print(
+                f"interrupted; {out}/model is the best so far. "
+                "Go on with the same command and --resume"
+            )
+            here.wait()  # torchrun ends those who are late
+            raise typer.Exit(1)
+        if origin is not None and here.first:
+            _judge(run.translator, origin, work, out, console)
+        drawn = f", its learning curves are {out}/training.png" if run.history.records else ""
+        console.print(
+            f"the translator is in {out}/model{drawn}. Now try:\n  intently translate {out} TEXT"
+        )
+
+
+def _refuse(given: dict[str, Path | None], expected: str) -> None:
+    for argument, value in given.items():
+        if value is not None:
+            raise build(
+                ArgumentError, argument, expected, str(value),
+                fix="print a recipe by intently recipes NAME, to begin a --config with",
+            )  # fmt: skip
+
+
+def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
+    """Return the corpus of the recipe that is run or gone on with (``kept``), None for files."""
+    from intently.recipes import recipe as named
+    from intently.recipes.origin import Origin
+
+    if kept is not None:
+        if recipe is not None and recipe != kept.recipe:
+            expected = f"{kept.recipe}, with which the run began"
+            raise build(ArgumentError, "--recipe", expected, recipe)
+        return kept
+    if recipe is None:
+        return None
+    one = named(recipe)
+    return Origin(one.corpus, one.source, one.target, recipe=one.name)
+
+
+def _from_corpus(
+    origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
+) -> Work:
+    """Read the corpus of a recipe; the options are those ``stored`` by a run, if there are any."""
+    from intently.recipes import recipe
+    from intently.training import TrainingOptions
+    from intently.training.processes import current
+
+    def begin() -> tuple[TrainingOptions, Corpus]:  # one process has the folder, and downloads
+        if stored is not None and stored.is_file():
+            options = TrainingOptions.from_json(stored)
+        else:
+            options = recipe(origin.recipe or "").options
+        return options.with_flags(**flags), origin.read()
+
+    options, corpus = current().from_first(begin)
+    console.print(f"recipe {origin.recipe}, {origin}: {len(corpus.train):,} sentence pairs")
+    console.print(corpus.credit)
+    return Work(corpus.train, corpus.dev, options, corpus.tests)
+
+
+def _judge(
+    translator: Translator,
+    origin: Origin,
+    work: Work,
+    out: Path,
+    console: Console,
+) -> None:
+    """Score what a recipe has made on its corpus' tests, beside what was measured before."""
+    from intently.cli.evaluate import judge, write
+    from intently.recipes import recipes
+
+    found = judge(translator, work.tests, aligned=origin.corpus == "language")
+    write(found, out / "scores.json")
+    known = next((each for each in recipes() if each.name == origin.recipe), None)
+    if known is not None and known.result:  # an experiment has recipes of its own
+        own = "" if work.options == known.options else " with its own options"
+        console.print(f"\nexpected of {known.name}{own}: {known.result}")
+
+
+def _from_files(
+    source: Path,
+    target: Path | None,
+    dev: tuple[Path, Path] | None,
+    config: Path | None,
+    flags: dict[str, Any],
+    console: Console,
+) -> Work:
+    """Read files, and hold pairs out where there is no dev set."""
+    from intently.corpora.files import read_parallel
+    from intently.training import TrainingOptions
+    from intently.translation.runs import DEV_SENTENCES
+
+    base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
+    options = base.with_flags(**flags)
+    text = read_parallel(source, target)
+    console.print(text.report)
+    if dev is not None:
+        held_out = read_parallel(*dev)
+        console.print(held_out.report)
+    elif len(text) > 1:
+        text, held_out = text.split_off(min(DEV_SENTENCES, max(1, len(text) // 20)))
+        console.print(f"no --dev: the last {len(held_out):,} pairs are held out")
+    else:
+        fix = "give --dev, or more pairs"
+        raise build(DataError, str(source), "a pair to hold out, beside one to learn", "1", fix=fix)
+    return Work(text, held_out, options, {})
+
+
+def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Give ``function`` one flag for each training option, beside its own arguments."""
+    from intently.training import TrainingOptions
+
+    def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+        return inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
+        )
+
+    def path(name: str, help: str) -> inspect.Parameter:
+        return parameter(name, Annotated[Path | None, typer.Option(help=help)])
+
+    own = [
+        parameter(
+            "source", Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")]
+        ),
+        parameter("target", Annotated[Path | None, typer.Argument(help="target sentences")]),
+        parameter(
+            "out",
+            Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+            ...,
+        ),
+        parameter(
+            "recipe",
+            Annotated[str | None, typer.Option(help="corpus and options in place of SOURCE")],
+        ),
+        path("data_dir", "where the recipe's corpus is; none: it is downloaded"),
+        parameter(
+            "dev", Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")]
+        ),
+        path("config", "options as TOML"),
+        parameter(
+            "resume", Annotated[bool, typer.Option("--resume", help="go on with the run")], False
+        ),
+        parameter(
+            "resume_from",
+            Annotated[str | None, typer.Option(help="go on from this checkpoint, not the latest")],
+        ),
+    ]
+    flags = [
+        parameter(
+            name,
+            Annotated[
+                _plain(flag.type) | None,
+                typer.Option(
+                    help=_help(flag), show_default=False,
+                    rich_help_panel=flag.group.capitalize(),
+                ),
+            ],
+        )
+        for name, flag in TrainingOptions.flags().items()
+    ]  # fmt: skip
+
+    def command(**given: Any) -> None:
+        function(**given)
+
+    command.__doc__ = function.__doc__
+    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
+    return command
+
+
+def _help(flag: Flag) -> str:
+    """Return what ``--help`` says of an option: what it may be, and its default."""
+    choices = ", ".join(flag.choices).replace(f"{flag.default}", f"{flag.default} (default)", 1)
+    return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of an option without its None."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return next(part for part in typing.get_args(kind) if part is not type(None))
+    return kind
+
+
+train = _with_training_flags(_train)

@@ -1,0 +1,159 @@
+"""``intently translate``: a text, the lines of a file, or standard input."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sys
+import warnings
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from intently.errors import ArgumentError, DataError, build
+
+A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
+"""What names a file rather than says something."""
+
+TERMINAL = 100_000
+"""Characters of a translation that a terminal is given in one line."""
+
+
+def translate(
+    model_and_text: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] [TEXT|FILE|-]",
+            help="a model's folder (the embedded translator if left out), and what to translate",
+            show_default=False,
+        ),
+    ],
+    beam: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="hypotheses followed at once; 1 is greedy (default: 5, or --n-best if more)",
+        ),
+    ] = None,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="translations printed of each line, --beam at most; of several each has three "
+            "columns: number of the line, score (log-probability in nats under the length "
+            "penalty), translation",
+        ),
+    ] = 1,
+    length_penalty: Annotated[
+        float, typer.Option(min=-6, max=6, help="α of Wu et al. 2016, equation 14")
+    ] = 0.6,
+    show: Annotated[bool, typer.Option("--show", help="print the alignment as blocks")] = False,
+    pictures: Annotated[
+        Path | None, typer.Option(help="a folder for a picture of each alignment")
+    ] = None,
+) -> None:
+    """Translate a text, the lines of a file, or standard input (-)."""
+    from intently import show as figures
+    from intently.decoding import SearchOptions
+    from intently.models.kinds import cross_heads
+    from intently.translation.translator import CHUNK, TranslationWarning, Translator
+
+    model, text = _model_and_text(model_and_text)
+    beam = max(5, n_best) if beam is None else beam
+    options = SearchOptions(beam=beam, n_best=n_best, length_penalty=length_penalty)
+    translator = Translator.load(model)
+    if (show or pictures) and not cross_heads(translator.model.options):
+        raise build(
+            ArgumentError, "--show, --pictures", "a model with attention",
+            'one with attention="none"',
+            "it knows the source by one vector, and looks at no word",
+        )  # fmt: skip
+    if pictures:
+        pictures.mkdir(parents=True, exist_ok=True)
+    typed = text == "-" and sys.stdin is not None and sys.stdin.isatty()
+    if typed:
+        print("intently: type a sentence a line; Ctrl-D ends", file=sys.stderr)
+    warnings.simplefilter("always", TranslationWarning)
+    found = translator.stream(_lines(text), options, chunk=1 if typed else CHUNK)
+    for number, made in enumerate(found, 1):
+        for rank, one in enumerate((made, *made.alternatives)):
+            shown = _one_line(one.text, raw=not (show or sys.stdout.isatty()))
+            print(shown if n_best == 1 else f"{number}\t{one.score:z.4f}\t{shown}", flush=typed)
+            drawn = all(side.words for side in one.sides)  # a model may write white space only
+            if show and drawn:
+                print(figures.blocks(one.alignment))
+            if pictures and drawn:
+                name = f"alignment-{number:04d}" + (f"-{rank + 1}" if rank else "")
+                figures.alignment(one.alignment, save=pictures / f"{name}.png")
+
+
+def _one_line(text: str, raw: bool) -> str:
+    """Return a translation as one line; what goes to a terminal has no control characters."""
+    from intently.show.labels import visible
+
+    if raw:
+        return text.replace("\r", " ").replace("\n", " ")
+    return visible(text, TERMINAL) if text else ""
+
+
+def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
+    if len(given) > 2:
+        raise build(
+            ArgumentError, "TEXT", "one text in quotes", f"{len(given)} arguments",
+            fix='write intently translate "The road was too wide."',
+        )  # fmt: skip
+    if len(given) == 2:
+        return Path(given[0]), given[1]
+    return (Path(given[0]), "-") if _is_folder(given[0]) else (None, given[0])
+
+
+def _is_folder(name: str) -> bool:
+    return _exists(name) and Path(name).is_dir()
+
+
+def _exists(name: str) -> bool:
+    try:
+        return name != "" and Path(name).exists()
+    except OSError:  # a text too long for a file's name
+        return False
+
+
+def _lines(text: str) -> Iterable[str]:
+    """Yield the lines of standard input, of a file, or of the text itself."""
+    if text == "-" and sys.stdin is None:
+        raise build(DataError, "standard input", "lines of text", "a closed stream")
+    if text == "-":
+        yield from _decoded(sys.stdin.buffer, "standard input")
+        return
+    expected = "a text, a file of sentences, or -"
+    if _is_folder(text):
+        raise build(DataError, text, expected, "a folder")
+    if not _exists(text):
+        if A_FILE.fullmatch(text):
+            fix = f"to translate the name itself: echo {text} | intently translate -"
+            raise build(DataError, text, expected, "no such file or folder", fix=fix)
+        yield from (line.removesuffix("\r") for line in text.split("\n"))
+        return
+    with open(text, "rb") as file:
+        packed = file.peek(2).startswith(b"\x1f\x8b")
+        yield from _decoded(gzip.GzipFile(fileobj=file) if packed else file, text)
+
+
+def _decoded(file: Iterable[bytes], name: str) -> Iterable[str]:
+    number = 0
+    try:
+        for number, line in enumerate(file, 1):
+            text = line.decode("utf-8")
+            yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise build(
+            DataError, f"{name}:{number}", "UTF-8",
+            f"byte {error.object[error.start]:#04x} at byte {error.start + 1} of the line",
+            fix="convert the file, for example with iconv -t UTF-8",
+        ) from None  # fmt: skip
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        got = f"gzip data that is cut or damaged after line {number:,} ({error})"
+        raise build(DataError, name, "lines of text", got) from None

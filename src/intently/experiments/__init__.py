@@ -1,0 +1,1 @@
+"""Recipes compared: by sentence length, by alignment."""

@@ -1,0 +1,1 @@
+"""What everything else stands on: values, arrays, memory, names imported on demand."""

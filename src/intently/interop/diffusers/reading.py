@@ -1,0 +1,265 @@
+"""What stands in diffusers' modules, read into blocks of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intently.interop.around import AroundAttention
+from intently.interop.diffusers.processor import PLAIN, WITHOUT_QK_NORM, scale_of
+from intently.interop.weights import Weights, check_kind, fill, refuse
+from intently.modules import (
+    Attention,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    MultiHeadAttention,
+    Projections,
+)
+from intently.modules.image.attention import ImageAttention, SpatialTransformer
+from intently.modules.linear import Linear
+
+if TYPE_CHECKING:
+    from diffusers.models.attention import BasicTransformerBlock
+
+
+def attention(
+    theirs: Any, weights: Weights
+) -> MultiHeadAttention | ImageAttention | AroundAttention:
+    """Read an `Attention`, and what it has around it."""
+    name, processor = type(theirs).__name__, type(theirs.processor).__name__
+    if processor not in PLAIN:
+        refuse(name, "processor", f"one of {', '.join(PLAIN)}", processor,
+               "what it computes is not in the module's parameters")  # fmt: skip
+    if theirs.spatial_norm is not None:
+        refuse(name, "spatial_norm", "None", "a norm", "it needs another input on every call")
+    if theirs.to_out is None:
+        refuse(name, "pre_only", "an output projection", "none", "our block has one")
+    if theirs.to_k is None:
+        refuse(name, "only_cross_attention", "False", True, "our block projects its own context")
+    norm = _norm(theirs.group_norm, weights.within("group_norm"))
+    context_norm = _norm(theirs.norm_cross, weights.within("norm_cross"))
+    inner = _multi_head(theirs, weights)
+    weights.finish()
+    dropout, divisor = theirs.to_out[1].p, theirs.rescale_output_factor
+    inside = context_norm is None and dropout == 0 and divisor == 1
+    if inside and norm is None and not theirs.residual_connection:
+        return inner
+    if inside and norm is not None:
+        with torch.device("meta"):
+            image = ImageAttention(inner.width, inner.heads, head_width=inner.d)
+        image.norm, image.attention = norm, inner
+        image.residual = theirs.residual_connection
+        return image
+    return AroundAttention(
+        inner, norm=norm, context_norm=context_norm, dropout=dropout,
+        residual=theirs.residual_connection, divisor=divisor,
+    )  # fmt: skip
+
+
+def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
+    width, heads = theirs.to_q.in_features, theirs.heads
+    d = theirs.to_q.out_features // heads
+    tensors: dict[str, Any] = {
+        "out_weight": weights.take("to_out.0.weight"), "out_bias": weights.optional("to_out.0.bias")
+    }  # fmt: skip
+    for letter in "qkv":
+        tensors[f"{letter}_weight"] = weights.take(f"to_{letter}.weight")
+        tensors[f"{letter}_bias"] = weights.optional(f"to_{letter}.bias")
+    bias = any(tensors[f"{letter}_bias"] is not None for letter in "qkv")
+    for letter in "qkv":
+        if bias and tensors[f"{letter}_bias"] is None:
+            weight = tensors[f"{letter}_weight"]
+            zeros = weight.new_zeros(len(weight))
+            tensors[f"{letter}_bias"] = zeros.requires_grad_(weight.requires_grad)
+    out = len(tensors["out_weight"])
+    projections = Projections(
+        bias=bias, out_bias=tensors["out_bias"] is not None, out_width=None if out == width else out
+    )
+    options: dict[str, Any] = {}
+    scale = scale_of(theirs)
+    if scale not in (None, d**-0.5):
+        options["scale"] = scale
+    if theirs.norm_q is not None or theirs.norm_k is not None:
+        options["qk_norm"] = _qk_norm(theirs, d)
+        for ours, their in (("q_norm", "norm_q"), ("k_norm", "norm_k")):
+            for kind in ("weight", "bias"):
+                tensors[f"{ours}.{kind}"] = weights.optional(f"{their}.{kind}")
+    return fill(
+        lambda: MultiHeadAttention(
+            width, heads, kv_heads=theirs.to_k.out_features // d,
+            context_width=theirs.to_k.in_features,
+            head_widths=None if d * heads == width else (d, d),
+            attention=Attention(**options), projections=projections,
+        ),
+        tensors,
+    )  # fmt: skip
+
+
+def _norm(theirs: nn.Module | None, weights: Weights) -> nn.Module | None:
+    if theirs is None:
+        return None
+    check_kind(theirs, nn.GroupNorm, nn.LayerNorm, verb=f"load({weights.source})")
+    tensors = {name: weights.optional(name) for name in ("weight", "bias")}
+    weights.finish()
+    affine, bias = tensors["weight"] is not None, tensors["bias"] is not None
+    if isinstance(theirs, nn.GroupNorm):
+        groups, c, eps = theirs.num_groups, theirs.num_channels, theirs.eps
+        return fill(lambda: nn.GroupNorm(groups, c, eps, affine), tensors)
+    assert isinstance(theirs, nn.LayerNorm)
+    shape, eps = list(theirs.normalized_shape), theirs.eps
+    return fill(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+
+
+def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
+    """Read which norm queries and keys pass, a head at a time."""
+    from diffusers.models.normalization import RMSNorm
+
+    name = type(theirs).__name__
+    q, k = theirs.norm_q, theirs.norm_k
+    if type(theirs.processor).__name__ in WITHOUT_QK_NORM:
+        refuse(name, "processor", "one that applies norm_q and norm_k",
+               type(theirs.processor).__name__, "it passes over them")  # fmt: skip
+    kinds = {(type(norm), _width(norm), getattr(norm, "eps", None)) for norm in (q, k)}
+    kind, width, eps = kinds.pop()
+    if kinds or kind not in (nn.LayerNorm, RMSNorm) or width != d or eps is None:
+        refuse(name, "qk_norm", f"the same layer or RMS norm of each head, d={d}",
+               f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}",
+               "norms across heads are no part of our block")  # fmt: skip
+    affine = q.weight is not None
+    if kind is RMSNorm:
+        return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
+    bias = q.bias is not None
+    return partial(nn.LayerNorm, eps=eps, elementwise_affine=affine, bias=bias)
+
+
+def _width(norm: Any) -> int | None:
+    shape = getattr(norm, "normalized_shape", None) or getattr(norm, "dim", None)
+    return shape[0] if isinstance(shape, tuple) else None
+
+
+def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | DecoderLayer:
+    """Read a `BasicTransformerBlock`: its attentions, its feed-forward, its norms."""
+    name = type(theirs).__name__
+    if theirs.norm_type != "layer_norm":
+        refuse(name, "norm_type", '"layer_norm"', repr(theirs.norm_type),
+               "adaptive norms need another input on every call")  # fmt: skip
+    for option in ("only_cross_attention", "double_self_attention"):
+        if getattr(theirs, option):
+            refuse(name, option, "False", True, "our layers attend themselves, then a context")
+    if theirs.pos_embed is not None:
+        refuse(name, "positional_embeddings", "None", repr(theirs.positional_embeddings),
+               "our layers add no positions")  # fmt: skip
+    if hasattr(theirs, "fuser"):
+        refuse(name, "attention_type", '"default"', "a fuser (GLIGEN)",
+               "it needs objects as another input")  # fmt: skip
+    if theirs._chunk_size is not None:
+        refuse(name, "set_chunk_feed_forward", "None", theirs._chunk_size,
+               "ours computes the feed-forward in one piece")  # fmt: skip
+    heads: dict[str, Any] = {"self": attention(theirs.attn1, weights.within("attn1"))}
+    norms = {"self_norm": _norm(theirs.norm1, weights.within("norm1"))}
+    if theirs.attn2 is not None:
+        heads["cross"] = attention(theirs.attn2, weights.within("attn2"))
+        norms["cross_norm"] = _norm(theirs.norm2, weights.within("norm2"))
+    norms["feed_norm"] = _norm(theirs.norm3, weights.within("norm3"))
+    net = theirs.ff.net
+    if len(net) > 3 and net[3].p:
+        refuse(name, "final_dropout", "False, or dropout 0", net[3].p, "there is none in our layer")
+    feed_forward = _feed_forward(net, weights.within("ff.net"))
+    width = theirs.dim
+    with torch.device("meta"):
+        made = (
+            DecoderLayer(width, 1, feed_forward)
+            if "cross" in heads
+            else EncoderLayer(width, 1, feed_forward)
+        )
+    parts = {f"{which}_attention": block for which, block in heads.items()} | norms
+    for part, module in parts.items():
+        setattr(made, part, module)
+    return made
+
+
+def approximate_gelu(x: Tensor) -> Tensor:
+    """Return x · σ(1.702 x). Source: Hendrycks & Gimpel 2016, section 2."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+_ACTIVATIONS: dict[str, tuple[type[FeedForward | GatedFeedForward], Any]] = {
+    "GELU": (FeedForward, F.gelu),
+    "ApproximateGELU": (FeedForward, approximate_gelu),
+    "GEGLU": (GatedFeedForward, F.gelu),
+    "SwiGLU": (GatedFeedForward, F.silu),
+    "LinearActivation of SiLU": (FeedForward, F.silu),
+}
+
+
+def _feed_forward(net: Any, weights: Weights) -> FeedForward | GatedFeedForward:
+    first, last = net[0], net[2]
+    name = type(first).__name__
+    if name == "LinearActivation":
+        name += f" of {type(first.activation).__name__}"
+    if name not in _ACTIVATIONS:
+        refuse("BasicTransformerBlock", "activation_fn", f"one of {', '.join(_ACTIVATIONS)}", name,
+               "what it computes is not known")  # fmt: skip
+    kind, activation = _ACTIVATIONS[name]
+    if name == "GELU":
+        activation = partial(F.gelu, approximate=first.approximate)
+    up = {part: weights.optional(f"0.proj.{part}") for part in ("weight", "bias")}
+    gated = kind is GatedFeedForward
+    if gated:  # theirs keep up before gate, ours gate before up
+        up = {part: None if x is None else torch.cat(x.chunk(2)[::-1]) for part, x in up.items()}
+    tensors = {f"{'gate_up' if gated else 'up'}.{part}": x for part, x in up.items()}
+    tensors |= {f"down.{part}": weights.optional(f"2.{part}") for part in ("weight", "bias")}
+    weights.finish()
+    bias = tensors["down.bias"] is not None
+    return fill(
+        lambda: kind(
+            last.out_features, last.in_features, net[1].p, activation=activation, bias=bias
+        ),
+        tensors,
+    )
+
+
+def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
+    """Read a `Transformer2DModel` of images: its norm, its projections, its layers."""
+    from diffusers.models.attention import BasicTransformerBlock
+
+    name = type(theirs).__name__
+    for option, kind in (("patch_size", "patches"), ("num_vector_embeds", "vectorized")):
+        if getattr(theirs, f"is_input_{kind}"):
+            refuse(name, option, "None", theirs.config[option],
+                   "our block takes images as they are")  # fmt: skip
+    c, width = theirs.in_channels, theirs.inner_dim
+    if theirs.out_channels != c:
+        refuse(name, "out_channels", f"in_channels={c}", theirs.out_channels,
+               "the image is added to the output")  # fmt: skip
+    norm = _norm(theirs.norm, weights.within("norm"))
+    project_in = _projection(theirs.proj_in, (c, width), weights.within("proj_in"))
+    layers, context_width = [], None
+    for i, block in enumerate(theirs.transformer_blocks):
+        part = weights.within(f"transformer_blocks.{i}")
+        check_kind(block, BasicTransformerBlock, verb=f"load({part.source})")
+        layers.append(layer(block, part))
+        part.finish()
+        context_width = None if block.attn2 is None else block.attn2.to_k.in_features
+    project_out = _projection(theirs.proj_out, (width, c), weights.within("proj_out"))
+    with torch.device("meta"):
+        made = SpatialTransformer(c, 1, 1, context_width=context_width)
+    assert norm is not None
+    made.norm, made.layers = norm, nn.ModuleList(layers)
+    made.project_in, made.project_out = project_in, project_out
+    return made
+
+
+def _projection(theirs: nn.Module, widths: tuple[int, int], weights: Weights) -> Linear:
+    """A linear map, which diffusers also writes as a convolution of single pixels."""
+    check_kind(theirs, nn.Linear, nn.Conv2d, verb=f"load({weights.source})")
+    weight, bias = weights.take("weight").flatten(1), weights.optional("bias")
+    weights.finish()
+    return fill(lambda: Linear(*widths, bias is not None), {"weight": weight, "bias": bias})

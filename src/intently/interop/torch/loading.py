@@ -1,0 +1,332 @@
+"""`load` and `dump` of PyTorch's layers, and `mask` for their masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor, nn
+
+from intently.errors import ArgumentError, build, shape_of
+from intently.interop.frozen import learns
+from intently.interop.torch.extra_keys import KeyValueAttention
+from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
+from intently.interop.weights import Weights, check_kind, fill, refuse, separate
+from intently.masks import Mask, allowed
+from intently.modules import (
+    Attention,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    Projections,
+)
+
+
+def mask(
+    attn_mask: Tensor | None = None,
+    key_padding_mask: Tensor | None = None,
+    *,
+    heads: int | None = None,
+) -> Mask | None:
+    """Return our mask, True where PyTorch's say False; None where both are None.
+
+    ``attn_mask`` (t, s), or (b·h, t, s) together with ``heads``; ``key_padding_mask`` (b, s). Float
+    masks may hold 0 and −∞ only: other numbers are a bias. Raises `ArgumentError` otherwise.
+
+    >>> print(mask(nn.Transformer.generate_square_subsequent_mask(3)).draw(3))
+    █ · ·
+    █ █ ·
+    █ █ █
+    """
+    found: Mask | None = None
+    if attn_mask is not None:
+        if attn_mask.ndim == 3 and heads is not None and len(attn_mask) % heads == 0:
+            attn_mask = attn_mask.unflatten(0, (-1, heads))
+        elif attn_mask.ndim != 2:
+            raise build(
+                ArgumentError, "attn_mask", "shape (t, s), or (b·h, t, s) with heads=h",
+                shape_of(attn_mask),
+            )  # fmt: skip
+        found = allowed(_not_forbidden("attn_mask", attn_mask))
+    if key_padding_mask is not None:
+        if key_padding_mask.ndim != 2:
+            raise build(
+                ArgumentError, "key_padding_mask", "shape (b, s)", shape_of(key_padding_mask)
+            )
+        padded = allowed(_not_forbidden("key_padding_mask", key_padding_mask)[:, None, None])
+        found = padded if found is None else found & padded
+    return found
+
+
+def _not_forbidden(name: str, theirs: Tensor) -> Tensor:
+    if theirs.dtype is torch.bool:
+        return ~theirs
+    if not theirs.is_floating_point() or not ((theirs == 0) | theirs.isneginf()).all():
+        raise build(
+            ArgumentError, name, "a boolean tensor, or one of 0 and −inf", f"dtype {theirs.dtype}",
+            "other numbers are added to the scores", "hand them to the block as a bias",
+        )  # fmt: skip
+    return theirs == 0
+
+
+class _Made(NamedTuple):
+    """How to make a block of ours, and the tensors it is to hold."""
+
+    make: Callable[[], Any]
+    tensors: dict[str, Tensor | None]
+
+    def within(self, name: str) -> dict[str, Tensor | None]:
+        return {f"{name}.{key}": x for key, x in self.tensors.items()}
+
+
+@overload
+def load(foreign: nn.MultiheadAttention) -> MultiHeadAttention | KeyValueAttention: ...
+@overload
+def load(foreign: nn.TransformerEncoderLayer) -> EncoderLayer: ...
+@overload
+def load(foreign: nn.TransformerDecoderLayer) -> DecoderLayer: ...
+@overload
+def load(foreign: nn.TransformerEncoder) -> Encoder: ...
+@overload
+def load(foreign: nn.TransformerDecoder) -> Decoder: ...
+@overload
+def load(foreign: nn.Transformer) -> EncoderDecoder: ...
+
+
+@torch.inference_mode(False)
+def load(foreign: nn.Module) -> nn.Module:
+    """Return our block with the weights of PyTorch's, in the same train or eval mode.
+
+    `nn.MultiheadAttention` becomes a `MultiHeadAttention`, whose keys and values come from one
+    context; add_zero_attn, a key and a value of zeros, is a sink of logit 0. With bias_k and bias_v
+    or kdim ≠ vdim it becomes a `KeyValueAttention`.
+    Raises `KindError` for other modules, `ArgumentError` for options that ours cannot have and
+    `CheckpointError` naming parameters that are missing or left over.
+
+    >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.randn(1, 5, 8)
+    >>> expected, _ = theirs(x, x, x)
+    >>> bool(torch.allclose(load(theirs)(x), expected, atol=1e-6))
+    True
+    """
+    check_kind(
+        foreign, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
+        nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer, verb="load",
+    )  # fmt: skip
+    if isinstance(foreign, nn.Transformer):
+        return EncoderDecoder(load(foreign.encoder), load(foreign.decoder)).train(foreign.training)
+    if isinstance(foreign, nn.TransformerEncoder | nn.TransformerDecoder):
+        return _stack(foreign).train(foreign.training)
+    weights = Weights.of(foreign)
+    if isinstance(foreign, nn.MultiheadAttention):
+        made = _attention(foreign, weights)
+    else:
+        assert isinstance(foreign, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
+        made = _layer(foreign, weights)
+    weights.finish()
+    return fill(*made).train(foreign.training)
+
+
+def _stack(foreign: nn.TransformerEncoder | nn.TransformerDecoder) -> Encoder | Decoder:
+    weights = Weights.of(foreign)
+    for i in range(len(foreign.layers)):
+        weights.within(f"layers.{i}")  # `load` of the layer answers for them
+    norm = None
+    if foreign.norm is not None:
+        check_kind(foreign.norm, nn.LayerNorm, verb="load(….norm)")
+        assert isinstance(foreign.norm, nn.LayerNorm)
+        norm = fill(*_norm(foreign.norm, weights, "norm."))
+    weights.finish()
+    layers: list[Any] = [load(layer) for layer in foreign.layers]  # pyright: ignore
+    return (Encoder if isinstance(foreign, nn.TransformerEncoder) else Decoder)(layers, norm)
+
+
+def _attention(theirs: nn.MultiheadAttention, weights: Weights, prefix: str = "") -> _Made:
+    width, heads = theirs.embed_dim, theirs.num_heads
+    bias = weights.optional(f"{prefix}in_proj_bias")
+    out_bias = weights.optional(f"{prefix}out_proj.bias")
+    tensors = {"out_weight": weights.take(f"{prefix}out_proj.weight"), "out_bias": out_bias}
+    options: dict[str, Any] = {
+        "projections": Projections(bias=bias is not None, out_bias=out_bias is not None),
+        "dropout": theirs.dropout,
+    }
+    joint = weights.optional(f"{prefix}in_proj_weight")
+    learned = {
+        "learned_key": weights.optional(f"{prefix}bias_k"),
+        "learned_value": weights.optional(f"{prefix}bias_v"),
+    }
+    has = {"learned": learned["learned_key"] is not None, "zero": theirs.add_zero_attn}
+    plain = not has["learned"] and theirs.kdim == theirs.vdim
+    if plain and has["zero"]:
+        options["attention"] = Attention(sinks=tensors["out_weight"].new_zeros(()))
+    if plain and joint is not None:
+        tensors |= {"qkv_weight": joint, "qkv_bias": bias}
+        return _Made(lambda: MultiHeadAttention(width, heads, **options), tensors)
+    for i, letter in enumerate("qkv"):
+        whole = joint.chunk(3)[i].clone() if joint is not None else None
+        tensors[f"{letter}_weight"] = (
+            weights.take(f"{prefix}{letter}_proj_weight") if whole is None else whole
+        )
+        tensors[f"{letter}_bias"] = None if bias is None else bias.chunk(3)[i].clone()
+    if plain:
+        options["context_width"] = theirs.kdim
+        return _Made(lambda: MultiHeadAttention(width, heads, **options), tensors)
+    tensors |= {name: None if x is None else x.flatten() for name, x in learned.items()}
+    options |= {"key_width": theirs.kdim, "value_width": theirs.vdim}
+    options["extra"] = [name for name, there in has.items() if there]
+    return _Made(lambda: KeyValueAttention(width, heads, **options), tensors)
+
+
+def _norm(theirs: nn.LayerNorm, weights: Weights, prefix: str) -> _Made:
+    shape, eps = list(theirs.normalized_shape), theirs.eps
+    tensors = {name: weights.optional(f"{prefix}{name}") for name in ("weight", "bias")}
+    affine, bias = (tensors[name] is not None for name in ("weight", "bias"))
+    return _Made(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+
+
+def _layer(
+    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
+) -> _Made:
+    """Gather the parts of a layer under our names."""
+    heads = {"self_attention": ("self_attn", theirs.self_attn)}
+    norms = {"self_norm": theirs.norm1, "feed_norm": theirs.norm2}
+    rates = {theirs.dropout1.p, theirs.dropout2.p}
+    if isinstance(theirs, nn.TransformerDecoderLayer):
+        heads["cross_attention"] = ("multihead_attn", theirs.multihead_attn)
+        norms = {"self_norm": theirs.norm1, "cross_norm": theirs.norm2, "feed_norm": theirs.norm3}
+        rates.add(theirs.dropout3.p)
+    if len(rates) > 1:
+        refuse(type(theirs).__name__, "dropout", "one rate after each part", sorted(rates),
+               "ours has one")  # fmt: skip
+    parts: dict[str, _Made] = {}
+    for ours, (name, attention) in heads.items():
+        check_kind(attention, nn.MultiheadAttention, verb=f"load(….{name})")
+        parts[ours] = _attention(attention, weights, f"{name}.")
+    for i, (ours, norm) in enumerate(norms.items(), 1):
+        check_kind(norm, nn.LayerNorm, verb=f"load(….norm{i})")
+        parts[ours] = _norm(norm, weights, f"norm{i}.")
+    parts["feed_forward"] = _feed_forward(theirs, weights)
+
+    def make() -> EncoderLayer | DecoderLayer:
+        made = {name: part.make() for name, part in parts.items()}
+        options: dict[str, Any] = {"dropout": theirs.dropout1.p}
+        options["norm"] = "pre" if theirs.norm_first else "post"
+        if "cross_attention" in made:
+            options["cross"] = made["cross_attention"]
+        kind = DecoderLayer if "cross_attention" in made else EncoderLayer
+        layer = kind(
+            theirs.self_attn.embed_dim, made["self_attention"], made["feed_forward"], **options
+        )
+        for name in norms:
+            setattr(layer, name, made[name])
+        return layer
+
+    tensors = {name: x for part, made in parts.items() for name, x in made.within(part).items()}
+    return _Made(make, tensors)
+
+
+def _feed_forward(
+    theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
+) -> _Made:
+    tensors: dict[str, Tensor | None] = {}
+    for ours, name in (("up", "linear1"), ("down", "linear2")):
+        check_kind(getattr(theirs, name), nn.Linear, verb=f"load(….{name})")
+        for kind in ("weight", "bias"):
+            tensors[f"{ours}.{kind}"] = weights.optional(f"{name}.{kind}")
+    activation = theirs.activation
+    if isinstance(activation, nn.Module):
+        for name in activation.state_dict():
+            tensors[f"activation.{name}"] = weights.take(f"activation.{name}")
+    inner, width = theirs.linear1.out_features, theirs.linear1.in_features
+
+    def make() -> FeedForward:
+        made = FeedForward(width, inner, theirs.dropout.p, activation=deepcopy(activation))
+        for linear, name in ((made.up, "up"), (made.down, "down")):
+            if tensors[f"{name}.bias"] is None:
+                linear.register_parameter("bias", None)
+        return made
+
+    return _Made(make, tensors)
+
+
+@torch.inference_mode(False)
+def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
+    """Return `nn.MultiheadAttention` (batch first) with our weights, in the same mode.
+
+    PyTorch has biases everywhere or nowhere: where we have some, the others are zeros that do not
+    learn. What is frozen stays frozen. Raises
+    `KindError` for other modules and `ArgumentError` for what PyTorch's cannot compute (shared key
+    heads, head widths other than c/h, a mask, bias, score, positions or norms of the block).
+
+    >>> theirs = dump(MultiHeadAttention(8, 2))
+    >>> x = torch.randn(1, 5, 8)
+    >>> theirs(x, x, x)[0].shape
+    torch.Size([1, 5, 8])
+    """
+    check_kind(ours, MultiHeadAttention, KeyValueAttention, verb="dump")
+    weights = Weights.of(ours)
+    if isinstance(ours, KeyValueAttention):
+        kdim, vdim, zero = ours.key_width, ours.value_width, "zero" in ours.extra
+        parts = {
+            f"{letter}_{kind}": weights.optional(f"{letter}_{kind}")
+            for letter in "qkv"
+            for kind in ("weight", "bias")
+        }
+    else:
+        zero = _plain(ours)
+        kdim = vdim = ours.context_width
+        parts = separate(ours, weights)
+    learned = [weights.optional(f"learned_{name}") for name in ("key", "value")]
+    out_weight, out_bias = weights.take("out_weight"), weights.optional("out_bias")
+    weights.finish()
+    bias = out_bias is not None or parts["q_bias"] is not None
+    zeros = out_weight.new_zeros(ours.width)
+    tensors: dict[str, Tensor | None] = {"out_proj.weight": out_weight}
+    if bias:
+        tensors["in_proj_bias"] = _joint(parts, "bias", zeros)
+        tensors["out_proj.bias"] = zeros if out_bias is None else out_bias
+    for name, x in zip(("bias_k", "bias_v"), learned):
+        tensors[name] = None if x is None else x.view(1, 1, -1)
+    own = {f"{letter}_proj_weight": parts[f"{letter}_weight"] for letter in "qkv"}
+    if kdim == vdim == ours.width:
+        own = {"in_proj_weight": _joint(parts, "weight", zeros)}
+    return fill(
+        lambda: nn.MultiheadAttention(
+            ours.width, ours.heads, ours.dropout, bias=bias, kdim=kdim, vdim=vdim, batch_first=True,
+            add_bias_kv=learned[0] is not None, add_zero_attn=zero,
+        ),
+        tensors | own,
+    ).train(ours.training)  # fmt: skip
+
+
+def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
+    """Queries, keys and values in one tensor, zeros where there are none."""
+    given = {f"{letter}_{kind}": parts[f"{letter}_{kind}"] for letter in "qkv"}
+    learns(f"dump: in_proj_{kind}", {name: x for name, x in given.items() if x is not None})
+    return torch.cat([zeros if x is None else x for x in given.values()])
+
+
+def _plain(ours: MultiHeadAttention) -> bool:
+    """Refuse what PyTorch's layer cannot compute; say whether it needs add_zero_attn."""
+    name, own = "MultiHeadAttention", ours.attention
+    for option in ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale"):
+        if getattr(own, option) is not None:
+            refuse(name, f"attention.{option}", "None", getattr(own, option),
+                   "there is none in nn.MultiheadAttention")  # fmt: skip
+    if ours.kv_heads != ours.heads:
+        refuse(name, "kv_heads", f"kv_heads=heads={ours.heads}", ours.kv_heads,
+               "heads share no keys in nn.MultiheadAttention")  # fmt: skip
+    widths = (ours.d * ours.heads, ours.e * ours.heads, len(ours.out_weight))
+    if widths != (ours.width,) * 3:
+        refuse(name, "head_widths", f"d = e = width/heads and out_width=width={ours.width}",
+               f"d={ours.d}, e={ours.e}, out_width={widths[2]}",
+               "there is one width in nn.MultiheadAttention")  # fmt: skip
+    sinks = ours.sinks
+    if sinks is not None and not (isinstance(sinks, Tensor) and bool((sinks == 0).all())):
+        refuse(
+            name, "attention.sinks", "None or zeros", "other logits", "add_zero_attn has logit 0"
+        )
+    return sinks is not None

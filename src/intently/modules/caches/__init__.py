@@ -1,0 +1,1 @@
+"""Caches of keys and values, and the masks over what they hold."""

@@ -1,0 +1,238 @@
+"""A window over the keys and values of a text: its first steps and its last."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from intently.biases import Bias
+from intently.errors import ArgumentError, build
+from intently.masks import Mask, causal, is_plain_causal, prefix, window
+from intently.masks.geometry import whole_number
+from intently.modules.caches.cache import Steps, check_continues, check_first, grown, must_copy, put
+from intently.modules.caches.masks import KeptBias, KeptMask, Written, at_places, standing
+from intently.modules.caches.row_masks import RowsBias, RowsMask, row_places
+
+
+class WindowCache(Steps):
+    """The first ``sinks`` keys and values and the last ``window``: memory that does not grow.
+
+    The step itself is one of the ``window``. Its steps are the rows of the whole pass under the
+    mask ``causal() & (prefix(sinks) | window(window − 1, 0))``, joined with the layer's own and
+    however the steps are cut into calls: a layer without a causal mask is causal here, since a
+    step cannot see what comes after its call. Positions and biases are those of the whole text.
+    Rows may have different lengths, as in `KeyValueCache`; each then keeps its own first and last
+    steps.
+
+    Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks",
+    section 3.2.
+
+    >>> cache = WindowCache(2, sinks=1)
+    >>> for step in torch.arange(5.0).split(1):
+    ...     k, v = cache.append(step.view(1, 1, 1, 1), step.view(1, 1, 1, 1))
+    >>> cache.length, k.flatten()
+    (5, tensor([0., 3., 4.]))
+    """
+
+    def __init__(self, window: int, sinks: int = 0, *, keep_queries: bool = False) -> None:
+        super().__init__(keep_queries)
+        self.window, self.sinks = whole_number(window, "window", 1), whole_number(sinks, "sinks", 0)
+        self._first = self._last = 0
+        self._held: Tensor | None = None
+        """Keys of each row (b,) in the buffer, where rows have different lengths."""
+        self._covered: tuple[Tensor, Tensor] | None = None
+        """What stood where the sinks moved last, so that they can be moved back."""
+
+    @property
+    def _most(self) -> int:
+        """How many keys are kept for the next step."""
+        return self.sinks + self.window - 1
+
+    def columns(self, t: int) -> int:
+        """How many keys a call of t new steps attends."""
+        return min(self.length, self._most) + t
+
+    def mask(self, rule: Mask | None, t: int) -> Mask | None:
+        """Return what the rule is for t new steps, each of which sees its own window."""
+        if rule is not None and is_plain_causal(rule):
+            rule = None
+        if t > 1:
+            near = causal()
+            if self.columns(t) > self.window:
+                near = window(self.window - 1, 0)
+                near = near if self.sinks == 0 else near | (causal() & prefix(self.sinks))
+            rule = near if rule is None else rule & near
+        if self.lengths is not None:
+            written = Written(self.lengths.clamp(max=self._most) + t)
+            if rule is None:
+                return written
+            stands = standing(rule, self.lengths)
+            return RowsMask(stands, self._rows(t), self.length + t) & written
+        gap = self._gap(t)
+        return rule if rule is None or not gap else KeptMask(rule, self.sinks, gap)
+
+    def bias(self, rule: Bias, t: int) -> Bias:
+        """Return what the bias is for t new steps and the keys that were kept."""
+        if self.lengths is not None:
+            return RowsBias(standing(rule, self.lengths), self._rows(t), self.length + t)
+        gap = self._gap(t)
+        return KeptBias(rule, self.sinks, gap) if gap else rule
+
+    def _gap(self, t: int) -> int:
+        return self.length + t - self.columns(t)
+
+    def _rows(self, t: int) -> Tensor:
+        """Positions (b, s) of the keys that t new steps attend in each row."""
+        assert self.lengths is not None
+        gap = self.lengths - self.lengths.clamp(max=self._most)
+        cols = torch.arange(self.columns(t), device=gap.device)
+        places = row_places(cols, self.sinks, gap)
+        return places.clamp(max=self.length + t - 1)
+
+    def places(self, device: torch.device) -> Tensor | None:
+        """Positions (s,) or (b, s) of the keys handed out last, None where they are 0 … s − 1."""
+        if self.lengths is not None and self._held is not None and self._k is not None:
+            cols = torch.arange(self._k.shape[-2], device=device)
+            places = row_places(cols, self.sinks, self.lengths - self._held)
+            return places.clamp(max=self.length - 1)
+        held = self._last - self._first
+        if held == self.length:
+            return None
+        return at_places(torch.arange(held, device=device), self.sinks, self.length - held)
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new keys (b, g, n, d) and values (b, g, n, e); return those that they attend.
+
+        Raises as `KeyValueCache.append` does.
+        """
+        if self._k is None or self._v is None:
+            check_first(k, v)
+            self._k, self._v = k, v
+            self.length = self._last = k.shape[-2]
+            return k, v
+        check_continues(k, v, self._k, self._v)
+        n = k.shape[-2]
+        if self.lengths is not None:
+            return self._append_rows(k, v, self.lengths)
+        most = self._most
+        drop = max(0, self._last - self._first - most)
+        if must_copy(self._k):
+            pairs = (self._k, k), (self._v, v)
+            self._k, self._v = (torch.cat([*self._without(x, drop), new], -2) for x, new in pairs)
+            self._first, self._last = 0, self._k.shape[-2]
+            self.length += n
+            return self._k, self._v
+        if self._last + n > self._k.shape[-2]:
+            kept, room = self._last - self._first - drop, 2 * (most + 1) + n
+            buffers = (torch.cat(self._without(x, drop), -2) for x in (self._k, self._v))
+            self._k, self._v = (grown(x, kept, room) for x in buffers)
+            self._first, self._last = 0, kept
+        elif drop:
+            self._slide(drop)
+        new = slice(self._last, self._last + n)
+        self._k[..., new, :] = k
+        self._v[..., new, :] = v
+        self._last += n
+        self.length += n
+        held = slice(self._first, self._last)
+        return self._k[..., held, :], self._v[..., held, :]
+
+    def _append_rows(self, k: Tensor, v: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Add new keys and values behind those that each row keeps."""
+        self._keep(lengths)
+        assert self._k is not None and self._v is not None and self._held is not None
+        n, kept = k.shape[-2], self._k.shape[-2]
+        self._k, self._v = (grown(x, kept, kept + n) for x in (self._k, self._v))
+        put(self._k, k, self._held)
+        put(self._v, v, self._held)
+        self._held, self.lengths = self._held + n, lengths + n
+        self.length += n
+        return self._k, self._v
+
+    def _keep(self, lengths: Tensor) -> None:
+        """Keep what the steps after the first ``lengths`` (b,) of each row need, zeros behind."""
+        assert self._k is not None and self._v is not None
+        total, held = self._counts(lengths)
+        kept = lengths.clamp(max=self._most)
+        cols = torch.arange(int(kept.max()), device=kept.device)
+        shift = (lengths - kept) - (total - held)
+        together = (kept == max(len(cols), self.sinks)) & (shift == shift[0])
+        if self._held is not None and bool(together.all()):
+            drop = self.sinks + int(shift[0])  # full windows move on together
+            ends = slice(None, self.sinks), slice(drop, drop + len(cols) - self.sinks)
+            buffers = self._k, self._v
+            self._k, self._v = (torch.cat([x[..., e, :] for e in ends], -2) for x in buffers)
+            self._held = kept
+            return
+        at = row_places(cols, self.sinks, shift).clamp(0, max(0, int(held.max()) - 1))
+        inside = (cols < kept[:, None])[:, None, :, None]
+        buffers = (x[..., self._first :, :] for x in (self._k, self._v))
+        self._k, self._v = (
+            torch.where(inside, x.take_along_dim(at[:, None, :, None], -2), 0) for x in buffers
+        )
+        self._first, self._last, self._held = 0, len(cols), kept
+
+    def _counts(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Steps so far, and keys in the buffer, of each row (b,)."""
+        held = self._held
+        if self.lengths is None or held is None:
+            held = torch.full_like(like, self._last - self._first)
+        return self._totals(like), held
+
+    def crop(self, length: int | Tensor) -> None:
+        """Forget the steps after the first ``length``, a number or one for each row (b,).
+
+        Raises `ArgumentError` for more steps than there are, and for so few that their window has
+        left the cache; `KindError` for what is no number.
+        """
+        here = self._lengths(length)
+        if not len(here):
+            return
+        total, held = self._counts(here)
+        need = here - here.clamp(max=self._most)
+        if bool(((need < total - held) & (here > self.sinks)).any()):
+            least = (total - held + self._most).tolist()
+            raise build(
+                ArgumentError, "length", f"at least {least} steps, or at most sinks={self.sinks}",
+                here.tolist(), "the keys of the window before them are forgotten",
+                "crop before the text goes on, or make the window larger",
+            )  # fmt: skip
+        self._forget(here)
+        self._keep(here)
+        self.length = int(here.max())
+        self.lengths = here
+        if int(here.min()) == self.length:
+            self.lengths = self._held = None
+
+    def _without(self, x: Tensor, drop: int) -> list[Tensor]:
+        """The steps that are kept when ``drop`` of them leave the window."""
+        x = x[..., self._first : self._last, :]
+        return [x[..., : self.sinks, :], x[..., self.sinks + drop :, :]] if drop else [x]
+
+    def _slide(self, drop: int) -> None:
+        """Move the sinks up to the window, over the keys that left it."""
+        assert self._k is not None and self._v is not None
+        first, self._first = self._first, self._first + drop
+        if self.sinks:
+            end = self._first + self.sinks
+            k, v = (x[..., first:end, :].clone() for x in (self._k, self._v))
+            self._covered = k, v
+            self._k[..., self._first : end, :] = k[..., : self.sinks, :]
+            self._v[..., self._first : end, :] = v[..., : self.sinks, :]
+
+    def _put_back(self, state: tuple[dict[str, object], int]) -> None:
+        k, covered, first = self._k, self._covered, self._first
+        super()._put_back(state)
+        moved = self._k is k and self._first != first
+        if moved and covered is not None and self._k is not None and self._v is not None:
+            for x, old in zip((self._k, self._v), covered):
+                x[..., self._first : self._first + old.shape[-2], :] = old
+
+    def reorder(self, index: Tensor) -> None:
+        """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
+
+        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        """
+        super().reorder(index)
+        if self._held is not None:
+            self._held = self._held.index_select(0, index)

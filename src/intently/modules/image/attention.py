@@ -1,0 +1,380 @@
+"""Attention over the pixels of an image, as diffusion models use it.
+
+An image (b, c, height, width) is a sequence of height · width pixels, row after row, each a vector
+of c channels. Every pixel asks, and every pixel (or every token of a text) answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from intently.attention_matrix import Attention as Matrix
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks import Mask
+from intently.masks.geometry import whole_number
+from intently.matrix import LazyMatrix
+from intently.modules.attended import attended
+from intently.modules.batch_axis import batch_optional
+from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
+from intently.modules.feed_forward import GatedFeedForward
+from intently.modules.image.norms import LATENT_NORM, UP_TO_32_GROUPS, ChannelNorm, Norm, group_norm
+from intently.modules.linear import Linear
+from intently.modules.multi_head import MultiHeadAttention
+from intently.modules.options import Attention
+from intently.modules.projected import Projections, _check_kind, check_dtype
+from intently.modules.weights.layouts import Stored, Weights
+from intently.modules.weights.loading import AllOrNothing
+from intently.modules.weights.reading import (
+    Weight,
+    copied,
+    copied_norm,
+    filled,
+    read_map,
+    sizes,
+    tensors,
+)
+
+__all__ = ["ChannelNorm", "ImageAttention", "Norm", "SpatialTransformer", "group_norm"]
+
+
+class ImageAttention(AllOrNothing):
+    """Multi-head attention over pixels: norm, attention, residual; (b, c, height, width) → same.
+
+    ``norm`` makes what stands before (`group_norm` of up to 32 groups unless given,
+    `nn.BatchNorm2d`, `ChannelNorm`; None for none), ``residual`` adds the image to the outcome.
+    Heads are ``head_width`` wide (c/h unless given). With ``context_width`` the pixels attend a
+    sequence (b, s, context_width) in place of each other. ``attention`` is what the block attends
+    by; ``it.grid(height, width, radius)`` as its mask lets pixels see their neighbours alone.
+    Without the residual, ``projections`` may give the image other channels. Raises `KindError` and
+    `ArgumentError` for parts that are none or do not fit.
+
+    Source: Wang et al. 2018, "Non-local Neural Networks", section 3.3; Ho et al. 2020, "Denoising
+    Diffusion Probabilistic Models", appendix B.
+
+    >>> import torch, intently as it
+    >>> block, image = ImageAttention(32, 4), torch.randn(1, 32, 16, 16)
+    >>> block(image).shape, block.attend(image).shape
+    (torch.Size([1, 32, 16, 16]), (1, 4, 256, 256))
+    >>> near = block.attend(image, mask=it.grid(16, 16, radius=1))
+    >>> int((near[0, 0, 17] > 0).sum())
+    9
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        context_width: int | None = None,
+        norm: Norm | None = UP_TO_32_GROUPS,
+        residual: bool = True,
+        attention: Attention = Attention(),
+        projections: Projections = Projections(),
+    ) -> None:
+        super().__init__()
+        self.channels, self.residual = whole_number(channels, "channels", 1), residual
+        self.norm = _norm(norm, channels)
+        self.attention = MultiHeadAttention(
+            channels, heads, context_width=context_width, attention=attention,
+            head_widths=None if head_width is None else (head_width, head_width),
+            projections=projections,
+        )  # fmt: skip
+        if residual and projections.out_width not in (None, channels):
+            raise build(
+                ArgumentError, "projections", f"out_width={channels}, or None",
+                f"out_width={projections.out_width}", "the outcome is added to the image",
+                "write residual=False where it should not be",
+            )  # fmt: skip
+
+    @classmethod
+    def from_weights(
+        cls,
+        q: Weights,
+        k: Weights | None,
+        v: Weights | None,
+        out: Weights,
+        *,
+        norm: nn.Module | None = None,
+        residual: bool = True,
+        **stored: Unpack[Stored],
+    ) -> ImageAttention:
+        """Return a block with the weights of anybody's own code, copied.
+
+        ``q``, ``k``, ``v``, ``out`` and the other keywords (``layout``, ``heads``, ``kv_heads``,
+        ``attention``) are those of `MultiHeadAttention.from_weights`: convolutions of single
+        pixels, or linear maps. ``norm`` is the norm before it, weights and all:
+        ``nn.GroupNorm(8, 32)``, say. Raises what that does.
+
+        >>> q, k, v, out = (nn.Conv2d(32, 32, kernel_size=1) for _ in range(4))
+        >>> norm = nn.GroupNorm(8, 32)
+        >>> ImageAttention.from_weights(q, k, v, out, layout="h d", heads=4, norm=norm).channels
+        32
+        """
+        inner = MultiHeadAttention.from_weights(q, k, v, out, **stored)
+        c, like = inner.width, inner.out_weight
+        if residual and len(like) != c:
+            raise build(
+                ArgumentError, "out", f"shape (c={c}, h·e)", shape_of(like),
+                "the outcome is added to the image", "write residual=False where it should not be",
+            )  # fmt: skip
+        block = cls(1, 1, norm=None, residual=residual)
+        block.channels, block.attention = c, inner
+        block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)
+        return block
+
+    @batch_optional(3)
+    def forward(
+        self,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "*b o height width"]:
+        """Return the image after its pixels attended each other, or ``context`` (b, s, k).
+
+        It has o channels, c unless ``projections`` say otherwise. One image (c, height, width) may
+        come alone, with a context (s, k) if there is one.
+        """
+        y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
+        return x + y if self.residual else y
+
+    @batch_optional(3)
+    def attend(
+        self,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+    ) -> LazyMatrix:
+        """Return the lazy matrix (b, h, pixels, pixels or s) of `forward` of the same arguments.
+
+        It has no axis b where the image has none.
+        """
+        return self.attention.attend(self._pixels(x), context, mask=mask)
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        check_image(x, self.channels, self.attention.out_weight)
+        return as_pixels(self.norm(x))
+
+
+class SpatialTransformer(AllOrNothing):
+    """The attention block of latent-diffusion U-Nets: (b, c, height, width) → the same.
+
+    Group norm (or another ``norm``, None for none), projection in to width h·d, ``depth`` ×
+    [self-attention, cross-attention to ``context_width`` wide tokens, gated feed-forward],
+    projection out, residual. Without ``context_width`` there is no cross-attention. ``attention``
+    is what the pixels attend each other by (``it.grid``, say); ``projections`` are the maps of all
+    attention, without biases in the paper: ``Projections(bias=False)``. Raises `KindError` and
+    `ArgumentError` for parts that are none or do not fit.
+
+    Source: Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
+    section 3.3 and appendix E.2.1; GEGLU after Shazeer 2020, "GLU Variants Improve Transformer".
+
+    >>> import torch
+    >>> block = SpatialTransformer(32, heads=2, head_width=16, context_width=8)
+    >>> image, words = torch.randn(1, 32, 8, 8), torch.randn(1, 5, 8)
+    >>> block(image, words).shape
+    torch.Size([1, 32, 8, 8])
+    >>> block.attentions(image, words)["layers.0.cross"].shape
+    (1, 2, 64, 5)
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        head_width: int,
+        *,
+        depth: int = 1,
+        context_width: int | None = None,
+        norm: Norm | None = LATENT_NORM,
+        attention: Attention = Attention(),
+        projections: Projections = Projections(),
+    ) -> None:
+        super().__init__()
+        self.channels, self.context_width = whole_number(channels, "channels", 1), context_width
+        width = whole_number(heads, "heads", 1) * whole_number(head_width, "head_width", 1)
+        whole_number(depth, "depth", 0)
+        self.norm = _norm(norm, channels)
+        self.project_in = Linear(channels, width)
+        self.layers = nn.ModuleList(
+            _layer(width, heads, context_width, attention, projections) for _ in range(depth)
+        )
+        self.project_out = Linear(width, channels)
+
+    @classmethod
+    def from_weights(
+        cls,
+        project_in: Weight,
+        layers: Sequence[EncoderLayer | DecoderLayer],
+        project_out: Weight,
+        *,
+        norm: nn.Module | None = None,
+    ) -> SpatialTransformer:
+        """Return a block with the weights of anybody's own code, copied.
+
+        ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a convolution of single pixels, an
+        ``nn.Linear``, a weight, or a pair (weight, bias). ``layers`` come from ``from_weights`` of
+        their own, all with cross-attention or none; ``norm`` is the first norm, weights and all.
+        Raises `ArgumentError` where widths do not fit and `KindError` for other parts and mixed
+        dtypes.
+
+        >>> layer = EncoderLayer(32, 2, 64)
+        >>> block = SpatialTransformer.from_weights(nn.Linear(16, 32), [layer], nn.Linear(32, 16))
+        >>> block.channels
+        16
+        """
+        maps = {
+            "project_in": read_map(project_in, "project_in"),
+            "project_out": read_map(project_out, "project_out"),
+        }
+        n = sizes(maps, project_in="w c", project_out="c w")
+        like = maps["project_in"].weight
+        made, context_width = _copied_layers(layers, n["w"], like)
+        block = cls(n["c"], 1, n["w"], depth=0, context_width=context_width, norm=None)
+        block.layers = nn.ModuleList(made)
+        block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", n["c"], like)
+        for name, (weight, bias) in maps.items():
+            setattr(block, name, Linear(weight.shape[1], weight.shape[0], bias is not None))
+        return filled(block, tensors(maps))
+
+    @batch_optional(3)
+    def forward(
+        self,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+    ) -> Float[Tensor, "*b c height width"]:
+        """Return the image after its pixels attended each other and ``context`` (b, s, k).
+
+        One image (c, height, width) may come alone, with a context (s, k) if there is one.
+        ``mask`` says which pixels they may attend, ``context_mask`` which of the context. Raises
+        `ArgumentError` for images and contexts of other shapes, and `KindError` for other dtypes.
+        """
+        self._check(x, context)
+        pixels = self.project_in(as_pixels(self.norm(x)))
+        for layer in self.layers:
+            if context is None:
+                pixels = layer(pixels, mask=mask)
+            else:
+                pixels = layer(pixels, context, mask=mask, states_mask=context_mask)
+        return x + as_image(self.project_out(pixels), x)
+
+    @batch_optional(3)
+    def attentions(
+        self,
+        x: Float[Tensor, "*b c height width"],
+        context: Float[Tensor, "*b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        context_mask: Mask | Tensor | None = None,
+    ) -> dict[str, Matrix]:
+        """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
+
+        Arguments are those of `forward`; rows are pixels, row after row of the image.
+        """
+        blocks = [
+            (f"layers.{i}.{name.removesuffix('_attention')}", block)
+            for i, layer in enumerate(self.layers)
+            for name, block in layer.named_children()
+            if name in ("self_attention", "cross_attention")
+        ]
+        return attended(blocks, lambda: self(x, context, mask=mask, context_mask=context_mask))
+
+    def _check(self, x: Tensor, context: Tensor | None) -> None:
+        check_image(x, self.channels, self.project_in.weight)
+        width = self.context_width
+        if (context is None) != (width is None):
+            raise build(
+                ArgumentError, "context", "None" if width is None else f"shape (b, s, {width})",
+                "None" if context is None else shape_of(context),
+                f"this block was made with context_width={width}",
+            )  # fmt: skip
+        if context is None:
+            return
+        _check_kind(context, "context", self.project_in.weight)
+        b, one = len(x), context.ndim == 3 and len(context) == 1
+        if context.ndim != 3 or (len(context), context.shape[2]) != (b, width):
+            raise build(
+                ArgumentError, "context", f"shape (b={b}, s, {width})", shape_of(context),
+                "each image has its own",
+                f"one for all is context.expand({b}, -1, -1)" if one else None,
+            )  # fmt: skip
+
+
+def _norm(make: Norm | None, channels: int) -> nn.Module:
+    return nn.Identity() if make is None else made_norm(make, channels, "norm", "group_norm(8)")
+
+
+def _layer(
+    width: int,
+    heads: int,
+    context_width: int | None,
+    attention: Attention,
+    projections: Projections,
+) -> EncoderLayer | DecoderLayer:
+    own = MultiHeadAttention(width, heads, attention=attention, projections=projections)
+    feed = GatedFeedForward(width, 4 * width, activation=F.gelu)
+    if context_width is None:
+        return EncoderLayer(width, own, feed)
+    cross = MultiHeadAttention(width, heads, context_width=context_width, projections=projections)
+    return DecoderLayer(width, own, feed, cross=cross)
+
+
+def _copied_layers(
+    layers: Sequence[EncoderLayer | DecoderLayer], width: int, like: Tensor
+) -> tuple[list[EncoderLayer | DecoderLayer], int | None]:
+    """The layers and the width of the context that all of them attend, None where none does."""
+    made: list[EncoderLayer | DecoderLayer] = []
+    for i, layer in enumerate(layers):
+        kind = DecoderLayer if isinstance(layer, DecoderLayer) else EncoderLayer
+        made.append(copied(layer, f"layers[{i}]", kind, like))
+        found = made[-1].self_attention.width
+        if found != width:
+            raise build(
+                ArgumentError, f"layers[{i}]", f"a layer of width {width}, as project_in makes",
+                f"width {found}",
+            )  # fmt: skip
+    cross = [getattr(layer, "cross_attention", None) for layer in made]
+    widths = [None if x is None else x.context_width for x in cross]
+    if len(set(widths)) > 1:
+        raise build(ArgumentError, "layers", "layers that attend contexts of one width", widths)
+    return made, widths[0] if widths else None
+
+
+def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
+    """Return the pixels (b, height · width, c) of an image, row after row."""
+    return image.flatten(2).mT
+
+
+def as_image(
+    pixels: Float[Tensor, "b t k"], like: Float[Tensor, "b c height width"]
+) -> Float[Tensor, "b k height width"]:
+    """Return pixels as an image of the height and width of ``like``."""
+    return pixels.mT.unflatten(-1, like.shape[2:])
+
+
+def check_image(x: Any, channels: int, weight: Tensor) -> None:
+    """Raise unless x is an image (b, c=channels, height, width) of the dtype of the weights."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise build(
+            KindError, "x", "a floating-point image (b, c, height, width)", got,
+            fix="scale bytes first: x.float() / 255",
+        )  # fmt: skip
+    if x.ndim != 4 or x.shape[1] != channels:
+        last = x.ndim == 4 and x.shape[-1] == channels
+        raise build(
+            ArgumentError, "x", f"shape (b, c={channels}, height, width), or (c, height, width)",
+            shape_of(x), "the channels stand last" if last else None,
+            "move them with x.movedim(-1, -3)" if last else None,
+        )  # fmt: skip
+    check_dtype(x, "x", weight)

@@ -1,0 +1,1 @@
+"""Anybody's weights: read, checked, copied."""

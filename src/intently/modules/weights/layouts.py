@@ -1,0 +1,227 @@
+"""The weights of anybody's own attention, read in the layout that the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Required, TypeAlias, TypedDict
+
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks.geometry import whole_number
+from intently.modules.options import Attention
+from intently.modules.projected import Projections
+from intently.modules.weights.reading import (
+    TRANSPOSED,
+    TURN,
+    Map,
+    Weight,
+    check_layout,
+    read_map,
+    same_kind,
+)
+
+Weights: TypeAlias = Weight | Sequence[Weight]
+"""One for all heads, or a list with one for each."""
+
+LAYOUTS = ("h d", "3 h d", "h 3 d", "list of heads")
+
+
+class Stored(TypedDict, total=False):
+    """How the weights are stored: the keywords of `MultiHeadAttention.from_weights`."""
+
+    layout: Required[str]
+    heads: int | None
+    kv_heads: int | None
+    attention: Attention
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the weights say about their block; ``maps`` by "q", "k", "v" and perhaps "out"."""
+
+    maps: dict[str, Map]
+    heads: int
+    kv_heads: int
+    head_widths: tuple[int, int]
+
+    @property
+    def width(self) -> int:
+        """Width c of the queries."""
+        return self.maps["q"].weight.shape[1]
+
+    @property
+    def context_width(self) -> int:
+        """Width of what is attended."""
+        return self.maps["k"].weight.shape[1]
+
+    @property
+    def projections(self) -> Projections:
+        """Biases where any map has one, and the output's width."""
+        out = self.maps.get("out")
+        return Projections(
+            bias=any(self.maps[name].bias is not None for name in "qkv"),
+            out_bias=out is not None and out.bias is not None,
+            out_width=None if out is None else len(out.weight),
+        )
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """The parameters of the block; a bias that is missing beside others is zero."""
+        found: dict[str, Tensor | None] = {}
+        for name, each in self.maps.items():
+            found[f"{name}_weight"] = each.weight
+            zeros = name != "out" and self.projections.bias
+            found[f"{name}_bias"] = each.bias_or_zeros() if zeros else each.bias
+        return found
+
+
+def read(
+    q: Weights,
+    k: Weights | None,
+    v: Weights | None,
+    layout: str,
+    heads: int | None,
+    kv_heads: int | None,
+) -> Found:
+    """Return queries, keys and values, each map head after head; `with_out` adds the output.
+
+    See `MultiHeadAttention.from_weights`.
+    """
+    check_layout(layout, LAYOUTS)
+    for name, number in (("heads", heads), ("kv_heads", kv_heads)):
+        if number is not None:
+            whole_number(number, name, 1)
+    if layout == "list of heads":
+        maps = _of_lists(q, k, v, heads)
+        assert isinstance(q, Sequence) and isinstance(k, Sequence)
+        if kv_heads not in (None, len(k)):
+            raise build(ArgumentError, "kv_heads", f"{len(k)}, as long as the list k", kv_heads)
+        heads, kv_heads = len(q), len(k)
+    else:
+        if heads is None:
+            raise build(
+                ArgumentError, "heads", f"how many heads the rows of layout {layout!r} hold", heads
+            )
+        if layout == "h d":
+            if k is None or v is None:
+                raise build(
+                    ArgumentError, "k, v", 'weights of their own in the layout "h d"', "None",
+                    fix='a fused weight needs layout="3 h d" or layout="h 3 d"',
+                )  # fmt: skip
+            maps = {"q": read_map(q, "q"), "k": read_map(k, "k"), "v": read_map(v, "v")}
+        else:
+            if k is not None or v is not None:
+                raise build(
+                    ArgumentError, "k, v", f"None: in the layout {layout!r} q holds all three",
+                    "weights of their own", fix='separate weights need layout="h d"',
+                )  # fmt: skip
+            maps = _unfused(read_map(q, "q"), layout, heads, kv_heads)
+        kv_heads = heads if kv_heads is None else kv_heads
+    return _checked(maps, heads, kv_heads)
+
+
+def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[str, Map]:
+    """Take a fused map apart into queries, keys and values, each head after head."""
+    if kv_heads not in (None, heads):
+        raise build(
+            ArgumentError, "kv_heads", f"heads={heads} in the layout {layout!r}", kv_heads,
+            "its three parts have the same size",
+            'split the weight yourself and use layout="h d"',
+        )  # fmt: skip
+    rows = len(joint.weight)
+    if rows % (3 * heads):
+        raise build(
+            ArgumentError, "q", f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)",
+            shape_of(joint.weight), TRANSPOSED, TURN,
+        )  # fmt: skip
+    axis, split = (0, (3, heads, -1)) if layout == "3 h d" else (1, (heads, 3, -1))
+
+    def parts(x: Tensor | None) -> tuple[Tensor | None, ...]:
+        if x is None:
+            return (None, None, None)
+        return tuple(y.flatten(0, 1) for y in x.unflatten(0, split).unbind(axis))
+
+    pairs = zip("qkv", parts(joint.weight), parts(joint.bias))
+    return {name: Map(weight, bias) for name, weight, bias in pairs if weight is not None}
+
+
+def _of_lists(
+    q: Weights, k: Weights | None, v: Weights | None, heads: int | None
+) -> dict[str, Map]:
+    """Join lists with one map for each head."""
+    lists = {"q": q, "k": k, "v": v}
+    maps: dict[str, Map] = {}
+    for name, weights in lists.items():
+        if not isinstance(weights, list) or not weights:
+            raise build(
+                KindError, name, 'a list with one weight (d, c) for each head',
+                type(weights).__name__, 'layout="list of heads" was named',
+            )  # fmt: skip
+        if name == "q" and heads not in (None, len(weights)):
+            raise build(ArgumentError, "heads", f"{len(weights)}, as long as the list q", heads)
+        if name == "v" and isinstance(k, list) and len(weights) != len(k):
+            raise build(ArgumentError, "v", f"as many heads as k, {len(k)}", len(weights))
+        each = [read_map(w, f"{name}[{i}]") for i, w in enumerate(weights)]
+        if len({tuple(m.weight.shape) for m in each}) > 1:
+            shapes = ", ".join(str(tuple(m.weight.shape)) for m in each)
+            raise build(ArgumentError, name, "heads of one shape (d, c)", shapes)
+        same_kind(each, name)
+        biases = [m.bias for m in each if m.bias is not None]
+        if len(biases) not in (0, len(each)):
+            raise build(ArgumentError, name, "a bias for every head or for none", len(biases))
+        weight = torch.cat([m.weight for m in each])
+        maps[name] = Map(weight, torch.cat(biases) if biases else None)
+    return maps
+
+
+def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> Found:
+    """Raise unless queries, keys and values fit together."""
+    q, k, v = (maps[name].weight for name in "qkv")
+    same_kind(maps.values(), "k, v, out")
+    if kv_heads < 1 or heads % kv_heads:
+        raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
+    if len(q) % heads:
+        raise build(
+            ArgumentError, "q", f"a multiple of heads={heads} rows, (h·d, c)", shape_of(q),
+            TRANSPOSED, TURN,
+        )  # fmt: skip
+    d, c = len(q) // heads, k.shape[1]
+    if len(k) != kv_heads * d:
+        raise build(
+            ArgumentError, "k", f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q",
+            shape_of(k), TRANSPOSED,
+            "say kv_heads= where query heads share keys" if heads > 1 else TURN,
+        )  # fmt: skip
+    if len(v) % kv_heads or v.shape[1] != c:
+        raise build(
+            ArgumentError, "v", f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k",
+            shape_of(v), TRANSPOSED,
+        )  # fmt: skip
+    e = len(v) // kv_heads
+    return Found(maps, heads, kv_heads, (d, e))
+
+
+def with_out(found: Found, out: Weights, layout: str) -> Found:
+    """Return the maps with the output, a list of which has a map for each head."""
+    h, e = found.heads, found.head_widths[1]
+    if isinstance(out, list) and layout == "list of heads":
+        each = [read_map(w, f"out[{i}]") for i, w in enumerate(out)]
+        if len(each) != h or len({len(m.weight) for m in each}) > 1:
+            got = ", ".join(str(tuple(m.weight.shape)) for m in each) or "an empty list"
+            raise build(ArgumentError, "out", f"{h} heads of one shape (c, e), as many as q", got)
+        same_kind(each, "out")
+        biases = [m.bias for m in each if m.bias is not None]
+        total = torch.stack(biases).sum(0) if biases else None
+        joint = Map(torch.cat([m.weight for m in each], 1), total)
+    else:
+        joint = read_map(out, "out")
+    maps = {**found.maps, "out": joint}
+    same_kind(maps.values(), "k, v, out")
+    if joint.weight.shape[1] != h * e:
+        raise build(
+            ArgumentError, "out", f"shape (c, h·e={h * e})", shape_of(joint.weight), TRANSPOSED,
+            TURN,
+        )  # fmt: skip
+    return replace(found, maps=maps)

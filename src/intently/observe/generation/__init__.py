@@ -1,0 +1,1 @@
+"""The calls of a generation, joined into one matrix."""

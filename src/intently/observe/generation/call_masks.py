@@ -1,0 +1,169 @@
+"""What the calls of one entry saw, as one: a value where they agree, else written out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from intently.biases import as_bias
+from intently.biases.rule import Given
+from intently.foundation.values import Value
+from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
+from intently.observe.storage.stores import KeptHow
+from intently.observe.watching.call import Call, How, operand
+from intently.observe.watching.mask_inference import recognise, simplified
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The t rows of one call, whose matrix ``geometry`` begins at column ``low`` of the joined one.
+
+    Its rows continue the rows ``parents`` of the call before, the same ones where None.
+    """
+
+    t: int
+    low: int
+    how: KeptHow
+    geometry: Geometry
+    parents: Tensor | None = None
+
+
+def joined_how(pieces: Sequence[Piece]) -> How:
+    """Return what `attend` takes beside the queries and keys of all calls."""
+    hows = [piece.how.get() for piece in pieces]
+    if len(pieces) == 1:
+        return hows[0]
+    mask = _plain(pieces, hows)
+    if mask is None:
+        whole = _whole(pieces)
+        seen = _written(pieces, [_allowed(p, how) for p, how in zip(pieces, hows)])
+        found = recognise(seen, whole)
+        mask = allowed(seen) if found is None else found.mask(whole)
+    if all(_alike(how.bias, hows[0].bias) and type(how.bias) is not Given for how in hows):
+        bias = hows[0].bias
+    else:
+        bias = as_bias(_written(pieces, [_added(p, how) for p, how in zip(pieces, hows)]))
+    return replace(hows[-1], mask=mask, bias=bias)
+
+
+def looked_at(how: How, g: Geometry) -> Tensor:
+    """Where a call looks (…, t, s); nowhere in rows where it sees nothing.
+
+    The plain formula spreads such rows (of padding) over all keys where the lowest number of a
+    dtype stands for −∞.
+    """
+    piece = Piece(g.t, 0, KeptHow(how), g)
+    added = _added(piece, how)
+    seen = _allowed(piece, how) & (added > torch.finfo(added.dtype).min / 2)
+    return seen.expand(*seen.shape[:-2], g.t, g.s)
+
+
+def first_part(how: How, g: Geometry, t: int, s: int) -> tuple[How, Geometry]:
+    """What a call saw, for its first t queries and s keys alone."""
+    part, mask, bias = g._replace(t=t, s=s), how.mask, how.bias
+    if mask is not None:
+        seen = mask.dense(g)
+        mask = allowed(seen.expand(*seen.shape[:-2], g.t, g.s)[..., :t, :s])
+    if bias is not None and (type(bias) is Given or g.s - s != g.t - t):
+        rows, columns = (torch.arange(n, device=g.device) for n in (t, s))
+        bias = as_bias(bias.tile(g, rows, columns))
+    return simplified(replace(how, mask=mask, bias=bias), part), part
+
+
+def one_by_one(call: Call, how: How, g: Geometry) -> tuple[Call, How, Geometry]:
+    """A call of m queries (b, h, m, d) that share their keys, as rows (b·m, h, 1, d) of their own.
+
+    So the beams of our decoders ask an encoder's states: row i·m + j is query j of row i.
+    """
+    b, m = g.lead[0], g.t
+    apart = g._replace(lead=(b * m, *g.lead[1:]), t=1)
+
+    def row(x: Tensor) -> Tensor:
+        return x.movedim(-2, 1).flatten(0, 1).unsqueeze(-2)
+
+    assert isinstance(call.y, Tensor)
+    k, v = (operand(x).repeat_interleave(m, 0) for x in (call.k, call.v))
+    mask = how.mask
+    if mask is not None:
+        seen = mask.dense(g)
+        seen = seen.reshape((1,) * (len(g.lead) + 2 - seen.ndim) + tuple(seen.shape))
+        mask = allowed(row(seen.expand(b, *seen.shape[1:-2], m, g.s)))
+    how = simplified(replace(how, mask=mask), apart)
+    made = replace(call, q=row(operand(call.q)), k=k, v=v, y=row(call.y), how=how)
+    return made, how, apart
+
+
+def _plain(pieces: Sequence[Piece], hows: Sequence[How]) -> Mask | None:
+    """The causal mask of a first call, where single steps that see all before follow it."""
+    mask = hows[0].mask
+    if mask is None and pieces[0].t == pieces[0].geometry.s == 1:
+        mask = causal()
+    steps = (p.t == 1 and not p.low and how.mask is None for p, how in zip(pieces[1:], hows[1:]))
+    grown = pieces[-1].geometry.s > pieces[0].geometry.s
+    return mask if mask and grown and is_plain_causal(mask) and all(steps) else None
+
+
+def _whole(pieces: Sequence[Piece]) -> Geometry:
+    """The matrix of all calls."""
+    last = pieces[-1]
+    t, s = sum(piece.t for piece in pieces), last.low + last.geometry.s
+    return last.geometry._replace(t=t, s=s)
+
+
+def _allowed(piece: Piece, how: How) -> Tensor:
+    """What the rows of one call may attend, broadcastable to (…, t, s)."""
+    g = piece.geometry
+    if how.mask is None:
+        return torch.ones(1, 1, dtype=torch.bool, device=g.device)
+    return how.mask.dense(g)
+
+
+def _added(piece: Piece, how: How) -> Tensor:
+    """What is added to the scores of one call, broadcastable to (…, t, s)."""
+    g = piece.geometry
+    if how.bias is None:
+        return torch.zeros(1, 1, device=g.device)
+    rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
+    return how.bias.tile(g, rows, cols)
+
+
+def _written(pieces: Sequence[Piece], tiles: Sequence[Tensor]) -> Tensor:
+    """Tiles (…, t, s) of the calls as one (…, Σ t, s), along the rows of the last call."""
+    whole = _whole(pieces)
+    axes = len(whole.lead) + 2
+    parts: list[Tensor] = []
+    rows: Tensor | None = None
+    for piece, tile in zip(reversed(pieces), reversed(tiles)):
+        tile = tile.reshape((1,) * (axes - tile.ndim) + tuple(tile.shape))
+        if rows is not None and tile.shape[0] > 1:
+            tile = tile.index_select(0, rows)
+        tile = tile.expand(*tile.shape[:-2], piece.t, piece.geometry.s)
+        parts.append(F.pad(tile, (piece.low, whole.s - piece.low - piece.geometry.s)))
+        if piece.parents is not None:
+            rows = piece.parents if rows is None else piece.parents[rows]
+    dtype = max((x.dtype for x in parts), key=lambda d: d.itemsize)
+    lead = torch.broadcast_shapes(*(x.shape[:-2] for x in parts))
+    return torch.cat([x.to(dtype).expand(*lead, *x.shape[-2:]) for x in reversed(parts)], -2)
+
+
+def may_join(one: How, other: How) -> bool:
+    """Whether two calls differ in their masks, biases and dropout at most."""
+    names = ("score", "scale", "softcap", "sinks")
+    return all(_alike(getattr(one, name), getattr(other, name)) for name in names)
+
+
+def _alike(a: object, b: object) -> bool:
+    """Whether two numbers, tensors or values are the same."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and torch.equal(a, b)
+    if isinstance(a, Value) and isinstance(b, Value):
+        return len(a.parts) == len(b.parts) and all(map(_alike, a.parts, b.parts))
+    return a == b

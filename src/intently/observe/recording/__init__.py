@@ -1,0 +1,1 @@
+"""What a recording holds, and what it tells."""

@@ -1,0 +1,351 @@
+"""`Recording`: what was watched, by the names of modules, as lazy matrices."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from torch import Tensor
+
+from intently.attention_matrix import Attention, attend
+from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
+from intently.matrix import LazyMatrix, rollout
+from intently.matrix.labelling import as_numbers, crosses, looks_back, numbered, reads_source, side
+from intently.observe.recording.coverage import Coverage
+from intently.observe.recording.labels import Labels, Tokens, checked, is_pair, labels
+from intently.observe.saving.mapped import InFile
+from intently.observe.storage.stores import Computed, Kept, KeptHow
+from intently.observe.watching.call import How
+
+if TYPE_CHECKING:
+    from intently.observe.recording.summary import Summary
+
+
+class Rows(Protocol):
+    """Where an entry has its queries and keys from."""
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Q (b, h, t, d) and k (b, g, s, d)."""
+        ...
+
+    def how(self) -> How:
+        """What `attend` takes beside them."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(b, h, t, s)."""
+        ...
+
+
+class Whole:
+    """The queries and keys of one call."""
+
+    def __init__(self, q: Kept, k: Kept, how: KeptHow) -> None:
+        self.q, self.k, self._how = q, k, how
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Return the queries (b, h, t, d) and keys (b, g, s, d)."""
+        return self.q.get(), self.k.get()
+
+    def how(self) -> How:
+        """Return everything else that makes the matrix."""
+        return self._how.get()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(b, h, t, s)."""
+        return (*self.q.shape[:-1], self.k.shape[-2])
+
+    def check(self) -> None:
+        """Raise what reading would, `StaleError` say; nothing is computed or read."""
+        for kept in (self.q, self.k, *self._how.tensors):
+            for part in (kept.x, kept.weight, kept.bias) if isinstance(kept, Computed) else (kept,):
+                if part is not None:
+                    part.check() if isinstance(part, InFile) else part.get()
+
+
+class Entry:
+    """One attention of a module: a call, or the calls of a generation joined.
+
+    ``verified`` says whether its weights give what the model put out, None where that could not
+    be compared; ``why`` says why not, ``compared`` on how many rows. ``tokens`` label it, as they
+    do in `Recording`; ``sources`` are how many keys its encoders have, ``beside`` the names of all
+    that attended.
+    """
+
+    def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
+        self.name, self.index, self.source, self.rows = name, index, source, rows
+        self.verified: bool | None = None
+        self.why: str | None = None
+        self.compared = 0
+        self.steps = 1
+        self.tokens: Tokens | None = None
+        self.sources: set[int] = set()
+        self.beside: set[str] = {name}
+        self.values: Kept | None = None
+        self.gradient: Tensor | Kept | None = None
+        self.ungraded: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(b, h, t, s)."""
+        return self.rows.shape
+
+    def matrix(self) -> LazyMatrix:
+        """Return the weights (b, h, t, s), lazily, labelled where tokens are known.
+
+        Raises `UnverifiedError` where they do not give what the model put out, and `StaleError`
+        where a reference is not what it was.
+        """
+        if self.verified is False:
+            raise build(
+                UnverifiedError, f"seen[{self.name!r}, {self.index}]",
+                "weights that give what the model put out", "others", self.why,
+                "the model may change q, k or the weights in a way that its attention call does "
+                "not say",
+            )  # fmt: skip
+        matrix = self.attention()
+        found = self.labels(matrix)
+        return matrix.label(found.rows, found.columns)
+
+    def labels(self, matrix: Attention) -> Labels:
+        """The tokens of its rows and columns, as far as they are sure; ``matrix`` is its own."""
+        back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
+        return labels(self.tokens, self.name, matrix.shape, back, self.sources, self.beside)
+
+    def lost(self) -> str | None:
+        """Why the weights cannot be computed any more, None while they can."""
+        try:
+            if isinstance(self.rows, Whole):
+                self.rows.check()
+            else:
+                self.rows.operands()
+                self.rows.how()
+        except IntentlyError as error:
+            return str(error)
+        return None
+
+    def attention(self) -> Attention:
+        """Return the weights whether or not they were verified."""
+        (q, k), how = self.rows.operands(), self.rows.how()
+        return attend(
+            q, k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale,
+            softcap=how.softcap, sinks=how.sinks, dropout=how.dropout,
+        )  # fmt: skip
+
+    def v(self) -> Tensor:
+        """The values (b, g, s, e), kept by a watch with ``gradients=True``."""
+        if self.values is None:
+            raise build(
+                ArgumentError, "v", "a recording with values", "one without",
+                fix="watch(model, gradients=True) keeps them",
+            )  # fmt: skip
+        return self.values.get()
+
+    def grad(self) -> Tensor:
+        """The gradient (b, h, t, e) of A @ v that a backward pass left."""
+        if self.gradient is None:
+            raise build(
+                ArgumentError, "grad", "a backward pass through what was watched", "none",
+                self.ungraded, fix="watch(model, gradients=True), then call backward() on a loss",
+            )  # fmt: skip
+        return self.gradient if isinstance(self.gradient, Tensor) else self.gradient.get()
+
+
+class Recording:
+    """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
+
+    It is read as a mapping of names: ``len(seen)`` counts them, iterating gives them. ``layers``
+    are the same names, ``calls`` all entries in the order in which they began. ``tokens`` label
+    the matrices: the texts of one sequence, or a pair (source, target) of what an encoder reads
+    and what a decoder reads and produces. Set afterwards, after a generation say, they label all
+    entries; what does not fit the lengths of a matrix labels nothing.
+    """
+
+    def __init__(self, tokens: Tokens | None = None) -> None:
+        self.calls: list[Entry] = []
+        self.covered = Coverage()
+        self._sources: set[int] = set()
+        self._names: set[str] = set()
+        self.tokens = tokens
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The labels as they were given: of one sequence, of (source, target), or None.
+
+        Raises `KindError` where they are set to anything but texts.
+        """
+        return self._tokens
+
+    @tokens.setter
+    def tokens(self, tokens: Tokens | None) -> None:
+        self._tokens = checked(tokens)
+        for entry in self.calls:
+            entry.tokens = tokens
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the modules that attended, in the order in which they began."""
+        return tuple(dict.fromkeys(entry.name for entry in self.calls))
+
+    def add(self, entry: Entry) -> None:
+        """Keep an entry after the others."""
+        self._names.add(entry.name)
+        if reads_source(entry.name, self._names):
+            self._sources.add(entry.shape[-1])
+        entry.sources, entry.beside = self._sources, self._names
+        self.calls.append(entry)
+
+    def entries(self, name: str) -> list[Entry]:
+        """All entries of a module; raises `ArgumentError` with the nearest names."""
+        found = [entry for entry in self.calls if entry.name == name]
+        if not found:
+            near = difflib.get_close_matches(str(name), self.layers, 3, 0.3)
+            raise build(
+                ArgumentError, "name", "the name of a module that attended", repr(name),
+                self.covered.missing(name),
+                f"the nearest are {', '.join(map(repr, near))}" if near else None,
+            )  # fmt: skip
+        return found
+
+    def __getitem__(self, key: str | tuple[str, int]) -> LazyMatrix:
+        """Return ``seen[name]``, the matrix of its one call, or ``seen[name, i]`` of call i.
+
+        Raises `ArgumentError` for names that did not attend and for several calls without a
+        number, and whatever `Entry.matrix` raises.
+        """
+        name, index = key if isinstance(key, tuple) else (key, None)
+        found = self.entries(name)
+        if index is None and len(found) > 1:
+            raise build(
+                ArgumentError, "name", f"seen[{name!r}, i] with i from 0 to {len(found) - 1}",
+                repr(name), f"it attended {len(found)} times",
+            )  # fmt: skip
+        index = index or 0
+        if (
+            isinstance(index, bool)
+            or not isinstance(index, int)
+            or not (-len(found) <= index < len(found))
+        ):
+            raise build(
+                ArgumentError, "i", f"a number from 0 to {len(found) - 1}", repr(index),
+                f"{name!r} attended {len(found)} times",
+            )  # fmt: skip
+        return found[index].matrix()
+
+    def __iter__(self) -> Any:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def coverage(self) -> Coverage:
+        """Return what was seen and verified, and what was not, with the reasons; print it."""
+        return self.covered.of(self.calls)
+
+    def summary(self) -> Summary:
+        """Return a table (layer, head, statistic) of all that was seen.
+
+        Layers that attended several times stand there as ``name[i]``. What is unverified, or
+        cannot be read any more, is named below the table instead, and in its ``left_out``.
+        """
+        from intently.observe.recording.summary import Source, Summary
+
+        left_out: dict[str, str] = {}
+
+        def sources() -> Iterator[Source]:
+            for name, entry in zip(numbered(self.calls), self.calls):
+                if entry.verified is False:
+                    left_out[name] = f"UNVERIFIED: {entry.why}"
+                    continue
+                try:
+                    matrix = entry.attention()
+                except IntentlyError as error:
+                    left_out[name] = str(error)
+                    continue
+                yield name, matrix, _numbers(entry.labels(matrix))
+
+        return Summary.of(sources()).without(left_out)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a safetensors file that `load_recording` opens."""
+        from intently.observe.saving.files import save
+
+        save(self, path)
+
+    def page(
+        self, path: str | PathLike[str], precision: Literal["half", "full"] = "half", **about: Any
+    ) -> Path:
+        """Write a page that opens in any browser, by itself and offline: every head of every layer.
+
+        It holds queries and keys at ``precision``, and says how far its weights are from the
+        model's. What else it shows (``title``, ``sides``, ``highlights``) and what is raised stands
+        at `intently.show.page.save_page`. What is unverified is left out, and named.
+        """
+        from intently.show.page import save_page
+
+        return save_page(self, path, precision, **about)
+
+    def rollout(self, token: int | str, residual: float = 0.5) -> Tensor:
+        """Return what a token draws on each input position through all layers, (b, s).
+
+        ``token`` is a position, or one of ``tokens``. The self-attention of all layers is
+        followed, from the first to the last; raises `ArgumentError` where they differ in shape, or
+        are of an encoder and a decoder.
+
+        Source: Abnar & Zuidema 2020, section 3.
+        """
+        squares = [
+            entry for entry in self.calls
+            if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name, self._names)
+        ]  # fmt: skip
+        twice = [entry.name for entry in squares if entry.index]
+        if twice:
+            raise build(
+                ArgumentError, "rollout", "one self-attention of each layer",
+                f"several of {twice[0]!r}", "rollout follows one sequence through its layers",
+                "watch one call, or hand matrices to it.rollout([seen[name, i], …])",
+            )  # fmt: skip
+        if {"encoder", "decoder"} <= {side(entry.name) for entry in squares}:
+            raise build(
+                ArgumentError, "rollout", "self-attention of one sequence",
+                "that of an encoder and that of a decoder",
+                fix='watch one of them: watch(model, layers="encoder.*")',
+            )  # fmt: skip
+        matrices = [entry.matrix() for entry in squares]
+        texts = self._tokens
+        if texts is None or is_pair(texts):
+            texts = matrices[0].labels[1] if matrices else None
+        return rollout(matrices, residual, queries=_position(token, texts or ()))
+
+    def _repr_html_(self) -> str:
+        from intently.show.notebook import recording_html
+
+        return recording_html(self)
+
+    def __repr__(self) -> str:
+        return f"Recording({len(self.layers)} layers, {len(self.calls)} calls)"
+
+
+def _numbers(found: Labels) -> list[int] | None:
+    """Tokens of a self-attention as numbers; None if unknown."""
+    if not found.same or found.rows is None or found.columns is None:
+        return None
+    return as_numbers(found.columns) if len(found.rows) == len(found.columns) else None
+
+
+def _position(token: int | str, texts: Any) -> int:
+    """Where a token stands in a sequence."""
+    if isinstance(token, int):
+        return token
+    places = [n for n, text in enumerate(texts) if text == token]
+    if len(places) != 1:
+        raise build(
+            ArgumentError, "token", "a position, or a token that occurs once", repr(token),
+            f"it occurs {len(places)} times in tokens={list(texts)}",
+        )  # fmt: skip
+    return places[0]

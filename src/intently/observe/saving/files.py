@@ -1,0 +1,340 @@
+"""Recordings as files: one safetensors file, mapped into memory, nothing in it believed.
+
+The tensors are queries and keys (b, h, t, d), head after head, so that rows of one head are read
+alone. Everything else is JSON in the metadata: names, tokens, verdicts, and masks, biases and
+scores as `intently.observe.saving.value_json` spells them. A file that `save` would not have written is
+refused with the reason; nothing in it is unpickled or run, and no name in it names a file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import intently
+from intently.attention_matrix import attend
+from intently.biases import Bias
+from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
+from intently.masks import Geometry, Mask
+from intently.modules.additive import Energies
+from intently.observe.recording.labels import Tokens, sides
+from intently.observe.recording.recording import Entry, Recording, Whole
+from intently.observe.saving import value_json
+from intently.observe.saving.mapped import Mapped, Verified
+from intently.observe.saving.value_json import UnreadableError
+from intently.observe.saving.writing import Planned, write
+from intently.observe.storage.stores import KeptHow, identity
+from intently.observe.watching.call import How
+from intently.scores import Score
+
+KIND, FORMAT = "intently recording", 2
+"""What the metadata call a recording, and the version of its format; higher ones are refused."""
+
+LONGEST = 4096
+"""Characters of a name."""
+
+HOLLOW = 2**24
+"""Weights at most where queries or keys have no entries, and so no bytes in the file."""
+
+
+def save(recording: Recording, path: str | PathLike[str]) -> Path:
+    """Write a recording as one safetensors file, whole or not at all, and return its path.
+
+    Operands are written one after the other, those that a native operator keeps to itself
+    computed; masks and biases of the user's own classes are written out as tensors. Raises
+    `StaleError` where a reference is not what it was, `KindError` for scores of the user's own
+    classes, `ArgumentError` for names that `load` would refuse, and `WriteError` where the disk is
+    full or the folder is none.
+    """
+    sheet = _Sheet()
+    with torch.no_grad():
+        entries = [sheet.entry(entry) for entry in recording.calls]
+    about = {
+        "tokens": _told(recording.tokens),
+        "covered": {"unseen": recording.covered.unseen, "notes": recording.covered.notes},
+        "entries": entries,
+    }
+    metadata = {
+        "kind": KIND,
+        "format": str(FORMAT),
+        "intently": intently.__version__,
+        "recording": json.dumps(about, allow_nan=False, separators=(",", ":")),
+    }
+    target = Path(path)
+    write(target, sheet.planned, metadata)
+    return target
+
+
+def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
+    """Open a recording that `save` wrote; of its tensors nothing is read until asked for.
+
+    Names, tokens, shapes and all else in the header is compared with its checksum at once, a tensor
+    of 4 MiB at most when it is first asked for. Larger ones are compared where the ``whole`` file
+    is to be read now.
+
+    Raises `DataError` with the reason for files that are missing, cut, damaged, foreign or of a
+    newer format, and for what no recording holds. That weights were verified is what the file
+    says: whoever sends you one could have written anything there.
+    """
+    file = Mapped(Path(path))
+    about = _about(file)
+    for x in file.tensors.values() if whole else ():
+        file.verify(x, most=x.nbytes)
+    try:
+        recording = Recording(_texts(about.get("tokens"), "tokens"))
+        covered = _a(dict, about.get("covered"), "coverage")
+        for name, why in _a(dict, covered.get("unseen"), "coverage").items():
+            recording.covered.unseen[_name(name)] = _line(why, "coverage")
+        for note in _a(list, covered.get("notes"), "coverage"):
+            recording.covered.notes.append(_line(note, "coverage"))
+        counts: dict[str, int] = {}
+        for form in _a(list, about.get("entries"), "entries"):
+            recording.add(_entry(_a(dict, form, "an entry"), file, counts))
+    except UnreadableError as error:
+        cause = "it is damaged, or was made by another program"
+        raise file.refusal(str(error).removesuffix("."), cause) from None
+    return recording
+
+
+# --- to plain data --------------------------------------------------------------------------------
+
+
+class _Sheet:
+    """What is to be written: tensors by name, those that several entries share once."""
+
+    def __init__(self) -> None:
+        self.planned: dict[str, Planned] = {}
+        self._shared: dict[tuple[Any, ...], str] = {}
+
+    def entry(self, entry: Entry) -> dict[str, Any]:
+        """An entry as plain data, its tensors planned."""
+        for text in (entry.name, entry.source):
+            fault = _fault(text)
+            if fault:
+                raise build(
+                    ArgumentError, "name", "a name that can be read again", repr(text), fault
+                )
+        at = f"{entry.name}/{entry.index}"
+        matrix, how = entry.attention(), entry.rows.how()
+        kept = {"values": entry.values, "gradient": entry.gradient}
+        return {
+            "name": entry.name, "index": entry.index, "source": entry.source,
+            "verified": entry.verified, "why": entry.why,
+            "compared": min(entry.compared, entry.shape[-2]), "steps": entry.steps,
+            "tokens": _told(entry.tokens),
+            "q": self._own(f"{at}/q", matrix.q, lambda: entry.rows.operands()[0]),
+            "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
+            "how": self._how(how, matrix.problem.geometry, entry.name),
+            **{
+                part: self._own(f"{at}/{part}", _tensor(x), partial(_tensor, x))
+                for part, x in kept.items() if x is not None
+            },
+        }  # fmt: skip
+
+    def _how(self, how: How, g: Geometry, name: str) -> dict[str, Any]:
+        score = None if how.score is None else value_json.score_form(how.score, self._once)
+        if score is None and how.score is not None:
+            raise build(
+                KindError, "save", "a score of intently.scores", type(how.score).__name__,
+                f"a file cannot say what {name!r} computes",
+            )  # fmt: skip
+        return {
+            "score": score,
+            "mask": None if how.mask is None else value_json.mask_form(how.mask, g, self._once),
+            "bias": None if how.bias is None else value_json.bias_form(how.bias, g, self._once),
+            "scale": self._once(how.scale) if isinstance(how.scale, Tensor) else how.scale,
+            "softcap": how.softcap,
+            "sinks": None if how.sinks is None else self._once(how.sinks),
+            "dropout": how.dropout,
+        }
+
+    def _own(self, key: str, x: Tensor, get: Callable[[], Tensor]) -> dict[str, str]:
+        self.planned[key] = Planned(tuple(x.shape), x.dtype, get)
+        return {"tensor": key}
+
+    def _once(self, x: Tensor) -> dict[str, str]:
+        known = self._shared.get(identity(x))
+        if known is None:
+            known = self._shared[identity(x)] = f"shared/{len(self._shared)}"
+            self.planned[known] = Planned(tuple(x.shape), x.dtype, lambda: x)
+        return {"tensor": known}
+
+
+def _told(tokens: Tokens | None) -> list[Any] | None:
+    """Tokens as plain data: texts, or two lists of them."""
+    found = [list(side) for side in sides(tokens)]
+    return (found or [None])[0] if len(found) < 2 else found
+
+
+def _tensor(x: Any) -> Tensor:
+    return x if isinstance(x, Tensor) else x.get()
+
+
+# --- from plain data ------------------------------------------------------------------------------
+
+
+def _about(file: Mapped) -> dict[str, Any]:
+    """The JSON in the metadata of a file."""
+    if file.metadata.get("kind") != KIND:
+        raise file.refusal("a safetensors file of another kind", "it holds tensors, no recording")
+    version = file.metadata.get("format", "")[:9]
+    if not (version.isascii() and version.isdigit() and int(version)):
+        raise file.refusal(f"format {version!r}", "it is damaged")
+    if int(version) > FORMAT:
+        raise file.refusal(
+            f"format {version}, where this version reads {FORMAT}",
+            "it was written by a newer version of Intently", "upgrade intently",
+        )  # fmt: skip
+    if int(version) > 1:
+        file.sealed()
+    elif file.metadata.keys() - {"kind", "format", "intently", "recording"}:
+        raise file.refusal("format 1 with what only later ones have", "it is damaged")
+    content = file.metadata.get("recording", "").encode(errors="surrogatepass")
+    return file.file.json({str: object}, content)
+
+
+def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
+    name = _name(form.get("name"))
+    index = counts[name] = counts.get(name, -1) + 1
+    if _a(int, form.get("index"), "a number") != index:
+        raise UnreadableError(f"calls of {name!r} that are not counted from 0")
+    try:
+        found = {
+            part: value_json.tensor_of(form.get(part), file.tensors)
+            for part in ("q", "k", "values", "gradient")
+            if part in "qk" or form.get(part) is not None
+        }
+        how = _how(_a(dict, form.get("how"), "what weights are made of"), file)
+        _check(found, how)
+    except (IntentlyError, UnreadableError) as error:
+        raise UnreadableError(f"{name!r}, call {index}: {error}") from None
+    rests_on = [
+        x for value in (how.mask, how.bias, how.score) if value is not None for x in value.tensors()
+    ]
+    rows = Whole(
+        file.kept(found["q"]), file.kept(found["k"]), KeptHow(how, tuple(map(file.kept, rests_on)))
+    )
+    entry = Entry(name, index, _name(form.get("source")), rows)
+    entry.verified = _a((bool, type(None)), form.get("verified"), "a verdict")
+    entry.why = None if form.get("why") is None else _line(form["why"], "a reason")
+    entry.steps = _a(int, form.get("steps"), "a number of steps")
+    if not 1 <= entry.steps <= max(1, entry.shape[-2]):
+        raise UnreadableError(f"{name!r}, call {index}: {entry.shape[-2]} rows of other steps")
+    entry.compared = _a(int, form.get("compared", 0), "a number of rows")
+    if not 0 <= entry.compared <= entry.shape[-2]:
+        raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
+    entry.tokens = _texts(form.get("tokens"), "tokens")
+    if "values" in found:
+        entry.values = file.kept(found["values"])
+    if "gradient" in found:
+        entry.gradient = file.kept(found["gradient"])
+    return entry
+
+
+def _how(form: dict[str, Any], file: Mapped) -> How:
+    """What `attend` takes beside q and k."""
+    tensors = Verified(file)
+
+    def of(part: str, kind: type[Any]) -> Any:
+        return None if form.get(part) is None else value_json.value(form[part], tensors, kind)
+
+    def tensor(part: str) -> Any:
+        return value_json.tensor_of(form[part], tensors)
+
+    def number(part: str) -> Any:
+        return None if form.get(part) is None else _number(form[part], part)
+
+    scale = form.get("scale")
+    return How(
+        of("score", Score), of("mask", Mask), of("bias", Bias),
+        tensor("scale") if isinstance(scale, dict) else number("scale"), number("softcap"),
+        None if form.get("sinks") is None else tensor("sinks"),
+        _number(form.get("dropout"), "dropout"),
+    )  # fmt: skip
+
+
+def _check(parts: Mapping[str, Tensor], how: How) -> None:
+    """Raise unless the parts make a matrix; of large tensors only the shapes are looked at."""
+    q, k = parts["q"], parts["k"]
+    for name, x in (("q", q), ("k", k)):
+        if not x.is_floating_point():  # `attend` would take them for a learner's
+            raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
+    matrix = attend(
+        q, k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale, softcap=how.softcap,
+        sinks=how.sinks, dropout=how.dropout,
+    )  # fmt: skip
+    *lead, t, s = matrix.shape
+    if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
+        raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")
+    if not (q.numel() and k.numel()) and t * s * max(1, math.prod(lead)) > HOLLOW:
+        raise UnreadableError(f"weights {tuple(matrix.shape)} of queries and keys without entries")
+    energy = how.score.parts[0] if isinstance(how.score, Energies) else None
+    if energy is not None and (q.ndim, energy.shape) != (3, q.shape[-1:]):
+        raise UnreadableError(f"energies of {shape_of(energy)} for q of {shape_of(q)}")
+    if isinstance(how.scale, Tensor) and not bool(how.scale.isfinite().all()):
+        raise UnreadableError("a scale that is no finite number")
+    if how.sinks is not None and bool((how.sinks.isnan() | (how.sinks == math.inf)).any()):
+        raise UnreadableError("sinks that are no numbers")
+    for name, x, want in (
+        ("values", parts.get("values"), s),
+        ("gradient", parts.get("gradient"), t),
+    ):
+        if x is not None and (x.ndim != q.ndim or x.shape[-2] != want or not x.is_floating_point()):
+            raise UnreadableError(f"{name} of {shape_of(x)} for weights {matrix.shape}")
+
+
+def _a(kind: Any, x: Any, what: str) -> Any:
+    """Return x, or raise where it is of another kind; True is no number."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(x, kind) or (isinstance(x, bool) and bool not in kinds):
+        raise UnreadableError(f"{str(x)[:40]!r} where {what} belongs")
+    return x
+
+
+def _number(x: Any, what: str) -> float:
+    try:
+        return float(_a((int, float), x, what))
+    except OverflowError:
+        raise UnreadableError(f"a {what} of {x.bit_length()} bits") from None
+
+
+def _texts(x: Any, what: str) -> Tokens | None:
+    """The texts of one sequence, or of two."""
+    if x is None:
+        return None
+    if isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x):
+        source, target = ([_a(str, text, what) for text in side] for side in x)
+        return source, target
+    return [_a(str, text, what) for text in _a(list, x, what)]
+
+
+def _line(x: Any, what: str) -> str:
+    """A text as it may be printed: others print it without looking."""
+    text = _a(str, x, what)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _name(x: Any) -> str:
+    fault = _fault(_a(str, x, "a name"))
+    if fault:
+        raise UnreadableError(f"the name {x[:40]!r}, {fault}")
+    return x
+
+
+def _fault(name: str) -> str | None:
+    """Say why a module or a source cannot have a name, if so."""
+    if not name or len(name) > LONGEST:
+        return f"which has {len(name)} characters and not 1 to {LONGEST}"
+    if not name.isprintable():
+        return "which cannot be printed"
+    if "\\" in name or {"", ".."} & set(name.split("/")):
+        return "which leads out of a folder"
+    return None

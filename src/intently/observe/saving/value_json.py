@@ -1,0 +1,253 @@
+"""Masks, biases and scores as plain data and back: the package's own kinds, each by its name.
+
+A value is ``[name, part, …]``; a part is a number, None, another value, or ``{"tensor": key}``.
+Nothing that is read names a class, a module or a function: there is a table, and it is short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from intently.biases import Bias, Given, alibi, relative_buckets
+from intently.errors import IntentlyError, MemoryRefused, build
+from intently.foundation.values import Value
+from intently.masks import (
+    Geometry,
+    Mask,
+    allowed,
+    causal,
+    dilated,
+    grid,
+    padding,
+    prefix,
+    segments,
+    window,
+)
+from intently.masks.geometry import integers, whole_number
+from intently.modules.additive import Energies
+from intently.modules.caches.beams import SideBySide
+from intently.modules.caches.masks import KeptBias, KeptMask, Written
+from intently.scores import Additive, Cosine, Dot, General, Score
+
+LARGEST = 2**48
+"""No whole number of a mask or bias is larger: positions stay far from what int64 can hold."""
+
+DEPTH = 64
+"""Values stand at most so deep in each other."""
+
+NODES = 256
+"""Masks, biases and scores that one value is made of, at most: each is asked for every tile."""
+
+BUCKETS = 2**16
+"""Rows of a table of relative positions."""
+
+WRITTEN_OUT = 2**30
+"""Bytes at most of a rule that is written out because it has no name."""
+
+
+class UnreadableError(Exception):
+    """Plain data that is no value; says why."""
+
+
+class _Kind(NamedTuple):
+    """A kind of value: what it is made of, and the function that makes it of checked parts."""
+
+    type: type[Value]
+    make: Callable[..., Value]
+
+
+def _pair(kind: type[Value], of: type[Value]) -> Callable[..., Value]:
+    return lambda left, right: kind(_a(of, left), _a(of, right))
+
+
+def _a(kind: type[Value], x: Any) -> Any:
+    if not isinstance(x, kind):
+        raise UnreadableError(f"no {kind.__name__.lower()} where one belongs")
+    return x
+
+
+def _buckets(table: Any, max_distance: Any, bidirectional: Any, offset: Any) -> Bias:
+    if not isinstance(table, Tensor) or table.ndim != 2 or len(table) > BUCKETS:
+        raise UnreadableError(f"relative_buckets without a table of at most {BUCKETS:,} rows")
+    return relative_buckets(
+        table, max_distance=max_distance, bidirectional=bool(bidirectional), offset=offset
+    )
+
+
+def _segments(*ids: Any) -> Mask:
+    if any(not (isinstance(x, Tensor) and x.ndim) for x in ids if x is not None):
+        raise UnreadableError("segments without a tensor of ids (…, t)")
+    return segments(*ids)
+
+
+def _around(kind: Callable[..., Value], of: type[Value], least: int) -> Callable[..., Value]:
+    """A maker of a value that holds another one and some whole numbers."""
+
+    def make(inner: Any, *numbers: Any) -> Value:
+        return kind(_a(of, inner), *(whole_number(n, "part", least) for n in numbers))
+
+    return make
+
+
+def _alone(kind: Callable[[], Value]) -> Callable[[], Value]:
+    """A maker of a value that is made of nothing."""
+
+    def make() -> Value:
+        return kind()
+
+    return make
+
+
+def _energies(energy: Any) -> Score:
+    if not isinstance(energy, Tensor) or energy.ndim != 1 or not energy.is_floating_point():
+        raise UnreadableError("energies that are no floating-point tensor (a,)")
+    return Energies(energy)
+
+
+_BOTH, _EITHER, _NOT = (type(m) for m in (causal() & causal(), causal() | causal(), ~causal()))
+_SUM = type(alibi() + alibi())
+
+_KINDS: dict[str, _Kind] = {
+    "causal": _Kind(type(causal()), causal),
+    "window": _Kind(type(window(0, 0)), window),
+    "dilated": _Kind(type(dilated(1)), dilated),
+    "prefix": _Kind(type(prefix(0)), prefix),
+    "padding": _Kind(type(padding(torch.ones(1, dtype=torch.long))), padding),
+    "segments": _Kind(type(segments(torch.ones(1, dtype=torch.long))), _segments),
+    "grid": _Kind(type(grid(1, 1, 0)), grid),
+    "allowed": _Kind(type(allowed(torch.ones(1, 1, dtype=torch.bool))), allowed),
+    "both": _Kind(_BOTH, _pair(_BOTH, Mask)),
+    "either": _Kind(_EITHER, _pair(_EITHER, Mask)),
+    "not": _Kind(_NOT, lambda mask: ~_a(Mask, mask)),
+    "written": _Kind(Written, lambda lengths: Written(integers(lengths, "lengths"))),
+    "kept mask": _Kind(KeptMask, _around(KeptMask, Mask, 0)),
+    "side by side": _Kind(SideBySide, _around(SideBySide, Mask, 1)),
+    "alibi": _Kind(type(alibi()), alibi),
+    "buckets": _Kind(type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
+    "given": _Kind(Given, Given),
+    "sum": _Kind(_SUM, _pair(_SUM, Bias)),
+    "kept bias": _Kind(KeptBias, _around(KeptBias, Bias, 0)),
+    "dot": _Kind(Dot, _alone(Dot)),
+    "general": _Kind(General, General),
+    "cosine": _Kind(Cosine, _alone(Cosine)),
+    "additive": _Kind(Additive, Additive),
+    "energies": _Kind(Energies, _energies),
+}
+_NAMES = {kind.type: name for name, kind in _KINDS.items()}
+
+
+def mask_form(mask: Mask, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:
+    """A mask over the matrix ``g`` as plain data; ``tensor`` puts tensors away and names them.
+
+    A mask without a name here (one of the user's own) is written out as a boolean tensor; raises
+    `MemoryRefused` where that is larger than 1 GiB.
+    """
+    if _named(mask):
+        return _form(mask, tensor)
+    lead = mask.allow(g, torch.arange(0), torch.arange(min(1, g.s))).shape[:-2]
+    _check_size(mask, g, lead, 1)
+    return _form(allowed(mask.dense(g)), tensor)
+
+
+def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:
+    """The same for a bias."""
+    if _named(bias):
+        return _form(bias, tensor)
+    rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
+    one = bias.tile(g, rows[:1], cols[:1], torch.float32)
+    _check_size(bias, g, one.shape[:-2], one.element_size())
+    return _form(Given(bias.tile(g, rows, cols, torch.float32)), tensor)
+
+
+def score_form(score: Score, tensor: Callable[[Tensor], Any]) -> list[Any] | None:
+    """The same for a score; None where it has no name, and nothing else says the same."""
+    return _form(score, tensor) if _named(score) else None
+
+
+def value(form: Any, tensors: Mapping[str, Tensor], kind: type[Value]) -> Any:
+    """Return the value of a kind (`Mask`, `Bias` or `Score`) that ``form`` says.
+
+    Raises `UnreadableError` for anything that `mask_form` and its like would not have written.
+    """
+    parts = [form]
+    for part in parts:  # which grows meanwhile
+        parts += [x for x in part if isinstance(x, list)] if isinstance(part, list) else []
+        if len(parts) > NODES:
+            raise UnreadableError(f"a mask, bias or score of more than {NODES} others")
+    try:
+        return _a(kind, _value(form, tensors, DEPTH))
+    except IntentlyError as error:
+        raise UnreadableError(str(error)) from None
+
+
+def _named(x: Value) -> bool:
+    """Whether a value can be said by names, and be read again."""
+    level, nodes = [x], 0
+    for _ in range(DEPTH + 1):
+        nodes += len(level)
+        if not level or nodes > NODES or any(type(one) not in _NAMES for one in level):
+            return not level and nodes <= NODES
+        level = [part for one in level for part in one.parts if isinstance(part, Value)]
+    return False
+
+
+def _form(x: Value, tensor: Callable[[Tensor], Any]) -> list[Any]:
+    return [
+        _NAMES[type(x)],
+        *[
+            tensor(part) if isinstance(part, Tensor)
+            else _form(part, tensor) if isinstance(part, Value)
+            else part
+            for part in x.parts
+        ],
+    ]  # fmt: skip
+
+
+def _check_size(rule: Value, g: Geometry, lead: tuple[int, ...], size: int) -> None:
+    size *= math.prod((*lead, g.t, g.s))
+    if size > WRITTEN_OUT:
+        raise build(
+            MemoryRefused, "save", f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}",
+            f"{size:,} bytes for shape {(*lead, g.t, g.s)}",
+            "masks and biases of your own classes are written out as tensors",
+            "say it with the masks of intently.masks",
+        )  # fmt: skip
+
+
+def _value(form: Any, tensors: Mapping[str, Tensor], depth: int) -> Value:
+    if not isinstance(form, list) or not form or not isinstance(form[0], str):
+        raise UnreadableError("no name of a mask, bias or score where one belongs")
+    if form[0] not in _KINDS:
+        raise UnreadableError(f"a kind of mask, bias or score that is not known, {form[0][:40]!r}")
+    if not depth:
+        raise UnreadableError(f"masks more than {DEPTH} deep in each other")
+    parts = [_part(x, tensors, depth - 1) for x in form[1:]]
+    try:
+        return _KINDS[form[0]].make(*parts)
+    except IntentlyError:
+        raise
+    except (TypeError, AttributeError, ValueError, RuntimeError, IndexError):
+        raise UnreadableError(f"{form[0]!r} made of other parts than it has") from None
+
+
+def _part(x: Any, tensors: Mapping[str, Tensor], depth: int) -> Any:
+    if isinstance(x, list):
+        return _value(x, tensors, depth)
+    if isinstance(x, dict):
+        return tensor_of(x, tensors)
+    if x is None or isinstance(x, bool) or (isinstance(x, int) and abs(x) <= LARGEST):
+        return x
+    raise UnreadableError(f"{str(x)[:40]!r} as a part of a mask, bias or score")
+
+
+def tensor_of(x: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the tensor that ``{"tensor": key}`` names."""
+    key = x.get("tensor") if isinstance(x, dict) and len(x) == 1 else None
+    if not isinstance(key, str) or key not in tensors:
+        raise UnreadableError(f"the name of a tensor that is not there, {str(key)[:40]!r}")
+    return tensors[key]

@@ -1,0 +1,153 @@
+"""Masks that come as tensors, as the values they are equal to: causal, window, padding.
+
+A mask that is a band around the diagonal, joined with a rule about keys alone, is found by the
+first and the last key of each row, and is believed only where it is equal entry by entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from intently.biases.rule import Given
+from intently.masks import Geometry, Mask, allowed, causal, padding, window
+from intently.masks.by_tensor import Allowed
+from intently.observe.watching.call import How
+
+BLOCK = 2**22
+"""Entries of a mask that are compared at a time."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Query i stands at ``first + i`` and sees keys from − before to + after around it.
+
+    None stands for no bound; ``keys`` (n, s) are the keys that may be seen at all, where n is 1 or
+    the size of the first leading axis.
+    """
+
+    first: int
+    before: int | None
+    after: int | None
+    keys: Tensor | None
+
+    def mask(self, g: Geometry) -> Mask | None:
+        """The same as a mask, None where all is seen."""
+        offset = None if self.first == g.s - g.t else self.first
+        wide = g.s + g.t
+        before = self.before
+        if before is not None and self.first + g.t - 1 - before <= 0:
+            before = None
+        rule: Mask | None = None
+        if self.after == 0 and self.first < g.s - 1:
+            rule = causal(offset)
+        if before is not None or self.after:
+            band = window(
+                wide if before is None else before, wide if self.after is None else self.after,
+                offset,
+            )  # fmt: skip
+            rule = band if rule is None else rule & band
+        if self.keys is None:
+            return rule
+        keys = _keys_mask(self.keys, len(g.lead))
+        return keys if rule is None else rule & keys
+
+
+def simplified(how: How, g: Geometry) -> How:
+    """Return the same with tensors of mask and bias as values, where they are equal to some."""
+    mask, bias = how.mask, how.bias
+    if mask is None and type(bias) is Given and not bias.tensor.requires_grad:
+        hidden = _hidden(bias.tensor)
+        if hidden is not None:
+            mask, bias = allowed(~hidden), None
+    if type(mask) is Allowed:
+        found = recognise(mask.tensor, g)
+        mask = mask if found is None else found.mask(g)
+    return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
+
+
+def recognise(mask: Tensor, g: Geometry) -> Seen | None:
+    """Return a boolean mask, True means attend, as a band joined with a rule about keys.
+
+    None where it is neither, or differs between heads.
+    """
+    lead = len(g.lead)
+    mask = mask.reshape((1,) * (lead + 2 - mask.ndim) + tuple(mask.shape))
+    if mask.shape[1:lead].numel() != 1 or not mask.numel():
+        return None
+    n = mask.shape[0] if lead else 1
+    mask = mask.expand(*mask.shape[:-1], g.s).reshape(n, mask.shape[-2], g.s)
+    if mask.shape[-2] == 1:
+        return Seen(g.s - g.t, None, None, _some(mask.squeeze(-2)))
+    bits = mask.view(torch.uint8)
+    full = bits.amax(-1).bool()
+    if not bool(full.any()):
+        return None
+    rows = torch.arange(g.t, device=mask.device)
+    after = int((g.s - 1 - bits.flip(-1).argmax(-1) - rows)[full].max())
+    before = int((rows - bits.argmax(-1))[full].max())
+    keys = _some(bits.amax(-2).bool())
+    for band in _bands(before, after, g):
+        for some in (None, keys) if keys is not None else (None,):
+            seen = Seen(*band, some)
+            if _equal(mask, seen, g):
+                return seen
+    return None
+
+
+def _bands(before: int, after: int, g: Geometry) -> list[tuple[int, int | None, int | None]]:
+    """(first, before, after) of bands in which query i sees the keys i − before … i + after."""
+    start = g.s - g.t
+    found: list[tuple[int, int | None, int | None]] = [(start, None, None)]
+    if after > start and before + start >= 0:
+        found.append((start, before + start, after - start))
+    if after >= 0:
+        found += [(after, None, 0), (after, before + after, 0)]
+    return found
+
+
+def _equal(mask: Tensor, seen: Seen, g: Geometry) -> bool:
+    """Whether the mask (n, t, s) is what ``seen`` says, some rows at a time."""
+    step = max(1, BLOCK // (mask.shape[0] * g.s))
+    cols = torch.arange(g.s, device=mask.device)
+    keys = None if seen.keys is None else seen.keys[:, None]
+    for start in range(0, g.t, step):
+        part = mask[:, start : start + step]
+        at = torch.arange(start, start + part.shape[1], device=mask.device)[:, None] + seen.first
+        band = cols <= at + (g.s + g.t if seen.after is None else seen.after)
+        if seen.before is not None:
+            band &= cols >= at - seen.before
+        if not torch.equal(part, (band if keys is None else band & keys).expand_as(part)):
+            return False
+    return True
+
+
+def _hidden(bias: Tensor) -> Tensor | None:
+    """Where an additive mask of 0 and −∞ hides; None for a bias that says more.
+
+    The lowest number of a dtype hides as −∞ does, but in rows that see nothing at all.
+    """
+    hides = bias <= torch.finfo(bias.dtype).min / 2
+    if not bool((hides | (bias == 0)).all()):
+        return None
+    empty = hides.all(-1)
+    if bool(empty.any()) and bool((bias[empty] != -torch.inf).any()):
+        return None
+    return hides
+
+
+def _some(keys: Tensor) -> Tensor | None:
+    """Which keys are seen; None where all are."""
+    return None if bool(keys.all()) else keys.clone()
+
+
+def _keys_mask(keys: Tensor, lead: int) -> Mask:
+    """Padding on the right as lengths, other rules about keys (n, s) as a small tensor."""
+    if not lead:
+        return allowed(keys[0])
+    lengths = keys.sum(-1)
+    if torch.equal(keys, torch.arange(keys.shape[-1], device=keys.device) < lengths[:, None]):
+        return padding(lengths)
+    return allowed(keys.view(len(keys), *(1,) * lead, -1))

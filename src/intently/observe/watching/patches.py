@@ -1,0 +1,180 @@
+"""Replacing functions by name: counted, so that watches nest, and undone by the last of them.
+
+What replaces a function stays the same for all watches; whether it does anything is asked at each
+call (`intently.observe.watching.watch.current`), so that other threads and tasks pass through.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import is_
+from typing import Any
+
+from torch import nn
+from torch.jit._builtins import _find_builtin, _register_builtin
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Replace ``owner.name`` by ``wrap(original)``; with ``everywhere`` its from-imports too.
+
+    A dict or list is an owner too, whose names are its keys or indices.
+    """
+
+    owner: Any
+    name: Any
+    wrap: Callable[[Function], Function]
+    everywhere: bool = False
+
+
+@dataclass
+class _Patch:
+    original: Function
+    replacement: Function
+    inherited: bool
+    count: int = 0
+
+
+_lock = threading.Lock()
+_patches: dict[tuple[int, Any], _Patch] = {}
+_left: deque[list[Target]] = deque()
+"""What is still to be removed."""
+_bound: dict[int, tuple[list[Any], list[tuple[dict[str, Any], str]]]] = {}
+"""For a function by id: which modules were searched, and where it was bound in them."""
+
+
+def install(targets: Iterable[Target]) -> list[Target]:
+    """Replace every target, or count once more where it is replaced already.
+
+    Returns what was installed, to be handed to `remove`; if one fails, none stays.
+    """
+    done: list[Target] = []
+    try:
+        with _lock:
+            for target in targets:
+                _install(target)
+                done.append(target)
+    except BaseException:
+        remove(done)
+        raise
+    _settle()
+    return done
+
+
+def remove(targets: Iterable[Target]) -> None:
+    """Count every target down, and put the original back where nobody is left.
+
+    The garbage collector may ask for it at any time, while targets are installed, too: whoever
+    holds the lock then does it afterwards.
+    """
+    _left.append(list(targets))
+    _settle()
+
+
+def _settle() -> None:
+    while _left and _lock.acquire(blocking=False):
+        try:
+            while _left:
+                _remove(_left.popleft())
+        finally:
+            _lock.release()
+
+
+def _remove(targets: list[Target]) -> None:
+    for target in reversed(targets):
+        key = id(target.owner), target.name
+        patch = _patches[key]
+        patch.count -= 1
+        if not patch.count:
+            del _patches[key]
+            _restore(target, patch)
+
+
+def active() -> int:
+    """How many names are replaced at the moment."""
+    return len(_patches)
+
+
+def names_beside(model: nn.Module | None) -> list[dict[str, Any]]:
+    """The globals of the files in which the classes of a model are written, PyTorch's aside."""
+    modules = () if model is None else model.modules()
+    files = {kind.__module__ for kind in {type(m) for m in modules} for kind in kind.__mro__}
+    ours = [name for name in sorted(files) if name.split(".")[0] not in ("torch", "builtins")]
+    return [vars(sys.modules[name]) for name in ours if name in sys.modules]
+
+
+def known_to_scripts(replacement: Function, original: Function) -> None:
+    """Let `torch.jit.script` take a replacement, which must never go away, for the original."""
+    known = _find_builtin(original)
+    if known is not None:
+        _register_builtin(replacement, known)
+
+
+def _install(target: Target) -> None:
+    key = id(target.owner), target.name
+    patch = _patches.get(key)
+    if patch is None:
+        own = _own(target.owner)
+        inherited = target.name not in own
+        original = getattr(target.owner, target.name) if inherited else own[target.name]
+        patch = _Patch(original, target.wrap(original), inherited)
+        _set(target.owner, target.name, patch.replacement)
+        _patches[key] = patch
+    patch.count += 1
+    if target.everywhere:  # again for each watch: modules may have been imported since
+        _rebind(patch.original, patch.replacement, id(patch.original))
+
+
+def _restore(target: Target, patch: _Patch) -> None:
+    if _own(target.owner).get(target.name) is patch.replacement:
+        if patch.inherited:
+            delattr(target.owner, target.name)
+        else:
+            _set(target.owner, target.name, patch.original)
+    if target.everywhere:
+        _rebind(patch.replacement, patch.original, id(patch.original))
+
+
+def _own(owner: Any) -> Mapping[Any, Any]:
+    """What an owner itself holds, by name, key or index."""
+    if isinstance(owner, list):
+        return dict(enumerate(owner))
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+def _set(owner: Any, name: Any, x: Any) -> None:
+    if isinstance(owner, (dict, list)):
+        owner[name] = x
+    else:
+        setattr(owner, name, x)
+
+
+def _rebind(old: Function, new: Function, which: int) -> None:
+    """Change the globals of all modules that are bound to ``old``, ``which`` by id.
+
+    All modules are searched where they are not those of the last search, else only those that were
+    found then and ``__main__``, where people type. PyTorch's compiler knows functions by their
+    names in ``torch._C``, which stay.
+    """
+    searched, places = _bound.get(which, ([], []))
+    named = dict(sys.modules)
+    modules = list(named.values())
+    if len(modules) != len(searched) or not all(map(is_, modules, searched)):
+        kept = [m for name, m in named.items() if not name.startswith("torch._C")]
+        places = [place for module in kept for place in _places(module, old)]
+        _bound[which] = modules, places
+    for names, name in [*places, *_places(sys.modules["__main__"], old)]:
+        if names.get(name) is old:
+            names[name] = new
+
+
+def _places(module: Any, x: Function) -> Iterator[tuple[dict[str, Any], str]]:
+    names = getattr(module, "__dict__", None)
+    if isinstance(names, dict):
+        yield from [(names, name) for name, held in list(names.items()) if held is x]

@@ -1,0 +1,164 @@
+"""What code reveals of attention by hand: the functions and operators it names, in their order.
+
+It is read and never run. A name that is not there proves nothing: it may be called another way.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator, Sequence, Set
+from functools import lru_cache
+from inspect import unwrap
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+PRODUCTS = frozenset((
+    "@", "matmul", "bmm", "mm", "mv", "baddbmm", "einsum", "tensordot", "vecdot", "dot", "inner",
+))  # fmt: skip
+"""What mixes values with their weights."""
+
+CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"))
+"""What picks some of the probabilities: routers and samplers do."""
+
+FORMULAS: dict[str, tuple[Set[str], ...]] = {
+    "softmax": (PRODUCTS,),
+    "_softmax": (PRODUCTS,),
+    "log_softmax": ({"exp", "exp_"}, PRODUCTS),
+    "exp": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
+    "exp_": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
+}
+"""By the function that makes weights: what has to come after it, in any order."""
+
+LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
+
+WATCH = "intently.observe.watching.watch"
+PASSED = ("torch", "intently.observe")
+"""Packages whose own code says nothing about a model."""
+
+
+class Word(NamedTuple):
+    """A name or an operator, where it stands in the bytecode and in the file."""
+
+    text: str
+    offset: int
+    line: int
+
+
+@lru_cache(4096)
+def words(code: CodeType) -> tuple[Word, ...]:
+    """The names that code loads, and its operators @, * and /."""
+    found: list[Word] = []
+    for one in dis.get_instructions(code):
+        line = one.positions.lineno if one.positions else None
+        if one.opname == "BINARY_OP":
+            found.append(Word(one.argrepr.removesuffix("="), one.offset, line or 0))
+        elif one.opname in LOADS:
+            found.append(Word(one.argval, one.offset, line or 0))
+    return tuple(found)
+
+
+def still_to_come(modules: int) -> set[str]:
+    """What the running code names after the call that it waits for.
+
+    That is the code of the forward of the innermost modules, as many as ``modules`` says, and of
+    all that they called on the way; PyTorch's own is left out.
+    """
+    found: set[str] = set()
+    frame = sys._getframe(1)
+    while frame is not None and modules:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name == WATCH and frame.f_code.co_name == "__call__":
+            modules -= 1
+        elif name.split(".")[0] != PASSED[0] and not name.startswith(PASSED[1]):
+            here = Word("", frame.f_lasti, frame.f_lineno or 0)
+            found |= {word.text for word in words(frame.f_code) if _after(word, here)}
+        frame = frame.f_back
+    return found
+
+
+def mixes(shape: Sequence[int], come: set[str]) -> bool:
+    """Whether a softmax of this shape may be one of scores, by what its code does afterwards.
+
+    Where it says nothing, weights have more than two axes, or as many keys as queries.
+    """
+    if come & PRODUCTS:
+        return True
+    if come & CHOICES:
+        return False
+    pooled = {"*", "sum"} <= come and "log" not in come
+    return len(shape) > 2 or shape[0] == shape[1] or pooled
+
+
+_formulas: WeakKeyDictionary[type[nn.Module], str | None] = WeakKeyDictionary()
+
+
+def formula(kind: type[nn.Module]) -> str | None:
+    """The function by which the forward of a class makes weights by hand; None if none is seen."""
+    if kind not in _formulas:
+        _formulas[kind] = next(filter(None, map(_formula, _codes(kind))), None)
+    return _formulas[kind]
+
+
+def _formula(code: CodeType) -> str | None:
+    found = words(code) if FORMULAS.keys() & code.co_names else ()
+    for word in found:
+        after = {other.text for other in found if _after(other, word)}
+        if word.text in FORMULAS and all(after & need for need in FORMULAS[word.text]):
+            return word.text
+    return None
+
+
+def only_calls_its_parts(module: nn.Module) -> bool:
+    """Whether a forward names nothing but plain parts of its module: layers of PyTorch, say."""
+    code = getattr(unwrap(type(module).forward), "__code__", None)
+    if code is None:
+        return False
+    parts, found = dict(module.named_children()), {word.text for word in words(code)}
+    names = {name for name in found if name.isidentifier()}
+    return "@" not in found and all(name in parts and _is_plain(parts[name]) for name in names)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    kinds = {type(part) for part in module.modules()}
+    return all(kind.__module__.startswith("torch.nn.modules") for kind in kinds) and not any(
+        "attention" in kind.__name__.lower() for kind in kinds
+    )
+
+
+def _after(word: Word, other: Word) -> bool:
+    """Whether a word acts after another: operators by their place, functions by their line.
+
+    A function is named before its arguments are computed, and called after them.
+    """
+    if word.text.isidentifier():
+        return word.line >= other.line and word.offset != other.offset
+    return word.offset > other.offset
+
+
+def methods(kind: type) -> dict[str, Any]:
+    """What a class and those above it define, PyTorch's aside."""
+    kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
+    return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
+
+
+def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
+    """The code of a forward, of the methods it names, and of functions of the same file."""
+    own = methods(kind)
+    left = [own.get(name) for name in ("forward", "call", "__call__")]
+    known: set[object] = set()
+    while left:
+        function = left.pop()
+        function = unwrap(function) if callable(function) else None
+        if not isinstance(function, FunctionType) or function in known:
+            continue
+        known.add(function)
+        yield function.__code__
+        for name in function.__code__.co_names:
+            other = function.__globals__.get(name)
+            left.append(own.get(name))
+            if isinstance(other, FunctionType) and other.__module__ == function.__module__:
+                left.append(other)

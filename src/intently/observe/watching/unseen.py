@@ -1,0 +1,195 @@
+"""What might have attended unseen: modules that ran and left no call, with the likely reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import unwrap
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intently.models.recurrent_steps import Attentional
+from intently.modules.additive import AttentionalVector
+from intently.observe.watching.revealed import (
+    formula,
+    methods,
+    mixes,
+    only_calls_its_parts,
+    still_to_come,
+)
+
+FUNCTIONS = frozenset((
+    "scaled_dot_product_attention", "flex_attention", "memory_efficient_attention",
+    "flash_attn_func", "flash_attn_varlen_func", "flash_attn_qkvpacked_func", "sageattn",
+))  # fmt: skip
+"""Names by which code calls attention."""
+
+NAMED_AFTER = (Attentional, AttentionalVector)
+"""Modules of ours that are named after attention, and attend nothing themselves."""
+
+DEEPER = " (watch with deep=True)"
+
+ELSEWHERE = (
+    "Modules of the model ran in another thread or task, which is not watched: open the watch "
+    "where the model runs."
+)
+LAST_BITS = (
+    "Every operation passed through Python, to be followed: where PyTorch takes another kernel "
+    "because of that, the last bits of the outputs differ."
+)
+
+MOST = 64
+"""Softmaxes of a module that are remembered while nothing is known of their weights."""
+
+
+@dataclass(eq=False)
+class Softmax:
+    """A softmax by hand that may be one of scores, and what is known of its weights.
+
+    They ``met`` values, in a product that was seen or of which it was said why not; else ``why``
+    is what happened to them first that could not be followed.
+    """
+
+    shape: tuple[int, ...]
+    met: bool = False
+    why: str | None = None
+
+
+@dataclass
+class Ran:
+    """Modules that ran where somebody watches, those that ran elsewhere, and softmax by hand."""
+
+    here: set[nn.Module] = field(default_factory=set)
+    elsewhere: set[nn.Module] = field(default_factory=set)
+    softmax: dict[nn.Module, list[Softmax]] = field(default_factory=dict)
+
+    def weights(self, running: Sequence[nn.Module], weights: Any, followed: Softmax | None) -> None:
+        """A softmax ran that may be one of scores; ``followed`` hears of its weights.
+
+        Where nobody follows them, the first of a module says it for all.
+        """
+        if not isinstance(weights, Tensor) or weights.ndim < 2:
+            return
+        inner = next((m for m in reversed(running) if not isinstance(m, nn.Softmax)), None)
+        if inner is None or (followed is None and inner in self.softmax):
+            return
+        depth = 1 + next(n for n, m in enumerate(reversed(running)) if m is inner)
+        if mixes(weights.shape, still_to_come(depth)):
+            known = [x for x in self.softmax.get(inner, []) if not x.met]
+            made = followed or Softmax(tuple(weights.shape))
+            self.softmax[inner] = [*known[: MOST - 1], made]
+
+    def by_hand(self) -> dict[nn.Module, Softmax]:
+        """The first softmax of each module whose weights met nothing that was told."""
+        left = {module: [x for x in found if not x.met] for module, found in self.softmax.items()}
+        return {module: found[0] for module, found in left.items() if found}
+
+
+def unseen(
+    names: Mapping[nn.Module, str], seen: Iterable[str], ran: Ran, deep: bool
+) -> dict[str, str]:
+    """What looks like attention among the modules of ``names`` and was not ``seen``, and why.
+
+    A module that was seen is among them where it may have attended by hand as well.
+    """
+    found: dict[str, str] = {}
+    known = set(seen)
+    by_hand = {names[m]: x for m, x in ran.by_hand().items() if m in names}
+    told, fixed = known | set(by_hand), set[nn.Module]()
+    for module, name in names.items():
+        if module in fixed:
+            continue
+        why = _fixed_graph(module)
+        if why is not None:
+            fixed.update(module.modules())
+        elif name in by_hand:
+            why = _by_hand(by_hand[name], name in known, deep)
+        elif not _under(name, told):
+            why = _suspect(module, ran, deep)
+            if why is not None and any(names.get(m) in told for m in module.modules()):
+                why = None
+            if not any(names.get(m) in by_hand for m in module.modules()):
+                why = why or _written_out(module, ran, deep)
+        if why is not None and (name not in known or name in by_hand):
+            found[name] = why
+    return found
+
+
+def _under(name: str, known: set[str]) -> bool:
+    """Whether a module is one of the known ones, or a part of one."""
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in known for n in range(1, len(parts) + 1))
+
+
+def _by_hand(softmax: Softmax, seen: bool, deep: bool) -> str:
+    """What is said of a module in which a softmax ran by hand, beside what was ``seen`` or not."""
+    text = "" if seen else "no call of an attention function was seen, but "
+    text += f"a softmax of {softmax.shape}{' ran beside what was seen' if seen else ''}"
+    if deep:
+        text += f"; {softmax.why or 'its weights met no product'}"
+    return f"{text}: attention by hand, if it is any{'' if deep else DEEPER}"
+
+
+def _written_out(module: nn.Module, ran: Ran, deep: bool) -> str | None:
+    """Why a module that ran may have attended by functions that nobody watches."""
+    made_by = formula(type(module)) if module in ran.here else None
+    if made_by is None:
+        return None
+    return (
+        f"no call of an attention function was seen, but its code names {made_by}, and a product "
+        f"after it: attention by hand, if it is any{'' if deep else DEEPER}"
+    )
+
+
+def _suspect(module: nn.Module, ran: Ran, deep: bool) -> str | None:
+    """Why a module that looks like attention was not seen; None for all others."""
+    looks = _looks(type(module)) and not any(_looks(type(m)) for m in list(module.modules())[1:])
+    looks = looks and "forward" in methods(type(module)) and not only_calls_its_parts(module)
+    if module in ran.here:
+        called = _names_in_code(type(module)) & FUNCTIONS
+        if called:
+            return (
+                f"its code names {min(called)}, and no call was seen: if it ran, then by a way "
+                "that is not watched" + ("" if deep else " (deep=True may see it)")
+            )
+        if not looks:
+            return None
+        if deep:
+            return "it ran, and neither a call of an attention function nor one by hand was seen"
+        return (
+            "no call of an attention function was seen: it ran, and attends by hand if it does"
+            + DEEPER
+        )
+    if not looks:
+        return None
+    if module in ran.elsewhere:
+        return "it ran in another thread or task, which is not watched"
+    return "no call of an attention function was seen: it was not called"
+
+
+def _looks(kind: type) -> bool:
+    name = kind.__name__.lower()
+    return not issubclass(kind, NAMED_AFTER) and ("attention" in name or "attn" in name)
+
+
+def _names_in_code(kind: type) -> set[str]:
+    """What the methods of a class call by name."""
+    codes = (getattr(unwrap(x), "__code__", None) for x in methods(kind).values())
+    return {name for code in codes for name in getattr(code, "co_names", ())}
+
+
+def _fixed_graph(module: nn.Module) -> str | None:
+    """Why a graph with attention in it cannot be watched; None for all other modules."""
+    if isinstance(module, torch.jit.ScriptModule):
+        graph, kind = str(getattr(module, "inlined_graph", "")), "a ScriptModule of torch.jit"
+    elif isinstance(module, torch.fx.GraphModule):
+        calls = (node.target for node in module.graph.nodes if node.op == "call_function")
+        graph, kind = " ".join(map(str, calls)), "an exported or traced graph"
+    else:
+        return None
+    product = any(word in graph for word in ("matmul", "bmm", "einsum"))
+    if "attention" not in graph and not ("softmax" in graph and product):
+        return None
+    return f"it is {kind}, which calls no function that could be watched: watch the model behind it"

@@ -1,0 +1,306 @@
+"""`watch`: a context manager that keeps what a model attends, and changes nothing.
+
+Functions are replaced by name while anybody watches; who watches is a `ContextVar`, so that the
+replacements act for the thread or task that opened the watch and pass everybody else through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Literal, NamedTuple
+from weakref import finalize
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+
+from intently.errors import KernelError, build
+from intently.observe.recording.labels import Tokens
+from intently.observe.recording.recording import Recording
+from intently.observe.watching import patches
+from intently.observe.watching.patches import Function, Target
+from intently.observe.watching.recorder import COMPILED, Recorder
+
+FIX_COMPILED = (
+    "watch the model that was compiled (model._orig_mod), or run it within "
+    'torch.compiler.set_stance("force_eager")'
+)
+
+
+class _Scope(NamedTuple):
+    recorders: tuple[Recorder, ...]
+    thread: int
+    task: asyncio.Task[Any] | None
+
+
+_NOBODY = _Scope((), 0, None)
+_scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
+_open: dict[Recorder, _Scope] = {}
+"""Where the watches of all threads and tasks were opened."""
+
+
+def current() -> tuple[Recorder, ...]:
+    """Who watches this thread or task; nobody within `inside`, and nobody for their children."""
+    scope = _scope.get()
+    if not scope.recorders or not _here(scope):
+        return ()
+    for recorder in scope.recorders:
+        if recorder.closed:  # by another thread, which cannot change what this one watches
+            return _without_closed(scope)
+    return scope.recorders
+
+
+def _without_closed(scope: _Scope) -> tuple[Recorder, ...]:
+    left = tuple(recorder for recorder in scope.recorders if not recorder.closed)
+    _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+    return left
+
+
+def running() -> nn.Module | None:
+    """The innermost running module, None outside of modules; known while somebody watches."""
+    recorders = _scope.get().recorders
+    return recorders[-1].running[-1] if recorders and recorders[-1].running else None
+
+
+class inside:  # noqa: N801 - used as a function: `with inside():`
+    """Calls made within are not recorded: they belong to a call that a source saw already.
+
+    The mode of ``deep=True`` waits meanwhile, so that what runs is what runs without it.
+    """
+
+    def __enter__(self) -> None:
+        self._token: Token[_Scope] = _scope.set(_NOBODY)
+        waits = getattr(_get_current_dispatch_mode(), "waits_inside", False)
+        self._mode = _pop_mode() if waits else None
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            _push_mode(self._mode)
+        _scope.reset(self._token)
+
+
+def _here(scope: _Scope) -> bool:
+    return scope.thread == threading.get_ident() and scope.task in (None, _task())
+
+
+def _task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
+    """Keep what every attention of ``model`` sees while the block runs, and change nothing.
+
+    Without a model all attention of this thread or task is kept. ``layers`` are names of modules or
+    patterns such as "decoder.layers.*.self_attn" (a name stands for all that is in it); ``tokens``
+    label the matrices, ``(source, target)`` the two sides of an encoder and decoder; ``store`` is
+    "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
+    they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype`` a
+    floating-point type to store in; ``gradients`` keeps v, and after a backward pass the gradient
+    of what came out; ``deep`` sees hand-written matmul, softmax, matmul too, which makes the model
+    slower.
+
+    Outputs are the same bit for bit. With ``deep`` every operation passes through Python; where
+    PyTorch takes another kernel because of that, last bits differ. A generator that holds a watch
+    open shares it, while it waits, with whoever runs it, as it does `torch.no_grad`. A watch that
+    is dropped without being left is undone when it is collected. Raises `ArgumentError` for
+    patterns that match nothing, with the nearest names, and `KernelError` for a compiled model,
+    whose calls cannot be seen, for a watch that is entered twice, and for one that is left without
+    having been entered.
+
+    >>> import torch, intently as it
+    >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = torch.zeros(1, 3, 8)
+    >>> with it.watch() as seen:
+    ...     y = it.attention(x, x, x, mask=it.causal())
+    >>> seen["attention"].dense()
+    tensor([[[1.0000, 0.0000, 0.0000],
+             [0.5000, 0.5000, 0.0000],
+             [0.3333, 0.3333, 0.3333]]])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        *,
+        layers: str | Sequence[str] | None = None,
+        tokens: Tokens | None = None,
+        store: Literal["copy", "reference", "disk"] = "copy",
+        dtype: torch.dtype | None = None,
+        gradients: bool = False,
+        deep: bool = False,
+    ) -> None:
+        self._options = (model, layers, tokens, store, dtype, gradients, deep)
+        self._model, self._deep = model, deep
+        self._recorder: Recorder | None = None
+        self._undo: finalize[..., watch] | None = None
+
+    def __enter__(self) -> Recording:
+        if self._recorder is not None:
+            raise build(
+                KernelError, "watch", "one block for each watch", "one that was entered before",
+                fix="write `with it.watch(model) as seen:` again",
+            )  # fmt: skip
+        recorder = Recorder(*self._options)
+        _refuse_compiled(self._model)
+        with ExitStack() as undo:  # undone whatever fails, here or at the end
+            undo.callback(recorder.close)
+            undo.callback(_compiler_forgets, _compiler_knows())
+            undo.callback(patches.remove, patches.install(_targets(self._model)))
+            undo.callback(_leave, recorder)
+            _begin(recorder)
+            undo.enter_context(_deep_mode() if self._deep else nullcontext())
+            self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
+            self._undo.atexit = False
+        self._recorder = recorder
+        return recorder.recording
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._recorder is None or self._undo is None or not self._undo.alive:
+            got = "one that was not entered" if self._recorder is None else "one that was left"
+            raise build(
+                KernelError, "watch", "the end of a block that runs", got,
+                fix="write `with it.watch(model) as seen:`, which enters and leaves it",
+            )  # fmt: skip
+        self._undo()
+        if self._recorder.ran_compiled and error is None:
+            _say_compiled(self._recorder)
+
+
+def _begin(recorder: Recorder) -> None:
+    """Let a recorder watch this thread or task, beside those that do."""
+    before = _scope.get()
+    mine = before.recorders if _here(before) else ()
+    _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
+    _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
+
+
+def _leave(recorder: Recorder) -> None:
+    _open.pop(recorder, None)
+    scope = _scope.get()
+    if recorder in scope.recorders:
+        left = tuple(r for r in scope.recorders if r is not recorder)
+        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+
+
+def _targets(model: nn.Module | None) -> list[Target]:
+    """What every source replaces, and what tells which module is running."""
+    from intently.observe import sources
+
+    found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
+    for targets in sources.every():
+        found += targets(model)
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None:
+        found.append(Target(frames, "_callback_from_stance", _compiled_region))
+    return found
+
+
+def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
+    """`nn.Module`, and the classes of the model that are called in a way of their own."""
+    modules = () if model is None else model.modules()
+    kinds = {kind for module in modules for kind in type(module).__mro__}
+    return {kind for kind in kinds if issubclass(kind, nn.Module) and "__call__" in vars(kind)} | {
+        nn.Module
+    }
+
+
+def _named(original: Function) -> Function:
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        recorders = current()
+        if not recorders:
+            _tell_elsewhere(self)
+            return original(self, *args, **kwargs)
+        for recorder in recorders:
+            recorder.running.append(self)
+            recorder.ran.here.add(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            for recorder in recorders:
+                recorder.running.pop()
+
+    return __call__
+
+
+def _tell_elsewhere(module: nn.Module) -> None:
+    """Say to the watches of other threads and tasks that a module of theirs runs here."""
+    for recorder, scope in list(_open.items()):
+        backward = torch._C._current_graph_task_id() != -1
+        if module in recorder.names and not _here(scope) and not backward:
+            recorder.ran.elsewhere.add(module)
+
+
+def _compiled_region(original: Function) -> Function:
+    def _callback_from_stance(callback: Any) -> Any:
+        found = original(callback)
+        if callable(found):
+            for recorder in current():
+                recorder.compiled()
+        return found
+
+    return _callback_from_stance
+
+
+def _deep_mode() -> AbstractContextManager[Any]:
+    from intently.observe.sources import deep
+
+    return deep.mode()
+
+
+def _say_compiled(recorder: Recorder) -> None:
+    """Raise where nothing but compiled code attended, warn where others did beside it."""
+    if recorder.recording.calls:
+        warnings.warn(COMPILED, stacklevel=3)
+        return
+    raise build(
+        KernelError, "watch", "attention that runs module by module", "none that could be seen",
+        COMPILED, FIX_COMPILED,
+    )  # fmt: skip
+
+
+def _refuse_compiled(model: nn.Module | None) -> None:
+    if model is None or _forced_eager():
+        return
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
+            raise build(
+                KernelError, "model", "a model that runs module by module",
+                f"{name or type(module).__name__}, compiled by torch.compile",
+                "what a compiled graph attends passes no function that could be watched",
+                FIX_COMPILED,
+            )  # fmt: skip
+
+
+def _forced_eager() -> bool:
+    """Whether torch.compile is told to run everything module by module."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return frames is not None and frames._stance.stance == "force_eager"
+
+
+def _compiler_knows() -> bool:
+    """Let torch.compile look up PyTorch's functions before they are replaced, if it is loaded."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.get_torch_obj_rule_map()
+    return rules is not None
+
+
+def _compiler_forgets(knew: bool) -> None:
+    """Let it look them up again, if it was loaded while they were replaced."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None and not knew:
+        rules.get_torch_obj_rule_map.cache_clear()

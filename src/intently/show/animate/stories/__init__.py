@@ -1,0 +1,1 @@
+"""The stories, one file each."""

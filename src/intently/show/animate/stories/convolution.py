@@ -1,0 +1,258 @@
+"""A convolution as attention: each tap of the kernel is a head that looks at one pixel."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
+from intently.foundation.arrays import Numbers
+from intently.matrix import LazyMatrix
+from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import Numerals
+from intently.show.animate.operands import finite
+from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
+from intently.show.choosing import whole
+from intently.show.given import one_item
+from intently.show.reading import numbers
+
+LARGEST, TAPS = 32, 25
+SIDE = 210.0
+STOPS = 14
+"""Output pixels that are told one by one; those between them are filled in on the way."""
+
+
+class Layer(Protocol):
+    """What `intently.modules.convolution_as_attention` returns."""
+
+    kernel: tuple[int, int]
+    groups: int
+    out_weight: Any
+    out_bias: Any
+
+    def __call__(self, x: Tensor, /) -> Tensor:
+        """Return y (c, height, width) of x."""
+        ...
+
+    def attend(self, x: Tensor, /) -> LazyMatrix:
+        """Return the weights (k², t, s)."""
+        ...
+
+
+def convolution(
+    layer: Layer,
+    image: Numbers,
+    *,
+    channel: int = 0,
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> Animation:
+    """Tell a convolution of an image (c, height, width) as one-hot heads, pixel after pixel.
+
+    ``layer`` is `intently.modules.convolution_as_attention` of an ``nn.Conv2d``: a 3 × 3 kernel
+    makes nine heads. ``channel`` is the output channel that is told; several input channels are
+    drawn as their mean and count each with its own weight. The image may have a batch axis of 1,
+    and be an array or nested lists. Returns the story, written to ``save``
+    if given.
+
+    Raises ArgumentError for images or outputs larger than 32 × 32 pixels and for more than 25
+    taps, KindError for other layers, RangeError for a channel that is not there.
+
+    Source: Cordonnier et al. 2020, theorem 1.
+
+    >>> import torch
+    >>> from intently.modules import convolution_as_attention
+    >>> layer = convolution_as_attention(torch.nn.Conv2d(1, 1, 3, padding=1))
+    >>> convolution(layer, torch.rand(1, 4, 4)).captions[1][:42]
+    'Output pixel (0, 0): 4 of the 9 heads look'
+    """
+    path = destination(save)
+    if not all(hasattr(layer, name) for name in ("attend", "kernel", "out_weight", "groups")):
+        raise build(
+            KindError, "layer", "a convolution as attention", type(layer).__name__,
+            fix="write intently.modules.convolution_as_attention(conv)",
+        )  # fmt: skip
+    taps = layer.kernel[0] * layer.kernel[1]
+    if taps > TAPS:
+        raise build(ArgumentError, "layer", f"at most {TAPS} taps", f"a kernel of {layer.kernel}")
+    image = one_item(image, "image", 3, layer)
+    if image.ndim != 3 or max(image.shape[-2:]) > LARGEST:
+        raise build(
+            ArgumentError, "image", f"shape (c, height, width), at most {LARGEST} pixels a side",
+            shape_of(image), fix="cut a piece: image[:, :32, :32]",
+        )  # fmt: skip
+    with torch.no_grad():
+        found = layer(image)
+        if max(found.shape[-2:]) > LARGEST:
+            wanted = f"an output of at most {LARGEST} pixels a side"
+            raise build(ArgumentError, "image", wanted, shape_of(found))
+        chosen = whole(channel)
+        if chosen is None or not 0 <= chosen < len(found):
+            wanted = f"a channel from 0 to {len(found) - 1}"
+            raise build(RangeError, "channel", wanted, repr(channel))
+        seen = layer.attend(image)
+        output = finite(numbers(found[chosen]), "outputs of the layer")
+        facts = _Told(layer, image, output, chosen, seen)
+    stage = Stage()
+    sheet = _Sheet(stage, facts)
+    c = len(image)
+    channels = "" if c == 1 else f" (the mean of its {c} channels)"
+    high, wide = layer.kernel
+    stage.scene(f"An image{channels}, and a {high} × {wide} kernel as {taps} heads of attention.")
+    t = facts.output.size
+    stops = sorted({round(n * (t - 1) / (min(STOPS, t) - 1 or 1)) for n in range(min(STOPS, t))})
+    for n, pixel in enumerate(stops):
+        sheet.look(pixel)
+        where = divmod(pixel, facts.output.shape[1])
+        looking = int((facts.at[:, pixel] >= 0).sum())
+        blind = "" if looking == taps else "; the others fall into the padding"
+        said = f"Output pixel {where}: {looking} of the {taps} heads look at one pixel each{blind}."
+        if n in (0, 1):
+            stage.scene(said, LONG)
+            sheet.add(pixel)
+            stage.scene("What they read, times the kernel, added up: the output pixel.", LONG)
+        else:
+            sheet.add(pixel)
+            stage.scene(said, 0.7)
+    sheet.finish()
+    stage.scene(f"All {t:,} pixels: what the convolution gives{within(facts.apart)}.", LONG)
+    return told(stage, title or f"A {high} × {wide} convolution is {taps} one-hot heads", path)
+
+
+class _Told:
+    """The numbers: where each head looks, what it reads, what that adds to one output channel."""
+
+    def __init__(
+        self, layer: Layer, image: Tensor, output: np.ndarray, channel: int, seen: LazyMatrix
+    ) -> None:
+        self.kernel, self.output = layer.kernel, output
+        self.at = numbers(seen.argmax())  # (taps, t), −1 in the padding
+        pixels = numbers(image).astype(np.float64)
+        self.image = pixels.mean(0)
+        weight = numbers(layer.out_weight).astype(np.float64)  # (G, c_out/G, k²·c/G)
+        group, own = divmod(channel, weight.shape[1])
+        width = len(pixels) // layer.groups
+        mine = pixels[group * width : (group + 1) * width].reshape(width, -1)
+        self.weights = weight[group, own].reshape(len(self.at), width)
+        read = np.where(self.at[..., None] >= 0, mine.T[self.at], 0.0)  # (taps, t, c)
+        self.read = read.mean(-1)
+        self.adds = (read * self.weights[:, None]).sum(-1)
+        self.bias = 0.0 if layer.out_bias is None else float(layer.out_bias[channel])
+        made = self.adds.sum(0).reshape(output.shape) + self.bias
+        self.apart = float(np.abs(made - output).max())
+
+
+class _Sheet:
+    """The image, the heads as small maps, the output; below them the sum of one pixel."""
+
+    def __init__(self, stage: Stage, facts: _Told) -> None:
+        self.stage, self.told = stage, facts
+        (high, wide), (down, across) = facts.image.shape, facts.output.shape
+        self.cell = SIDE / max(high, wide)
+        self.out = SIDE / max(down, across)
+        self.top = MARGIN + 24
+        rows, columns = facts.kernel
+        self.map = min(64.0, (SIDE + 10) / max(rows, columns) - 8)
+        self.small = self.map / max(high, wide)
+        self.heads = MARGIN + wide * self.cell + 44
+        self.right = self.heads + columns * (self.map + 8) - 8 + 44
+        self.sum = self.top + SIDE + 48
+        self.done = np.full(facts.output.shape, np.nan)
+        self.most = float(np.abs(facts.output).max(initial=0.0))
+        self.bright = float(np.abs(facts.image).max(initial=0.0))
+        cells = (self.cell, self.cell)
+        stage.put(
+            Text("head.image", MARGIN, self.top - 12, "image", 11, "quiet"),
+            Grid("image", MARGIN, self.top, cells, shades(facts.image, self.bright)),
+            Text("head.heads", self.heads, self.top - 12, "where each head looks", 11, "quiet"),
+        )
+        for n in range(rows * columns):
+            x, y = self._map(n)
+            size = (wide * self.small, high * self.small)
+            stage.put(Grid(f"map.{n}", x, y, size, ((0.04,),)))
+        self._output()
+
+    def _map(self, n: int) -> tuple[float, float]:
+        i, j = divmod(n, self.told.kernel[1])
+        return self.heads + j * (self.map + 8), self.top + i * (self.map + 8)
+
+    def _output(self) -> None:
+        rows = [
+            tuple(None if x != x else round(float(x) / (self.most or 1.0), 3) for x in row)
+            for row in self.done
+        ]
+        cells = (self.out, self.out)
+        self.stage.put(
+            Text("head.out", self.right, self.top - 12, "output", 11, "quiet"),
+            Grid("output", self.right, self.top, cells, tuple(rows)),
+        )
+
+    def look(self, pixel: int) -> None:
+        """Mark the pixel that each head sees, in its map and in the image."""
+        wide = self.told.image.shape[1]
+        for n, seen in enumerate(self.told.at[:, pixel]):
+            if seen < 0:
+                self.stage.drop(f"hot.{n}", f"read.{n}")
+                continue
+            i, j = divmod(int(seen), wide)
+            x, y = self._map(n)
+            spot = (max(self.small, 6.0),) * 2
+            aside = (self.small - spot[0]) / 2
+            image = (MARGIN + j * self.cell, self.top + i * self.cell)
+            self.stage.put(
+                Grid(
+                    f"hot.{n}",
+                    x + j * self.small + aside,
+                    y + i * self.small + aside,
+                    spot,
+                    ((0.9,),),
+                    edge="",
+                ),
+                Grid(f"read.{n}", *image, (self.cell, self.cell), ((None,),), edge="accent"),
+            )
+        i, j = divmod(pixel, self.told.output.shape[1])
+        place = (self.right + j * self.out, self.top + i * self.out)
+        self.stage.put(Grid("here", *place, (self.out, self.out), ((None,),), edge="accent"))
+
+    def add(self, pixel: int) -> None:
+        """Write the sum of one output pixel, and fill the output up to it."""
+        facts = self.told
+        several = facts.weights.shape[1] > 1
+        lines = [("heads read (mean)" if several else "heads read", facts.read)]
+        if not several:
+            lines.append(("× kernel", np.broadcast_to(facts.weights, facts.read.shape)))
+        lines.append(("= adds", facts.adds))
+        cell = min(46.0, 460 / len(facts.read))
+        numbered = cell >= 34
+        every = [Numerals.of(values) for _, values in lines]
+        summed = every[-1] = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
+        names = [
+            written.heading(name) if numbered else name for (name, _), written in zip(lines, every)
+        ]
+        left = MARGIN + widest(names, 12) + 14
+        for row, ((name, values), written) in enumerate(zip(lines, every)):
+            y = self.sum + row * 26
+            own = values[:, pixel]
+            texts = tuple(map(written, own)) if numbered else ()
+            key = name.strip("×= ").split()[0]
+            shaded = shades(own[None], float(np.abs(values).max()))
+            grid = Grid(key, left, y, (cell, 20), shaded, texts)
+            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, names[row], 12), grid)
+        y = self.sum + (len(lines) - 1) * 26
+        bias = f" + bias {summed(facts.bias)}{summed.factor}" if facts.bias else ""
+        said = f"sum{bias} = {summed(facts.output.flat[pixel])}{summed.factor}"
+        x = left + len(facts.read) * cell + 14
+        self.stage.put(Text("total", x, y + 10, said, 12, "blue"))
+        self.done.flat[: pixel + 1] = facts.output.flat[: pixel + 1]
+        self._output()
+
+    def finish(self) -> None:
+        """Show the whole output and nothing but it and the image."""
+        self.done[...] = self.told.output
+        self._output()
+        self.stage.drop("hot", "read", "here", "heads", "kernel", "adds", "total")

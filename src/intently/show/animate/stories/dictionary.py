@@ -1,0 +1,151 @@
+"""A soft dictionary: every key answers, as much as it matches (users × films)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from intently.attention_matrix import Attention
+from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import Numbers
+from intently.show.animate.animation import Animation, destination, told
+from intently.show.animate.numerals import alone
+from intently.show.animate.operands import one_head, short, steps
+from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.stage import (
+    LONG,
+    SHORT,
+    USUAL,
+    Stage,
+    cell_width,
+    number,
+    shortened,
+    strips,
+    widest,
+)
+from intently.show.animate.table import HIGH, ROW, Table
+
+QUERIES, KEYS = 8, 16
+
+
+def dictionary(
+    matrix: Attention,
+    values: Numbers,
+    *,
+    head: int | None = None,
+    features: Sequence[str] = (),
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> Animation:
+    """Tell attention as a dictionary that answers with a mixture, one query after another.
+
+    ``matrix`` is an attention (t, s) of users to films, say, or one ``head`` of (h, t, s);
+    ``values`` (s, e) are what stands behind each key; ``features`` name the d numbers of queries
+    and keys. Returns the story, written to ``save`` if given.
+
+    Raises ArgumentError for more than 8 queries or 16 keys, scores that are no dot products, and
+    features that do not fit.
+
+    >>> import torch
+    >>> from intently import attend
+    >>> users, films = torch.eye(2), 2 * torch.eye(2)
+    >>> A = attend(users, films, scale=1).label(("Ada", "Alan"), ("Alien", "Amélie"))
+    >>> dictionary(A, torch.tensor([[1.0], [9.0]])).captions[-2]
+    '‘Alan’ gets 8.05, mostly from ‘Amélie’ (0.88).'
+    """
+    path = destination(save)
+    chosen = one_head(matrix, values, head)
+    t, s = chosen.matrix.shape
+    if t > QUERIES or s > KEYS:
+        raise build(
+            ArgumentError, "matrix", f"at most {QUERIES} queries and {KEYS} keys",
+            shape_of(chosen.matrix), "every key is a row, every query a turn",
+            "take fewer of them before it.attend",
+        )  # fmt: skip
+    every = [steps(chosen.matrix, i) for i in range(t)]
+    if not every[0].products:
+        raise build(
+            ArgumentError, "matrix", "scores that are dot products",
+            type(chosen.matrix.problem.score).__name__, fix="animate.product tells any score",
+        )  # fmt: skip
+    d = len(every[0].q)
+    if len(features) not in (0, d):
+        raise build(ArgumentError, "features", f"d={d} names, or none", len(features))
+    queries, keys = short(chosen.queries), short(chosen.keys)
+    shown, _ = strips(every[0].k)
+    averaged, _ = strips(chosen.values)
+    stage = Stage()
+    asking = strips(np.stack([one.q for one in every]))[0]
+    matches = {"match": np.stack([one.scaled for one in every])}
+    table = Table(stage, keys, asking, shown, averaged, matches, features)
+    largest = float(max(np.abs(one.q).max() for one in every))
+    largest = max(largest, float(np.abs(shown).max()))
+    table.lay_out(largest)
+    stage.scene("A dictionary has keys and values. Who asks with a key gets its value.")
+    summary = _Summary(stage, table, queries, keys)
+    for i, one in enumerate(every):
+        output = one.weights @ table.values
+        _turn(stage, table, asking[i], queries[i], largest)
+        said = f"‘{queries[i]}’ asks for something that is no key"
+        stage.scene(said + ("." if i else ": nobody would answer."), SHORT if i else USUAL)
+        for j, match in enumerate(one.scaled):
+            table.figure("match", j, float(match))
+        best = int(one.weights.argmax())
+        said = "How well does each key match? The dot product says."
+        matched = f"matches ‘{keys[best]}’ best" if one.weights.any() else "may see no key"
+        stage.scene(said if i == 0 else f"‘{queries[i]}’ {matched}.", USUAL)
+        table.weigh(one.weights)
+        if i == 0:
+            stage.scene("A soft dictionary lets every key answer, as much as it matches.", LONG)
+        table.spread(one.weights)
+        stage.scene("Each value counts with its weight.", SHORT if i else USUAL)
+        table.add_up(output, "answer")
+        summary.row(i, one.weights)
+        got = alone(float(output[0])) if len(output) == 1 else "a mixture"
+        taken = number(float(one.weights[best]))
+        said = f"gets {got}, mostly from ‘{keys[best]}’ ({taken})"
+        if not one.weights.any():
+            said = "looks at nothing, and gets 0"
+        stage.scene(f"‘{queries[i]}’ {said}.", LONG)
+    stage.scene("Each row is one query's weights over all keys: the attention matrix.", LONG)
+    return told(stage, title or "A dictionary that answers softly", path)
+
+
+def _turn(stage: Stage, table: Table, query: np.ndarray, name: str, largest: float) -> None:
+    """Clear the table of the query before, and let the next one ask."""
+    stage.drop("match", "bar", "weight", "part", "sum", "head.match", "head.weights")
+    table.ask(f"‘{name}’", query, largest)
+    wide = cell_width(table.values.shape[1]) * table.values.shape[1]
+    stage.put(Grid("room", table.right, table.bottom, (wide, HIGH), ((None,),), opacity=0.6))
+    stage.change("output", text="")
+
+
+class _Summary:
+    """The matrix below the table: a row for each query, a column for each key."""
+
+    def __init__(
+        self, stage: Stage, table: Table, queries: Sequence[str], keys: Sequence[str]
+    ) -> None:
+        self.stage, self.queries, self.keys = stage, queries, keys
+        self.left = max(table.x, widest(queries, 12.0) + 30)
+        room = max(table.right + 60 - self.left, 300.0) / len(keys)
+        self.cell = min(max(widest(keys, 10.0) + 8, 40.0), max(room, 40.0))
+        self.top = table.bottom + 62
+
+    def row(self, i: int, weights: np.ndarray) -> None:
+        """Write the weights of a query into its row."""
+        if not i:
+            for j, key in enumerate(self.keys):
+                x = self.left + (j + 0.5) * self.cell
+                name = shortened(key, self.cell - 4, 10)
+                self.stage.put(Text(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
+        y = self.top + i * ROW
+        shades = (tuple(round(float(weight), 3) for weight in weights),)
+        texts = tuple(number(float(weight)) for weight in weights)
+        name = self.queries[i]
+        self.stage.put(
+            Text(f"query_of.{i}", self.left - 10, y + HIGH / 2, name, 12, "ink", "end"),
+            Grid(f"row.{i}", self.left, y, (self.cell, HIGH), shades, texts),
+        )

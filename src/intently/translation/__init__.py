@@ -1,0 +1,5 @@
+"""From sentence pairs to a translator: runs, the folder of a model, evaluation."""
+
+from intently.translation.translator import Translation, Translator
+
+__all__ = ["Translation", "Translator"]

@@ -1,0 +1,289 @@
+"""How good a translator is: exact match, BLEU, chrF, alignment error, and what *it* looks at."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from intently.corpora import Alignment, Pair, alignment_error_rate
+from intently.decoding import SearchOptions
+from intently.errors import ArgumentError, build
+from intently.matrix import Dense, LazyMatrix, Merged
+from intently.models.kinds import cross_heads
+from intently.modules import MultiHeadAttention
+from intently.text import EOS, PAD, SOS, words
+from intently.training.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
+from intently.translation.translator import AlignmentHead, Translator
+
+GREEDY = SearchOptions(beam=1)
+BATCH = 64
+"""Sentences whose attention is computed together."""
+
+FINAL = (".", "?", "!", "。")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a translator on a list of sentence pairs.
+
+    ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
+    detokenised text, ``tokenised`` is of words: only roughly what literature calls tokenised BLEU.
+    ``pronouns`` is the share of pronouns of because-sentences with the right gender, None where the
+    corpus does not mark them.
+    """
+
+    sentences: int
+    exact: float
+    bleu: Score
+    lowercased: Score
+    tokenised: Score
+    chrf: Score
+    pronouns: float | None = None
+    because: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+def evaluate(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    options: SearchOptions = GREEDY,
+    *,
+    bootstrap: int = 0,
+) -> tuple[Evaluation, list[str]]:
+    """Translate ``sources``, score the outputs against one reference each, and return both.
+
+    Every BLEU has a 95 % interval where ``bootstrap`` says from how many resampled corpora. Raises
+    `ArgumentError` where the two differ in number or are empty.
+    """
+    if len(sources) != len(references) or not references:
+        expected = f"one for each of {len(references)} references, and at least one"
+        raise build(ArgumentError, "sources", expected, f"{len(sources)} sentences")
+    texts = [translation.text for translation in translator.stream(sources, options)]
+    scores = Evaluation(
+        sentences=len(texts),
+        exact=exact_match(texts, references),
+        bleu=bleu(texts, references, bootstrap=bootstrap),
+        lowercased=bleu(texts, references, lowercase=True, bootstrap=bootstrap),
+        tokenised=tokenised_bleu(texts, references, bootstrap=bootstrap),
+        chrf=chrf(texts, references),
+    )
+    return scores, texts
+
+
+def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
+    """Score greedy translations of built-in pairs, their pronouns too."""
+    scores, texts = evaluate(
+        translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
+    )
+    right = [
+        pronoun(text) == pair.pronoun.expected for pair, text in zip(pairs, texts) if pair.pronoun
+    ]
+    if not right:
+        return scores
+    return replace(scores, pronouns=sum(right) / len(right), because=len(right))
+
+
+def pronoun(text: str) -> str | None:
+    """Return the last il, elle, ils or elles of a sentence, the one of the because-clause.
+
+    >>> pronoun("Il n'a pas bu le lait parce qu'elle était fatiguée.")
+    'elle'
+    """
+    found = [word for word in words(text.lower()) if word in ("il", "elle", "ils", "elles")]
+    return found[-1] if found else None
+
+
+# --- word alignment -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def forced(
+    translator: Translator, pairs: Sequence[tuple[str, str]]
+) -> Iterator[dict[str, LazyMatrix]]:
+    """Yield every layer's attention merged to words while the model is made to write each target.
+
+    Rows of a decoder's cross-attention belong to the produced words; EOS is left out.
+    """
+    for start in range(0, len(pairs), BATCH):
+        batch = pairs[start : start + BATCH]
+        read, written = translator.source_tokenizer, translator.target_tokenizer
+        s_ids = [[*ids, EOS] for ids in read.encode_batch(s for s, _ in batch)]
+        t_ids = [[SOS, *ids] for ids in written.encode_batch(t for _, t in batch)]
+        device = next(translator.model.parameters()).device
+        lengths = torch.tensor([len(ids) for ids in s_ids], device=device)
+        attentions = translator.model.attentions(
+            _padded(s_ids).to(device), _padded(t_ids).to(device), lengths
+        )
+        weights = {name: matrix.dense() for name, matrix in attentions.items()}
+        for i, (source, target) in enumerate(batch):
+            s, t = len(s_ids[i]), len(t_ids[i])
+            columns = read.word_groups(source, s_ids[i])
+            rows = written.word_groups(target, t_ids[i][1:])
+            s_words, t_words = words(source), words(target)
+            yield {
+                name: Merged(Dense(w[i, :, :s, :s]), columns, columns).label(s_words, s_words)
+                if name.startswith("encoder")
+                else Merged(Dense(w[i, :, :t, :s]), rows, columns).label(t_words, s_words)
+                for name, w in weights.items()
+                if not name.startswith("decoder") or name.endswith("cross")
+            }
+
+
+def _padded(sentences: list[list[int]]) -> torch.Tensor:
+    longest = max(map(len, sentences))
+    return torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in sentences])
+
+
+def links(
+    weights: torch.Tensor, source: Sequence[str], target: Sequence[str]
+) -> set[tuple[int, int]]:
+    """Return the links (source, target) of weights (words, words): each row's heaviest column.
+
+    The final full stop of either side is left out: its row has no link, and a row that looks at it
+    most has none either.
+
+    >>> weights = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8]])
+    >>> sorted(links(weights, ["He", "sleeps", "."], ["Il", "dort", "."]))
+    [(0, 0), (1, 1)]
+    """
+    rows, columns = (
+        len(words) - 1 if words and words[-1] in FINAL else len(words) for words in (target, source)
+    )
+    heaviest = weights.argmax(-1).tolist()
+    return {(j, i) for i, j in enumerate(heaviest) if i < rows and j < columns}
+
+
+def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return the alignment error rate of every cross-attention head, forced to write the reference.
+
+    Rows are produced words; that of the final full stop and its gold links are left out. Raises
+    `ArgumentError` where there are no pairs, or the model has no attention. Source: Och & Ney 2003,
+    section 5.1.
+    """
+    if not pairs:
+        raise build(ArgumentError, "pairs", "at least one pair with its gold alignment", "none")
+    if not cross_heads(translator.model.options):
+        raise build(ArgumentError, "translator", "a model with attention", "one without")
+    predicted: dict[AlignmentHead, list[set[tuple[int, int]]]] = defaultdict(list)
+    gold = [without_stop(pair) for pair in pairs]
+    sides = [(pair.source, pair.target) for pair in pairs]
+    for pair, matrices in zip(pairs, forced(translator, sides)):
+        for name, matrix in matrices.items():
+            if name.endswith("cross"):
+                for head, weights in enumerate(matrix.dense()):
+                    found = links(weights, pair.source_words, pair.target_words)
+                    predicted[AlignmentHead(name, head)].append(found)
+    return {head: alignment_error_rate(found, gold) for head, found in predicted.items()}
+
+
+def without_stop(pair: Pair) -> Alignment:
+    """Return the gold links of a pair but those of the final full stop, see `links`."""
+    stop = len(pair.target_words) - 1 if pair.target_words[-1] in FINAL else -1
+    sure, possible = (
+        frozenset(link for link in side if link[1] != stop)
+        for side in (pair.alignment.sure, pair.alignment.possible)
+    )
+    return Alignment(sure, possible)
+
+
+def best_alignment_head(
+    translator: Translator, pairs: Sequence[Pair]
+) -> tuple[AlignmentHead, float]:
+    """Return the head with the lowest alignment error on ``pairs``, and that error.
+
+    Raises `ArgumentError` where there are no pairs, or the model has no attention.
+    """
+    errors = alignment_errors(translator, pairs)
+    head = min(errors, key=lambda h: errors[h])
+    return head, errors[head]
+
+
+# --- what *it* looks at ---------------------------------------------------------------------------
+
+
+def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return, for every encoder head, how often *it* weighs the right noun above the wrong one."""
+    right: dict[AlignmentHead, int] = defaultdict(int)
+    marked = _marked(pairs)
+    sides = [(pair.source, pair.target) for pair in marked]
+    for pair, matrices in zip(marked, forced(translator, sides)):
+        assert pair.pronoun is not None
+        p = pair.pronoun
+        for name, matrix in matrices.items():
+            if name.startswith("encoder"):
+                row = matrix[..., p.source, :]
+                for head, better in enumerate((row[:, p.right] > row[:, p.wrong]).tolist()):
+                    right[AlignmentHead(name, head)] += better
+    return {head: count / len(marked) for head, count in right.items()}
+
+
+def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
+    """Return how often each cross-attention head looks most at the word that tells il from elle.
+
+    The row that writes the pronoun counts, and the adjective that ends a because-sentence: *tired*
+    says that *it* is the animal, *wide* that it is the road.
+    """
+    most: dict[AlignmentHead, int] = defaultdict(int)
+    marked = _marked(pairs)
+    sides = [(pair.source, pair.target) for pair in marked]
+    for pair, matrices in zip(marked, forced(translator, sides)):
+        assert pair.pronoun is not None
+        telling = len(pair.source_words) - 2  # before the full stop
+        for name, matrix in matrices.items():
+            if name.endswith("cross"):
+                looked = matrix[..., pair.pronoun.target, :].argmax(-1) == telling
+                for head, same in enumerate(looked.tolist()):
+                    most[AlignmentHead(name, head)] += same
+    return {head: count / len(marked) for head, count in most.items()}
+
+
+def _marked(pairs: Sequence[Pair]) -> list[Pair]:
+    """Those whose pronoun is marked; raises `ArgumentError` where none is."""
+    marked = [pair for pair in pairs if pair.pronoun]
+    if not marked:
+        raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
+    return marked
+
+
+@contextmanager
+def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
+    """Within the block the head reaches nothing: its columns of the output map are 0.
+
+    The weights are afterwards what they were, to the bit. Raises `ArgumentError` where the model
+    has no such head.
+    """
+    module = attention_module(model, head.layer)
+    if not 0 <= head.head < module.heads:
+        raise build(ArgumentError, "head", f"a head from 0 to {module.heads - 1}", head.head)
+    columns = module.out_weight.detach()[:, head.head * module.e : (head.head + 1) * module.e]
+    kept = columns.clone()
+    columns.zero_()
+    try:
+        yield
+    finally:
+        columns.copy_(kept)
+
+
+def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
+    """Return the module that a name such as "decoder.1.cross" stands for.
+
+    Raises `ArgumentError` where the model has no such layer.
+    """
+    try:
+        side, number, kind = layer.split(".")
+        found = model.get_submodule(f"{side}.{number}.{kind}_attention")
+        assert isinstance(found, MultiHeadAttention)
+    except (ValueError, AttributeError, AssertionError):
+        expected = 'a name such as "encoder.0.self" or "decoder.1.cross"'
+        raise build(ArgumentError, "layer", expected, repr(layer)) from None
+    return found

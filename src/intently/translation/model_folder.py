@@ -1,0 +1,144 @@
+"""The folder of a trained model: read with every check, written whole or not at all.
+
+It holds ``model.safetensors``, tokenizers, and a description (``translator.json``,
+``language.json``) with the checksums of these files and of itself. Nothing in it is ever unpickled,
+and no model is built before its sizes are those of the weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+import intently
+from intently.errors import CheckpointError, DataError, IntentlyError, build, one_line
+from intently.foundation.files import File, digest, replace_files, sealed
+from intently.models.weights import check_alike, load_weights, weights
+from intently.text import Tokenizer
+
+FORMAT = 2
+"""Version of the folders' format; a higher one is refused, and 1 has fewer checksums."""
+
+WEIGHTS = "model.safetensors"
+SHA256 = re.compile("[0-9a-f]{64}")
+
+HEADER = 2**20
+"""Bytes of the header of the weights at most: those of thousands of layers."""
+
+LEAST = 4
+"""Tensors that the smallest of layers has."""
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def file(path: Path) -> File:
+    """Return a file of a model's folder, as messages speak of it."""
+    return File(path, "a file as `save` wrote it", fix="train again, or take another copy")
+
+
+def find(folder: Path, name: str) -> Path:
+    """Return the folder, or the one named model in it, that holds the description ``name``."""
+    for path in (folder, folder / "model"):
+        if file(path / name).exists():
+            return path
+    cause, found = None, file(folder)
+    if not found.is_folder():
+        got = "a file" if found.exists() else "no such folder"
+    else:
+        names = found.names()
+        got = f"a folder with {', '.join(names[:4])}{', …' * (len(names) > 4)}"
+        got = got if names else "an empty folder"
+        if "checkpoints" in names:
+            cause = "its run has not ended; the command that began it ends it with --resume"
+        elif "config.json" in names:
+            cause = "it seems to hold a model of another library"
+    raise one_line(build(
+        CheckpointError, str(folder), f"a folder with {name}, or a run with model/{name}", got,
+        cause, "give the folder that `--out` named when it was trained",
+    ))  # fmt: skip
+
+
+def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the description of a model says, with the checksums of its files.
+
+    ``shape`` is what it says beside "format", "files", "versions" and its checksum; ``before``
+    the same for format 1.
+    """
+    described = file(path)
+    content = described.read()
+    found = described.json({str: object}, content)
+    kind, version = shape.get("kind"), found.get("format")
+    if kind and found.get("kind") not in kind:
+        raise build(
+            CheckpointError, str(path), f"JSON of kind {' or '.join(map(repr, kind))}",
+            "another kind of file", "it was made by another program",
+        )  # fmt: skip
+    if type(version) is int and version > FORMAT:
+        raise build(
+            CheckpointError, str(path), f"format {FORMAT} or older", f"format {version}",
+            "it was written by a newer version of Intently", "upgrade intently",
+        )  # fmt: skip
+    if type(version) is int and version == 1:
+        described.check(found, {**before, "format": range(1, 2), "versions?": {str: str}})
+        return {"files": {}, **found}
+    more = {"format": range(1, FORMAT + 1), "files": {str: SHA256}, "versions": {str: str}}
+    return described.sealed({**shape, **more}, content)
+
+
+def tokenizer(path: Path, check: str | None) -> Tokenizer:
+    """Return the tokenizer in a file whose SHA-256 is ``check``."""
+    try:
+        found = Tokenizer.load(path)
+    except DataError as error:
+        raise CheckpointError(str(error)) from error.__cause__
+    _check(file(path), file(path).read(most=None), check)
+    return found
+
+
+def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> M:
+    """Return the model that ``make`` makes, with the weights in a file whose SHA-256 is ``check``.
+
+    It has so many ``layers``. Names and sizes of its weights are compared with the file's header
+    before it is made; so a file that is small never makes a model that is large.
+    """
+    stored = file(path)
+    header = stored.header(most=HEADER)
+    if layers * LEAST > len(header.tensors):
+        raise stored.refusal(f"{len(header.tensors)} tensors", f"the model has {layers:,} layers")
+    cause = "the weights are of a model with other options"
+    try:
+        with torch.device("meta"):
+            blank = weights(make())
+    except (IntentlyError, RuntimeError, MemoryError, OverflowError) as error:
+        raise stored.refusal("others", f"{cause}, of which none can be made ({error})") from None
+    check_alike(blank, header.blank(), cause, str(path))
+    content = stored.read(most=None)
+    _check(stored, content, check)
+    made = make()
+    load_weights(made, stored.tensors(content), str(path))
+    return made
+
+
+def write(folder: Path, name: str, said: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
+    """Put a model's files and their description ``name`` into a folder; raises WriteError.
+
+    A full disk or a kill leaves the old model, the new one, or a folder that is refused: never a
+    mixture.
+    """
+    told = {
+        **said,
+        "format": FORMAT,
+        "files": {each: digest(content) for each, content in contents.items()},
+        "versions": {"intently": intently.__version__, "torch": torch.__version__},
+    }
+    replace_files(folder, {**contents, name: sealed(told)}, last=name)
+
+
+def _check(stored: File, content: bytes, check: str | None) -> None:
+    if check is not None and digest(content) != check:
+        raise stored.damaged("another checksum than the description beside it holds")

@@ -1,0 +1,371 @@
+"""The translator: a model, its two tokenizers and a search, kept as `model_folder` says."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from intently.decoding import Hypothesis, SearchOptions, search
+from intently.decoding.options import checked
+from intently.errors import ArgumentError, IntentlyError, KindError, build
+from intently.matrix import Dense, LazyMatrix, Merged
+from intently.models.kinds import (
+    EncoderDecoder,
+    cross_heads,
+    kind_of,
+    new_model,
+    options_of,
+)
+from intently.models.weights import weights
+from intently.show.labels import visible
+from intently.text import UNK, Tokenizer, word_spans, words
+from intently.text.checks import not_text
+from intently.translation import model_folder
+
+KIND = "intently translator"
+ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
+FORMAT_1 = {
+    "kind": {KIND}, "architecture?": str, "model": {str: object}, "max_length": range(1, 2**31),
+    "alignment_head": ([str, range(2**31)], None), "sha256?": (model_folder.SHA256, None),
+}  # fmt: skip
+SHAPE = {name.strip("?"): shape for name, shape in FORMAT_1.items() if name != "sha256?"}
+"""What a folder says of a translator, as `intently.foundation.files.fault` describes it."""
+
+CHUNK = 256
+"""Sentences translated together; their queries and keys live as long as their translations."""
+
+
+class TranslationWarning(UserWarning):
+    """A line that was not translated as it stood: cut, or with words the model does not know."""
+
+
+class AlignmentHead(NamedTuple):
+    """The head whose weights serve as word alignment, such as ("decoder.1.cross", 2)."""
+
+    layer: str
+    head: int
+
+
+class Side(NamedTuple):
+    """One side of a translation: token ids, words, and the positions of each word's tokens."""
+
+    ids: Sequence[int] = ()
+    words: list[str] | tuple[str, ...] = ()
+    groups: Sequence[Sequence[int]] = ()
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation, and all that was looked at while it was written.
+
+    ``score`` is the log-probability in nats under the length penalty, ``alternatives`` are the
+    other translations of an n-best search, and ``notes`` what was warned about: a line cut, words
+    the model does not know.
+    """
+
+    source: str
+    text: str
+    score: float
+    hypothesis: Hypothesis
+    translator: Translator
+    sides: tuple[Side, Side] = (Side(), Side())
+    notes: tuple[str, ...] = ()
+    alternatives: tuple[Translation, ...] = ()
+
+    @cached_property
+    def attention(self) -> dict[str, LazyMatrix]:
+        """The attention of every layer by name: lazy matrices (h, rows, columns) over tokens.
+
+        Rows of a decoder are labelled with the token they produce, the last one ``</s>``. An empty
+        line has none.
+        """
+        if not self.sides[0].ids:
+            return {}
+        source = [*self.translator.source_tokenizer.tokens(self.sides[0].ids), "</s>"]
+        produced = self.translator.target_tokenizer.tokens(self.hypothesis.ids)
+        if self.hypothesis.ended:
+            produced.append("</s>")
+        inputs = ["<s>", *produced[:-1]]
+        found = {}
+        for name, matrix in self.hypothesis.attention.items():
+            rows = source if name.startswith("encoder") else produced
+            columns = inputs if name.startswith("decoder") and name.endswith("self") else source
+            found[name] = matrix.label(rows, columns)
+        return found
+
+    @cached_property
+    def words(self) -> dict[str, LazyMatrix]:
+        """The attention of every layer merged to words, (h, words, words), without the final token.
+
+        Weights are summed over the tokens of a word that is looked at and averaged over the tokens
+        of the word that looks. The first column of a decoder's own matrix is the start token.
+        """
+        (_, s_words, s_groups), (_, y_words, y_groups) = self.sides
+        found: dict[str, LazyMatrix] = {}
+        for name, matrix in self.attention.items():
+            if name.startswith("encoder"):
+                merged = Merged(matrix, s_groups, s_groups).label(s_words, s_words)
+            elif name.endswith("self"):
+                last = matrix.shape[-1]  # an output that was cut never read its last token
+                before = [[0], *([i + 1 for i in group if i + 1 < last] for group in y_groups)]
+                merged = Merged(matrix, y_groups, before).label(y_words, ["<s>", *y_words])
+            else:
+                merged = Merged(matrix, y_groups, s_groups).label(y_words, s_words)
+            found[name] = merged
+        return found
+
+    @property
+    def alignment(self) -> LazyMatrix:
+        """Which source words each produced word looked at: (words, words), by the alignment head.
+
+        Where no head was measured, the mean of the heads of the last cross-attention but one
+        (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2). Raises
+        `ArgumentError` where the model has no attention.
+        """
+        if not self.sides[0].ids:
+            return Dense(torch.zeros(0, 0))
+        return self.translator.align(self.words)
+
+
+class Translator:
+    """A trained model with its tokenizers.
+
+    >>> translator = Translator.load()
+    >>> print(translator.translate(["The road was too wide."])[0].text)
+    La route était trop large.
+    """
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer,
+        *,
+        alignment_head: AlignmentHead | None = None,
+        max_length: int = 128,
+    ) -> None:
+        if max_length < 1:
+            raise build(ArgumentError, "max_length", "an int ≥ 1", max_length)
+        self.model = model.eval()
+        self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
+        self.alignment_head = alignment_head
+        self.max_length = max_length
+
+    # --- folders -------------------------------------------------------------------------------
+
+    @classmethod
+    def load(cls, folder: Path | str | None = None) -> Translator:
+        """Read a translator from its folder, or from a run's folder that holds one in ``model``.
+
+        Without a folder, the embedded English–French translator. Raises `CheckpointError` where the
+        folder is missing, foreign, damaged or of a newer format, and names what was looked for.
+        """
+        path = _embedded() if folder is None else model_folder.find(Path(folder), ABOUT)
+        about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
+        described = model_folder.file(path / ABOUT)
+        try:
+            options = options_of(about.get("architecture", "transformer"), about["model"])
+        except (IntentlyError, TypeError) as error:
+            raise described.damaged(f"no description of a model ({error})") from None
+        checks = {model_folder.WEIGHTS: about.get("sha256"), **about["files"]}
+        tokenizers = []
+        sizes = options.source_vocabulary, options.target_vocabulary
+        for name, size in zip(TOKENIZERS, sizes):
+            tokenizers.append(model_folder.tokenizer(path / name, checks.get(name)))
+            if tokenizers[-1].size != size:
+                got = f"{tokenizers[-1].size} entries where the model has {size}"
+                raise model_folder.file(path / name).damaged(got)
+        weights, make = path / model_folder.WEIGHTS, partial(new_model, options)
+        layers = options.encoder_layers + options.decoder_layers
+        model = model_folder.model(weights, checks[model_folder.WEIGHTS], make, layers)
+        head = about["alignment_head"] and AlignmentHead(*about["alignment_head"])
+        if head and head.head >= cross_heads(options).get(head.layer, 0):
+            raise described.damaged(f"no alignment head {head.layer}, {head.head}")
+        return cls(model, *tokenizers, alignment_head=head, max_length=about["max_length"])
+
+    def save(self, folder: Path | str, *, half: bool = False) -> Path:
+        """Write the translator into ``folder``; ``half`` keeps float16 weights, half the size.
+
+        A full disk or a kill leaves the old translator, the new one, or a folder that `load`
+        refuses: never a mixture. Raises `WriteError` where the files cannot be written.
+        """
+        from safetensors.torch import save
+
+        path = Path(folder)
+        tensors = {
+            name: (x.half() if half else x).cpu().contiguous()
+            for name, x in weights(self.model).items()
+        }
+        both = self.source_tokenizer.content(), self.target_tokenizer.content()
+        about = {
+            "kind": KIND,
+            "architecture": kind_of(self.model.options),
+            "model": dataclasses.asdict(self.model.options),
+            "max_length": self.max_length,
+            "alignment_head": self.alignment_head,
+        }
+        contents = {model_folder.WEIGHTS: save(tensors), **dict(zip(TOKENIZERS, both))}
+        model_folder.write(path, ABOUT, about, contents)
+        return path
+
+    # --- translating ---------------------------------------------------------------------------
+
+    def translate(
+        self, sentences: Sequence[str], options: SearchOptions | None = None
+    ) -> list[Translation]:
+        """Translate sentences; results come in the order given, empty ones stay empty.
+
+        Lines with more than ``max_length`` tokens are cut, and unknown words are copied where the
+        model writes an unknown token; each is told by a `TranslationWarning` that names the line,
+        and stands in ``notes``. Raises `KindError` for what is not a list of strings,
+        `ArgumentError` for a string that is no Unicode text.
+
+        A model without attention has nothing to copy by, and writes no unknown tokens.
+
+        Every translation keeps the queries and keys of its search; `stream` serves what is long.
+        """
+        return list(self._stream(sentences, options, CHUNK, stacklevel=3))
+
+    def stream(
+        self,
+        sentences: Iterable[str],
+        options: SearchOptions | None = None,
+        *,
+        chunk: int = CHUNK,
+    ) -> Iterator[Translation]:
+        """Translate sentences as they come, ``chunk`` at a time; yields what `translate` returns.
+
+        Memory is bounded by one chunk where translations are not kept.
+        """
+        return self._stream(sentences, options, chunk, stacklevel=2)
+
+    def _stream(
+        self, sentences: Iterable[str], options: SearchOptions | None, chunk: int, stacklevel: int
+    ) -> Iterator[Translation]:
+        if isinstance(sentences, str | bytes):
+            fix = "write translate([text])"
+            raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
+        copies = bool(cross_heads(self.model.options))
+        if self.target_tokenizer.complete or not copies:  # bytes say everything
+            options = checked(options)
+            options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
+        lines, done = iter(sentences), 0
+        while batch := list(islice(lines, chunk)):
+            read = [self._read(line, done + i) for i, line in enumerate(batch)]
+            for i, (_, notes) in enumerate(read, done + 1):
+                for note in notes:
+                    warnings.warn(f"line {i}: {note}", TranslationWarning, stacklevel=stacklevel)
+            full = [side.ids for side, _ in read if side.ids]
+            found = iter(search(self.model, full, options))
+            for line, (side, notes) in zip(batch, read):
+                if side.ids:
+                    best, *rest = (self._translation(line, side, notes, h) for h in next(found))
+                    yield dataclasses.replace(best, alternatives=tuple(rest))
+                else:
+                    yield Translation(line, "", 0.0, Hypothesis([], 0.0, 0.0), self)
+            done += len(batch)
+            del read, full, found, batch  # else they live while the next chunk is searched
+
+    def _read(self, line: str, index: int) -> tuple[Side, tuple[str, ...]]:
+        """Return the tokens and words of a line, cut where it is too long, and what to warn of."""
+        try:
+            line.encode()
+        except (AttributeError, UnicodeEncodeError):
+            raise not_text(f"sentences[{index}]", line) from None
+        tokenizer, text, notes = self.source_tokenizer, line.strip(), []
+        ids = tokenizer.encode(text)
+        if len(ids) > self.max_length:
+            notes.append(f"{len(ids):,} tokens, cut after {self.max_length}")
+            text = _cut(tokenizer, text, self.max_length)
+            ids = tokenizer.encode(text)[: self.max_length]
+        groups = tokenizer.word_groups(text, tokenizer.encode(text))
+        unknown = tokenizer.unknown(text)
+        if unknown:
+            told = [visible(word) for word in unknown[:8]] + ["…"] * (len(unknown) > 8)
+            notes.append(f"not in the model's vocabulary: {', '.join(told)}")
+        groups = [[i for i in group if i < len(ids)] for group in groups]
+        s_words = [word for word, group in zip(words(text), groups) if group]
+        return Side(ids, s_words, [group for group in groups if group]), tuple(notes)
+
+    def _translation(
+        self, line: str, source: Side, notes: tuple[str, ...], hypothesis: Hypothesis
+    ) -> Translation:
+        tokenizer, y = self.target_tokenizer, hypothesis.ids
+        if UNK in y:
+            text, groups = self._copied(line, source, hypothesis)
+        else:
+            text, groups = tokenizer.decode(y), tokenizer.group_ids(y)
+        produced = Side(y, words(text), groups)
+        return Translation(
+            line, text, hypothesis.score, hypothesis, self, (source, produced), notes
+        )
+
+    def _copied(
+        self, line: str, source: Side, hypothesis: Hypothesis
+    ) -> tuple[str, list[list[int]]]:
+        """Return the text in which each unknown token is the source word it looked at, and groups.
+
+        A space stands before it where one does in the source, or after a letter. Source: Luong et
+        al. 2015, "Addressing the Rare Word Problem in Neural Machine Translation", section 3.3.
+        """
+        y = hypothesis.ids
+        cross = {
+            name: Merged(matrix, [[i] for i in range(len(y))], source.groups)
+            for name, matrix in hypothesis.attention.items()
+            if name.endswith("cross")
+        }
+        looked = self.align(cross).argmax().tolist()
+        starts = [start for start, _ in word_spans(line)]
+        text, spans = "", []
+        for token, word in zip(y, looked):
+            if token == UNK:
+                apart = line[starts[word] - 1 : starts[word]].isspace() or text[-1:].isalnum()
+                apart = apart and text != "" and not text.endswith(("'", "’"))
+                piece = " " * apart + source.words[word]
+            else:
+                piece = self.target_tokenizer.tokens([token])[0].replace("▁", " ")
+            spans.append((len(text), len(text) + len(piece)))
+            text += piece if text else piece.removeprefix(" ")
+            spans[-1] = (spans[-1][0], len(text))
+        groups = [
+            [i for i, (first, last) in enumerate(spans) if first < end and last > start]
+            for start, end in word_spans(text)
+        ]
+        return text, groups
+
+    def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
+        """Return the matrix that stands for the alignment: the measured head's, or heads' mean.
+
+        Raises `ArgumentError` where the model has no attention.
+        """
+        if not cross_heads(self.model.options):
+            raise build(
+                ArgumentError, "alignment", "a model with attention", 'one with attention="none"',
+                "it knows the source by one vector, and looks at no word",
+            )  # fmt: skip
+        if self.alignment_head is not None:
+            return by_layer[self.alignment_head.layer][self.alignment_head.head]
+        cross = [name for name in by_layer if name.endswith("cross")]
+        return by_layer[cross[-2] if len(cross) > 1 else cross[-1]].mean_heads()
+
+
+def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
+    """Return the start of a text that has about so many tokens, cut between two characters."""
+    offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
+    while tokens and offsets[tokens][0] < offsets[tokens - 1][1]:  # bytes of one character
+        tokens -= 1
+    return text[: offsets[tokens - 1][1]] if tokens else ""
+
+
+def _embedded() -> Path:
+    """Return the folder of the translator that is part of the package."""
+    return Path(str(files("intently") / "embedded"))

@@ -1,0 +1,150 @@
+"""`intently evaluate`: files, corpora by name, runs that know theirs, the built-in language."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from intently.corpora import Corpus, ParallelText, sample
+from intently.models.kinds import new_model
+from intently.recipes.origin import Origin
+from intently.text import Tokenizer
+from intently.training import TrainingOptions
+from intently.translation.translator import Translator
+
+from ..command_line import Command, refused
+
+
+@pytest.fixture
+def evaluate(intently: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    monkeypatch.setattr("intently.training.metrics.RESAMPLED", 5)
+    Translator.load().save(tmp_path / "model")
+    return partial(intently, "evaluate")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | None]]:
+    """A small corpus in place of every named one; what was asked for."""
+    asked = []
+
+    def load(name: str, source: str, target: str, data_dir: str | None = None) -> Corpus:
+        asked.append((name, source, target, data_dir))
+        pairs = sample("test", 4)
+        text = ParallelText([p.source for p in pairs], [p.target.lower() for p in pairs])
+        tests = {"test_one": text, "test_two": text}
+        return Corpus(name, source, target, text, text, tests, "made by hand")
+
+    monkeypatch.setattr("intently.recipes.origin.load_corpus", load)
+    return asked
+
+
+SCORES = [
+    r"exact match \d+\.\d% \[\d+\.\d%, \d+\.\d%\]",
+    r"lower-cased BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*bs:5.*case:lc.*tok:13a.*version:.*\)",
+    r"cased BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*bs:5.*case:mixed.*tok:13a.*version:.*\)",
+    r"chrF [\d.]+ \(.*version:.*\)",
+    r"of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
+    r"  tokenised BLEU [\d.]+ \[[\d.]+, [\d.]+\] \(.*case:lc.*tok:none.*version:.*\)",
+]
+
+
+def test_files_are_scored_with_every_signature(evaluate: Command) -> None:
+    pairs = sample("test", 5)
+    Path("s.txt").write_text("".join(p.source + "\n" for p in pairs))
+    Path("t.txt").write_text("".join(p.target.upper() + "\n" for p in pairs))
+    outcome = evaluate("model", "s.txt", "t.txt", "--json", "all.json", "--beam", "2")
+    first, _, name, *lines = outcome.out.strip().splitlines()
+    assert first == "5 sentence pairs from s.txt and t.txt" and name == "s.txt: 5 sentences"
+    for line, expected in zip(lines, SCORES, strict=True):
+        assert re.fullmatch(expected, line), line
+    found = json.loads(Path("all.json").read_text())
+    assert (found["model"], found["beam"], found["length_penalty"]) == ("model", 2, 0.6)
+    scores = found["tests"]["s.txt"]
+    assert scores["exact"] == scores["exact_interval"][0] == 0 < scores["exact_interval"][1] < 0.5
+    assert scores["lowercased"]["value"] > scores["bleu"]["value"]  # the references are in capitals
+    assert len(scores["bleu"]["interval"]) == 2
+
+
+def test_a_corpus_is_named(evaluate: Command, asked: list[object]) -> None:
+    outcome = evaluate("model", "--corpus", "multi30k:en-de", "--data-dir", "d", "--beam", "1")
+    assert outcome.status == 0, outcome.err
+    assert asked == [("multi30k", "en", "de", str(Path("d").absolute()))]
+    assert outcome.out.startswith("made by hand\n\ntest_one: 4 sentences\nexact match")
+    assert "\n\ntest_two: 4 sentences\n" in outcome.out
+    assert "alignment" not in outcome.out and "built-in" not in outcome.out
+
+
+def test_a_run_knows_its_corpus(evaluate: Command, asked: list[object]) -> None:
+    Origin("tatoeba", "en", "fr", "/data", "tatoeba-en-fr").save("model")
+    assert "test_one: 4 sentences" in evaluate("model", "--beam", "1").out
+    assert evaluate("model", "--beam", "1", "--data-dir", "/new").status == 0
+    assert evaluate("model", "--beam", "1", "--corpus", "multi30k:en-fr").status == 0
+    assert asked == [
+        ("tatoeba", "en", "fr", "/data"),
+        ("tatoeba", "en", "fr", "/new"),
+        ("multi30k", "en", "fr", None),
+    ]
+
+
+def test_the_built_in_language_has_alignments(evaluate: Command) -> None:
+    outcome = evaluate("model", "--beam", "1", "--sentences", "5", "--json", "all.json")
+    assert "novel: 5 sentences of the built-in language\nexact match" in outcome.out
+    assert "alignment error rate of each head, on test:\n  decoder." in outcome.out
+    found = json.loads(Path("all.json").read_text())
+    assert list(found["tests"]) == ["test", "novel", "deeper"]
+    errors = found["alignment_errors"]
+    assert len(errors) == 8 and all(0 <= error <= 1 for error in errors.values())
+    Origin("language", "en", "fr", recipe="language-transformer").save("model")
+    again = evaluate("model", "--beam", "1", "--sentences", "5")
+    told, _, rest = outcome.out.partition("\n")
+    assert told == (
+        "model does not say what it was trained on: scored on the built-in language, "
+        "English to French. For another give --corpus, or files"
+    )
+    assert again.out == rest
+    assert evaluate("model", "--beam", "1", "--sentences", "5", "--corpus", "language:en-fr") == (
+        again
+    )
+
+
+def test_a_model_without_attention_has_no_alignment_to_print(evaluate: Command) -> None:
+    pairs = sample("train", 20)
+    source, target = (
+        Tokenizer.train([getattr(p, side) for p in pairs], "word") for side in ("source", "target")
+    )
+    options = TrainingOptions().with_flags(model="recurrent", attention="none", width=8)
+    model = new_model(options.shape(source.size, target.size))
+    Translator(model, source, target, max_length=5).save("fixed")
+    outcome = evaluate("fixed", "--beam", "1", "--sentences", "2", "--json", "all.json")
+    assert outcome.status == 0, outcome.err
+    assert "deeper: 2 sentences" in outcome.out and "alignment" not in outcome.out
+    assert "alignment_errors" not in json.loads(Path("all.json").read_text())
+
+
+def test_contradictions_are_refused(evaluate: Command) -> None:
+    corpus = ("--corpus", "multi30k:en-de")
+    assert "SOURCE, --corpus: expected one of them; got both." in refused(
+        evaluate("model", "s.txt", *corpus)
+    )
+    assert "--data-dir: expected a --corpus that is read from it; got none." in refused(
+        evaluate("model", "--data-dir", "d")
+    )
+    for where in ("no/folder/s.json", "model"):
+        outcome = evaluate("model", "s.txt", "--json", where)
+        assert f"--json: expected a file in a folder that exists; got {where}." in refused(outcome)
+    assert "--data-dir: expected a --corpus that is read from it; got language:en-fr." in refused(
+        evaluate("model", "--corpus", "language:en-fr", "--data-dir", "d")
+    )
+    assert "--corpus: expected NAME:SOURCE-TARGET" in refused(
+        evaluate("model", "--corpus", "multi30k")
+    )
+    assert "name: expected one of language, multi30k" in refused(
+        evaluate("model", "--corpus", "wmt:en-de")
+    )
+    assert "target: expected one of fr from en in language" in refused(
+        evaluate("model", "--corpus", "language:en-de")
+    )

@@ -1,0 +1,326 @@
+"""`intently train --recipe`, its resuming and refusals, and `intently recipes`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intently import recipes as recipes_module
+from intently.corpora import Corpus, ParallelText, sample
+from intently.models.kinds import cross_heads
+from intently.recipes import recipe, recipe_text, recipes
+from intently.recipes.origin import Origin
+from intently.training import Stepped, TrainingOptions
+from intently.training.processes import Processes
+from intently.training.writer import sole_writer
+from intently.translation.runs import WRITES
+from intently.translation.translator import Translator
+
+from ..command_line import Command, refused
+
+RECIPE = "multi30k-de-en-bahdanau"
+TINY = [
+    *("--width", "16", "--batch-tokens", "300", "--steps", "4", "--warmup", "2"),
+    *("--threads", "1", "--max-length", "12"),
+]
+
+
+@pytest.fixture
+def intently(intently: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setattr("intently.training.metrics.RESAMPLED", 5)
+    return intently
+
+
+def text(split: str, count: int) -> ParallelText:
+    pairs = sample(split, count)
+    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | None]]:
+    """A small corpus in place of every named one; what was asked for."""
+    asked = []
+
+    def load(name: str, source: str, target: str, data_dir: str | None = None) -> Corpus:
+        asked.append((name, source, target, data_dir))
+        tests = {"test_of_mine": text("test", 3)}
+        return Corpus(
+            name, source, target, text("train", 60), text("validation", 3), tests, "made by hand"
+        )
+
+    monkeypatch.setattr("intently.recipes.origin.load_corpus", load)
+    return asked
+
+
+@pytest.fixture
+def two_files() -> tuple[str, str]:
+    """Thirty pairs, line by line."""
+    pairs = text("train", 30)
+    for name, side in (("s.txt", pairs.sources), ("t.txt", pairs.targets)):
+        Path(name).write_text("\n".join(side))
+    return "s.txt", "t.txt"
+
+
+# --- recipes --------------------------------------------------------------------------------------
+
+
+def test_recipes_are_listed(intently: Command) -> None:
+    outcome = intently("recipes")
+    assert outcome.status == 0
+    for each in recipes():
+        first, last = (
+            line for line in outcome.out.splitlines() if line.startswith(each.name + " ")
+        )
+        assert f"{each.corpus}:{each.source}-{each.target}" in first
+        assert re.search(rf"≈ \d\.\d M +{each.options.schedule.steps:,}$", first)
+        assert each.about[:30] in last
+    assert "≈ 2.2 M" in outcome.out
+
+
+def test_one_recipe_is_printed_as_a_config_to_begin_with(intently: Command) -> None:
+    assert intently("recipes", RECIPE) == (0, recipe_text(RECIPE), "")
+    assert "Did you mean tatoeba-en-fr?" in refused(intently("recipes", "tatoeba"))
+
+
+# --- training by a recipe -------------------------------------------------------------------------
+
+
+def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -> None:
+    outcome = intently("train", "--recipe", RECIPE, "--data-dir", "data", "--out", "run", *TINY)
+    assert outcome.status == 0, outcome.err
+    assert asked == [("multi30k", "de", "en", str(Path("data").absolute()))]
+    assert f"recipe {RECIPE}, multi30k:de-en: 60 sentence pairs\nmade by hand\n" in outcome.out
+    assert "test_of_mine: 3 sentences\nexact match 0.0%" in outcome.out
+    assert "alignment error" not in outcome.out
+    translator = Translator.load("run")
+    assert translator.model.options.width == 16  # the flag's
+    assert cross_heads(translator.model.options) == {"decoder.0.cross": 1}  # the recipe's
+    scores = json.loads(Path("run/scores.json").read_text())
+    assert scores["tests"]["test_of_mine"]["sentences"] == 3
+    kept = Origin.load("run")
+    assert kept == Origin("multi30k", "de", "en", str(Path("data").absolute()), RECIPE)
+    assert "Go on with it (--resume" in refused(
+        intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", *TINY)
+    )
+    assert Origin.load("run") == kept
+
+
+def test_what_was_measured_before_is_printed(
+    intently: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = re.sub('result = ".*"', 'result = "BLEU 28 on the test"', recipes_module._text(RECIPE))
+    monkeypatch.setattr("intently.recipes._text", lambda name: told)
+    outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
+    assert f"expected of {RECIPE} with its own options: BLEU 28 on the test\n" in outcome.out
+
+
+def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
+    intently: Command, asked: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from intently.training import progress
+
+    def interrupt(self: progress.Lines, event: object) -> None:
+        if isinstance(event, Stepped) and event.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(progress.Lines, "__call__", interrupt)
+        outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
+    assert outcome.status == 1 and "Go on with the same command and --resume" in outcome.out
+    other = ("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
+    assert refused(intently(*other)) == (
+        f"intently: --recipe: expected {RECIPE}, with which the run began; got tatoeba-en-fr.\n"
+    )
+    outcome = intently("train", "--out", "run", "--resume")
+    assert outcome.status == 0, outcome.err
+    assert "step 4/4" in outcome.out and "lower-cased BLEU" in outcome.out
+    assert asked[-1] == ("multi30k", "de", "en", None)
+    assert Translator.load("run").model.options.width == 16  # the flag of the beginning
+
+
+def test_a_run_that_another_corpus_was_refused_for_stays_as_it_was(
+    intently: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = text("train", 30)
+    Path("s.txt").write_text("\n".join(pairs.sources))
+    Path("t.txt").write_text("\n".join(pairs.targets))
+    files = ("train", "s.txt", "t.txt", "--out", "files", *TINY)
+    assert intently(*files).status == 0
+    other = ("train", "--recipe", RECIPE, "--out", "files", "--resume", *TINY)
+    outcome = intently(*other)
+    assert outcome.status == 2 and "with which the run began" in outcome.err
+    assert Origin.load("files") is None
+    assert intently(*files, "--resume").status == 0
+    recipe = ("train", "--recipe", RECIPE, "--data-dir", "data", "--out", "run", *TINY)
+    assert intently(*recipe).status == 0
+    kept = Origin.load("run")
+    changed = Corpus("", "", "", pairs, pairs, {"test": pairs}, "")
+    with monkeypatch.context() as patch:
+        patch.setattr("intently.recipes.origin.load_corpus", lambda *asked: changed)
+        again = ("train", "--out", "run", "--resume", "--data-dir", "changed")
+        outcome = intently(*again)
+        assert outcome.status == 2 and "data: expected the data the run began" in outcome.err
+    assert Origin.load("run") == kept
+    assert intently("train", "--out", "run", "--resume", "--data-dir", "moved").status == 0
+    moved = Origin.load("run")
+    assert moved is not None and moved.data_dir == str(Path("moved").absolute())
+
+
+def test_what_a_killed_recipe_left_does_not_stand_in_the_way_of_files(
+    intently: Command, two_files: tuple[str, str]
+) -> None:
+    """It was killed before its first checkpoint."""
+    for name in ("run", "other"):
+        with sole_writer(name, WRITES):
+            Origin("language", "en", "fr", recipe="language-fixed").save(name)
+    files = ("train", *two_files, "--out", "run", *TINY)
+    assert intently(*files, "--steps", "3", "--resume").status == 0
+    assert Origin.load("run") is None
+    assert intently("train", *two_files, "--out", "other", *TINY).status == 0
+    assert Origin.load("other") is None
+    assert intently(*files, "--resume").status == 0
+
+
+def test_a_run_of_an_experiment_goes_on_too(intently: Command) -> None:
+    """Its recipe is none that `intently recipes` lists."""
+    assert intently("train", "--recipe", RECIPE, "--out", "run", *TINY).status == 0
+    kept = Origin.load("run")
+    assert kept is not None
+    replace(kept, recipe="multi30k-general").save("run")
+    outcome = intently("train", "--out", "run", "--resume", "--steps", "6")
+    assert outcome.status == 0, outcome.err
+    assert "step 6/6" in outcome.out and "expected of" not in outcome.out
+
+
+def test_a_checkpoint_that_is_not_there_leaves_nothing(
+    intently: Command, two_files: tuple[str, str]
+) -> None:
+    outcome = intently("train", *two_files, "--out", "run", *TINY, "--resume-from", "step-000002")
+    assert refused(outcome) == (
+        "intently: step-000002: expected one of the checkpoints here (none); got no such.\n"
+    )
+    assert not Path("run").exists()
+
+
+def test_a_printed_recipe_is_a_file_of_options(
+    intently: Command, two_files: tuple[str, str]
+) -> None:
+    Path("mine.toml").write_text(intently("recipes", RECIPE).out)
+    outcome = intently("train", *two_files, "--config", "mine.toml", "--out", "run", *TINY)
+    assert outcome.status == 0, outcome.err
+    stored = TrainingOptions.from_json("run/options.json")
+    assert stored.architecture == recipe(RECIPE).options.architecture
+    assert stored.optimiser.label_smoothing == recipe(RECIPE).options.optimiser.label_smoothing
+
+
+def test_a_damaged_checkpoint_is_passed_over_as_the_message_says(
+    intently: Command, two_files: tuple[str, str]
+) -> None:
+    files = ("train", *two_files, "--out", "run", *TINY, "--save-every", "2")
+    assert intently(*files).status == 0
+    weights = Path("run/checkpoints/step-000004/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    outcome = intently(*files, "--resume")
+    found = re.search(r"go on with (--resume-from \S+),", outcome.err)
+    assert outcome.status == 2 and found is not None, outcome.err
+    outcome = intently(*files, *found[1].split())
+    assert outcome.status == 0 and "step 4/4" in outcome.out
+    none = intently(*files, "--resume-from", "step-000007").err
+    assert "step-000007: expected one of the checkpoints here (step-" in none, none
+
+
+def test_going_on_says_where_it_stands(intently: Command, two_files: tuple[str, str]) -> None:
+    files = ("train", *two_files, "--out", "run", *TINY, "--resume")
+    first = intently(*files)
+    assert first.status == 0 and first.out.startswith("run holds no checkpoint to go on from: a n")
+    again = intently(*files)
+    assert again.status == 0
+    assert "going on after step 4/4: none is left (more: a higher steps)" in again.out
+    assert refused(intently("train", "--out", "run", "--resume")) == (
+        "intently: SOURCE: expected the files that the run in run is trained on; got none. "
+        "Give the command that began it, with --resume.\n"
+    )
+
+
+def test_what_an_option_may_be_stands_in_its_help(intently: Command) -> None:
+    told = " ".join(intently("train", "--help").out.replace("│", " ").split())
+    assert "Luong: none, additive (default), dot, general, concat" in told
+    assert "what follows: inverse_sqrt (default), cosine, constant" in told
+
+
+def test_of_a_long_dev_set_a_part_is_used_and_told(intently: Command) -> None:
+    pairs = text("train", 700)
+    for name, side in (("s.txt", pairs.sources), ("t.txt", pairs.targets)):
+        Path(name).write_text("\n".join(side))
+    files = ("train", "s.txt", "t.txt", "--out", "run", *TINY)
+    outcome = intently(*files, "--dev", "s.txt", "t.txt")
+    assert "the first 500 of 700 dev pairs are used\n" in outcome.out
+
+
+def test_curves_are_named_where_there_are_any(intently: Command) -> None:
+    """A run that time ends before its first record has none."""
+    short = (*TINY, "--steps", "100000", "--seconds", "0.001")
+    outcome = intently("train", "--recipe", RECIPE, "--out", "run", *short)
+    assert outcome.status == 0 and "the translator is in run/model. Now try:" in outcome.out
+    assert not Path("run/training.png").exists()
+
+
+def test_the_folder_of_a_run_is_read_by_the_first_process_alone(
+    intently: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert intently("train", "--recipe", RECIPE, "--out", "run", *TINY).status == 0
+    (tmp_path / "second").mkdir()
+
+    class Second(Processes):
+        """A process on a machine of its own, where the folder of the run is not."""
+
+        def from_first(self, make: Callable[[], Any]) -> Any:
+            with contextlib.chdir(tmp_path):
+                return make()
+
+    monkeypatch.chdir("second")
+    monkeypatch.setattr("intently.training.processes.current", lambda: Second(rank=1))
+    outcome = intently("train", "--out", "run", "--resume")
+    assert outcome == (0, "", "")
+    assert not Path("run").exists()
+
+
+def test_what_contradicts_a_recipe_is_refused(intently: Command) -> None:
+    def said(*arguments: str) -> str:
+        outcome = intently("train", *arguments, "--out", "run", *TINY)
+        assert not Path("run").exists()
+        return refused(outcome)
+
+    beside = "expected none beside a recipe, which names its corpus and its options; got"
+    assert f"SOURCE: {beside} s.txt" in said("s.txt", "--recipe", RECIPE)
+    assert f"--config: {beside} c.toml" in said("--config", "c.toml", "--recipe", RECIPE)
+    assert f"--dev: {beside} a" in said("--recipe", RECIPE, "--dev", "a", "b")
+    assert "Print a recipe by intently recipes NAME, to begin a --config with." in said(
+        "s.txt", "--recipe", RECIPE
+    )
+    assert "SOURCE: expected source sentences, or --recipe NAME; got neither. See them by" in said()
+    assert "--data-dir: expected none without a recipe" in said("s.txt", "--data-dir", "d")
+    assert "recipe: expected one of language-bahdanau" in said("--recipe", "none")
+    assert "keep: expected an integer from 1 to 2**31 - 1" in said(
+        "--recipe", RECIPE, "--keep", "0"
+    )
+
+
+def test_only_the_first_of_many_processes_speaks(
+    intently: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import nullcontext
+
+    second = Processes(rank=1, count=1)
+    monkeypatch.setattr("intently.training.processes.joined", lambda out: nullcontext(second))
+    outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
+    assert outcome.status == 0 and outcome.out == ""
+    assert not Path("run/scores.json").exists()

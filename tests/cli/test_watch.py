@@ -1,0 +1,370 @@
+"""`intently watch`: our folders and those of transformers, tables, recordings, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import intently as it
+from intently.cli.watch import translated
+from intently.language.runs import TextModel, new_model
+from intently.language.settings import Variant, language_options
+from intently.models import (
+    RecurrentOptions,
+    RecurrentSeq2Seq,
+    Transformer,
+    TransformerOptions,
+)
+from intently.observe.recording.recording import Entry, Recording, Whole
+from intently.observe.saving import files
+from intently.observe.storage.stores import Held, KeptHow
+from intently.observe.watching.call import How
+from intently.text import Tokenizer
+from intently.translation.translator import Translator
+
+from ..command_line import Command, Outcome
+
+TEXT = "The cat sat on the mat"
+WORDS = ["<unk>", "</s>", "<pad>", *TEXT.split()]
+
+
+@pytest.fixture
+def watched(intently: Command) -> Command:
+    return partial(intently, "watch")
+
+
+def refused(outcome: Outcome) -> str:
+    """Check that a message is one line on standard error, without a traceback, and return it."""
+    assert outcome.status == 2 and outcome.out == ""
+    assert outcome.err.startswith("intently: ") and outcome.err.count("\n") == 1, outcome.err
+    return outcome.err
+
+
+def table(out: str) -> list[list[str]]:
+    """The cells of the rows that name a layer and a head, of the first block."""
+    rows = [line.split() for line in out.splitlines()]
+    return [row for row in rows if len(row) > 5 and row[1].isdigit() and row[2].isdigit()]
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny transformers models with a tokenizer, as save_pretrained writes them."""
+    import tokenizers
+    import transformers
+    from tokenizers import models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("transformers")
+    known = {word: n for n, word in enumerate(WORDS)}
+    backend = tokenizers.Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", eos_token="</s>", pad_token="<pad>"
+    )
+    ids: dict[str, Any] = {"eos_token_id": 1, "bos_token_id": 1, "pad_token_id": 2}
+    size: dict[str, Any] = {
+        "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2,
+        "intermediate_size": 16, "vocab_size": len(WORDS), **ids,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    for name, model in {
+        "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(
+            n_embd=16, n_head=2, n_layer=2, n_positions=8, vocab_size=len(WORDS), **ids)),
+        "llama": transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**size, num_key_value_heads=2)),
+        "bert": transformers.BertModel(transformers.BertConfig(**size)),
+        "t5": transformers.T5ForConditionalGeneration(transformers.T5Config(
+            d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, vocab_size=len(WORDS),
+            **{"decoder_start_token_id": 2, **ids})),
+        "t5-bare": transformers.T5Model(transformers.T5Config(
+            d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, vocab_size=len(WORDS), **ids)),
+    }.items():  # fmt: skip
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+# --- what runs ------------------------------------------------------------------------------------
+
+
+def test_the_embedded_translator(watched: Command) -> None:
+    outcome = watched("The road was too wide.", "--save", "run.safetensors")
+    assert outcome.status == 0
+    assert outcome.out.startswith("La route était trop large.\n\nlayer ")
+    assert len(table(outcome.out)) == 24
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "In Python: it.load_recording('run.safetensors')" in outcome.err
+    seen = it.load_recording("run.safetensors")
+    assert all(entry.verified for entry in seen.calls)
+    (made,) = Translator.load().translate(["The road was too wide."], it_greedy())
+    for name in ("encoder.1.self", "decoder.0.self", "decoder.1.cross"):
+        want = made.attention[name]
+        found = seen[f"{name}_attention"][0]
+        torch.testing.assert_close(found.dense(), want.dense(), rtol=0, atol=1e-5)
+        assert found.labels == want.labels
+
+
+def it_greedy() -> Any:
+    from intently.decoding import SearchOptions
+
+    return SearchOptions(beam=1)
+
+
+def test_beams_are_labelled_with_the_source_alone(watched: Command) -> None:
+    assert watched("I drink milk.", "--beam", "3", "--save", "run.safetensors").status == 0
+    seen = it.load_recording("run.safetensors")
+    source = seen["encoder.0.self_attention"].labels[1]
+    assert source is not None and source[-1] == "</s>"
+    for entry in seen.calls:
+        want = {"enc": (source, source), "dec": (None, None)}[entry.name[:3]]
+        assert entry.matrix().labels == ((None, source) if "cross" in entry.name else want)
+
+
+def test_a_translator_of_a_run(watched: Command, tmp_path: Path) -> None:
+    folder = Translator.load().save(tmp_path / "run" / "model").parent
+    outcome = watched(folder, "I drink milk.", "--layers", "decoder.*.cross_attention")
+    assert outcome.out.startswith("Je bois du lait.")
+    layers = {row[0] for row in table(outcome.out)}
+    assert layers == {"decoder.0.cross_attention", "decoder.1.cross_attention"}
+
+
+def test_a_translation_that_was_cut_is_labelled() -> None:
+    """No model ends that is not trained: it writes as many tokens as it may."""
+    tokenizer = Tokenizer.train(["I drink milk."], "character")
+    torch.manual_seed(0)
+    model = Transformer(TransformerOptions(tokenizer.size, tokenizer.size, width=8, heads=2))
+    made = Translator(model, tokenizer, tokenizer)
+    [greedy] = made.translate(["I drink milk."], it_greedy())
+    assert not greedy.hypothesis.ended
+    seen = translated(made, "I drink milk.").seen
+    for part in ("self", "cross"):
+        want = greedy.attention[f"decoder.0.{part}"].labels
+        found = seen[f"decoder.0.{part}_attention"][0].labels
+        assert want is not None and found == want
+
+
+def test_luongs_vector_is_no_attention(watched: Command) -> None:
+    tokenizer = Tokenizer.train(["I drink milk."], "character")
+    shape = RecurrentOptions(tokenizer.size, tokenizer.size, width=8, attention="dot")
+    Translator(RecurrentSeq2Seq(shape), tokenizer, tokenizer).save("luong")
+    outcome = watched("luong", "I drink milk.")
+    assert outcome.status == 0 and "not seen" not in outcome.out
+
+
+def test_several_layers(watched: Command) -> None:
+    outcome = watched("I drink milk.", "--layers", "encoder.0", "--layers", "decoder.1.self*")
+    layers = {row[0] for row in table(outcome.out)}
+    assert layers == {"encoder.0.self_attention", "decoder.1.self_attention"}
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+def test_our_language_model(watched: Command, tmp_path: Path, positions: Any) -> None:
+    options = language_options(TEXT * 50, width=16, heads=2, layers=2, window=16)
+    tokenizer = Tokenizer.train([TEXT], "character")
+    variant = Variant(positions=positions)
+    model = new_model(options, tokenizer.size, variant).eval()
+    TextModel(model, tokenizer, options, variant).save(tmp_path / "lm")
+    outcome = watched(tmp_path / "lm", TEXT, "--save", "run.safetensors")
+    assert outcome.status == 0 and len(table(outcome.out)) == 4
+    cut = positions == "learned"
+    assert outcome.out.startswith("22 tokens, cut after 16, all the model takes") == cut
+    seen = it.load_recording("run.safetensors")
+    assert len(seen.tokens or ()) == (16 if cut else 22)
+    ids = torch.tensor([tokenizer.encode(TEXT)[: len(seen.tokens or ())]])
+    for n in range(2):
+        want = TextModel.load(tmp_path / "lm").model.attentions(ids)[f"decoder.{n}.self"]
+        found = seen.calls[n].matrix()
+        torch.testing.assert_close(found.dense(), want.dense(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_transformers_folders(watched: Command, folders: Path, name: str) -> None:
+    """The weights are those that the model's own plain attention puts out."""
+    import transformers
+
+    outcome = watched(folders / name, TEXT, "--save", "run.safetensors")
+    assert outcome.status == 0, outcome.err
+    assert outcome.err.count("\n") == 1  # and nothing that the library has to say
+    kind: Any = {"bert": transformers.AutoModel}.get(name, transformers.AutoModelForCausalLM)
+    model = kind.from_pretrained(folders / name, attn_implementation="eager").eval()
+    with torch.no_grad():
+        want = model(torch.tensor([[3, 4, 5, 6, 7, 8]]), output_attentions=True).attentions
+    seen = it.load_recording("run.safetensors")
+    assert seen.tokens == TEXT.split()
+    assert len(table(outcome.out)) == sum(x.shape[1] for x in want)
+    for entry, weights in zip(seen.calls, want, strict=True):
+        assert entry.verified
+        torch.testing.assert_close(entry.matrix().dense(), weights, rtol=0, atol=1e-5)
+
+
+def test_what_writes_is_watched_while_it_writes(watched: Command, folders: Path) -> None:
+    outcome = watched(folders / "t5", TEXT, "--save", "run.safetensors")
+    assert outcome.status == 0, outcome.err
+    seen = it.load_recording("run.safetensors")
+    encoder, decoder, cross = (
+        next(entry.shape for entry in seen.calls if part in entry.name)
+        for part in ("encoder.block.0.layer.0", "decoder.block.0.layer.0", "EncDecAttention")
+    )
+    written = decoder[-1]
+    assert encoder[-2:] == (6, 6) and decoder[-2] == written and cross[-2:] == (written, 6)
+    source, target = seen.tokens or ((), ())
+    assert source == TEXT.split() and len(target) == written + 1
+    across = next(entry for entry in seen.calls if "EncDecAttention" in entry.name).matrix()
+    assert across.labels == (tuple(target[1:]), tuple(source))
+    listed = watched("--list", "run.safetensors").out.splitlines()
+    assert listed[1] == f"6 tokens: {TEXT}"
+    assert listed[2].startswith(f"{written + 1} tokens: <pad> ")
+    assert watched(folders / "t5-bare", TEXT).status == 0
+
+
+def test_long_texts_are_cut(watched: Command, folders: Path) -> None:
+    outcome = watched(folders / "gpt2", f"{TEXT} {TEXT}")
+    assert outcome.out.startswith("12 tokens, cut after 8, all the model takes\n\nlayer")
+
+
+# --- what a recording holds -----------------------------------------------------------------------
+
+
+def test_a_listing(watched: Command) -> None:
+    q = torch.randn(1, 2, 3, 4)
+    made = Recording(["a", "\x1b[31mb", "c" * 99])
+    for name, verified, why in (("x", True, None), ("y", False, "it differs"), ("z", None, "drop")):
+        rows = Whole(Held(q), Held(q), KeptHow(How(mask=it.allowed(torch.eye(3) > 0))))
+        entry = Entry(name, 0, "functional", rows)
+        entry.verified, entry.why = verified, why
+        made.calls.append(entry)
+    made.covered.unseen["w"] = "it did not run"
+    files.save(made, "run.safetensors")
+    outcome = watched("--list", "run.safetensors")
+    size = os.path.getsize("run.safetensors")
+    assert outcome == (
+        0,
+        f"run.safetensors: 3 layers, 3 calls, {size:,} bytes\n"
+        f"3 tokens: a ⟨U+001B⟩[31mb {'c' * 23}…\n"
+        "layer  call  b×h×t×s  dtype    source      bytes  verified\n"
+        "x         0  1×2×3×3  float32  functional    201  yes\n"
+        "y         0  1×2×3×3  float32  functional    201  NO\n"
+        "z         0  1×2×3×3  float32  functional    201  not compared\n"
+        "\nUNVERIFIED: y: it differs\nnot compared: z: drop\nnot seen: w: it did not run\n",
+        "",
+    )
+
+
+def test_a_listing_of_something_else(watched: Command) -> None:
+    Path("x").write_bytes(b"\x80\x04\x95 something pickled .")
+    assert "x: expected a recording saved with Recording.save; got no header" in refused(
+        watched("--list", "x")
+    )
+    assert "got no such file" in refused(watched("--list", "no"))
+    assert "--list: expected a recording alone; got something to watch, too" in refused(
+        watched("--list", "x", TEXT)
+    )
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_arguments(watched: Command, tmp_path: Path) -> None:
+    assert "TEXT: expected one text in quotes; got 0 arguments" in refused(watched())
+    assert "got 3 arguments" in refused(watched("a", "b", "c"))
+    assert "TEXT: expected one text in quotes; got a folder alone" in refused(watched(tmp_path))
+    assert "TEXT: expected a text of at least one token; got none" in refused(watched(" "))
+    expected = "expected a folder with one of translator.json, language.json, config.json; got "
+    (tmp_path / "empty").mkdir()
+    assert f"{expected}an empty folder" in refused(watched("empty", TEXT))
+    (tmp_path / "empty" / "x").touch()
+    assert f"{expected}a folder with x" in refused(watched("empty", TEXT))
+    assert f"{expected}a file" in refused(watched("empty/x", TEXT))
+    assert f"{expected}no such folder" in refused(watched("no", TEXT))
+
+
+def test_layers_that_do_not_attend(watched: Command) -> None:
+    told = refused(watched(TEXT, "--layers", "decoder.0.crossattention"))
+    assert "layers: expected names of modules" in told and "decoder.0.cross_attention" in told
+    told = refused(watched(TEXT, "--layers", "9"))
+    assert told.endswith("The first are 'target_embedding', 'source_embedding', 'encoder'.\n"), told
+    told = refused(watched("I drink milk.", "--layers", "encoder.0.self_norm"))
+    assert "watch: expected attention to be seen; got none. No module of it attended" in told
+
+
+def test_a_place_that_cannot_be_written(watched: Command) -> None:
+    told = refused(watched("I drink milk.", "--save", "no/run.safetensors"))
+    assert told.startswith("intently: no/run.safetensors: expected a place where the file can be")
+    assert "got No such file or directory" in told
+    assert not os.listdir()
+
+
+def edited(folder: Path, to: Path, **changed: Any) -> Path:
+    """A transformers folder with another config."""
+    to.mkdir()
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    config = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**config, **changed}))
+    return to
+
+
+def test_transformers_folders_that_are_none(
+    watched: Command, folders: Path, tmp_path: Path
+) -> None:
+    expected = "expected a transformers model in safetensors, and its tokenizer; got "
+    gpt2 = folders / "gpt2"
+    for n, name in enumerate(("Trainer", "no_such_class", None)):
+        folder = edited(gpt2, tmp_path / f"class{n}", architectures=name and [name])
+        assert f"{expected}one of class {name}" in refused(watched(folder, TEXT))
+    folder = edited(gpt2, tmp_path / "cut")
+    (folder / "model.safetensors").write_bytes(b"x" * 100)
+    assert expected in refused(watched(folder, TEXT))
+    folder = edited(gpt2, tmp_path / "mute")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert f"{expected}no vocabulary of a tokenizer" in refused(watched(folder, TEXT))
+    (folder / "config.json").write_text("{")
+    assert expected in refused(watched(folder, TEXT))
+
+
+def test_nothing_is_unpickled_and_no_code_is_run(
+    watched: Command, folders: Path, tmp_path: Path
+) -> None:
+    import transformers
+
+    folder = edited(folders / "gpt2", tmp_path / "pickled")
+    (folder / "model.safetensors").unlink()
+    torch.save({"x": torch.zeros(1)}, folder / "pytorch_model.bin")
+    assert "model in safetensors" in refused(watched(folder, TEXT))
+    code = edited(
+        folders / "gpt2", tmp_path / "code", model_type="mine",
+        auto_map={"AutoConfig": "mine.Config", "AutoModel": "mine.Model"},
+    )  # fmt: skip
+    (code / "mine.py").write_text("import pathlib; pathlib.Path('ran').touch()")
+    assert "model in safetensors" in refused(watched(code, TEXT))
+    assert not (tmp_path / "ran").exists()
+    assert transformers.utils.logging.is_progress_bar_enabled()
+
+
+def test_help_does_not_load_what_is_foreign() -> None:
+    code = (
+        "import sys; from intently import cli\n"
+        "cli.app(['watch', '--help'], standalone_mode=False)\n"
+        "print(*(name for name in ('transformers', 'matplotlib') if name in sys.modules))"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "PATTERN" in outcome.stdout and outcome.stdout.splitlines()[-1] == ""
+
+
+def test_without_transformers_its_folders_say_what_to_install(
+    watched: Command, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    folder = next(path for path in folders.iterdir() if path.is_dir())
+    message = refused(watched(folder, TEXT))
+    assert "transformers: expected transformers, which reads such folders; got an" in message
+    assert "pip install transformers" in message

@@ -1,0 +1,128 @@
+"""What a person keeps in a folder is neither deleted nor written over, whichever command runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from intently import demo
+from intently.corpora import Corpus, ParallelText
+from intently.errors import ArgumentError
+from intently.experiments import alignments, lengths
+from intently.experiments.comparison import Entry
+from intently.language.runs import WRITES as LANGUAGE
+from intently.recipes import recipe
+from intently.training import Checkpoint, Checkpoints
+from intently.training.writer import sole_writer
+from intently.translation.runs import WRITES
+
+from ..command_line import Command, refused
+
+COMMANDS = {
+    "train": (("train", "pairs.tsv"), WRITES),
+    "train-lm": (("train-lm", "pairs.tsv"), LANGUAGE),
+    "demo": (("demo", "--quick"), demo.WRITES),
+}
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(command, name) for command, (_, names) in COMMANDS.items() for name in names],
+)
+def test_of_every_command(intently: Command, tmp_path: Path, command: str, name: str) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n")
+    mine = tmp_path / "mine" / name
+    mine.mkdir(parents=True) if name.endswith("/") else mine.parent.mkdir(parents=True)
+    (mine / "thesis.txt" if name.endswith("/") else mine).write_text('{"my": "own"}')
+    before = state(tmp_path / "mine")
+    said = refused(intently(*COMMANDS[command][0], "--out", "mine"))
+    assert said == (
+        f"intently: out: expected a folder without {name}, or one that Intently wrote; got mine "
+        f"with {name}. It would be written over. Choose another folder.\n"
+    )
+    assert state(tmp_path / "mine") == before
+
+
+@pytest.mark.parametrize("name", ["lengths.json", "alignments.png", "language-fixed.png"])
+def test_of_experiments(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("my own")
+    some = ParallelText(["a b"] * 30, ["c d"] * 30)
+    corpus = Corpus("mine", "en", "fr", some, some, {"test": some}, "")
+    entry, console = Entry("fixed", recipe("language-fixed")), Console(file=io.StringIO())
+    with pytest.raises(ArgumentError, match=f"without {name}, or one that Intently wrote"):
+        if "lengths" in name:
+            lengths.compare([entry], corpus, tmp_path, console, edges=(5,))
+        else:
+            alignments.compare([entry], corpus, tmp_path, console)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """The folder of a finished demo, as far as it is replaced, with a file of a person's."""
+    with sole_writer(tmp_path, demo.WRITES):
+        checkpoints = Checkpoints(tmp_path / "checkpoints")
+        for step in (1, 2):
+            checkpoints.save(f"step-{step:06d}", Checkpoint({"a": torch.ones(step)}, {}, {}))
+        result = {"checkpoints": demo._checkpoints(tmp_path)}
+        (tmp_path / "result.json").write_text(json.dumps(result))
+        (tmp_path / "model").mkdir()
+    (tmp_path / "checkpoints" / "notes.txt").touch()
+    return tmp_path
+
+
+def test_a_finished_demo_is_replaced(finished: Path) -> None:
+    demo.remove_finished(finished)
+    left = sorted(p.name for p in finished.rglob("*") if not p.name.startswith("."))
+    assert left == ["checkpoints", "model", "notes.txt"]
+    demo.remove_finished(finished)  # there is none
+
+
+@pytest.mark.parametrize("told", [{}, [], {"checkpoints": 3}, {"checkpoints": {}}, "{"])
+def test_checkpoints_that_no_demo_names_stay(
+    intently: Command, finished: Path, told: object
+) -> None:
+    content = told if isinstance(told, str) else json.dumps(told)
+    (finished / "result.json").write_text(content)
+    before = state(finished)
+    with pytest.raises(ArgumentError) as error:
+        demo.remove_finished(finished)
+    assert str(error.value) == (
+        "out: expected a folder with no checkpoints but those of a finished demo; got "
+        f"{finished} with checkpoints/step-000001, which none says it wrote. It would be deleted. "
+        "Choose another folder, or delete it yourself."
+    )
+    assert "which none says it wrote" in refused(intently("demo", "--quick", "--out", finished))
+    assert state(finished) == before
+
+
+def test_a_run_in_the_place_of_a_demo_stays(finished: Path) -> None:
+    """It has checkpoints of the same names."""
+    shutil.rmtree(finished / "checkpoints")
+    again = Checkpoints(finished / "checkpoints")
+    again.save("step-000001", Checkpoint({"a": torch.zeros(1)}, {}, {}))
+    before = state(finished)
+    with pytest.raises(ArgumentError, match="step-000001, which none says it wrote"):
+        demo.remove_finished(finished)
+    assert state(finished) == before
+
+
+def test_a_result_beside_a_run_is_not_taken_for_a_demo(tmp_path: Path) -> None:
+    with sole_writer(tmp_path, WRITES):
+        checkpoints = Checkpoints(tmp_path / "checkpoints")
+        checkpoints.save("step-000001", Checkpoint({"a": torch.zeros(1)}, {}, {}))
+    (tmp_path / "result.json").write_text("mine")
+    before = state(tmp_path)
+    with pytest.raises(ArgumentError, match=r"without result\.json"):
+        demo.run(demo.QUICK, tmp_path, Console(file=io.StringIO()))
+    assert state(tmp_path) == before

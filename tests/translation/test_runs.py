@@ -1,0 +1,389 @@
+"""From pairs to a translator: tokenizers, resuming, and what is exported."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from intently.corpora import sample
+from intently.corpora.files import ParallelText
+from intently.errors import ArgumentError, DataError
+from intently.text import Tokenizer
+from intently.training import (
+    Averaged,
+    Averaging,
+    Checkpoints,
+    DevSet,
+    Event,
+    Pairs,
+    Stepped,
+    TrainingOptions,
+    averaged,
+    load_weights,
+)
+from intently.training.progress import line
+from intently.training.writer import sole_writer
+from intently.translation.runs import WRITES, fit
+from intently.translation.translator import Translator
+
+OPTIONS = TrainingOptions().with_flags(
+    width=16, heads=2, encoder_layers=1, decoder_layers=1, inner=16, steps=6, warmup=2,
+    batch_tokens=200, save_every=2, evaluate_every=3, threads=1, source_tokenizer="word",
+    target_tokenizer="word", max_length=12,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def text() -> ParallelText:
+    pairs = sample("train", 60)
+    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
+
+
+@pytest.fixture(scope="module")
+def dev() -> ParallelText:
+    pairs = sample("validation", 4)
+    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*pairs have more than:UserWarning"),
+    pytest.mark.filterwarnings("ignore::intently.translation.translator.TranslationWarning"),
+]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return Translator.load(folder).model.state_dict()
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(x, other[name]) for name, x in one.items())
+
+
+def test_a_run_writes_a_translator(text: ParallelText, dev: ParallelText, tmp_path: Path) -> None:
+    run = fit(text, OPTIONS, tmp_path, dev=dev)
+    assert run.history.stopped == "finished"
+    assert [e.step for e in run.history.evaluations] == [3, 6]
+    assert run.pairs + run.too_long == len(text)
+    assert same(weights(tmp_path), run.translator.model.state_dict())
+    assert TrainingOptions.from_json(tmp_path / "options.json") == OPTIONS
+    assert isinstance(Translator.load(tmp_path).translate(["He."])[0].text, str)
+
+
+def test_the_best_checkpoint_is_exported(
+    text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([9.0, 1.0])
+
+    def scored(self: Any, model: Any) -> dict[str, float]:
+        return {"bleu": next(scores)}
+
+    monkeypatch.setattr("intently.training.DevSet.__call__", scored)
+    run = fit(text, OPTIONS, tmp_path, dev=dev)
+    assert run.history.best is not None and run.history.best.name == "step-000003"
+    best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
+    assert same(best, weights(tmp_path))
+
+
+def test_without_a_dev_set_the_last_weights_are_exported(
+    text: ParallelText, tmp_path: Path
+) -> None:
+    run = fit(text, OPTIONS, tmp_path)
+    assert run.history.evaluations == []
+    assert same(Checkpoints(tmp_path / "checkpoints").load().model, weights(tmp_path))
+
+
+def test_an_interrupted_run_is_usable_and_goes_on(text: ParallelText, tmp_path: Path) -> None:
+    whole = fit(text, OPTIONS, tmp_path / "whole")
+
+    def interrupt(event: object) -> None:
+        if isinstance(event, Stepped) and event.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    folder = tmp_path / "cut"
+    cut = fit(text, OPTIONS, folder, progress=interrupt)
+    assert cut.history.stopped == "interrupted"
+    assert Translator.load(folder).translate(["He."])
+    saved = (folder / "source.json").read_bytes()
+    other = Tokenizer.train(["another vocabulary"], "word")
+    fit(text, OPTIONS, folder, resume=True, tokenizers=(other, other))  # those of the run are kept
+    assert (folder / "source.json").read_bytes() == saved
+    assert same(whole.translator.model.state_dict(), weights(folder))
+
+
+def test_a_run_is_not_overwritten(text: ParallelText, tmp_path: Path) -> None:
+    fit(text, OPTIONS, tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ArgumentError) as error:
+        fit(ParallelText(["other words"] * 9, ["autres mots"] * 9), OPTIONS, tmp_path)
+    assert str(error.value) == (
+        f"out: expected a folder without a run; got {tmp_path} with step-000006. "
+        "Go on with it (--resume, in Python resume=True), or choose another folder."
+    )
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_resuming_where_nothing_was_saved_begins_anew(text: ParallelText, tmp_path: Path) -> None:
+    with sole_writer(tmp_path, WRITES):
+        (tmp_path / "source.json").write_text("half a tokeni")
+    run = fit(text, OPTIONS, tmp_path, resume=True)
+    assert run.history.stopped == "finished"
+    assert Tokenizer.load(tmp_path / "source.json").size == run.translator.source_tokenizer.size
+
+
+def test_shared_embeddings_have_one_vocabulary(text: ParallelText, tmp_path: Path) -> None:
+    run = fit(text, OPTIONS.with_flags(share="all"), tmp_path)
+    source, target = (run.translator.source_tokenizer, run.translator.target_tokenizer)
+    assert source is target
+    assert source.unknown(text.sources[0]) == source.unknown(text.targets[0]) == []
+    loaded = Translator.load(tmp_path)
+    assert loaded.model.source_embedding is loaded.model.target_embedding
+
+
+@pytest.mark.parametrize("kind", ["unigram", "subword"])
+def test_a_joint_tokenizer_has_separate_embeddings(
+    text: ParallelText, tmp_path: Path, kind: str
+) -> None:
+    kinds = {"source_tokenizer": kind, "target_tokenizer": kind, "max_length": 60}
+    sizes = {"source_size": 400, "target_size": 400, "batch_tokens": 2000, "steps": 1}
+    run = fit(text, OPTIONS.with_flags(joint=True, **kinds, **sizes), tmp_path)
+    loaded = Translator.load(tmp_path)
+    assert run.translator.source_tokenizer is run.translator.target_tokenizer
+    assert loaded.source_tokenizer.kind == loaded.target_tokenizer.kind == kind
+    assert loaded.model.source_embedding is not loaded.model.target_embedding
+    both = [*text.sources, *text.targets]
+    expected = Tokenizer.train(both, kind, 400)
+    assert loaded.source_tokenizer.encode_batch(both) == expected.encode_batch(both)
+    assert isinstance(loaded.translate(["He sees 日本."])[0].text, str)
+
+
+def test_a_joint_tokenizer_is_of_one_kind(text: ParallelText, tmp_path: Path) -> None:
+    expected = "joint: expected false where .* differ in kind or size; got true with word of 8000 a"
+    with pytest.raises(ArgumentError, match=expected):
+        fit(text, OPTIONS.with_flags(joint=True, target_tokenizer="character"), tmp_path)
+
+
+AVERAGE = OPTIONS.with_flags(average=2, keep=2)
+
+
+def mean_of(folder: Path, *names: str) -> dict[str, torch.Tensor]:
+    models = [Checkpoints(folder / "checkpoints").load(name).model for name in names]
+    return {
+        name: torch.stack([model[name].double() for model in models]).mean(0).float()
+        for name in models[0]
+    }
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.allclose(x, other[name], atol=1e-7) for name, x in one.items())
+
+
+@pytest.mark.parametrize(("of_mean", "taken"), [(9.5, True), (9.0, False), (1.0, False)])
+def test_the_mean_is_the_translator_where_it_is_better(
+    text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    of_mean: float, taken: bool,
+) -> None:  # fmt: skip
+    scores, told = iter([9.0, 3.0, of_mean]), []
+    monkeypatch.setattr(
+        "intently.training.DevSet.__call__", lambda self, model: {"bleu": next(scores)}
+    )
+    run = fit(text, AVERAGE, tmp_path, dev=dev, progress=told.append)
+    names = ["step-000004", "step-000006"]
+    best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
+    assert close(mean_of(tmp_path, *names), weights(tmp_path)) == taken
+    assert same(best, weights(tmp_path)) != taken
+    assert same(run.translator.model.state_dict(), weights(tmp_path))
+    expected = Averaged(names, taken, {"bleu": of_mean}, {"bleu": 9.0})
+    assert run.history.averaged == expected
+    assert json.loads((tmp_path / "average.json").read_text()) == expected._asdict()
+    assert told[-1] == Averaging(6, 2, taken, "bleu", of_mean, 9.0)
+    shown = f"mean of 2 checkpoints: dev bleu {of_mean:.2f}, the best one has 9.00: "
+    assert line(told[-1]) == shown + f"the {'mean' if taken else 'best one'} is the translator"
+
+
+def test_the_mean_is_scored_as_the_others_are(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    run = fit(text, AVERAGE, tmp_path, dev=dev)
+    mean = run.history.averaged
+    assert mean is not None
+    translator = Translator.load(tmp_path)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    load_weights(translator.model, averaged(checkpoints, mean.checkpoints))
+    sources = translator.source_tokenizer.encode_batch(dev.sources)
+    targets = translator.target_tokenizer.encode_batch(dev.targets)
+    decode = translator.target_tokenizer.decode
+    cut, pairs = [ids[:12] for ids in sources], Pairs(sources, targets, 12)
+    again = DevSet(cut, dev.targets, decode, pairs)(translator.model)
+    assert mean.scores == again
+    assert mean.best in [evaluation.scores for evaluation in run.history.evaluations]
+
+
+def test_without_a_dev_set_the_mean_is_taken(text: ParallelText, tmp_path: Path) -> None:
+    told = []
+    run = fit(text, AVERAGE, tmp_path, progress=told.append)
+    names = ["step-000004", "step-000006"]
+    assert run.history.averaged == Averaged(names, True)
+    assert close(mean_of(tmp_path, *names), weights(tmp_path))
+    assert line(told[-1]) == "mean of 2 checkpoints: the mean is the translator"
+    again = fit(text, AVERAGE, tmp_path, resume=True)
+    assert same(run.translator.model.state_dict(), again.translator.model.state_dict())
+    fit(text, AVERAGE.with_flags(average=1), tmp_path, resume=True)
+    assert not (tmp_path / "average.json").exists()
+    assert same(Checkpoints(tmp_path / "checkpoints").load().model, weights(tmp_path))
+
+
+def test_the_mean_is_of_checkpoints_that_led_to_the_last(
+    text: ParallelText, tmp_path: Path
+) -> None:
+    options = AVERAGE.with_flags(save_every=1, keep=9)
+    fit(text, options, tmp_path)
+    run = fit(text, options.with_flags(steps=4), tmp_path, resume="step-000002")
+    names = ["step-000003", "step-000004"]
+    assert run.history.averaged == Averaged(names, True)
+    assert close(mean_of(tmp_path, *names), weights(tmp_path))
+
+
+def test_the_mean_of_a_run_that_was_interrupted_is_that_of_one_that_was_not(
+    text: ParallelText, tmp_path: Path
+) -> None:
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    options = AVERAGE.with_flags(steps=8, save_every=2, average=3, keep=3)
+    whole = fit(text, options, tmp_path / "whole")
+    assert fit(text, options, tmp_path / "cut", progress=interrupt).history.stopped == "interrupted"
+    assert (tmp_path / "cut" / "checkpoints" / "step-000005").is_dir()
+    again = fit(text, options, tmp_path / "cut", resume=True)
+    assert again.history.averaged == whole.history.averaged
+    assert same(again.translator.model.state_dict(), whole.translator.model.state_dict())
+
+
+def test_another_dev_set_is_refused_where_a_run_goes_on(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    fit(text, OPTIONS, tmp_path, dev=dev)
+    longer = OPTIONS.with_flags(steps=8)
+    other = ParallelText(dev.sources[:2], dev.targets[:2])
+    with pytest.raises(ArgumentError, match="dev: expected the dev set the run began with"):
+        fit(text, longer, tmp_path, dev=other, resume=True)
+    assert fit(text, longer, tmp_path, dev=dev, resume=True).history.stopped == "finished"
+    assert fit(text, longer.with_flags(steps=9), tmp_path, resume=True).history.best
+
+
+def test_empty_sides_are_told(text: ParallelText, tmp_path: Path) -> None:
+    more = ParallelText([*text.sources, "", "a b"], [*text.targets, "a", " "])
+    with pytest.warns(UserWarning, match="2 of 62 pairs have an empty side and are skipped"):
+        assert fit(more, OPTIONS.with_flags(max_length=30), tmp_path).pairs == 60
+    with pytest.raises(ArgumentError, match="dev: expected at least one pair, or None"):
+        fit(text, OPTIONS, tmp_path / "other", dev=ParallelText([], []))
+    assert not (tmp_path / "other").exists()
+
+
+def test_patience_needs_a_dev_set_and_ends_a_run(
+    text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = OPTIONS.with_flags(patience=2, evaluate_every=1)
+    with pytest.raises(ArgumentError, match="patience: expected 0 without a dev set; got 2"):
+        fit(text, options, tmp_path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("intently.training.DevSet.__call__", lambda self, model: {"bleu": 1.0})
+    run = fit(text, options, tmp_path, dev=dev)
+    assert (run.history.stopped, len(run.history.evaluations)) == ("no better", 3)
+    assert run.history.best is not None and run.history.best.name == "step-000001"
+
+
+def test_a_score_that_is_not_measured_is_told_before_the_first_step(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    with pytest.raises(ArgumentError) as error:
+        fit(text, OPTIONS.with_flags(best_by="blue"), tmp_path, dev=dev)
+    assert str(error.value) == "best_by: expected one of 'bleu', 'exact', 'loss'; got 'blue'."
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints", "model"])
+def test_a_file_where_a_folder_must_be_is_told_first(
+    text: ParallelText, tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir() if name else run.touch()
+    (run / name).touch()
+    for out in (run, run / "below") if not name else (run,):
+        with pytest.raises(ArgumentError) as error:
+            fit(text, OPTIONS, out)
+        assert str(error.value) == (
+            f"out: expected a folder, new or of a run; got the file {run / name}. "
+            "Choose another folder."
+        )
+    assert not name or [path.name for path in run.iterdir()] == [name]
+
+
+def test_a_folder_where_a_file_must_be_is_told_first(text: ParallelText, tmp_path: Path) -> None:
+    (tmp_path / "training.png").mkdir()
+    with pytest.raises(
+        ArgumentError, match=r"^out: expected a folder in which training\.png can be"
+    ):
+        fit(text, OPTIONS, tmp_path)
+
+
+def test_too_small_a_vocabulary_is_told_by_its_option(text: ParallelText, tmp_path: Path) -> None:
+    options = OPTIONS.with_flags(target_tokenizer="subword", target_size=100)
+    with pytest.raises(ArgumentError) as error:
+        fit(text, options, tmp_path / "run")
+    assert str(error.value) == (
+        "target_size: expected at least 261 for target_tokenizer='subword'; got 100."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_memory_does_not_hold_is_told(text: ParallelText, tmp_path: Path) -> None:
+    options = OPTIONS.with_flags(width=2 * 10**8)
+    with pytest.raises(ArgumentError, match=r"^width: expected what [0-9.]+ GB of free memory"):
+        fit(text, options, tmp_path)
+
+
+def test_tensorboard_is_written_beside_the_run(
+    text: ParallelText, dev: ParallelText, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    told = []
+    fit(text, OPTIONS.with_flags(tensorboard=True), tmp_path, dev=dev, progress=told.append)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert any(isinstance(event, Stepped) for event in told)
+
+
+@pytest.mark.parametrize(
+    ("flags", "got"),
+    [
+        ({"target_tokenizer": "character"}, '"all" with word of 8000 and character of 8000'),
+        ({"target_size": 50}, '"all" with word of 8000 and word of 50'),
+    ],
+)
+def test_shared_embeddings_need_one_kind_of_tokenizer(
+    text: ParallelText, tmp_path: Path, flags: dict[str, Any], got: str
+) -> None:
+    with pytest.raises(ArgumentError, match=f'expected "output" where .*; got {got}'):
+        fit(text, OPTIONS.with_flags(share="all", **flags), tmp_path)
+
+
+@pytest.mark.filterwarnings("default:.*pairs have more than:UserWarning")
+def test_long_pairs_are_counted_before_training(text: ParallelText, tmp_path: Path) -> None:
+    told: list[object] = []
+    few = OPTIONS.with_flags(max_length=6)
+    with pytest.warns(UserWarning, match=r"of 60 pairs have more than 6 tokens on a side and are"):
+        run = fit(text, few, tmp_path, progress=told.append)
+    assert 0 < run.too_long < 60
+    with pytest.raises(DataError, match="expected a pair of sentences of 1 to 1 tokens"):
+        fit(text, OPTIONS.with_flags(max_length=1), tmp_path / "none")
+
+
+def test_a_long_dev_sentence_is_cut(text: ParallelText, tmp_path: Path) -> None:
+    dev = ParallelText(["I drink milk. " * 3000], ["Je bois."])
+    run = fit(text, OPTIONS.with_flags(steps=1), tmp_path, dev=dev)
+    assert run.history.evaluations[-1].scores["exact"] == 0
