@@ -103,9 +103,14 @@ def _bert(shape: Shape) -> Pair:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=16, hidden_size=shape.c, num_hidden_layers=1, num_attention_heads=shape.h,
-        intermediate_size=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        vocab_size=16,
+        hidden_size=shape.c,
+        num_hidden_layers=1,
+        num_attention_heads=shape.h,
+        intermediate_size=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     model = _drawn(BertModel(config, add_pooling_layer=False), shape)
     attention = model.encoder.layer[0].attention
     inner, out = attention.self, attention.output.dense
@@ -116,9 +121,18 @@ def _gpt2(shape: Shape) -> Pair:
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(
-        vocab_size=16, n_positions=16, n_embd=shape.c, n_layer=1, n_head=shape.h, n_inner=16,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
+        vocab_size=16,
+        n_positions=16,
+        n_embd=shape.c,
+        n_layer=1,
+        n_head=shape.h,
+        n_inner=16,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
     model = _drawn(GPT2Model(config), shape)
     theirs = model.h[0].attn
     return Pair(lambda x: theirs(x)[0], theirs, _first_of(model))
@@ -128,9 +142,13 @@ def _llama(shape: Shape) -> Pair:
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(
-        vocab_size=16, hidden_size=shape.c, num_hidden_layers=1, num_attention_heads=shape.h,
-        num_key_value_heads=shape.h // SHARED, intermediate_size=16,
-    )  # fmt: skip
+        vocab_size=16,
+        hidden_size=shape.c,
+        num_hidden_layers=1,
+        num_attention_heads=shape.h,
+        num_key_value_heads=shape.h // SHARED,
+        intermediate_size=16,
+    )
     model: Any = _drawn(LlamaModel(config), shape)
     theirs = model.layers[0].self_attn
     cos, sin = model.rotary_emb(torch.empty(1, shape.t, shape.c), torch.arange(shape.t)[None])
@@ -156,34 +174,44 @@ def _drawn(module: Any, shape: Shape) -> Any:
 SDPA = "with its default attention function, scaled_dot_product_attention"
 LIBRARIES = {
     "torch": Library(
-        "`nn.MultiheadAttention`", "torch", _torch,
+        "`nn.MultiheadAttention`",
+        "torch",
+        _torch,
         "need_weights=False; the forward pass in eval mode without gradients, where PyTorch runs "
         "its one native function",
     ),
     "diffusers": Library(
-        "diffusers `Attention`", "diffusers", _diffusers,
+        "diffusers `Attention`",
+        "diffusers",
+        _diffusers,
         "with its default processor; no biases but the output's",
     ),
     "keras": Library(
         "Keras `MultiHeadAttention`, torch backend", "keras", _keras, "as it comes, not compiled"
     ),
     "x_transformers": Library(
-        "x-transformers `Attention`", "x_transformers", _x_transformers,
+        "x-transformers `Attention`",
+        "x_transformers",
+        _x_transformers,
         "flash=True, which is scaled_dot_product_attention; no biases",
     ),
     "bert": Library(
-        "transformers BERT attention", "transformers", _bert,
+        "transformers BERT attention",
+        "transformers",
+        _bert,
         f"`BertSelfAttention` {SDPA}, then the output's linear map; without residual and norm",
     ),
     "gpt2": Library(
         "transformers GPT-2 attention", "transformers", _gpt2, f"`GPT2Attention` {SDPA}; causal"
     ),
     "llama": Library(
-        "transformers Llama attention", "transformers", _llama,
+        "transformers Llama attention",
+        "transformers",
+        _llama,
         f"`LlamaAttention` {SDPA}; causal, {SHARED} query heads to one key head. Its cosines and "
         "sines are made once, outside the timed call; ours come from a table that is kept",
     ),
-}  # fmt: skip
+}
 
 
 # --- what is timed ------------------------------------------------------------------------------
@@ -279,12 +307,23 @@ class Decoder(NamedTuple):
 
         ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
         if self.family == "GPT-2":
-            return GPT2LMHeadModel(GPT2Config(
-                vocab_size=self.vocabulary, n_embd=self.width, n_layer=self.layers,
-                n_head=self.heads, **ends,
-            ))  # fmt: skip
-        return LlamaForCausalLM(LlamaConfig(
-            vocab_size=self.vocabulary, hidden_size=self.width, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, num_key_value_heads=self.heads // SHARED,
-            intermediate_size=8 * self.width // 3, **ends,
-        ))  # fmt: skip
+            return GPT2LMHeadModel(
+                GPT2Config(
+                    vocab_size=self.vocabulary,
+                    n_embd=self.width,
+                    n_layer=self.layers,
+                    n_head=self.heads,
+                    **ends,
+                )
+            )
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=self.vocabulary,
+                hidden_size=self.width,
+                num_hidden_layers=self.layers,
+                num_attention_heads=self.heads,
+                num_key_value_heads=self.heads // SHARED,
+                intermediate_size=8 * self.width // 3,
+                **ends,
+            )
+        )

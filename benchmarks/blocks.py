@@ -24,14 +24,20 @@ from measure import geometric_mean
 from report import NONE, READING, Section, Settings, facts, reached, table
 
 SHAPES = (
-    Shape(64, 64, 128, 4), Shape(32, 128, 256, 4), Shape(16, 256, 256, 8), Shape(8, 512, 512, 8),
-    Shape(4, 1024, 512, 8), Shape(2, 2048, 512, 8),
-)  # fmt: skip
+    Shape(64, 64, 128, 4),
+    Shape(32, 128, 256, 4),
+    Shape(16, 256, 256, 8),
+    Shape(8, 512, 512, 8),
+    Shape(4, 1024, 512, 8),
+    Shape(2, 2048, 512, 8),
+)
 TRIAL = (Shape(2, 16, 32, 4), Shape(1, 32, 64, 4))
 DECODERS = (
-    Decoder("GPT-2", 50_257), Decoder("GPT-2", 8_192), Decoder("Llama", 32_000),
+    Decoder("GPT-2", 50_257),
+    Decoder("GPT-2", 8_192),
+    Decoder("Llama", 32_000),
     Decoder("Llama", 8_192),
-)  # fmt: skip
+)
 WAYS = {"forward": False, "training step": True}
 MEAN, STEP = 1.1, 1.4
 GOAL = f"geometric mean ≥ {MEAN}×; none below the worst A/A"
@@ -120,14 +126,28 @@ def decoding(settings: Settings) -> Section:
         medians.append(median)
         noise.append(ratios["again"].median)
         milliseconds = 1e3 * measure.spread(seconds["generate"]).median / case.steps
-        lines.append([
-            case.family, f"{case.vocabulary:,}", f"{milliseconds:.3g}", ratios["ours"].text(),
-            ratios["again"].text(), ratios["loop"].text(), str(ratios["ours"].n), reached(short),
-        ])  # fmt: skip
+        lines.append(
+            [
+                case.family,
+                f"{case.vocabulary:,}",
+                f"{milliseconds:.3g}",
+                ratios["ours"].text(),
+                ratios["again"].text(),
+                ratios["loop"].text(),
+                str(ratios["ours"].n),
+                reached(short),
+            ]
+        )
     head = [
-        "", "vocabulary", "generate, ms a token", "generate / ours", "A/A", "generate / their loop",
-        "rounds", "reached",
-    ]  # fmt: skip
+        "",
+        "vocabulary",
+        "generate, ms a token",
+        "generate / ours",
+        "A/A",
+        "generate / their loop",
+        "rounds",
+        "reached",
+    ]
     made = cases[0]
     size = f"{made.layers} layers, {made.width} wide, {made.heads} heads, batch 1"
     body = (
@@ -248,9 +268,13 @@ def _arguments() -> argparse.Namespace:
     names = [*LIBRARIES, "decoding"]
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     parser.add_argument(
-        "--only", nargs="+", choices=names, default=names, metavar="NAME",
+        "--only",
+        nargs="+",
+        choices=names,
+        default=names,
+        metavar="NAME",
         help=f"parts to run: {', '.join(names)}",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
     return parser.parse_args()

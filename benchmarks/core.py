@@ -55,9 +55,13 @@ def _arguments() -> argparse.Namespace:
     names = list(SECTIONS)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     parser.add_argument(
-        "--only", nargs="+", choices=names, default=names, metavar="NAME",
+        "--only",
+        nargs="+",
+        choices=names,
+        default=names,
+        metavar="NAME",
         help=f"sections to run: {', '.join(names)}",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
     return parser.parse_args()

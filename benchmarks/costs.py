@@ -30,9 +30,16 @@ def statistics(settings: Settings) -> Section:
     baseline = measure.in_fresh_process(cases.peak, found["entropy()"], "torch", settings.threads)
     same = measure.ratio(seconds["torch again"], seconds["torch"])
     lines = [
-        ["A/A: the forward again", same.text(), str(same.n), NONE,
-         megabytes(baseline.above), NONE, NONE],
-    ]  # fmt: skip
+        [
+            "A/A: the forward again",
+            same.text(),
+            str(same.n),
+            NONE,
+            megabytes(baseline.above),
+            NONE,
+            NONE,
+        ]
+    ]
     misses = []
     for name, case in found.items():
         times = measure.ratio(seconds[name], seconds["torch"])
@@ -43,11 +50,17 @@ def statistics(settings: Settings) -> Section:
         if limit and above > MEMORY_LIMIT:
             short.append(f"{megabytes(above - MEMORY_LIMIT)} MB over")
         misses += [f"`{name}` {', '.join(short)}"] if short else []
-        lines.append([
-            f"`{name}`", times.text(), str(times.n), f"≤ {limit}×" if limit else NONE,
-            megabytes(above), "≤ 200" if limit else NONE,
-            reached(short) if limit else NONE,
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"`{name}`",
+                times.text(),
+                str(times.n),
+                f"≤ {limit}×" if limit else NONE,
+                megabytes(above),
+                "≤ 200" if limit else NONE,
+                reached(short) if limit else NONE,
+            ]
+        )
     head = ["", "time / forward", "rounds", "goal", "MB above the inputs", "goal", "reached"]
     forward = measure.spread(seconds["torch"]).median
     body = (
@@ -151,10 +164,17 @@ def starting(settings: Settings) -> Section:
         short = [f"{times.median - limit:.2f}× over"] if times.median > limit else []
         misses += short
         found.append(f"{times.median:.2f}× (A/A {same.median:.2f}×)")
-        lines.append([
-            name, f"`{base}`", measure.spread(seconds["ours"]).text(), times.text(), same.text(),
-            f"≤ {limit}×", reached(short),
-        ])  # fmt: skip
+        lines.append(
+            [
+                name,
+                f"`{base}`",
+                measure.spread(seconds["ours"]).text(),
+                times.text(),
+                same.text(),
+                f"≤ {limit}×",
+                reached(short),
+            ]
+        )
     body = f"Whole runs of a new interpreter, {turns} of each in turn; {READING}.\n\n"
     head = ["", "against", "seconds", "time / its", "A/A", "goal", "reached"]
     return Section(

@@ -49,10 +49,12 @@ def drawn(settings: Settings) -> Section:
             lines.append([name, found.text(), goal, str(found.n), reached(short)])
     body = f"{t:,} tokens, d = {D}, one head, margins and PNG included; seconds, {READING}.\n\n"
     return Section(
-        f"`show.heatmap` of a head of {t:,} tokens", f"≤ {DRAWN:.0f} s",
-        f"causal {medians[0]:.2f} s, without a mask {medians[1]:.2f} s", reached(misses),
+        f"`show.heatmap` of a head of {t:,} tokens",
+        f"≤ {DRAWN:.0f} s",
+        f"causal {medians[0]:.2f} s, without a mask {medians[1]:.2f} s",
+        reached(misses),
         body + table(["mask", "s", "goal", "rounds", "reached"], lines),
-    )  # fmt: skip
+    )
 
 
 def _drawing(matrix: it.LazyMatrix, path: Path) -> Callable[[], Figure]:

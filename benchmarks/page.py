@@ -79,8 +79,11 @@ def sizes(settings: Settings) -> Section:
     head = ["", "MB", "goal, MB", "seconds to write", "reached"]
     return Section(
         "size of a page: 512 tokens × 144 heads in half and full, 4,096 × 12 heads alike",
-        "≤ 30, 60, 18, 36 MB", ", ".join(said) + " MB", reached(misses), table(head, lines),
-    )  # fmt: skip
+        "≤ 30, 60, 18, 36 MB",
+        ", ".join(said) + " MB",
+        reached(misses),
+        table(head, lines),
+    )
 
 
 # --- in the browser -------------------------------------------------------------------------------
@@ -113,8 +116,10 @@ def browser(settings: Settings) -> Section:
         f"the page of {t} tokens and {layers * HEADS} heads in Chromium",
         "first paint ≤ 2 s, opening a head ≤ 200 ms, no frame over 50 ms in 60 pointer moves",
         f"{first.median:.2f} s, {1e3 * head.median:.0f} ms, longest frame "
-        f"{1e3 * frames.median:.0f} ms", reached(misses), body + table(["", "s", "n"], lines),
-    )  # fmt: skip
+        f"{1e3 * frames.median:.0f} ms",
+        reached(misses),
+        body + table(["", "s", "n"], lines),
+    )
 
 
 def _visit(started: Any, path: Path, layers: int) -> dict[str, Any]:
@@ -145,9 +150,12 @@ def _visit(started: Any, path: Path, layers: int) -> dict[str, Any]:
     frames = page.evaluate("frames")
     context.close()
     return {
-        "painted": painted / 1e3, "drawn": drawn / 1e3, "opened": opened,
-        "slowest": max(frames) / 1e3, "late": sum(frame > 1e3 * FRAME for frame in frames),
-    }  # fmt: skip
+        "painted": painted / 1e3,
+        "drawn": drawn / 1e3,
+        "opened": opened,
+        "slowest": max(frames) / 1e3,
+        "late": sum(frame > 1e3 * FRAME for frame in frames),
+    }
 
 
 CLOCK = """
@@ -226,8 +234,9 @@ def zooms(settings: Settings) -> Section:
                 places = {(0, 0), (t - size, 0), (t - size, t - size), ((t - size) // 2 + 1, 3)}
                 found[size] = [
                     _zoom(server, t, size, min(r, t - size), min(c, t - size))
-                    for r, c in sorted(places) for _ in range(3)
-                ]  # fmt: skip
+                    for r, c in sorted(places)
+                    for _ in range(3)
+                ]
                 size //= 2
         finally:
             server.shutdown()
@@ -247,10 +256,12 @@ def zooms(settings: Settings) -> Section:
         f"over HTTP. The one pass over the head took {took:.1f} s. Milliseconds, {READING}.\n\n"
     )
     return Section(
-        f"any zoom of a served head of {t:,} tokens", f"≤ {1e3 * ZOOM:.0f} ms",
+        f"any zoom of a served head of {t:,} tokens",
+        f"≤ {1e3 * ZOOM:.0f} ms",
         f"{1e3 * min(medians.values()):.0f} to {1e3 * worst:.0f} ms (medians by size)",
-        reached(short), body + table(["window", "ms", "cells are"], lines),
-    )  # fmt: skip
+        reached(short),
+        body + table(["window", "ms", "cells are"], lines),
+    )
 
 
 def _milliseconds(seconds: list[float]) -> str:
@@ -283,9 +294,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the page.")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     parser.add_argument(
-        "--only", nargs="+", choices=[*PARTS], default=[*PARTS], metavar="NAME",
+        "--only",
+        nargs="+",
+        choices=[*PARTS],
+        default=[*PARTS],
+        metavar="NAME",
         help=f"parts to run: {', '.join(PARTS)}",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
     given = parser.parse_args()

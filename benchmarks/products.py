@@ -11,10 +11,21 @@ from measure import Effort, Peak, Spread, geometric_mean
 from report import NONE, READING, Section, Settings, megabytes, reached, table
 
 FUSED = (
-    (64, 4, 256, 16), (32, 8, 256, 32), (16, 8, 256, 64), (8, 12, 256, 64), (16, 4, 512, 32),
-    (8, 8, 512, 64), (4, 12, 512, 64), (4, 8, 512, 128), (4, 8, 1024, 32), (2, 8, 1024, 64),
-    (2, 8, 2048, 32), (1, 8, 2048, 64), (1, 4, 2048, 128), (1, 8, 4096, 64),
-)  # fmt: skip
+    (64, 4, 256, 16),
+    (32, 8, 256, 32),
+    (16, 8, 256, 64),
+    (8, 12, 256, 64),
+    (16, 4, 512, 32),
+    (8, 8, 512, 64),
+    (4, 12, 512, 64),
+    (4, 8, 512, 128),
+    (4, 8, 1024, 32),
+    (2, 8, 1024, 64),
+    (2, 8, 2048, 32),
+    (1, 8, 2048, 64),
+    (1, 4, 2048, 128),
+    (1, 8, 4096, 64),
+)
 WAYS = {
     "forward": ("plain", False),
     "forward, causal": ("causal", False),
@@ -74,9 +85,14 @@ def leaves(settings: Settings) -> Section:
     """The calls for which torch silently builds the matrix."""
     t, d, h = (128, 16, 2) if settings.quick else (4096, 64, 8)
     kinds = {
-        "e < d": d // 2, "e > d": 2 * d, "mask (h, t, s)": d, "q, k, v 3-D": d, "bias (t, s)": d,
-        "bias (h, t, s)": d, "dropout 0.1": d,
-    }  # fmt: skip
+        "e < d": d // 2,
+        "e > d": 2 * d,
+        "mask (h, t, s)": d,
+        "q, k, v 3-D": d,
+        "bias (t, s)": d,
+        "bias (h, t, s)": d,
+        "dropout 0.1": d,
+    }
     products = [
         Product(kind, 1, h, t, d, e, way) for kind, e in kinds.items() for way in (False, True)
     ]
@@ -131,17 +147,33 @@ class _Row(NamedTuple):
     def line(self, prefix: str, verdict: str) -> list[str]:
         """Return the cells of the table."""
         return [
-            prefix + self.case.kind, self.case.way, self.case.torch_runs(), f"{self.seconds:.3g}",
-            self.speed.text(), str(self.speed.n), megabytes(self.torch),
-            megabytes(self.other.above), megabytes(self.other.results), f"{self.saving:.1f}",
+            prefix + self.case.kind,
+            self.case.way,
+            self.case.torch_runs(),
+            f"{self.seconds:.3g}",
+            self.speed.text(),
+            str(self.speed.n),
+            megabytes(self.torch),
+            megabytes(self.other.above),
+            megabytes(self.other.results),
+            f"{self.saving:.1f}",
             verdict,
-        ]  # fmt: skip
+        ]
 
 
 HEAD = [
-    "", "", "torch runs", "torch, s", "torch's time / ours", "rounds", "torch, MB", "ours, MB",
-    "results, MB", "torch's MB / ours", "reached",
-]  # fmt: skip
+    "",
+    "",
+    "torch runs",
+    "torch, s",
+    "torch's time / ours",
+    "rounds",
+    "torch, MB",
+    "ours, MB",
+    "results, MB",
+    "torch's MB / ours",
+    "reached",
+]
 
 
 def _products(
@@ -194,13 +226,21 @@ def long(settings: Settings) -> Section:
     used = measure.in_fresh_process(peak_of, case, "ours", settings.threads)
     found = measure.spread(seconds)
     line = [
-        f"t = s = {t:,}, {h} heads, d = {d}", found.text(2 if found.median > 1 else 4),
-        megabytes(used.above), megabytes(used.results),
-        megabytes(4 * h * t * t), megabytes(t * t),
-    ]  # fmt: skip
+        f"t = s = {t:,}, {h} heads, d = {d}",
+        found.text(2 if found.median > 1 else 4),
+        megabytes(used.above),
+        megabytes(used.results),
+        megabytes(4 * h * t * t),
+        megabytes(t * t),
+    ]
     head = [
-        "", "seconds", "MB above the inputs", "of them y", "dense weights, MB", "dense mask, MB"
-    ]  # fmt: skip
+        "",
+        "seconds",
+        "MB above the inputs",
+        "of them y",
+        "dense weights, MB",
+        "dense mask, MB",
+    ]
     return Section(
         f"`it.attention` with `window(1023, 0)` at t = s = {t:,}, {h} heads, forward",
         "none: no other side can run",

@@ -48,10 +48,7 @@ class Case(NamedTuple):
         """Sources of a quarter more or less than so many tokens, each ended by EOS."""
         drawn, spare = random.Random(measure.SEED), self.tokens // 4
         return [
-            [
-                *(drawn.randrange(models.SPECIALS, vocabulary) for _ in range(length - 1)),
-                models.EOS,
-            ]
+            [*(drawn.randrange(models.SPECIALS, vocabulary) for _ in range(length - 1)), models.EOS]
             for length in (
                 drawn.randint(self.tokens - spare, self.tokens + spare) for _ in range(self.sources)
             )
@@ -76,9 +73,10 @@ class Setting(NamedTuple):
 def against_torch(setting: Setting) -> list[Section]:
     """`nn.Transformer`: the same dropout, none, and its own everywhere."""
     rows = [
-        ("dropout 0.1", Rates(), False), ("no dropout", Rates(0.0), False),
+        ("dropout 0.1", Rates(), False),
+        ("no dropout", Rates(0.0), False),
         ("dropout 0.1, theirs also on weights and inside", Rates(), True),
-    ]  # fmt: skip
+    ]
 
     def sides(rates: Rates, everywhere: bool = False) -> tuple[Side, Side]:
         own = models.ours(setting.shape, rates)
@@ -131,11 +129,19 @@ def _training(
         misses += short
         found.append(ratio.median)
         rates = [f"{tokens * ratio.n / sum(seconds[key]):,.0f}" for key in ("theirs", "ours")]
-        lines.append([
-            name, *rates, ratio.text(), noise.text(), str(ratio.n), f"{goal}×", reached(short),
-        ])  # fmt: skip
-    head = ["", "theirs, tokens/s", "ours, tokens/s", "theirs / ours", "A/A", "rounds", "goal",
-            "reached"]  # fmt: skip
+        lines.append(
+            [name, *rates, ratio.text(), noise.text(), str(ratio.n), f"{goal}×", reached(short)]
+        )
+    head = [
+        "",
+        "theirs, tokens/s",
+        "ours, tokens/s",
+        "theirs / ours",
+        "A/A",
+        "rounds",
+        "goal",
+        "reached",
+    ]
     shape, parameters = setting.shape, sum(p.numel() for p in raced[0][3].model.parameters())
     corpus = "Multi30k" if setting.files else "the built-in language"
     body = (
@@ -165,9 +171,10 @@ def _check_losses(name: str, theirs: Side, own: Side, batches: list[Batch]) -> N
     losses = [
         torch.tensor([call() for _ in range(AGREED)], dtype=torch.float64)
         for call in (
-            _steps(theirs, models.fused_adamw, batches), _steps(own, models.own_optimiser, batches)
+            _steps(theirs, models.fused_adamw, batches),
+            _steps(own, models.own_optimiser, batches),
         )
-    ]  # fmt: skip
+    ]
     measure.check_agree(f"loss against {name}", losses[:1], losses[1:])
 
 
@@ -193,9 +200,11 @@ def _writing(
         calls = {
             name: _writer(write, *given)
             for name, write in (
-                ("theirs", writers.theirs), ("ours", writers.ours), ("again", writers.theirs)
+                ("theirs", writers.theirs),
+                ("ours", writers.ours),
+                ("again", writers.theirs),
             )
-        }  # fmt: skip
+        }
         _check_tokens(f"{title}, {case.text()}", calls["theirs"](), calls["ours"](), case)
         seconds = measure.rounds(calls, setting.effort.effort(10, 5, 41))
         ratio = measure.ratio(seconds["theirs"], seconds["ours"])
@@ -205,9 +214,9 @@ def _writing(
         found.append(ratio.median)
         noise.append(same.median)
         milliseconds = [f"{1e3 * measure.spread(seconds[x]).median:.3g}" for x in list(calls)[:2]]
-        lines.append([
-            case.text(), *milliseconds, ratio.text(), same.text(), str(ratio.n), reached(short)
-        ])  # fmt: skip
+        lines.append(
+            [case.text(), *milliseconds, ratio.text(), same.text(), str(ratio.n), reached(short)]
+        )
     head = ["", "theirs, ms", "ours, ms", "theirs / ours", "A/A", "rounds", "reached"]
     body = (
         "The same random weights, and every output of the same length; the sources' lengths differ "
@@ -281,13 +290,19 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure translators against other libraries'.")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     parser.add_argument(
-        "--only", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="NAME",
+        "--only",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        metavar="NAME",
         help=f"parts to run: {', '.join(PARTS)}",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR",
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
         help="folder with train.en and train.de, whose lengths are taken (the built-in language)",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
     return parser.parse_args()

@@ -17,10 +17,12 @@ from intently.training.batches import Batch
 PARTS = {
     "encoder": {"self_attention": "src_src_att", "self_norm": "layer_norm"},
     "decoder": {
-        "self_attention": "trg_trg_att", "self_norm": "x_layer_norm",
-        "cross_attention": "src_trg_att", "cross_norm": "dec_layer_norm",
+        "self_attention": "trg_trg_att",
+        "self_norm": "x_layer_norm",
+        "cross_attention": "src_trg_att",
+        "cross_norm": "dec_layer_norm",
     },
-}  # fmt: skip
+}
 
 
 def side(shape: Shape, rates: Rates, ours: Transformer) -> Side:
@@ -52,16 +54,29 @@ def writers(shape: Shape, ours: Transformer) -> Writers:
 def _model(shape: Shape, dropout: float, ours: Transformer) -> Any:
     build: Any = importlib.import_module("joeynmt.model").build_model
     names = SimpleNamespace(
-        unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
-        unk_id=0, pad_id=1, bos_id=2, eos_id=3, lang_tags=[],
-    )  # fmt: skip
+        unk_token="<unk>",
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        sep_token=None,
+        unk_id=0,
+        pad_id=1,
+        bos_id=2,
+        eos_id=3,
+        lang_tags=[],
+    )
     made: Any = importlib.import_module("joeynmt.vocabulary").Vocabulary
     vocabulary = made([f"word {i}" for i in range(SPECIALS, shape.vocabulary)], names)
     half = {
-        "type": "transformer", "num_layers": shape.layers, "num_heads": shape.heads,
-        "hidden_size": shape.width, "ff_size": shape.inner, "dropout": dropout,
-        "layer_norm": "pre", "embeddings": {"embedding_dim": shape.width, "scale": True},
-    }  # fmt: skip
+        "type": "transformer",
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
+        "hidden_size": shape.width,
+        "ff_size": shape.inner,
+        "dropout": dropout,
+        "layer_norm": "pre",
+        "embeddings": {"embedding_dim": shape.width, "scale": True},
+    }
     options = {"tied_embeddings": True, "tied_softmax": True, "encoder": half, "decoder": half}
     model = build(options, vocabulary, vocabulary)
     with torch.no_grad():
@@ -112,6 +127,14 @@ def _batch_of(source: Tensor, target: Tensor | None = None) -> Any:
     pad = int(_ids(torch.tensor(PAD)))
     lengths = (source != pad).sum(1)
     return made(
-        source, lengths, None, target, None, torch.arange(len(source)), source.device, pad, 3,
+        source,
+        lengths,
+        None,
+        target,
+        None,
+        torch.arange(len(source)),
+        source.device,
+        pad,
+        3,
         is_train=target is not None,
-    )  # fmt: skip
+    )

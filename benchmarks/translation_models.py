@@ -127,10 +127,18 @@ def transformer(shape: Shape, dropout: float = 0.0, norm: Any = "pre") -> Transf
     torch.manual_seed(measure.SEED)
     return Transformer(
         TransformerOptions(
-            shape.vocabulary, shape.vocabulary, shape.width, shape.heads, shape.layers,
-            shape.layers, shape.inner, norm, dropout, "all",
+            shape.vocabulary,
+            shape.vocabulary,
+            shape.width,
+            shape.heads,
+            shape.layers,
+            shape.layers,
+            shape.inner,
+            norm,
+            dropout,
+            "all",
         )
-    )  # fmt: skip
+    )
 
 
 def ours(shape: Shape, rates: Rates) -> Side:
@@ -178,9 +186,15 @@ class Plain(nn.Module):
         self.embedding = nn.Embedding(shape.vocabulary, shape.width)
         self.dropout = nn.Dropout(dropout)
         self.transformer = nn.Transformer(
-            shape.width, shape.heads, shape.layers, shape.layers, shape.inner, dropout,
-            batch_first=True, norm_first=True,
-        )  # fmt: skip
+            shape.width,
+            shape.heads,
+            shape.layers,
+            shape.layers,
+            shape.inner,
+            dropout,
+            batch_first=True,
+            norm_first=True,
+        )
         self.register_buffer("positions", sinusoidal(256, shape.width))
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -191,9 +205,13 @@ class Plain(nn.Module):
         ahead = torch.ones(t, t, dtype=torch.bool, device=target.device).triu(1)
         padded = source == PAD
         hidden = self.transformer(
-            self.embed(source), self.embed(target), tgt_mask=ahead, tgt_is_causal=True,
-            src_key_padding_mask=padded, memory_key_padding_mask=padded,
-        )  # fmt: skip
+            self.embed(source),
+            self.embed(target),
+            tgt_mask=ahead,
+            tgt_is_causal=True,
+            src_key_padding_mask=padded,
+            memory_key_padding_mask=padded,
+        )
         return F.linear(hidden, self.embedding.weight)
 
 
@@ -213,8 +231,9 @@ def plain(shape: Shape, rates: Rates, like: nn.Module, *, everywhere: bool = Fal
         for name, x in load(model.transformer).state_dict().items()
     }
     table = model.embedding.weight
-    like.load_state_dict({**tensors, "source_embedding.weight": table,
-                          "target_embedding.weight": table})  # fmt: skip
+    like.load_state_dict(
+        {**tensors, "source_embedding.weight": table, "target_embedding.weight": table}
+    )
     for module in () if everywhere else model.transformer.modules():
         if isinstance(module, nn.MultiheadAttention):
             module.dropout = 0.0
@@ -248,13 +267,24 @@ def marian(shape: Shape) -> Writers:
 
     torch.manual_seed(measure.SEED)
     config = MarianConfig(
-        vocab_size=shape.vocabulary, d_model=shape.width, max_position_embeddings=256,
-        encoder_layers=shape.layers, decoder_layers=shape.layers,
-        encoder_attention_heads=shape.heads, decoder_attention_heads=shape.heads,
-        encoder_ffn_dim=shape.inner, decoder_ffn_dim=shape.inner, activation_function="relu",
-        dropout=0.0, scale_embedding=True, init_std=shape.width**-0.5, pad_token_id=PAD,
-        eos_token_id=EOS, forced_eos_token_id=None, decoder_start_token_id=SOS,
-    )  # fmt: skip
+        vocab_size=shape.vocabulary,
+        d_model=shape.width,
+        max_position_embeddings=256,
+        encoder_layers=shape.layers,
+        decoder_layers=shape.layers,
+        encoder_attention_heads=shape.heads,
+        decoder_attention_heads=shape.heads,
+        encoder_ffn_dim=shape.inner,
+        decoder_ffn_dim=shape.inner,
+        activation_function="relu",
+        dropout=0.0,
+        scale_embedding=True,
+        init_std=shape.width**-0.5,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        forced_eos_token_id=None,
+        decoder_start_token_id=SOS,
+    )
     theirs: Any = MarianMTModel(config).eval()
     with torch.no_grad():
         theirs.get_input_embeddings().weight[:SPECIALS] = 0
@@ -274,9 +304,12 @@ def marian(shape: Shape) -> Writers:
     def generate(sources: list[list[int]], beam: int, tokens: int) -> list[list[int]]:
         ids = padded(sources)
         found = theirs.generate(
-            ids, attention_mask=(ids != PAD).long(), max_new_tokens=tokens, num_beams=beam,
+            ids,
+            attention_mask=(ids != PAD).long(),
+            max_new_tokens=tokens,
+            num_beams=beam,
             do_sample=False,
-        )  # fmt: skip
+        )
         return found[:, 1:].tolist()
 
     return Writers(generate, partial(translate, unending(model)))

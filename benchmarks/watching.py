@@ -41,9 +41,16 @@ def model(positions: int, attention: str = "sdpa") -> Any:
 
     torch.manual_seed(measure.SEED)
     config = GPT2Config(
-        vocab_size=64, n_positions=positions, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
-        bos_token_id=None, eos_token_id=None, pad_token_id=None, attn_implementation=attention,
-    )  # fmt: skip
+        vocab_size=64,
+        n_positions=positions,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+        attn_implementation=attention,
+    )
     return GPT2LMHeadModel(config).eval()
 
 
@@ -76,15 +83,18 @@ def slowdown(settings: Settings) -> Section:
         misses += [f"{t:,} tokens: {x}" for x in short]
         medians.append(found.median)
         forward = 1e3 * measure.spread(seconds["unwatched"]).median
-        lines.append([
-            f"{t:,}", f"{forward:,.4g}", found.text(3), same.text(3), str(found.n), reached(short)
-        ])  # fmt: skip
+        lines.append(
+            [f"{t:,}", f"{forward:,.4g}", found.text(3), same.text(3), str(found.n), reached(short)]
+        )
     head = ["tokens", "unwatched, ms", "watched / unwatched", "A/A", "rounds", "reached"]
     body = f"One forward pass, everything recorded and checked; {READING}.\n\n"
     return Section(
-        "watched / unwatched, `copy`", f"≤ {SLOWER}", _range(medians), reached(misses),
+        "watched / unwatched, `copy`",
+        f"≤ {SLOWER}",
+        _range(medians),
+        reached(misses),
         body + table(head, lines),
-    )  # fmt: skip
+    )
 
 
 def against(settings: Settings) -> Section:
@@ -115,10 +125,14 @@ def against(settings: Settings) -> Section:
         raise AssertionError("a row of the longest text does not sum to 1")
     head = ["", "time, s", "MB above the start", "MB above unwatched"]
     rows = [
-        [name, f"{measure.spread(seconds[name]).median:.3g}", megabytes(above),
-         megabytes(above - bare)]
+        [
+            name,
+            f"{measure.spread(seconds[name]).median:.3g}",
+            megabytes(above),
+            megabytes(above - bare),
+        ]
         for name, above in (("unwatched", bare), ("watched", ours), ("output_attentions", theirs))
-    ]  # fmt: skip
+    ]
     body = (
         f"{t:,} tokens. At {far:,} the watched pass took {took:.3g} s and its last row of the last "
         f"layer sums to 1; all weights would be {LAYERS * HEADS * far**2 * 4 / 2**30:.0f} GiB.\n\n"
@@ -126,9 +140,10 @@ def against(settings: Settings) -> Section:
     return Section(
         f"against `output_attentions=True` at {t:,} tokens",
         f"≥ {FASTER:.0f}× faster, ≤ 1/4 of the extra memory; works at {far:,}",
-        f"{found.text()}× faster, {share:.3f} of the extra memory", reached(short),
+        f"{found.text()}× faster, {share:.3f} of the extra memory",
+        reached(short),
         body + table(head, rows),
-    )  # fmt: skip
+    )
 
 
 def summary(settings: Settings) -> Section:
@@ -138,8 +153,9 @@ def summary(settings: Settings) -> Section:
     with torch.no_grad(), it.watch(made) as seen:
         made(x)
     calls: dict[str, measure.Call] = {
-        "forward": lambda: _plainly(made, x, weights=False), "summary": seen.summary,
-    }  # fmt: skip
+        "forward": lambda: _plainly(made, x, weights=False),
+        "summary": seen.summary,
+    }
     for call in calls.values():
         call()
     seconds = measure.rounds(calls, settings.effort(30, 5, 21))
@@ -151,9 +167,12 @@ def summary(settings: Settings) -> Section:
         f"{found.n} rounds."
     )
     return Section(
-        f"`summary()` of a recording of {t:,} tokens", f"≤ {SUMMARY:.0f} × the model's forward",
-        f"{found.text()}×", reached(short), body,
-    )  # fmt: skip
+        f"`summary()` of a recording of {t:,} tokens",
+        f"≤ {SUMMARY:.0f} × the model's forward",
+        f"{found.text()}×",
+        reached(short),
+        body,
+    )
 
 
 def tile(settings: Settings) -> Section:
@@ -185,8 +204,9 @@ def tile(settings: Settings) -> Section:
         f"a 32 × 32 exact tile anywhere in a head of {t:,} tokens, from disk",
         f"≤ {1e3 * TILE:.0f} ms",
         f"{1e3 * spread.median:.1f} ms ({1e3 * spread.low:.1f} to {1e3 * spread.high:.1f})",
-        reached(short), body,
-    )  # fmt: skip
+        reached(short),
+        body,
+    )
 
 
 # --- memory -------------------------------------------------------------------------------------
@@ -218,17 +238,23 @@ def memory(settings: Settings) -> Section:
         "memory above unwatched",
         "`copy` ≤ 1.1 ×, `reference` ≤ 1.6 × the bytes of q and k; `disk` ≤ 64 MB; "
         f"{STEPS} generated tokens ≤ {GENERATED} ×",
-        ", ".join(said), reached(misses), body + table(head, lines),
-    )  # fmt: skip
+        ", ".join(said),
+        reached(misses),
+        body + table(head, lines),
+    )
 
 
 def _line(name: str, above: float, size: int, goal: float, misses: list[str]) -> list[str]:
     short = [f"{megabytes(above - goal)} MB over"] if above > goal else []
     misses += [f"{name}: {x}" for x in short]
     return [
-        name, megabytes(size), megabytes(above), megabytes(goal), f"{above / size:.2f}",
+        name,
+        megabytes(size),
+        megabytes(above),
+        megabytes(goal),
+        f"{above / size:.2f}",
         reached(short),
-    ]  # fmt: skip
+    ]
 
 
 def _peak(name: str, t: int, threads: int) -> Peak:
@@ -257,9 +283,12 @@ def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
 
     def generate() -> None:
         made.generate(
-            x, attention_mask=torch.ones_like(x), max_new_tokens=steps, do_sample=False,
+            x,
+            attention_mask=torch.ones_like(x),
+            max_new_tokens=steps,
+            do_sample=False,
             pad_token_id=0,
-        )  # fmt: skip
+        )
 
     def call() -> list[torch.Tensor]:
         if watched:
@@ -296,8 +325,12 @@ def _range(found: list[float]) -> str:
 
 
 PARTS = {
-    "slowdown": slowdown, "memory": memory, "against": against, "summary": summary, "tile": tile
-}  # fmt: skip
+    "slowdown": slowdown,
+    "memory": memory,
+    "against": against,
+    "summary": summary,
+    "tile": tile,
+}
 
 
 def main() -> None:
@@ -305,9 +338,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what watching costs.")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     parser.add_argument(
-        "--only", nargs="+", choices=[*PARTS], default=[*PARTS], metavar="NAME",
+        "--only",
+        nargs="+",
+        choices=[*PARTS],
+        default=[*PARTS],
+        metavar="NAME",
         help=f"parts to run: {', '.join(PARTS)}",
-    )  # fmt: skip
+    )
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
     parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
     given = parser.parse_args()

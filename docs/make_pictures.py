@@ -28,9 +28,10 @@ SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "page-lines": ("#view=lines&entry=5&heads=2", {}),
     "page-dark": ("#view=text&entry=5&heads=2&row=10", {"color_scheme": "dark"}),
     "page-phone": (
-        "#view=text&entry=5&heads=2&row=10", {"viewport": {"width": 390, "height": 780}},
+        "#view=text&entry=5&heads=2&row=10",
+        {"viewport": {"width": 390, "height": 780}},
     ),
-}  # fmt: skip
+}
 """Of the page of one text: the state that is shown, and what differs in the browser."""
 
 COMPARED = "#view=text&item=1&entry=5&heads=2&row=10&other=0.5.2.at.10"
@@ -124,9 +125,12 @@ def words_and_picture() -> None:
     patches = image.reshape(14, 32, 14, 32, 3).mean((1, 3)).reshape(196, 3)
     like = (patches - patches.mean(0)) / patches.std(0)
     show.overlay(
-        it.attend(like, like, scale=2.0), image, [(5, 7), (11, 2), (2, 11)],
-        title="Patches look at patches of their colour", save=HERE / "overlay.png",
-    )  # fmt: skip
+        it.attend(like, like, scale=2.0),
+        image,
+        [(5, 7), (11, 2), (2, 11)],
+        title="Patches look at patches of their colour",
+        save=HERE / "overlay.png",
+    )
 
 
 def cat_on_a_mat(size: int) -> np.ndarray:

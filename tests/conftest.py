@@ -16,9 +16,17 @@ from jaxtyping import config, install_import_hook
 from .command_line import Command, Outcome
 
 CHECKED = [
-    "masks", "biases", "positions", "scores", "matrix", "attention_matrix", "drop_in", "kernels",
-    "modules", "models",
-]  # fmt: skip
+    "masks",
+    "biases",
+    "positions",
+    "scores",
+    "matrix",
+    "attention_matrix",
+    "drop_in",
+    "kernels",
+    "modules",
+    "models",
+]
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 if os.environ.get("INTENTLY_ANNOTATIONS"):
     # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models

@@ -17,7 +17,9 @@ from intently.translation.translator import Translator
 
 SIZE = demo.Size("quick", pairs=600, steps=40, sentences=25, batch_tokens=300)
 
-pytestmark = pytest.mark.filterwarnings("ignore::intently.translation.translator.TranslationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::intently.translation.translator.TranslationWarning"
+)
 
 
 def test_a_tiny_demo_stops_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

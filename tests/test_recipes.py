@@ -110,9 +110,13 @@ def test_a_folder_of_data_is_kept_from_the_root(
 def test_a_damaged_origin_is_told(tmp_path: Path) -> None:
     broken = "{", "[]", '{"corpus": "a"}', '{"colour": 1}', "[" * 100_000
     mistyped = (
-        {"corpus": 5}, {"corpus": ["language"]}, {"target": None}, {"data_dir": 5},
-        {"data_dir": "a\0b"}, {"recipe": ["language-fixed"]},
-    )  # fmt: skip
+        {"corpus": 5},
+        {"corpus": ["language"]},
+        {"target": None},
+        {"data_dir": 5},
+        {"data_dir": "a\0b"},
+        {"recipe": ["language-fixed"]},
+    )
     right = {"corpus": "language", "source": "en", "target": "fr"}
     for text in (*broken, *(json.dumps(right | wrong) for wrong in mistyped)):
         (tmp_path / FILE).write_text(text)

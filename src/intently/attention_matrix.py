@@ -234,10 +234,17 @@ class Attention(LazyMatrix):
             return x.to(device) if isinstance(x, Tensor) else x
 
         moved = Problem(
-            p.q.to(device), p.k.to(device), p.score.replaced(move), p.mask,
-            None if p.bias is None else p.bias.replaced(move), move(p.scale), p.softcap,
-            move(p.sinks), p.dropout, p.geometry.lead,
-        )  # fmt: skip
+            p.q.to(device),
+            p.k.to(device),
+            p.score.replaced(move),
+            p.mask,
+            None if p.bias is None else p.bias.replaced(move),
+            move(p.scale),
+            p.softcap,
+            move(p.sinks),
+            p.dropout,
+            p.geometry.lead,
+        )
         return Attention(moved, self._cast)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -257,10 +264,12 @@ class Attention(LazyMatrix):
         for tensor, version in zip(self.problem.tensors(), self._versions):
             if version is not None and tensor._version != version:
                 raise build(
-                    StaleError, "matrix", "q, k, mask and bias as they were when it was made",
+                    StaleError,
+                    "matrix",
+                    "q, k, mask and bias as they were when it was made",
                     f"a tensor of {shape_of(tensor)} changed in place since",
                     fix="ask before the change, or make it from copies: it.attend(q.clone(), …)",
-                )  # fmt: skip
+                )
 
 
 class Scores:
@@ -305,10 +314,12 @@ def _problem(
         q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
     if q.dtype != k.dtype or q.device != k.device:
         raise build(
-            KindError, "k", f"dtype and device of q, {q.dtype} on {q.device}",
+            KindError,
+            "k",
+            f"dtype and device of q, {q.dtype} on {q.device}",
             f"{k.dtype} on {k.device}",
             fix="convert one of them with .to(…), an array with .astype(…)",
-        )  # fmt: skip
+        )
     score = DOT if score is None else score
     if score is not DOT and not isinstance(score, Score):
         raise build(
@@ -327,9 +338,11 @@ def _problem(
         scale = as_tensor(scale, "scale", q)
     elif not math.isfinite(scale):
         raise build(
-            ArgumentError, "scale", "a finite number, a tensor () or (…, 1, 1), or None",
+            ArgumentError,
+            "scale",
+            "a finite number, a tensor () or (…, 1, 1), or None",
             repr(scale),
-        )  # fmt: skip
+        )
     rule = None if mask is None else as_mask(mask, q.device)
     added = None if bias is None else as_bias(bias, q)
     sinks = None if sinks is None else as_tensor(sinks, "sinks", q)
@@ -406,9 +419,12 @@ def _tensors(**operands: Any) -> tuple[Tensor, ...]:
     for name, x in zip(operands, found):
         if x.dtype not in _DTYPES:
             raise build(
-                KindError, name, "float32, float64, bfloat16 or float16", f"dtype {x.dtype}",
+                KindError,
+                name,
+                "float32, float64, bfloat16 or float16",
+                f"dtype {x.dtype}",
                 fix="convert it with .to(…)",
-            )  # fmt: skip
+            )
     return found
 
 
@@ -424,10 +440,12 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
         return tuple(torch.broadcast_shapes(lead_q, lead_k))
     except RuntimeError:
         raise build(
-            ArgumentError, "k", f"leading axes that broadcast with those of q {tuple(lead_q)}",
+            ArgumentError,
+            "k",
+            f"leading axes that broadcast with those of q {tuple(lead_q)}",
             shape_of(k),
             "heads are axis −3; with four or more axes h may be a multiple of g",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:

@@ -131,13 +131,7 @@ def _strange_name(chance: random.Random) -> str:
     return "".join(syllables).capitalize()
 
 
-def run(
-    size: Size,
-    out: Path,
-    console: Console,
-    *,
-    resume: bool = False,
-) -> dict[str, Any] | None:
+def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
     """Run the demo and return what ``result.json`` holds, None where it was interrupted.
 
     ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume`` goes
@@ -163,9 +157,14 @@ def _run(
     )
     with display(console) as progress:
         done = fit(
-            text, options(size), out,
-            dev=_dev(), tokenizers=tokenizers, progress=progress, resume=resume,
-        )  # fmt: skip
+            text,
+            options(size),
+            out,
+            dev=_dev(),
+            tokenizers=tokenizers,
+            progress=progress,
+            resume=resume,
+        )
     del text
     if done.history.stopped == "interrupted":
         return None
@@ -210,10 +209,13 @@ def remove_finished(out: Path) -> None:
     for name, check in (found := _checkpoints(out)).items():
         if told.get(name) != check:
             raise build(
-                ArgumentError, "out", "a folder with no checkpoints but those of a finished demo",
+                ArgumentError,
+                "out",
+                "a folder with no checkpoints but those of a finished demo",
                 f"{out} with checkpoints/{name}, which none says it wrote",
-                "it would be deleted", "choose another folder, or delete it yourself",
-            )  # fmt: skip
+                "it would be deleted",
+                "choose another folder, or delete it yourself",
+            )
     for name in found:
         shutil.rmtree(out / "checkpoints" / name)
     (out / "checkpoints" / "latest").unlink(missing_ok=True)
@@ -310,24 +312,30 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
             continue
         gold = pair.alignment if made.text == pair.target else None
         show.alignment(
-            made.alignment, gold=gold, title=f"{head.layer}, head {head.head}",
+            made.alignment,
+            gold=gold,
+            title=f"{head.layer}, head {head.head}",
             save=folder / f"alignment-{number:02d}.png",
-        )  # fmt: skip
+        )
     because = [(pair, made) for pair, made in zip(SHOWN, shown) if pair.pronoun]
     for pair, made in [row for row in because if row[1].text][:1]:
         show.heads(
-            made.words, title=pair.source, highlight=(head.layer, head.head),
-            caption="the head that aligns best", save=folder / "heads.png",
-        )  # fmt: skip
+            made.words,
+            title=pair.source,
+            highlight=(head.layer, head.head),
+            caption="the head that aligns best",
+            save=folder / "heads.png",
+        )
     layer, number = result["it"]["telling_head"]
     sides = [(pair.source, pair.target) for pair, _ in because]
     for (pair, _), matrices in zip(because, forced(done.translator, sides)):
         matrix = matrices[layer][number]
         adjective = words(pair.source)[-2]
         show.alignment(
-            matrix, title=f"What is looked at to write each word: {layer}, head {number}",
+            matrix,
+            title=f"What is looked at to write each word: {layer}, head {number}",
             save=folder / f"it-{adjective}.png",
-        )  # fmt: skip
+        )
 
 
 def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
@@ -355,9 +363,12 @@ def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
     if None not in rows:
         start |= {"item": 1, "row": rows[1], "other": f"0.{entry}.{head}.at.{rows[0]}"}
     save_page(
-        items, path, title="What does it look at?",
-        highlights=[Highlight(n, layer, head, said) for n in range(len(items))], start=start,
-    )  # fmt: skip
+        items,
+        path,
+        title="What does it look at?",
+        highlights=[Highlight(n, layer, head, said) for n in range(len(items))],
+        start=start,
+    )
 
 
 def _row_of(written: Sequence[str], wanted: Sequence[str]) -> int | None:
@@ -399,7 +410,8 @@ def table(result: dict[str, Any], console: Console) -> None:
     )
     taken = result["peak_memory_mb"]
     console.print(
-        f"{result['seconds']:.0f} s, " + ("" if taken is None else f"{taken:,} MB, ")
+        f"{result['seconds']:.0f} s, "
+        + ("" if taken is None else f"{taken:,} MB, ")
         + f"{result['parameters']:,} parameters",
         highlight=False,
-    )  # fmt: skip
+    )

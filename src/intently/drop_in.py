@@ -57,9 +57,12 @@ def scaled_dot_product_attention(
         if not isinstance(x, Tensor) or not x.is_floating_point():
             got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
             raise build(
-                KindError, name, "a floating-point tensor (…, steps, width)", got,
+                KindError,
+                name,
+                "a floating-point tensor (…, steps, width)",
+                got,
                 fix="lists, arrays and integers go to it.attention",
-            )  # fmt: skip
+            )
     if all(x.ndim > 1 for x in tensors):  # else `attend` says what is not
         if enable_gqa:
             _check_groups(query, key, value)
@@ -81,9 +84,14 @@ def scaled_dot_product_attention(
         mask = left if mask is None else left & mask
     every = dropout_p == 1
     y = attention(
-        query, key, value, mask=mask, bias=bias, scale=None if scale is None else float(scale),
+        query,
+        key,
+        value,
+        mask=mask,
+        bias=bias,
+        scale=None if scale is None else float(scale),
         dropout=0.0 if every else dropout_p,
-    )  # fmt: skip
+    )
     y = F.dropout(y, 1.0) if every else y
     return y[0] if flat else y
 
@@ -93,14 +101,19 @@ def _check_groups(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim < 3:
             raise build(
-                ArgumentError, name, "heads at axis −3, shape (…, heads, steps, width)",
-                shape_of(x), fix="leave out enable_gqa for tensors without heads",
-            )  # fmt: skip
+                ArgumentError,
+                name,
+                "heads at axis −3, shape (…, heads, steps, width)",
+                shape_of(x),
+                fix="leave out enable_gqa for tensors without heads",
+            )
         if not x.shape[-3] or h % x.shape[-3]:
             raise build(
-                ArgumentError, name, f"a number of heads that divides those of query, h={h}",
+                ArgumentError,
+                name,
+                f"a number of heads that divides those of query, h={h}",
                 shape_of(x),
-            )  # fmt: skip
+            )
 
 
 def _grouped_alike(h: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,9 +132,12 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
             lead = torch.broadcast_shapes(lead, x.shape[:-2])
         except RuntimeError:
             raise build(
-                ArgumentError, name, f"leading axes that broadcast with {tuple(lead)}",
-                shape_of(x), fix="where heads of query share a head of key, say enable_gqa=True",
-            ) from None  # fmt: skip
+                ArgumentError,
+                name,
+                f"leading axes that broadcast with {tuple(lead)}",
+                shape_of(x),
+                fix="where heads of query share a head of key, say enable_gqa=True",
+            ) from None
 
 
 def _check_mask(mask: Any, query: Tensor) -> None:
@@ -132,6 +148,8 @@ def _check_mask(mask: Any, query: Tensor) -> None:
         fits += [torch.float16, torch.bfloat16]
     if mask.dtype not in fits:
         raise build(
-            KindError, "attn_mask", f"dtype bool, float32 or that of query, {query.dtype}",
+            KindError,
+            "attn_mask",
+            f"dtype bool, float32 or that of query, {query.dtype}",
             f"dtype {mask.dtype}",
-        )  # fmt: skip
+        )

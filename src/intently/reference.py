@@ -38,9 +38,12 @@ def project(x: ArrayLike, weight: ArrayLike, bias: ArrayLike = (0,)) -> Array:
     if x.shape[-1] != w.shape[-2] or w.ndim > 3:
         c = x.shape[-1]
         raise build(
-            ArgumentError, "weight", f"shape (c={c}, n), or (h, c={c}, n)", shape_of(w),
+            ArgumentError,
+            "weight",
+            f"shape (c={c}, n), or (h, c={c}, n)",
+            shape_of(w),
             fix="weights of nn.Linear are (n, c): hand over weight.T",
-        )  # fmt: skip
+        )
     if b.shape[-1] not in (1, w.shape[-1]) or b.shape[:-1] not in ((), w.shape[:-2]):
         n = (*w.shape[:-2], w.shape[-1])
         raise build(ArgumentError, "bias", f"shape {n}, as wide as the weight", shape_of(b))
@@ -134,9 +137,7 @@ def weighted_sum(weights: ArrayLike, v: ArrayLike) -> Array:
     w = _array(weights, "weights", 2)
     v = _per_query_head(_array(v, "v", 2), w, "v")
     if v.shape[-2] != w.shape[-1]:
-        raise build(
-            ArgumentError, "v", f"s={w.shape[-1]} rows, one for each key", shape_of(v)
-        )  # fmt: skip
+        raise build(ArgumentError, "v", f"s={w.shape[-1]} rows, one for each key", shape_of(v))
     looked_at = (w != 0).any(-2)[..., None]
     return w @ np.where(looked_at, v, 0)
 
@@ -245,9 +246,7 @@ def _array(x: ArrayLike, name: str, axes: int = 0) -> Array:
     try:
         found = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise build(
-            KindError, name, "an array of numbers", type(x).__name__, str(error)
-        ) from None  # fmt: skip
+        raise build(KindError, name, "an array of numbers", type(x).__name__, str(error)) from None
     if found.ndim < axes:
         raise build(ArgumentError, name, f"at least {axes} axes", shape_of(found))
     return found
@@ -259,18 +258,24 @@ def _scored(score: Score, q: Array, k: Array) -> Array:
 
     if not callable(score) or isinstance(score, Value):
         raise build(
-            KindError, "score",
+            KindError,
+            "score",
             "a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…)",
-            type(score).__name__, fix="scores of intently.scores are for tensors",
-        )  # fmt: skip
+            type(score).__name__,
+            fix="scores of intently.scores are for tensors",
+        )
     try:
         return score(q, k)
     except ValueError:
         d, fits = q.shape[-1], score in (dot, cosine)
         raise build(
-            ArgumentError, "k", f"shape (…, s, d={d}), as wide as q" if fits else
-            f"a width that the score takes beside q (…, t, d={d})", shape_of(k),
-        ) from None  # fmt: skip
+            ArgumentError,
+            "k",
+            f"shape (…, s, d={d}), as wide as q"
+            if fits
+            else f"a width that the score takes beside q (…, t, d={d})",
+            shape_of(k),
+        ) from None
 
 
 def _over(value: Any, z: Array, name: str) -> Array:
@@ -293,10 +298,13 @@ def _mask(mask: Any, z: Array) -> Any:
     found = np.asarray(mask)
     if found.dtype != np.bool_:
         raise build(
-            KindError, "mask", "booleans, True means attend, or a mask such as it.causal()",
-            f"dtype {found.dtype}", "numbers may mean the opposite elsewhere",
+            KindError,
+            "mask",
+            "booleans, True means attend, or a mask such as it.causal()",
+            f"dtype {found.dtype}",
+            "numbers may mean the opposite elsewhere",
             "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1",
-        )  # fmt: skip
+        )
     return _fitting(found, z, "mask")
 
 
@@ -321,10 +329,13 @@ def _fitting(x: Any, z: Array, name: str) -> Any:
         return x
     by_batch = len(shape) == 3 and len(want) == 4 and shape[0] == want[0]
     raise build(
-        ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}", shape_of(x),
+        ArgumentError,
+        name,
+        f"a shape that broadcasts to (…, t, s) = {want}",
+        shape_of(x),
         "its first axis is b, where broadcasting looks for h" if by_batch else None,
         "use m[:, None], shape (b, 1, t, s)" if by_batch else None,
-    )  # fmt: skip
+    )
 
 
 def _per_row(sinks: ArrayLike | None, z: Array) -> Array:
@@ -345,7 +356,10 @@ def _per_query_head(x: Array, q: Array, name: str) -> Array:
         np.broadcast_shapes(q.shape[:-2], x.shape[:-2])
     except ValueError:
         raise build(
-            ArgumentError, name, f"leading axes that broadcast with those of q {q.shape[:-2]}",
-            shape_of(x), "heads are axis −3; with four or more axes h may be a multiple of g",
-        ) from None  # fmt: skip
+            ArgumentError,
+            name,
+            f"leading axes that broadcast with those of q {q.shape[:-2]}",
+            shape_of(x),
+            "heads are axis −3; with four or more axes h may be a multiple of g",
+        ) from None
     return x

@@ -51,9 +51,12 @@ class Score(Value):
         """Raise where the widths of q and k, the leading axes or the device do not fit."""
         if q.shape[-1] != k.shape[-1]:
             raise build(
-                ArgumentError, "k", f"shape (…, s, d={q.shape[-1]}) like q", shape_of(k),
+                ArgumentError,
+                "k",
+                f"shape (…, s, d={q.shape[-1]}) like q",
+                shape_of(k),
                 "queries and keys of a dot product have the same width",
-            )  # fmt: skip
+            )
 
     def part(self, index: tuple[Any, ...], g: Geometry) -> Score:
         """Return the same score for the part of the matrix that ``index`` picks by leading axes."""
@@ -72,16 +75,21 @@ class Score(Value):
         for x, n in self._own():
             if x.device != q.device:
                 raise build(
-                    KindError, "score", f"tensors on the device of q, {q.device}",
-                    f"{shape_of(x)} on {x.device}", fix="move them with .to(…)",
-                )  # fmt: skip
+                    KindError,
+                    "score",
+                    f"tensors on the device of q, {q.device}",
+                    f"{shape_of(x)} on {x.device}",
+                    fix="move them with .to(…)",
+                )
             own = tuple(x.shape[: x.ndim - n])
             if len(own) > len(lead) or any(a not in (1, b) for a, b in zip(own[::-1], lead[::-1])):
                 raise build(
-                    ArgumentError, "score", f"leading axes that broadcast to {lead}",
+                    ArgumentError,
+                    "score",
+                    f"leading axes that broadcast to {lead}",
                     f"{own} in a tensor of {shape_of(x)}",
                     "a tensor for each head begins with (h, …), heads being axis −3 of q",
-                )  # fmt: skip
+                )
 
     def __repr__(self) -> str:
         shapes = ["×".join(map(str, x.shape)) + " tensor" for x, _ in self._own()]
@@ -221,9 +229,12 @@ def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
     wide = weight.shape[-1]
     if d is None and wide % 2:
         raise build(
-            ArgumentError, "weight", "an even number of columns, half for q and half for k",
-            shape_of(weight), fix="say the width of the queries: concat(weight, energy, d)",
-        )  # fmt: skip
+            ArgumentError,
+            "weight",
+            "an even number of columns, half for q and half for k",
+            shape_of(weight),
+            fix="say the width of the queries: concat(weight, energy, d)",
+        )
     d = wide // 2 if d is None else d
     if not 0 <= d <= wide:
         raise build(ArgumentError, "d", f"a number of columns from 0 to {wide}", d)
@@ -317,6 +328,8 @@ def _check_tensor(x: Any, name: str, want: str, ndim: int, a: int | None = None)
 def _check_width(x: Tensor, name: str, steps: str, width: str, size: int) -> None:
     if x.shape[-1] != size:
         raise build(
-            ArgumentError, name, f"shape (…, {steps}, {width}={size}), as the score was made for",
+            ArgumentError,
+            name,
+            f"shape (…, {steps}, {width}={size}), as the score was made for",
             shape_of(x),
-        )  # fmt: skip
+        )

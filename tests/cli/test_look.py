@@ -43,9 +43,14 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vit")
     torch.manual_seed(0)
     config = ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        image_size=32, patch_size=8, id2label={0: "cat", 1: "dog"},
-    )  # fmt: skip
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=32,
+        patch_size=8,
+        id2label={0: "cat", 1: "dog"},
+    )
     ViTForImageClassification(config).save_pretrained(folder)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
     Image.linear_gradient("L").resize((60, 40)).save(folder / "slope.png")
@@ -72,9 +77,13 @@ def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_
     state = told["state"]
     row, entry, head = state["row"], state["entry"], state["heads"]
     assert state == {
-        "view": "text", "item": 1, "entry": entry, "heads": head, "row": row,
+        "view": "text",
+        "item": 1,
+        "entry": entry,
+        "heads": head,
+        "row": row,
         "other": f"0.{entry}.{head}.at.{row}",
-    }  # fmt: skip
+    }
     reads = [item["entries"][entry] for item in told["items"]]
     assert [about["kind"] for about in reads] == ["cross", "cross"]
     first, second = (about["row_labels"] for about in reads)  # where the translations part

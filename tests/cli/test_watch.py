@@ -17,12 +17,7 @@ import intently as it
 from intently.cli.watch import translated
 from intently.language.runs import TextModel, new_model
 from intently.language.settings import Variant, language_options
-from intently.models import (
-    RecurrentOptions,
-    RecurrentSeq2Seq,
-    Transformer,
-    TransformerOptions,
-)
+from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptHow
@@ -70,22 +65,41 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     ids: dict[str, Any] = {"eos_token_id": 1, "bos_token_id": 1, "pad_token_id": 2}
     size: dict[str, Any] = {
-        "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2,
-        "intermediate_size": 16, "vocab_size": len(WORDS), **ids,
-    }  # fmt: skip
+        "hidden_size": 16,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "intermediate_size": 16,
+        "vocab_size": len(WORDS),
+        **ids,
+    }
     torch.manual_seed(0)
     for name, model in {
-        "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(
-            n_embd=16, n_head=2, n_layer=2, n_positions=8, vocab_size=len(WORDS), **ids)),
+        "gpt2": transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                n_embd=16, n_head=2, n_layer=2, n_positions=8, vocab_size=len(WORDS), **ids
+            )
+        ),
         "llama": transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(**size, num_key_value_heads=2)),
+            transformers.LlamaConfig(**size, num_key_value_heads=2)
+        ),
         "bert": transformers.BertModel(transformers.BertConfig(**size)),
-        "t5": transformers.T5ForConditionalGeneration(transformers.T5Config(
-            d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, vocab_size=len(WORDS),
-            **{"decoder_start_token_id": 2, **ids})),
-        "t5-bare": transformers.T5Model(transformers.T5Config(
-            d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, vocab_size=len(WORDS), **ids)),
-    }.items():  # fmt: skip
+        "t5": transformers.T5ForConditionalGeneration(
+            transformers.T5Config(
+                d_model=16,
+                d_kv=8,
+                num_heads=2,
+                num_layers=1,
+                d_ff=16,
+                vocab_size=len(WORDS),
+                **{"decoder_start_token_id": 2, **ids},
+            )
+        ),
+        "t5-bare": transformers.T5Model(
+            transformers.T5Config(
+                d_model=16, d_kv=8, num_heads=2, num_layers=1, d_ff=16, vocab_size=len(WORDS), **ids
+            )
+        ),
+    }.items():
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
@@ -340,9 +354,11 @@ def test_nothing_is_unpickled_and_no_code_is_run(
     torch.save({"x": torch.zeros(1)}, folder / "pytorch_model.bin")
     assert "model in safetensors" in refused(watched(folder, TEXT))
     code = edited(
-        folders / "gpt2", tmp_path / "code", model_type="mine",
+        folders / "gpt2",
+        tmp_path / "code",
+        model_type="mine",
         auto_map={"AutoConfig": "mine.Config", "AutoModel": "mine.Model"},
-    )  # fmt: skip
+    )
     (code / "mine.py").write_text("import pathlib; pathlib.Path('ran').touch()")
     assert "model in safetensors" in refused(watched(code, TEXT))
     assert not (tmp_path / "ran").exists()

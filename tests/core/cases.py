@@ -90,9 +90,11 @@ def rules(draw: Draw, lead: tuple[int, ...], t: int, s: int, deep: bool = True) 
             return ~one[0], ~one[1]
         if join == "|":
             return one[0] | other[0], one[1] | other[1]
-        return (one[0] & other[0], one[1] & other[1]) if join == "&" else (
-            one[0] & ~other[0], one[1] & ~other[1]
-        )  # fmt: skip
+        return (
+            (one[0] & other[0], one[1] & other[1])
+            if join == "&"
+            else (one[0] & ~other[0], one[1] & ~other[1])
+        )
     i, j = np.arange(t)[:, None], np.arange(s)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
 
@@ -162,8 +164,14 @@ def indexed(draw: Draw, case: Case) -> Case:
     lead = case.weights.shape[:-2]
     index: list[Any] = []
     for size in lead[: draw(st.integers(0, len(lead)))]:
-        kinds: list[Any] = [slice(None), slice(0, 0), slice(size, None), slice(None, None, 2),
-                            slice(1, None), slice(-1, None)]  # fmt: skip
+        kinds: list[Any] = [
+            slice(None),
+            slice(0, 0),
+            slice(size, None),
+            slice(None, None, 2),
+            slice(1, None),
+            slice(-1, None),
+        ]
         if size:
             kinds += [draw(st.integers(-size, size - 1)), [size - 1, 0]]
         index.append(draw(st.sampled_from(kinds)))
@@ -214,9 +222,10 @@ def views(draw: Draw, case: Case, lead: tuple[int, ...]) -> Case:
         )
     words = [
         draw(st.lists(st.lists(st.integers(0, n - 1), max_size=3, unique=True), max_size=4))
-        if n else [[]]
+        if n
+        else [[]]
         for n in (t, s)
-    ]  # fmt: skip
+    ]
     shape = (*w.shape[:-2], *map(len, words))
     merged, seen = np.zeros(shape), np.zeros(shape, bool)
     for r, rows in enumerate(words[0]):

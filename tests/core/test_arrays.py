@@ -24,12 +24,16 @@ def test_a_floating_point_tensor_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        [[1, 2], [3, 4]], ((1.0, 2), (3, 4)), [range(1, 3), range(3, 5)],
-        [np.array([1, 2]), [3, 4]], np.array([[1, 2], [3, 4]]),
+        [[1, 2], [3, 4]],
+        ((1.0, 2), (3, 4)),
+        [range(1, 3), range(3, 5)],
+        [np.array([1, 2]), [3, 4]],
+        np.array([[1, 2], [3, 4]]),
         np.array([[1, 2], [3, 4]], np.uint8),
-        torch.tensor([[1, 2], [3, 4]]), torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8),
+        torch.tensor([[1, 2], [3, 4]]),
+        torch.tensor([[1, 2], [3, 4]], dtype=torch.uint8),
     ],
-)  # fmt: skip
+)
 def test_lists_and_integers_have_the_default_dtype(value: Any) -> None:
     want = [[1.0, 2.0], [3.0, 4.0]]
     assert as_tensor(value, "x").dtype is torch.float32
@@ -75,29 +79,46 @@ def test_operands_without_a_dtype_follow_the_one_that_has_one() -> None:
     ("value", "text"),
     [
         ([[1.0], [1.0, 2.0]], "q: expected numbers in rows of one length; got a ragged list."),
-        ([True, False], "q: expected real numbers: a tensor, a NumPy array or a list of them; got "
-         "booleans. Booleans say who may attend: mask=."),
+        (
+            [True, False],
+            "q: expected real numbers: a tensor, a NumPy array or a list of them; got "
+            "booleans. Booleans say who may attend: mask=.",
+        ),
         ([1.0, True], "q: expected real numbers: a tensor, a NumPy array or a list of them; got b"),
-        (np.ones(2, bool), "q: expected real numbers: a tensor, a NumPy array or a list of them; "
-         "got dtype bool. Booleans say who may attend: mask=."),
-        (torch.ones(2).bool(), "q: expected real numbers: a tensor, a NumPy array or a list of "
-         "them; got dtype torch.bool. Booleans say who may attend: mask=."),
+        (
+            np.ones(2, bool),
+            "q: expected real numbers: a tensor, a NumPy array or a list of them; "
+            "got dtype bool. Booleans say who may attend: mask=.",
+        ),
+        (
+            torch.ones(2).bool(),
+            "q: expected real numbers: a tensor, a NumPy array or a list of "
+            "them; got dtype torch.bool. Booleans say who may attend: mask=.",
+        ),
         (True, "q: expected real numbers: a tensor, a NumPy array or a list of them; got bool."),
         ([torch.ones(2)], "q: expected numbers; got a list of tensors. Use torch.stack(…)."),
-        (np.ones(2, complex), "q: expected real numbers: a tensor, a NumPy array or a list of "
-         "them; got dtype complex128."),
-        (torch.ones(2) * 1j, "q: expected real numbers: a tensor, a NumPy array or a list of them; "
-         "got dtype torch.complex64."),
+        (
+            np.ones(2, complex),
+            "q: expected real numbers: a tensor, a NumPy array or a list of "
+            "them; got dtype complex128.",
+        ),
+        (
+            torch.ones(2) * 1j,
+            "q: expected real numbers: a tensor, a NumPy array or a list of them; "
+            "got dtype torch.complex64.",
+        ),
         ([1j], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype c"),
         ([None], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype"),
         ([2**70], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype"),
         (["a"], "q: expected real numbers: a tensor, a NumPy array or a list of them; got dtype <"),
         ("ab", "q: expected real numbers: a tensor, a NumPy array or a list of them; got str."),
         (None, "q: expected real numbers: a tensor, a NumPy array or a list of them; got NoneType"),
-        (np.ma.masked_equal([1.0, 2.0], 2.0), "q: expected real numbers: a tensor, a NumPy array "
-         "or a list of them; got MaskedArray."),
+        (
+            np.ma.masked_equal([1.0, 2.0], 2.0),
+            "q: expected real numbers: a tensor, a NumPy array or a list of them; got MaskedArray.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_holds_no_real_numbers_is_refused_by_name(value: Any, text: str) -> None:
     with pytest.raises(KindError) as caught:
         as_tensor(value, "q")
@@ -125,8 +146,12 @@ class TestAttention:
     def test_the_dtype_of_the_first_that_has_one(self) -> None:
         for dtype in (np.float16, np.float32, np.float64):
             x = np.array(K, dtype)
-            for y in (it.attention(Q, x, V), it.attention(np.array(Q, dtype), K, V),
-                      it.attention(Q, K, np.array(V, dtype)), it.attend(Q, x) @ V):  # fmt: skip
+            for y in (
+                it.attention(Q, x, V),
+                it.attention(np.array(Q, dtype), K, V),
+                it.attention(Q, K, np.array(V, dtype)),
+                it.attend(Q, x) @ V,
+            ):
                 assert y.numpy().dtype == dtype
         half = torch.tensor(Q).bfloat16()
         assert it.attention(half, K, V).dtype is torch.bfloat16
@@ -151,11 +176,13 @@ class TestAttention:
             ({"mask": it.prefix([1, 2])}, {"mask": it.prefix(torch.tensor([1, 2]))}),
             ({"mask": it.causal([0, 1])}, {"mask": it.causal(torch.tensor([0, 1]))}),
             ({"mask": it.segments([0, 0, 1])}, {"mask": it.segments(torch.tensor([0, 0, 1]))}),
-            ({"mask": it.causal() & [True, False, True]},
-             {"mask": it.causal() & torch.tensor([True, False, True])}),
+            (
+                {"mask": it.causal() & [True, False, True]},
+                {"mask": it.causal() & torch.tensor([True, False, True])},
+            ),
             ({"bias": [0, 1, 2]}, {"bias": torch.arange(3.0)}),
             ({"sinks": [1, 2]}, {"sinks": torch.tensor([1.0, 2.0])}),
             ({"scale": [[[1]], [[2]]]}, {"scale": torch.tensor([[[1.0]], [[2.0]]])}),
-        ]  # fmt: skip
+        ]
         for ours, theirs in pairs:
             assert torch.equal(it.attend(x, x, **ours).dense(), it.attend(x, x, **theirs).dense())

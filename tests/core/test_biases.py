@@ -47,11 +47,14 @@ def by_hand(g: Geometry, entry: Callable[[int, int, int], float], starts: list[i
     b, h = g.lead
     return torch.tensor(
         [
-            [[[entry(n, starts[r] + i, j) for j in range(g.s)] for i in range(g.t)]
-             for n in range(h)] for r in range(b)
+            [
+                [[entry(n, starts[r] + i, j) for j in range(g.s)] for i in range(g.t)]
+                for n in range(h)
+            ]
+            for r in range(b)
         ],
         dtype=torch.float64,
-    ).reshape(g.shape)  # fmt: skip
+    ).reshape(g.shape)
 
 
 def biases(b: int, h: int, t: int, s: int) -> dict[str, Bias]:
@@ -134,9 +137,13 @@ def t5(buckets: int, h: int, far: int, both: bool) -> Any:
     from transformers.models.t5.modeling_t5 import T5Attention
 
     config = T5Config(
-        d_model=8, d_kv=4, num_heads=h, is_decoder=not both,
-        relative_attention_num_buckets=buckets, relative_attention_max_distance=far,
-    )  # fmt: skip
+        d_model=8,
+        d_kv=4,
+        num_heads=h,
+        is_decoder=not both,
+        relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=far,
+    )
     return T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
 
 
@@ -208,12 +215,17 @@ def test_pointwise_under_vmap(kind: str) -> None:
 @pytest.mark.parametrize(
     "cut",
     [
-        (slice(None), slice(None)), (slice(1, 2), slice(None)), (slice(0, 2), slice(1, 3)),
-        (slice(0, 1), slice(2, 3)), (slice(0, 1), slice(0, 3)), (1, slice(0, 2)), (0, 2),
+        (slice(None), slice(None)),
+        (slice(1, 2), slice(None)),
+        (slice(0, 2), slice(1, 3)),
+        (slice(0, 1), slice(2, 3)),
+        (slice(0, 1), slice(0, 3)),
+        (1, slice(0, 2)),
+        (0, 2),
         (slice(0, 2), 1),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_part_is_the_piece(kind: str, cut: tuple[slice | int, ...]) -> None:
     g = geometry(2, 3, 4, 6)
     bias = biases(*g.shape)[kind]
@@ -229,11 +241,17 @@ def test_part_is_the_piece(kind: str, cut: tuple[slice | int, ...]) -> None:
 @pytest.mark.parametrize(
     "index",
     [
-        (1,), (slice(0, 1),), ([1, 0, 1],), (slice(None), [2, 0]), ([0, 1], [2, 1]), (None, 1),
-        (torch.tensor([[0, 1], [1, 1]]), slice(1, 3)), (torch.tensor([True, False]),),
+        (1,),
+        (slice(0, 1),),
+        ([1, 0, 1],),
+        (slice(None), [2, 0]),
+        ([0, 1], [2, 1]),
+        (None, 1),
+        (torch.tensor([[0, 1], [1, 1]]), slice(1, 3)),
+        (torch.tensor([True, False]),),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_under_any_index_of_the_leading_axes(kind: str, index: tuple[Any, ...]) -> None:
     g = geometry(2, 3, 4, 6)
     bias = biases(*g.shape)[kind]
@@ -366,95 +384,115 @@ def test_as_bias() -> None:
 
 WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: as_bias(torch.ones(2, 2, dtype=torch.bool)), KindError,
+        lambda: as_bias(torch.ones(2, 2, dtype=torch.bool)),
+        KindError,
         "bias: expected real numbers: a tensor, a NumPy array or a list of them; got dtype "
         "torch.bool. Booleans say who may attend: mask=.",
     ),
     (
-        lambda: alibi() + "far", KindError,  # type: ignore[operator]
+        lambda: alibi() + "far",
+        KindError,  # type: ignore[operator]
         "bias: expected real numbers: a tensor, a NumPy array or a list of them; got str.",
     ),
     (
-        lambda: Given(torch.ones(4, 2)).check(geometry(2, 4)), ArgumentError,
+        lambda: Given(torch.ones(4, 2)).check(geometry(2, 4)),
+        ArgumentError,
         "bias: expected a shape that broadcasts to (…, t, s) = (2, 4); got shape (4, 2).",
     ),
     (
-        lambda: Given(torch.ones(2, 4, 5)).check(geometry(2, 3, 4, 5)), ArgumentError,
+        lambda: Given(torch.ones(2, 4, 5)).check(geometry(2, 3, 4, 5)),
+        ArgumentError,
         "bias: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
         "(2, 4, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
         "(b, 1, t, s).",
     ),
     (
-        lambda: Given(torch.ones(2, 3, device="meta")).check(geometry(2, 3)), KindError,
+        lambda: Given(torch.ones(2, 3, device="meta")).check(geometry(2, 3)),
+        KindError,
         "bias: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
         "meta.",
     ),
     (
-        lambda: (alibi() + torch.ones(5)).check(geometry(2, 3)), ArgumentError,
+        lambda: (alibi() + torch.ones(5)).check(geometry(2, 3)),
+        ArgumentError,
         "bias: expected a shape that broadcasts to (…, t, s) = (2, 3); got shape (5,).",
     ),
     (
-        lambda: alibi(4).check(geometry(2, 3, 5, 5)), ArgumentError,
+        lambda: alibi(4).check(geometry(2, 3, 5, 5)),
+        ArgumentError,
         "heads: expected one entry for each head of the matrix, h=3; got 4 heads. Heads are axis "
         "−3.",
     ),
     (
-        lambda: alibi(slopes=[1.0, 2.0]).check(geometry(2, 3, 5, 5)), ArgumentError,
+        lambda: alibi(slopes=[1.0, 2.0]).check(geometry(2, 3, 5, 5)),
+        ArgumentError,
         "slopes: expected one entry for each head of the matrix, h=3; got shape (2,).",
     ),
     (
-        lambda: alibi(slopes=torch.ones(3, device="meta")).check(geometry(2, 3, 5, 5)), KindError,
+        lambda: alibi(slopes=torch.ones(3, device="meta")).check(geometry(2, 3, 5, 5)),
+        KindError,
         "slopes: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
         "meta.",
     ),
     (
-        lambda: relative_buckets(torch.ones(8, 2)).check(geometry(5, 5)), ArgumentError,
+        lambda: relative_buckets(torch.ones(8, 2)).check(geometry(5, 5)),
+        ArgumentError,
         "table: expected one entry for each head of the matrix, h=1; got shape (8, 2).",
     ),
     (
-        lambda: alibi(offset=torch.tensor([1, 2])).check(geometry(3, 4, 5, 5)), ArgumentError,
+        lambda: alibi(offset=torch.tensor([1, 2])).check(geometry(3, 4, 5, 5)),
+        ArgumentError,
         "offset: expected a shape that matches the leftmost leading axes (3, 4); got shape (2,).",
     ),
     (
-        lambda: alibi(offset=1.5), KindError,  # type: ignore[arg-type]
+        lambda: alibi(offset=1.5),
+        KindError,  # type: ignore[arg-type]
         "offset: expected integers; got dtype torch.float32.",
     ),
     (lambda: alibi(0), ArgumentError, "heads: expected an int ≥ 1; got 0."),
     (
-        lambda: alibi(2, [0.1, 0.2]), ArgumentError,
+        lambda: alibi(2, [0.1, 0.2]),
+        ArgumentError,
         "slopes: expected either heads or slopes; got heads=2 and slopes. Slopes hold one entry "
         "for each head.",
     ),
     (
-        lambda: alibi(slopes=torch.ones(2, 2)), ArgumentError,
+        lambda: alibi(slopes=torch.ones(2, 2)),
+        ArgumentError,
         "slopes: expected shape (h,) or (); got shape (2, 2).",
     ),
     (
-        lambda: alibi(slopes=torch.ones(2).long()), KindError,
+        lambda: alibi(slopes=torch.ones(2).long()),
+        KindError,
         "slopes: expected a floating-point tensor; got dtype torch.int64.",
     ),
     (
-        lambda: alibi(slopes="steep"), KindError,  # type: ignore[arg-type]
+        lambda: alibi(slopes="steep"),
+        KindError,  # type: ignore[arg-type]
         "slopes: expected a floating-point tensor; got 'steep'.",
     ),
     (
-        lambda: relative_buckets(torch.ones(8)), ArgumentError,
+        lambda: relative_buckets(torch.ones(8)),
+        ArgumentError,
         "table: expected shape (buckets, h); got shape (8,).",
     ),
     (
-        lambda: relative_buckets(torch.ones(7, 2)), ArgumentError,
+        lambda: relative_buckets(torch.ones(7, 2)),
+        ArgumentError,
         "table: expected shape (buckets, h) with an even number ≥ 4 of buckets; got shape (7, 2). "
         "One half is for keys before the query, the other for those ahead of it.",
     ),
     (
-        lambda: relative_buckets(torch.ones(1, 2), bidirectional=False), ArgumentError,
+        lambda: relative_buckets(torch.ones(1, 2), bidirectional=False),
+        ArgumentError,
         "table: expected shape (buckets, h) with at least 2 of buckets; got shape (1, 2).",
     ),
     (
-        lambda: relative_buckets(torch.ones(32, 2), max_distance=8), ArgumentError,
+        lambda: relative_buckets(torch.ones(32, 2), max_distance=8),
+        ArgumentError,
         "max_distance: expected an int ≥ 9; got 8.",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,18 @@ def test_parts(family: str, size: tuple[int, int, int, int]) -> None:
     dense = mask.dense(g).expand(g.shape)
     index = torch.tensor([1, 0, 1])
     for cut in (
-        (slice(1, 2), slice(None)), (slice(None, None, 2), slice(0, 1)), (0,), (-1, 0),
-        (slice(2, 2),), (index,), (slice(None), index % g.lead[1]), (index, index % g.lead[1]),
-        (torch.tensor([True, False]),), (torch.tensor([[1], [0]]),), (index, 0),
-    ):  # fmt: skip
+        (slice(1, 2), slice(None)),
+        (slice(None, None, 2), slice(0, 1)),
+        (0,),
+        (-1, 0),
+        (slice(2, 2),),
+        (index,),
+        (slice(None), index % g.lead[1]),
+        (index, index % g.lead[1]),
+        (torch.tensor([True, False]),),
+        (torch.tensor([[1], [0]]),),
+        (index, 0),
+    ):
         part = indexed(mask, g, cut)
         h = g._replace(lead=tuple(dense[cut].shape[:-2]))
         part.check(h)
@@ -268,15 +276,24 @@ class TestLong:
     @pytest.mark.parametrize(
         "mask",
         [
-            it.causal(), it.causal(torch.tensor([3, -5])), it.window(256, 0), it.dilated(4),
-            it.window(9, 9, torch.tensor([0, 50_000])), it.prefix(1000), it.padding(lengths),
-            it.segments(ids), it.segments(ids, ids + 0), it.causal() & it.padding(lengths),
-            it.causal() & it.segments(ids), it.causal() & ~it.window(100, 0),
+            it.causal(),
+            it.causal(torch.tensor([3, -5])),
+            it.window(256, 0),
+            it.dilated(4),
+            it.window(9, 9, torch.tensor([0, 50_000])),
+            it.prefix(1000),
+            it.padding(lengths),
+            it.segments(ids),
+            it.segments(ids, ids + 0),
+            it.causal() & it.padding(lengths),
+            it.causal() & it.segments(ids),
+            it.causal() & ~it.window(100, 0),
             (it.causal() | it.prefix(9)) & it.segments(ids) & it.padding(lengths),
-            it.window(1000, 0) & it.dilated(4), it.grid(256, 512, 3),
+            it.window(1000, 0) & it.dilated(4),
+            it.grid(256, 512, 3),
         ],
         ids=lambda mask: repr(mask)[:40],
-    )  # fmt: skip
+    )
     def test_blocks_and_seen_are_fast(self, mask: it.Mask) -> None:
         g = Geometry((2, 4), self.n, self.n, CPU)
         mask.check(g)
@@ -352,18 +369,23 @@ class TestPicture:
     @pytest.mark.parametrize(
         ("mask", "t", "s"),
         [
-            (it.causal(), 16, 16), (it.causal() & ~it.window(3, 0), 16, 16),
+            (it.causal(), 16, 16),
+            (it.causal() & ~it.window(3, 0), 16, 16),
             (it.allowed(torch.eye(5, 9, dtype=torch.bool)), 5, 9),
             (it.allowed(torch.ones(2, 1, 1, 7, dtype=torch.bool)), 7, 7),
             (it.allowed(torch.ones((), dtype=torch.bool)), 16, 16),
-            (it.segments(torch.tensor([0, 0, 1])), 3, 3), (it.grid(3, 4, 1), 12, 12),
+            (it.segments(torch.tensor([0, 0, 1])), 3, 3),
+            (it.grid(3, 4, 1), 12, 12),
             (it.segments(torch.tensor([[1, 2]]), torch.tensor([[2, 1, 0]])), 2, 3),
-            (it.padding(torch.tensor([3, 20])), 20, 20), (it.padding(torch.tensor([0])), 16, 16),
-            (it.prefix(20), 40, 40), (it.window(20, 0), 40, 40), (~it.dilated(3), 16, 16),
+            (it.padding(torch.tensor([3, 20])), 20, 20),
+            (it.padding(torch.tensor([0])), 16, 16),
+            (it.prefix(20), 40, 40),
+            (it.window(20, 0), 40, 40),
+            (~it.dilated(3), 16, 16),
             (it.allowed(torch.rand(60, 70) > 0.5) | it.prefix(2), 60, 70),
         ],
         ids=lambda x: repr(x)[:40],
-    )  # fmt: skip
+    )
     def test_it_shows_what_draw_shows(self, mask: it.Mask, t: int, s: int) -> None:
         assert self.cells(mask) == mask.draw(t, s).replace(" ", "").split("\n")
         assert f"{t} queries (down) × {s} keys (across)</" in mask._repr_html_()

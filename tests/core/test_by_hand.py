@@ -183,8 +183,7 @@ def test_cosine() -> None:
     q, k = numbers([3, 4], [2, 0], [0, 0]), numbers([7, 0], [0, 2], [0, 0])
     found = it.attend(q, k, score=Cosine(), scale=5 * math.log(2))
     same(
-        found.dense(),
-        [[8 / 25, 16 / 25, 1 / 25], [32 / 34, 1 / 34, 1 / 34], [1 / 3, 1 / 3, 1 / 3]],
+        found.dense(), [[8 / 25, 16 / 25, 1 / 25], [32 / 34, 1 / 34, 1 / 34], [1 / 3, 1 / 3, 1 / 3]]
     )
     weights = reference.weights(q, k, score=reference.cosine, scale=5 * math.log(2))
     np.testing.assert_allclose(weights, found.dense(), atol=1e-15)
@@ -218,8 +217,13 @@ def test_the_reference_does_not_need_torch() -> None:
     assert reference.__file__ is not None
     source = Path(reference.__file__).read_text(encoding="utf-8")
     assert re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE) == [
-        "__future__", "collections.abc", "typing", "numpy", "numpy.typing", "intently.errors",
-    ]  # fmt: skip
+        "__future__",
+        "collections.abc",
+        "typing",
+        "numpy",
+        "numpy.typing",
+        "intently.errors",
+    ]
 
 
 @pytest.mark.parametrize("d", [1, 4, 64])

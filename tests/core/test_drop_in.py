@@ -204,11 +204,7 @@ def test_empty_axes(empty: str, is_causal: bool) -> None:
 def test_dtypes(name: str, dtype: torch.dtype, masked: str, e: int) -> None:
     inputs = [x.to(dtype) for x in tensors(LEADS[name], e=e)]
     bias = random(T, S, seed=8)
-    mask = {
-        "bool": bias > 0,
-        "float": bias.to(dtype),
-        "float32": bias.float(),
-    }.get(masked)
+    mask = {"bool": bias > 0, "float": bias.to(dtype), "float32": bias.float()}.get(masked)
     exact = None if mask is None or mask.dtype is torch.bool else mask.double()
     exact = mask if exact is None else exact
     options = {"is_causal": masked == "causal"}
@@ -321,13 +317,26 @@ def test_any_call(call: tuple[list[Tensor], Tensor | None, dict[str, Any]]) -> N
 def test_signature() -> None:
     names = list(inspect.signature(scaled_dot_product_attention).parameters)
     assert names == [
-        "query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa",
-    ]  # fmt: skip
+        "query",
+        "key",
+        "value",
+        "attn_mask",
+        "dropout_p",
+        "is_causal",
+        "scale",
+        "enable_gqa",
+    ]
     q, k, v = tensors(LEADS["4-D"])
     named = scaled_dot_product_attention(
-        query=q, key=k, value=v, attn_mask=None, dropout_p=0.0, is_causal=True, scale=None,
+        query=q,
+        key=k,
+        value=v,
+        attn_mask=None,
+        dropout_p=0.0,
+        is_causal=True,
+        scale=None,
         enable_gqa=False,
-    )  # fmt: skip
+    )
     assert torch.equal(named, scaled_dot_product_attention(q, k, v, None, 0.0, True))
 
 
@@ -341,114 +350,136 @@ def x(*shape: int) -> Tensor:
 Q, K = x(2, 4, 5, 8), x(2, 4, 6, 8)
 REFUSED: list[tuple[Callable[[Callable[..., Tensor]], object], type[Exception], str]] = [
     (
-        lambda f: f(Q, x(2, 2, 6, 8), x(2, 2, 6, 8)), ArgumentError,
+        lambda f: f(Q, x(2, 2, 6, 8), x(2, 2, 6, 8)),
+        ArgumentError,
         "key: expected leading axes that broadcast with (2, 4); got shape (2, 2, 6, 8). Where "
         "heads of query share a head of key, say enable_gqa=True.",
     ),
     (
-        lambda f: f(Q, K, x(2, 2, 6, 8)), ArgumentError,
+        lambda f: f(Q, K, x(2, 2, 6, 8)),
+        ArgumentError,
         "value: expected leading axes that broadcast with (2, 4); got shape (2, 2, 6, 8).",
     ),
     (
-        lambda f: f(Q, x(3, 4, 6, 8), x(3, 4, 6, 8)), ArgumentError,
+        lambda f: f(Q, x(3, 4, 6, 8), x(3, 4, 6, 8)),
+        ArgumentError,
         "key: expected leading axes that broadcast with (2, 4); got shape (3, 4, 6, 8).",
     ),
     (
-        lambda f: f(Q, x(2, 3, 6, 8), x(2, 3, 6, 8), enable_gqa=True), ArgumentError,
-        "key: expected a number of heads that divides those of query, h=4; got shape "
-        "(2, 3, 6, 8).",
+        lambda f: f(Q, x(2, 3, 6, 8), x(2, 3, 6, 8), enable_gqa=True),
+        ArgumentError,
+        "key: expected a number of heads that divides those of query, h=4; got shape (2, 3, 6, 8).",
     ),
     (
-        lambda f: f(Q, K, x(2, 8, 6, 8), enable_gqa=True), ArgumentError,
+        lambda f: f(Q, K, x(2, 8, 6, 8), enable_gqa=True),
+        ArgumentError,
         "value: expected a number of heads that divides those of query, h=4; got shape "
         "(2, 8, 6, 8).",
     ),
     (
-        lambda f: f(x(2, 1, 5, 8), K, K, enable_gqa=True), ArgumentError,
-        "key: expected a number of heads that divides those of query, h=1; got shape "
-        "(2, 4, 6, 8).",
+        lambda f: f(x(2, 1, 5, 8), K, K, enable_gqa=True),
+        ArgumentError,
+        "key: expected a number of heads that divides those of query, h=1; got shape (2, 4, 6, 8).",
     ),
     (
-        lambda f: f(x(5, 8), x(6, 8), x(6, 8), enable_gqa=True), ArgumentError,
+        lambda f: f(x(5, 8), x(6, 8), x(6, 8), enable_gqa=True),
+        ArgumentError,
         "query: expected heads at axis −3, shape (…, heads, steps, width); got shape (5, 8). "
         "Leave out enable_gqa for tensors without heads.",
     ),
     (
-        lambda f: f(Q, x(6, 8), x(6, 8), enable_gqa=True), ArgumentError,
+        lambda f: f(Q, x(6, 8), x(6, 8), enable_gqa=True),
+        ArgumentError,
         "key: expected heads at axis −3, shape (…, heads, steps, width); got shape (6, 8).",
     ),
     (
-        lambda f: f(Q, x(3, 4, 6, 8), x(3, 4, 6, 8), enable_gqa=True), ArgumentError,
+        lambda f: f(Q, x(3, 4, 6, 8), x(3, 4, 6, 8), enable_gqa=True),
+        ArgumentError,
         "k: expected leading axes that broadcast with those of q (2, 4); got shape (3, 4, 6, 8).",
     ),
     (
-        lambda f: f(x(8), x(6, 8), x(6, 8)), ArgumentError,
+        lambda f: f(x(8), x(6, 8), x(6, 8)),
+        ArgumentError,
         "q: expected at least two axes (…, steps, d); got shape (8,).",
     ),
     (
-        lambda f: f(Q, x(2, 4, 6, 7), x(2, 4, 6, 7)), ArgumentError,
+        lambda f: f(Q, x(2, 4, 6, 7), x(2, 4, 6, 7)),
+        ArgumentError,
         "k: expected shape (…, s, d=8) like q; got shape (2, 4, 6, 7).",
     ),
     (
-        lambda f: f(Q[0], K[0], x(4, 7, 8)), ArgumentError,
+        lambda f: f(Q[0], K[0], x(4, 7, 8)),
+        ArgumentError,
         "v: expected shape (…, s=6, e); got shape (4, 7, 8). V holds one row for each key.",
     ),
     (
-        lambda f: f(Q, K.double(), K), KindError,
+        lambda f: f(Q, K.double(), K),
+        KindError,
         "k: expected dtype and device of q, torch.float32 on cpu; got torch.float64 on cpu.",
     ),
     (
-        lambda f: f(Q, K, K.half()), KindError,
+        lambda f: f(Q, K, K.half()),
+        KindError,
         "v: expected dtype and device of the matrix, torch.float32 on cpu; got torch.float16",
     ),
     (
-        lambda f: f(Q.long(), K.long(), K.long()), KindError,
+        lambda f: f(Q.long(), K.long(), K.long()),
+        KindError,
         "query: expected a floating-point tensor (…, steps, width); got dtype torch.int64. Lists",
     ),
     (
-        lambda f: f(Q.tolist(), K, K), KindError,
+        lambda f: f(Q.tolist(), K, K),
+        KindError,
         "query: expected a floating-point tensor (…, steps, width); got list.",
     ),
     (
-        lambda f: f(Q, K, K, x(5, 6).tolist()), KindError,
+        lambda f: f(Q, K, K, x(5, 6).tolist()),
+        KindError,
         "attn_mask: expected a tensor (…, t, s); got list.",
     ),
     *[
         (
-            lambda f, dtype=dtype: f(Q, K, K, x(5, 6).to(dtype)), KindError,
+            lambda f, dtype=dtype: f(Q, K, K, x(5, 6).to(dtype)),
+            KindError,
             f"attn_mask: expected dtype bool, float32 or that of query, torch.float32; got dtype "
             f"{dtype}.",
         )
         for dtype in (torch.float64, torch.float16, torch.int64, torch.uint8)
     ],
     (
-        lambda f: f(Q.half(), K.half(), K.half(), x(5, 6).bfloat16()), KindError,
+        lambda f: f(Q.half(), K.half(), K.half(), x(5, 6).bfloat16()),
+        KindError,
         "attn_mask: expected dtype bool, float32 or that of query, torch.float16; got dtype "
         "torch.bfloat16.",
     ),
     (
-        lambda f: f(Q, K, K, x(2, 5, 6) > 0), ArgumentError,
+        lambda f: f(Q, K, K, x(2, 5, 6) > 0),
+        ArgumentError,
         "mask: expected a shape that broadcasts to (b, h, t, s) = (2, 4, 5, 6); got shape "
         "(2, 5, 6). Its first axis is b, where broadcasting looks for h. Use m[:, None]",
     ),
     (
-        lambda f: f(Q, K, K, x(5, 7)), ArgumentError,
+        lambda f: f(Q, K, K, x(5, 7)),
+        ArgumentError,
         "bias: expected a shape that broadcasts to (…, t, s) = (2, 4, 5, 6); got shape (5, 7).",
     ),
     (
-        lambda f: f(Q, K, K, x(1, 2, 4, 5, 6)), ArgumentError,
+        lambda f: f(Q, K, K, x(1, 2, 4, 5, 6)),
+        ArgumentError,
         "bias: expected a shape that broadcasts to (…, t, s) = (2, 4, 5, 6); got shape "
         "(1, 2, 4, 5, 6).",
     ),
     (
-        lambda f: f(Q, K, K, dropout_p=1.5), ArgumentError,
+        lambda f: f(Q, K, K, dropout_p=1.5),
+        ArgumentError,
         "dropout: expected a probability in [0, 1); got 1.5.",
     ),
     (
-        lambda f: f(Q, K, K, dropout_p=-0.1), ArgumentError,
+        lambda f: f(Q, K, K, dropout_p=-0.1),
+        ArgumentError,
         "dropout: expected a probability in [0, 1); got -0.1.",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "kind", "text"), REFUSED, ids=[text[:40] for *_, text in REFUSED])

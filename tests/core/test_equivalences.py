@@ -138,10 +138,7 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: at(Q, K, V, mask=~(it.causal() & M)),
         lambda: at(Q, K, V, mask=~it.causal() | ~it.allowed(M)),
     ),
-    "a mask twice": (
-        lambda: at(Q, K, V, mask=it.allowed(M) & M),
-        lambda: at(Q, K, V, mask=M),
-    ),
+    "a mask twice": (lambda: at(Q, K, V, mask=it.allowed(M) & M), lambda: at(Q, K, V, mask=M)),
     "a mask is a bias of 0 and −∞": (
         lambda: at(Q, K, V, mask=M),
         lambda: at(Q, K, V, bias=torch.zeros(M.shape, dtype=Q.dtype).masked_fill(~M, -torch.inf)),
@@ -213,10 +210,7 @@ PAIRS: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
         lambda: at(Q, K, V, mask=M, bias=BIAS),
     ),
     "queries permuted": (lambda: at(Q[:, :, PERM], K, V), lambda: at(Q, K, V)[:, :, PERM]),
-    "temperature": (
-        lambda: at(Q, K, V, scale=1 / (2 * D**0.5)),
-        lambda: at(Q / 2, K, V),
-    ),
+    "temperature": (lambda: at(Q, K, V, scale=1 / (2 * D**0.5)), lambda: at(Q / 2, K, V)),
     "a scale of zero under a mask": (
         lambda: at(Q, K, V, scale=0.0, mask=it.causal()),
         lambda: V.cumsum(2) / torch.arange(1, T + 1)[:, None],

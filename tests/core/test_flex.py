@@ -64,9 +64,12 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     "bias of heads": lambda: {"bias": random(H, 1, S)},
     "bias that masks": lambda: {"bias": random(T, S).masked_fill(random(T, S) > 0, -math.inf)},
     "everything": lambda: {
-        "scale": 0.5, "softcap": 2.0, "sinks": random(H), "bias": random(H, T, 1),
+        "scale": 0.5,
+        "softcap": 2.0,
+        "sinks": random(H),
+        "bias": random(H, T, 1),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("untraced")
@@ -177,11 +180,15 @@ class TestBlocks:
     @pytest.mark.parametrize(
         "mask",
         [
-            it.causal(), it.window(100, 0), it.prefix(128), it.causal(torch.tensor([0, 40])),
-            it.padding(torch.tensor([129, 128])), it.causal() & it.padding(torch.tensor([9, 140])),
+            it.causal(),
+            it.window(100, 0),
+            it.prefix(128),
+            it.causal(torch.tensor([0, 40])),
+            it.padding(torch.tensor([129, 128])),
+            it.causal() & it.padding(torch.tensor([9, 140])),
         ],
         ids=repr,
-    )  # fmt: skip
+    )
     def test_the_lists_are_those_of_create_block_mask(self, mask: it.Mask, t: int, s: int) -> None:
         ours, own = self.both(mask, (2, 3), t, s)
         for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):

@@ -183,12 +183,14 @@ def test_a_boolean_over_two_leading_axes_beside_a_row() -> None:
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
-        slice(None, None, -1), ArgumentError,
+        slice(None, None, -1),
+        ArgumentError,
         "index: expected steps > 0 along leading axes; got slice(None, None, -1). PyTorch has no "
         "views that run backwards. Give the positions: A[[2, 1, 0]].",
     ),
     (
-        None, ArgumentError,
+        None,
+        ArgumentError,
         "index: expected ints, slices, lists, tensors and …; got None (a new axis).",
     ),
     ((0, 0, 0, 0, 0), ArgumentError, "index: expected at most 4 axes; got 5."),
@@ -198,21 +200,20 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     ((..., 1.5, 0), ArgumentError, "index: expected ints, slices, lists, tensors and …; got 1.5."),
     ((..., 5, 0), RangeError, "index: expected positions from −5 to 4 along t=5; got 5 to 5."),
     ((..., [0, -8]), RangeError, "index: expected positions from −7 to 6 along s=7; got -8 to 0."),
-    (
-        (..., torch.ones(3) > 0), ArgumentError,
-        "index: expected a boolean (s=7,); got shape (3,).",
-    ),
+    ((..., torch.ones(3) > 0), ArgumentError, "index: expected a boolean (s=7,); got shape (3,)."),
     ((..., torch.ones(2, 2).long()), ArgumentError, "index: expected integers (n,) along s"),
     (
-        (..., torch.ones(2)), ArgumentError,
+        (..., torch.ones(2)),
+        ArgumentError,
         "index: expected integers (n,) along s; got torch.float32",
     ),
     (
-        (..., torch.ones(5, 7, dtype=torch.bool)), ArgumentError,
+        (..., torch.ones(5, 7, dtype=torch.bool)),
+        ArgumentError,
         "index: expected rows and columns of one axis each; got a boolean of shape (5, 7) over "
         "them. Index the dense matrix: A.dense()[mask].",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("index", "kind", "text"), REFUSED, ids=lambda x: str(x)[:30])

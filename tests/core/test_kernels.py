@@ -200,9 +200,7 @@ class TestUse:
 
 @pytest.mark.parametrize("kernel", ["torch_fused", "tiled", "eager"])
 def test_memory_of_the_fused_kernel_grows_with_t(kernel: str) -> None:
-    small, large = (
-        it.attend(random(n, 4), random(n, 4), mask=it.causal()) for n in (2000, 8000)
-    )  # fmt: skip
+    small, large = (it.attend(random(n, 4), random(n, 4), mask=it.causal()) for n in (2000, 8000))
     with it.kernels.use(kernel):
         ratio = large.plan().memory / small.plan().memory
     assert ratio == 16 if kernel == "eager" else ratio <= 4

@@ -103,12 +103,15 @@ def hiding(t: int, s: int, lead: tuple[int, ...] = ()) -> torch.Tensor:
         lambda t: {"mask": it.causal(), "bias": torch.zeros(t, 6)},
         lambda t: {"mask": it.causal()},
         # the first row and the last look as if it were causal, one between them sees all
-        lambda t: {"mask": it.allowed(
-            torch.ones(t, 6).tril(6 - t).index_fill(0, torch.tensor([1]), 1).bool())},
+        lambda t: {
+            "mask": it.allowed(
+                torch.ones(t, 6).tril(6 - t).index_fill(0, torch.tensor([1]), 1).bool()
+            )
+        },
         lambda t: {},
     ],
     ids=["bias", "both", "mask", "middle", "none"],
-)  # fmt: skip
+)
 def test_a_page_and_a_recording_label_alike(how: Any, t: int) -> None:
     x, texts = torch.randn(1, 2, 6, 4), tuple("abcdef")
     with it.watch(tokens=texts) as seen:

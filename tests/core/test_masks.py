@@ -70,12 +70,22 @@ def test_it_draws_itself(mask: it.Mask, t: int, s: int, drawing: str) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "causal()", "causal(offset=2)", "window(3, 0)", "window(1, 2, offset=4)", "prefix(3)",
-        "dilated(2)", "dilated(2, offset=1)", "grid(2, 3, 1)", "~causal()",
-        "causal() & ~window(1, 0)", "causal() | prefix(2)", "(causal() | prefix(2)) & window(4, 4)",
-        "~(causal() & prefix(2))", "causal() & prefix(1) & prefix(2)",
+        "causal()",
+        "causal(offset=2)",
+        "window(3, 0)",
+        "window(1, 2, offset=4)",
+        "prefix(3)",
+        "dilated(2)",
+        "dilated(2, offset=1)",
+        "grid(2, 3, 1)",
+        "~causal()",
+        "causal() & ~window(1, 0)",
+        "causal() | prefix(2)",
+        "(causal() | prefix(2)) & window(4, 4)",
+        "~(causal() & prefix(2))",
+        "causal() & prefix(1) & prefix(2)",
     ],
-)  # fmt: skip
+)
 def test_it_is_written_as_it_was_made(written: str) -> None:
     names = {name: getattr(it, name) for name in it.__all__}
     assert repr(eval(written, names)) == written
@@ -157,19 +167,22 @@ class TestErrors:
         )
         self.refused(
             lambda: it.padding(torch.tensor([1.0])),
-            "lengths: expected integers; got dtype torch.float32.", kind,
-        )  # fmt: skip
+            "lengths: expected integers; got dtype torch.float32.",
+            kind,
+        )
         self.refused(
             lambda: it.allowed(torch.zeros(2, 2)),
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
             "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or hand it in "
-            "as bias=.", kind,
-        )  # fmt: skip
+            "as bias=.",
+            kind,
+        )
         self.refused(
             lambda: self.attend("causal"),
             "mask: expected a mask such as it.causal(), or a boolean tensor; got str. "
-            "True means attend in every mask.", kind,
-        )  # fmt: skip
+            "True means attend in every mask.",
+            kind,
+        )
 
     def test_values(self) -> None:
         self.refused(lambda: it.window(-1, 0), "before: expected an int ≥ 0; got -1.")

@@ -111,9 +111,13 @@ def agree(
     assert found.keys() == expected.keys()
     for name, average in found.items():
         torch.testing.assert_close(
-            average.value(), expected[name].to(average.total.dtype), atol=tolerance,
-            rtol=tolerance, equal_nan=True, msg=lambda text, name=name: f"{name}: {text}",
-        )  # fmt: skip
+            average.value(),
+            expected[name].to(average.total.dtype),
+            atol=tolerance,
+            rtol=tolerance,
+            equal_nan=True,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
 
 
 @pytest.mark.parametrize("tokens", ["none", "shared", "by item"])
@@ -386,8 +390,10 @@ def test_weighted(what: str, carried: tuple[it.Attention, Tensor, Tensor, Tensor
     same(found[:, [3, 1]].dense(), expected[:, [3, 1]])
     u = random(B, 4, S, 2, dtype=torch.float64)
     same(found @ u, expected @ u)
-    same(found.mT @ random(B, 4, T, 2, dtype=torch.float64),
-         expected.mT @ random(B, 4, T, 2, dtype=torch.float64))  # fmt: skip
+    same(
+        found.mT @ random(B, 4, T, 2, dtype=torch.float64),
+        expected.mT @ random(B, 4, T, 2, dtype=torch.float64),
+    )
     same(found.received(), expected.sum(-2))
     same(found.mean_heads().dense(), expected.mean(1))
     same(found.to("cpu").dense(), expected)
@@ -430,71 +436,86 @@ A3 = it.Dense(torch.ones(2, 3, 4) / 4)
 V = torch.ones(2, 4, 5)
 CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
     (
-        lambda: patterns.measure(A3, [1, 2, 3]), ArgumentError,
+        lambda: patterns.measure(A3, [1, 2, 3]),
+        ArgumentError,
         "ids: expected shape (s,) = (4,); got shape (3,).",
     ),
     (
         lambda: patterns.measure(it.Dense(torch.ones(2, 2, 3, 4)), torch.ones(3, 4).long()),
-        ArgumentError, "ids: expected shape (s,) = (4,) or (2, 4); got shape (3, 4).",
+        ArgumentError,
+        "ids: expected shape (s,) = (4,) or (2, 4); got shape (3, 4).",
     ),
     (
-        lambda: patterns.measure(A3, [0.5] * 4), KindError,  # type: ignore[list-item]
+        lambda: patterns.measure(A3, [0.5] * 4),
+        KindError,  # type: ignore[list-item]
         "ids: expected integers; got dtype torch.float32.",
     ),
     (
-        lambda: patterns.measure(A3.mT, [1, 2, 3]), ArgumentError,
+        lambda: patterns.measure(A3.mT, [1, 2, 3]),
+        ArgumentError,
         "ids: expected None where t=4 > s=3; got shape (3,). Patterns of tokens are those of "
         "self-attention.",
     ),
     (
-        lambda: patterns.duplicate(torch.zeros(0).long()), ArgumentError,
+        lambda: patterns.duplicate(torch.zeros(0).long()),
+        ArgumentError,
         "ids: expected at least one token, (s,) or (b, s); got shape (0,).",
     ),
     (
-        lambda: patterns.induction([1, 2], 3), ArgumentError,
+        lambda: patterns.induction([1, 2], 3),
+        ArgumentError,
         "ids: expected a token for each key, and so at least t=3; got shape (2,). "
         "Cross-attention has other tokens on its two sides.",
     ),
     (
-        lambda: patterns.mass_on(A3, [0, 1]), KindError,  # type: ignore[arg-type]
+        lambda: patterns.mass_on(A3, [0, 1]),
+        KindError,  # type: ignore[arg-type]
         "mask: expected a mask such as patterns.previous(); got list. Wrap a boolean tensor: "
         "it.allowed(tensor); for positions write A.mass(keys).",
     ),
     (
-        lambda: patterns.mass_on(A3, patterns.duplicate([1, 2, 3])), ArgumentError,
+        lambda: patterns.mass_on(A3, patterns.duplicate([1, 2, 3])),
+        ArgumentError,
         "key_ids: expected shape (…, s=4); got shape (3,). Give one id per step, and key_ids of "
         "their own where t and s differ.",
     ),
     (
-        lambda: patterns.jensen_shannon(A3[0]), ArgumentError,
+        lambda: patterns.jensen_shannon(A3[0]),
+        ArgumentError,
         "jensen_shannon: expected a matrix (…, h, t, s); got shape (3, 4). It has no axis of "
         "heads.",
     ),
     (
-        lambda: patterns.links(A3), ArgumentError,
+        lambda: patterns.links(A3),
+        ArgumentError,
         "matrix: expected one head of one sentence, (t, s); got shape (2, 3, 4). Choose one, "
         "A[0, 3], or average: A[0].mean_heads().",
     ),
     (
-        lambda: patterns.by_value_norm(A3, V, torch.ones(2, 4, 8)), ArgumentError,
+        lambda: patterns.by_value_norm(A3, V, torch.ones(2, 4, 8)),
+        ArgumentError,
         "out: expected shape (h=2, e=5, c); got shape (2, 4, 8). Each head has its own rows of "
         "the output map. For nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e)).",
     ),
     (
-        lambda: patterns.by_value_norm(A3, V[:, :3]), ArgumentError,
+        lambda: patterns.by_value_norm(A3, V[:, :3]),
+        ArgumentError,
         "v: expected shape (…, s=4, e); got shape (2, 3, 5). V holds one row for each key.",
     ),
     (
-        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 4)), ArgumentError,
+        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 4)),
+        ArgumentError,
         "dy: expected the shape of A @ v, (2, 3, 5); got shape (2, 3, 4). It is the gradient of "
         "the loss to A @ v.",
     ),
     (
-        lambda: patterns.by_gradient(A3, V, None), KindError,  # type: ignore[arg-type]
+        lambda: patterns.by_gradient(A3, V, None),
+        KindError,  # type: ignore[arg-type]
         "dy: expected a tensor like v, torch.float32 on cpu; got NoneType.",
     ),
     (
-        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 5).double()), KindError,
+        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 5).double()),
+        KindError,
         "dy: expected a tensor like v, torch.float32 on cpu; got torch.float64 on cpu.",
     ),
     (
@@ -502,7 +523,7 @@ CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
         ArgumentError,
         "v: expected g heads, h=3 a multiple of g; got shape (1, 2, 4, 5). Heads are axis −3.",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

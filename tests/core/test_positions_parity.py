@@ -32,50 +32,75 @@ PAIRS: dict[str, tuple[dict[str, Any], Scaling | None]] = {
     ),
     "yarn, as in gpt-oss": (
         {
-            "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
-            "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
         },
         YaRN(32.0, 4096, truncate=False),
     ),
     "yarn, everything given": (
         {
-            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024,
-            "beta_fast": 16.0, "beta_slow": 2.0, "attention_factor": 0.7,
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 1024,
+            "beta_fast": 16.0,
+            "beta_slow": 2.0,
+            "attention_factor": 0.7,
         },
         YaRN(4.0, 1024, beta_fast=16.0, beta_slow=2.0, attention=0.7),
     ),
     "longrope": (
         {
-            "rope_type": "longrope", "factor": 4.0, "short_factor": SHORT, "long_factor": LONG,
+            "rope_type": "longrope",
+            "factor": 4.0,
+            "short_factor": SHORT,
+            "long_factor": LONG,
             "original_max_position_embeddings": 24,
         },
         LongRope(SHORT, LONG, factor=4.0, original=24),
     ),
     "longrope, attention given": (
         {
-            "rope_type": "longrope", "factor": 4.0, "short_factor": SHORT, "long_factor": LONG,
-            "original_max_position_embeddings": 24, "attention_factor": 1.3,
+            "rope_type": "longrope",
+            "factor": 4.0,
+            "short_factor": SHORT,
+            "long_factor": LONG,
+            "original_max_position_embeddings": 24,
+            "attention_factor": 1.3,
         },
         LongRope(SHORT, LONG, factor=4.0, original=24, attention=1.3),
     ),
     "llama3": (
         {
-            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
             "original_max_position_embeddings": 1024,
         },
         Llama3(8.0, original=1024),
     ),
-}  # fmt: skip
+}
 
 close: dict[str, Any] = {"rtol": 0.0, "atol": 1e-6}
 
 
 def options(theirs: dict[str, Any], base: float, **more: Any) -> dict[str, Any]:
     return dict(
-        hidden_size=2 * D, intermediate_size=8, num_attention_heads=2, num_key_value_heads=2,
-        num_hidden_layers=1, vocab_size=8, max_position_embeddings=24,
-        rope_parameters={"rope_theta": base, **theirs}, attn_implementation="eager", **more,
-    )  # fmt: skip
+        hidden_size=2 * D,
+        intermediate_size=8,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+        vocab_size=8,
+        max_position_embeddings=24,
+        rope_parameters={"rope_theta": base, **theirs},
+        attn_implementation="eager",
+        **more,
+    )
 
 
 @pytest.mark.parametrize("base", [10_000.0, 500_000.0])

@@ -137,10 +137,13 @@ def test_bias_scale_softcap_and_sinks(
     exact = {n: x.double() if isinstance(x, Tensor) else x for n, x in plainly.items()}
     oracle = torch.tensor(
         reference.attention(
-            q.double().numpy(), k.double().numpy(), v.double().numpy(), mask=allow.numpy(),
+            q.double().numpy(),
+            k.double().numpy(),
+            v.double().numpy(),
+            mask=allow.numpy(),
             **{n: x.numpy() if isinstance(x, Tensor) else x for n, x in exact.items()},
         )
-    )  # fmt: skip
+    )
     torch.testing.assert_close(
         plain(q.double(), k.double(), v.double(), allow, **exact), oracle, atol=1e-13, rtol=1e-12
     )
@@ -195,9 +198,10 @@ def test_huge_logits_stay_finite(family: str, dtype: torch.dtype, kernel: str) -
     grads = torch.autograd.grad(y.sum(), (q, k, v))
     assert all(bool(x.isfinite().all()) for x in (y, *grads, A.dense(), A.entropy()))
     weights = reference.weights(
-        q.detach().double().numpy(), k.detach().double().numpy(),
+        q.detach().double().numpy(),
+        k.detach().double().numpy(),
         mask=written_out(rule, 2, 2, 6, 6).numpy(),
-    )  # fmt: skip
+    )
     assert error(A.dense().detach(), torch.tensor(weights)) <= 8 * EPS[dtype]
 
 
@@ -248,8 +252,10 @@ def test_gradients_of_what_all_rows_share(
             return list(torch.autograd.grad(A @ x["v"], list(x.values()), up.to(to)))
 
     exact, rough, found = (
-        gradients(False, torch.float64), gradients(False, dtype), gradients(True, dtype)
-    )  # fmt: skip
+        gradients(False, torch.float64),
+        gradients(False, dtype),
+        gradients(True, dtype),
+    )
     for name, x, ref, r in zip(LEARNED, found, exact, rough):
         limit = bound(dtype, error(r, ref), float(ref.abs().max()), 3)
         assert error(x, ref) <= limit, f"gradient of {name}: {error(x, ref)} > {limit}"

@@ -126,37 +126,44 @@ def test_few_queries_of_a_long_sequence_build_no_matrix(monkeypatch: pytest.Monk
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: rollout([]), ArgumentError, "matrices: expected at least one layer; got none."),
     (
-        lambda: rollout([torch.eye(3)]), KindError,  # type: ignore[list-item]
+        lambda: rollout([torch.eye(3)]),
+        KindError,  # type: ignore[list-item]
         "matrices: expected lazy matrices, one for each layer; got Tensor. Wrap dense weights: "
         "it.Dense(weights).",
     ),
     (
-        lambda: rollout([Dense(torch.ones(3, 4))]), ArgumentError,
+        lambda: rollout([Dense(torch.ones(3, 4))]),
+        ArgumentError,
         "matrices: expected square matrices, t = s; got shape (3, 4). Rollout follows one "
         "sequence through its layers: self-attention.",
     ),
     (
-        lambda: rollout([Dense(torch.eye(3)), Dense(torch.eye(4))]), ArgumentError,
+        lambda: rollout([Dense(torch.eye(3)), Dense(torch.eye(4))]),
+        ArgumentError,
         "matrices: expected layers of one shape, heads aside; got (3, 3), (4, 4).",
     ),
     (
-        lambda: rollout([Dense(torch.eye(3))], residual=1.5), ArgumentError,
+        lambda: rollout([Dense(torch.eye(3))], residual=1.5),
+        ArgumentError,
         "residual: expected a share from 0 to 1; got 1.5.",
     ),
     (
-        lambda: rollout([Dense(torch.eye(3))], queries=3), RangeError,
+        lambda: rollout([Dense(torch.eye(3))], queries=3),
+        RangeError,
         "index: expected positions from −3 to 2 along t=3; got 3 to 3.",
     ),
     (
-        lambda: rollout([Dense(torch.eye(3))], queries=[0.5]), ArgumentError,  # type: ignore[list-item]
+        lambda: rollout([Dense(torch.eye(3))], queries=[0.5]),
+        ArgumentError,  # type: ignore[list-item]
         "index: expected integers (n,) along t; got torch.float64, shape (1,).",
     ),
     (
-        lambda: rollout([Dense(torch.eye(8))], max_bytes=255), MemoryRefused,
+        lambda: rollout([Dense(torch.eye(8))], max_bytes=255),
+        MemoryRefused,
         "rollout: expected at most max_bytes=255 bytes; got 256 bytes for 8 queries of 8. Ask for "
         "fewer: rollout(matrices, queries=range(10)), or raise max_bytes.",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -270,9 +270,12 @@ class Largest(TorchDispatchMode):
 
 
 @given(
-    n=st.integers(1, 5), t=st.integers(0, 9), s=st.integers(0, 9), a=st.integers(1, 4),
+    n=st.integers(1, 5),
+    t=st.integers(0, 9),
+    s=st.integers(0, 9),
+    a=st.integers(1, 4),
     limit=st.integers(1, 200),
-)  # fmt: skip
+)
 def test_slices_join_to_the_whole(n: int, t: int, s: int, a: int, limit: int) -> None:
     score = Additive(random(a, D), random(n, a, D, seed=1), random(a, seed=2), random(a, seed=3))
     q, k = random(n, t, D, seed=4).requires_grad_(), random(1, s, D, seed=5).requires_grad_()
@@ -322,9 +325,10 @@ def test_cosine_of_zero_vectors_is_zero_with_zero_gradients() -> None:
     torch.testing.assert_close(z, torch.tensor([[0, 0], [0, 0.5**0.5]]))
     for x in torch.autograd.grad(z.sum(), (q, k), create_graph=True):
         assert x.isfinite().all() and x[0].tolist() == [0, 0]
-        assert all(y is None or y.isfinite().all() for y in torch.autograd.grad(
-            x.sum(), (q, k), retain_graph=True, allow_unused=True
-        ))  # fmt: skip
+        assert all(
+            y is None or y.isfinite().all()
+            for y in torch.autograd.grad(x.sum(), (q, k), retain_graph=True, allow_unused=True)
+        )
     assert Cosine()(torch.ones(2, 0), torch.ones(3, 0)).tolist() == [[0] * 3] * 2
 
 
@@ -368,81 +372,98 @@ def per_head() -> Score:
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: General([[1.0]]), KindError,  # type: ignore[arg-type]
+        lambda: General([[1.0]]),
+        KindError,  # type: ignore[arg-type]
         "weight: expected a floating-point tensor (…, d, d_k); got list.",
     ),
     (
-        lambda: General(x(2, 2).long()), KindError,
+        lambda: General(x(2, 2).long()),
+        KindError,
         "weight: expected a floating-point tensor (…, d, d_k); got dtype torch.int64.",
     ),
     (lambda: General(x(2)), ArgumentError, "weight: expected shape (…, d, d_k); got shape (2,)."),
     (
-        lambda: Additive(x(3), x(3, 2), x(3)), ArgumentError,
+        lambda: Additive(x(3), x(3, 2), x(3)),
+        ArgumentError,
         "query_weight: expected shape (…, a, d); got shape (3,).",
     ),
     (
-        lambda: Additive(x(3, 2), x(4, 2), x(3)), ArgumentError,
+        lambda: Additive(x(3, 2), x(4, 2), x(3)),
+        ArgumentError,
         "key_weight: expected shape (…, a=3, d_k); got shape (4, 2).",
     ),
     (
-        lambda: Additive(x(3, 2), x(3, 2), x(2)), ArgumentError,
+        lambda: Additive(x(3, 2), x(3, 2), x(2)),
+        ArgumentError,
         "energy: expected shape (…, a=3); got shape (2,).",
     ),
     (
-        lambda: Additive(x(3, 2), x(3, 2), x(3), x(2)), ArgumentError,
+        lambda: Additive(x(3, 2), x(3, 2), x(3), x(2)),
+        ArgumentError,
         "bias: expected shape (…, a=3); got shape (2,).",
     ),
     (
-        lambda: Additive(x(3, 2), x(3, 2), x(3), 1.0), KindError,  # type: ignore[arg-type]
+        lambda: Additive(x(3, 2), x(3, 2), x(3), 1.0),
+        KindError,  # type: ignore[arg-type]
         "bias: expected a floating-point tensor (…, a=3); got float.",
     ),
     (
-        lambda: concat(x(3, 5), x(3)), ArgumentError,
+        lambda: concat(x(3, 5), x(3)),
+        ArgumentError,
         "weight: expected an even number of columns, half for q and half for k; got shape "
         "(3, 5). Say the width of the queries: concat(weight, energy, d).",
     ),
     (
-        lambda: concat(x(3, 5), x(3), 6), ArgumentError,
+        lambda: concat(x(3, 5), x(3), 6),
+        ArgumentError,
         "d: expected a number of columns from 0 to 5; got 6.",
     ),
     (
-        lambda: Dot().check(x(2, 3), x(2, 4)), ArgumentError,
+        lambda: Dot().check(x(2, 3), x(2, 4)),
+        ArgumentError,
         "k: expected shape (…, s, d=3) like q; got shape (2, 4). Queries and keys of a dot "
         "product have the same width.",
     ),
     (
-        lambda: it.attend(x(2, 3), x(2, 4), score=Cosine()), ArgumentError,
+        lambda: it.attend(x(2, 3), x(2, 4), score=Cosine()),
+        ArgumentError,
         "k: expected shape (…, s, d=3) like q; got shape (2, 4).",
     ),
     (
-        lambda: it.attend(x(2, 3), x(2, 5), score=General(x(4, 5))), ArgumentError,
+        lambda: it.attend(x(2, 3), x(2, 5), score=General(x(4, 5))),
+        ArgumentError,
         "q: expected shape (…, t, d=4), as the score was made for; got shape (2, 3).",
     ),
     (
-        lambda: it.attend(x(2, 4), x(2, 3), score=General(x(4, 5))), ArgumentError,
+        lambda: it.attend(x(2, 4), x(2, 3), score=General(x(4, 5))),
+        ArgumentError,
         "k: expected shape (…, s, d_k=5), as the score was made for; got shape (2, 3).",
     ),
     (
-        lambda: it.attend(x(2, 4), x(2, 3), score=Additive(x(1, 4), x(1, 5), x(1))), ArgumentError,
+        lambda: it.attend(x(2, 4), x(2, 3), score=Additive(x(1, 4), x(1, 5), x(1))),
+        ArgumentError,
         "k: expected shape (…, s, d_k=5), as the score was made for; got shape (2, 3).",
     ),
     (
-        lambda: it.attend(x(2, 4, 6, 4), x(2, 4, 6, 5), score=per_head()), ArgumentError,
+        lambda: it.attend(x(2, 4, 6, 4), x(2, 4, 6, 5), score=per_head()),
+        ArgumentError,
         "score: expected leading axes that broadcast to (2, 4); got (3,) in a tensor of shape "
         "(3, 4, 5). A tensor for each head begins with (h, …), heads being axis −3 of q.",
     ),
     (
-        lambda: it.attend(x(6, 4), x(6, 5), score=per_head()), ArgumentError,
+        lambda: it.attend(x(6, 4), x(6, 5), score=per_head()),
+        ArgumentError,
         "score: expected leading axes that broadcast to (); got (3,) in a tensor of shape "
         "(3, 4, 5).",
     ),
     (
-        lambda: General(torch.ones(4, 5, device="meta")).check(x(2, 4), x(2, 5)), KindError,
+        lambda: General(torch.ones(4, 5, device="meta")).check(x(2, 4), x(2, 5)),
+        KindError,
         "score: expected tensors on the device of q, cpu; got shape (4, 5) on meta. Move them "
         "with .to(…).",
     ),
     (lambda: Score()(x(1, 1), x(1, 1)), NotImplementedError, "Score gives neither operands nor"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -53,10 +53,7 @@ DEFINED: dict[str, tuple[Callable[[it.LazyMatrix], Tensor], Callable[[Tensor], T
         lambda A: A.mass(torch.arange(A.shape[-1]) > 0),
         lambda w: w[..., 1:].sum(-1),
     ),
-    "argmax": (
-        lambda A: A.argmax(),
-        lambda w: w.argmax(-1).masked_fill(w.sum(-1) == 0, -1),
-    ),
+    "argmax": (lambda A: A.argmax(), lambda w: w.argmax(-1).masked_fill(w.sum(-1) == 0, -1)),
     "top weights": (lambda A: A.top(2)[0], lambda w: w.sort(-1, descending=True)[0][..., :2]),
     "weights of top keys": (
         lambda A: A.dense().gather(-1, A.top(3)[1].clamp_min(0)) * (A.top(3)[1] >= 0),
@@ -101,9 +98,10 @@ def test_pool(cells: tuple[int, int], name: str, how: str) -> None:
     for i in range(rows):
         for j in range(cols):
             cell = w[
-                ..., -(-i * t // rows) : -(-(i + 1) * t // rows),
+                ...,
+                -(-i * t // rows) : -(-(i + 1) * t // rows),
                 -(-j * s // cols) : -(-(j + 1) * s // cols),
-            ]  # fmt: skip
+            ]
             reduced = {"mean": cell.mean, "sum": cell.sum, "max": cell.amax}[how]((-2, -1))
             torch.testing.assert_close(found[..., i, j], reduced, atol=1e-14, rtol=1e-13)
     if how == "sum":

@@ -103,9 +103,12 @@ def test_three_thousand_steps() -> None:
         w = it.kernels.eager.weights(A.problem)
         found += [A.lse, A.received(), A.entropy(), A.top(2)[0], A.mT @ up]
         expected += [
-            it.kernels.eager.lse(A.problem), w.sum(-2), -torch.xlogy(w, w).sum(-1),
-            w.topk(2).values, w.mT @ up,
-        ]  # fmt: skip
+            it.kernels.eager.lse(A.problem),
+            w.sum(-2),
+            -torch.xlogy(w, w).sum(-1),
+            w.topk(2).values,
+            w.mT @ up,
+        ]
     for ours, theirs in zip(found, expected):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * theirs.abs().max().item())
 

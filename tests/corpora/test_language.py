@@ -12,15 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from intently.corpora import (
-    SHOWN,
-    SPLITS,
-    Pair,
-    language,
-    sample,
-    translations,
-    vocabulary,
-)
+from intently.corpora import SHOWN, SPLITS, Pair, language, sample, translations, vocabulary
 from intently.corpora.language.splits import size
 from intently.corpora.language.verbs import VERB
 from intently.corpora.language.words import ADJECTIVE, NOUN, held_out

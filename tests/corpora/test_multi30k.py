@@ -42,9 +42,10 @@ def test_is_downloaded_packed(
     assert downloaded.train.sources == copied.train.sources
     assert downloaded.tests["test_2016_flickr"].targets == copied.tests["test_2016_flickr"].targets
     assert sorted(path.name for path in (cache / "multi30k").iterdir()) == sorted(
-        f"{split}.{language}" for split in ("train", "val", "test_2016_flickr")
+        f"{split}.{language}"
+        for split in ("train", "val", "test_2016_flickr")
         for language in ("de", "en")
-    )  # fmt: skip
+    )
     assert len(site.asked) == 6
 
 

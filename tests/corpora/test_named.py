@@ -28,8 +28,9 @@ class TestLanguage:
         assert len(built_in.dev) == named.DEV_PAIRS
         first = next(language("train"))
         assert (built_in.train.sources[0], built_in.train.targets[0]) == (
-            first.source, first.target,
-        )  # fmt: skip
+            first.source,
+            first.target,
+        )
 
     def test_nothing_leaks(self, built_in: Corpus) -> None:
         trained = set(built_in.train.sources)
@@ -64,14 +65,8 @@ class TestLanguage:
         ),
         (("wmt", "en", "de"), "name: expected one of language, multi30k, tatoeba; got 'wmt'."),
         (("multi30k", "EN", "de"), "source: expected one of en, de, fr in multi30k; got 'EN'."),
-        (
-            ("tatoeba", "en", "de"),
-            "target: expected one of fr from en in tatoeba; got 'de'.",
-        ),
-        (
-            ("multi30k", "de", "de"),
-            "target: expected one of en, fr from de in multi30k; got 'de'.",
-        ),
+        (("tatoeba", "en", "de"), "target: expected one of fr from en in tatoeba; got 'de'."),
+        (("multi30k", "de", "de"), "target: expected one of en, fr from de in multi30k; got 'de'."),
     ],
 )
 def test_what_is_not_known(arguments: tuple[str, str, str], told: str) -> None:

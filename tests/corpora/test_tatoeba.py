@@ -145,9 +145,10 @@ class TestRealFile:
         monkeypatch.setattr(tatoeba, "FILE", file)
         back = load_corpus("tatoeba", "fr", "en")
         for one, other in (
-            (real.train, back.train), (real.dev, back.dev),
+            (real.train, back.train),
+            (real.dev, back.dev),
             (real.tests["test"], back.tests["test"]),
-        ):  # fmt: skip
+        ):
             assert (one.sources, one.targets) == (other.targets, other.sources)
         assert os.listdir(cache / "tatoeba") == ["fra-eng.tsv"]
 

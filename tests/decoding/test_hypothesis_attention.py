@@ -54,10 +54,15 @@ OWN: dict[str, Callable[[], Attention]] = {
     "learned": lambda: Attention(bias=RelativeBias(2, buckets=8, max_distance=5)),
     "turned": lambda: Attention(positions=it.Rotary(8)),
     "all": lambda: Attention(
-        mask=it.window(2, 2), bias=it.alibi(2), softcap=2.0, qk_norm=torch.nn.RMSNorm, scale=0.7,
-        sinks=torch.tensor([1.0, -1.0]), positions=it.Rotary(8),
+        mask=it.window(2, 2),
+        bias=it.alibi(2),
+        softcap=2.0,
+        qk_norm=torch.nn.RMSNorm,
+        scale=0.7,
+        sinks=torch.tensor([1.0, -1.0]),
+        positions=it.Rotary(8),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("own", OWN)

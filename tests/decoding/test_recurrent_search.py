@@ -14,8 +14,12 @@ from .slow_beam import EOS, SOS, slow_beam
 
 SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3]]
 KINDS = [
-    ("gru", "additive"), ("lstm", "dot"), ("rnn", "general"), ("gru", "concat"), ("lstm", "none"),
-]  # fmt: skip
+    ("gru", "additive"),
+    ("lstm", "dot"),
+    ("rnn", "general"),
+    ("gru", "concat"),
+    ("lstm", "none"),
+]
 CASES = [
     SearchOptions(beam=1, max_length=6),
     SearchOptions(beam=3, n_best=3, max_length=5, min_length=1, forbid=(3,)),

@@ -221,9 +221,14 @@ def test_bad_input(as_users_call: None) -> None:
         sample(net, [[4]], steps=1, cache=used)
     wrong: object
     for name, wrong in [
-        ("temperature", -1.0), ("temperature", float("inf")), ("top_k", 0), ("top_p", 0.0),
-        ("top_p", 1.5), ("top_p", float("nan")), ("steps", -1),
-    ]:  # fmt: skip
+        ("temperature", -1.0),
+        ("temperature", float("inf")),
+        ("top_k", 0),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_p", float("nan")),
+        ("steps", -1),
+    ]:
         with pytest.raises(ArgumentError, match=rf"{name}: expected .*; got {wrong}"):
             sample(net, [[4]], **{"steps": 1, name: wrong})
     with pytest.raises(ArgumentError, match=r"ids: expected ids from 0 to 12; got 4 to 99"):

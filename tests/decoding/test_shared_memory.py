@@ -33,8 +33,11 @@ def test_history_has_the_rows_of_the_targets() -> None:
         caches.append(cache.history)
     shared, repeated = caches
     assert list(shared) == [
-        "decoder.0.self", "decoder.0.cross", "decoder.1.self", "decoder.1.cross"
-    ]  # fmt: skip
+        "decoder.0.self",
+        "decoder.0.cross",
+        "decoder.1.self",
+        "decoder.1.cross",
+    ]
     for name, steps in shared.items():
         assert [tuple(q.shape) for q, _ in steps] == [(6, 2, 2, 8), (6, 2, 1, 8)]
         for (q, k), (other_q, other_k) in zip(steps, repeated[name]):

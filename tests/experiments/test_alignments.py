@@ -19,11 +19,18 @@ from intently.translation.evaluation import alignment_errors
 from intently.translation.translator import AlignmentHead, Translator
 
 TINY = {
-    "width": 16, "steps": 2, "warmup": 1, "batch_tokens": 200, "save_every": 2,
-    "evaluate_every": 2, "threads": 1,
-}  # fmt: skip
+    "width": 16,
+    "steps": 2,
+    "warmup": 1,
+    "batch_tokens": 200,
+    "save_every": 2,
+    "evaluate_every": 2,
+    "threads": 1,
+}
 
-pytestmark = pytest.mark.filterwarnings("ignore::intently.translation.translator.TranslationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::intently.translation.translator.TranslationWarning"
+)
 
 
 def corpus() -> Corpus:

@@ -32,9 +32,14 @@ from intently.training.events import Listener, Resumed
 from intently.training.history import Evaluation, Record
 
 TINY = {
-    "width": 16, "steps": 4, "warmup": 1, "batch_tokens": 200, "save_every": 2,
-    "evaluate_every": 4, "threads": 1,
-}  # fmt: skip
+    "width": 16,
+    "steps": 4,
+    "warmup": 1,
+    "batch_tokens": 200,
+    "save_every": 2,
+    "evaluate_every": 4,
+    "threads": 1,
+}
 
 
 def text(split: str, count: int) -> ParallelText:
@@ -44,9 +49,14 @@ def text(split: str, count: int) -> ParallelText:
 
 def tiny_corpus(tests: int = 30) -> Corpus:
     return Corpus(
-        "language", "en", "fr", text("train", 60), text("validation", 4),
-        {"test": text("test", tests)}, "made here",
-    )  # fmt: skip
+        "language",
+        "en",
+        "fr",
+        text("train", 60),
+        text("validation", 4),
+        {"test": text("test", tests)},
+        "made here",
+    )
 
 
 def quiet() -> Console:
@@ -57,7 +67,9 @@ def entry(name: str = "language-bahdanau", **flags: object) -> Entry:
     return Entry(name.partition("-")[2], recipe(name)).with_flags(**(TINY | flags))
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::intently.translation.translator.TranslationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::intently.translation.translator.TranslationWarning"
+)
 
 
 def test_runs_are_trained_once(tmp_path: Path) -> None:
@@ -171,9 +183,10 @@ def test_a_run_keeps_the_corpus_of_its_recipe(
 def test_a_result_tells_the_end_of_a_run_and_not_of_its_curve(tmp_path: Path) -> None:
     model = SimpleNamespace(model=SimpleNamespace(parameters=list))
     history = History(
-        [Record(2, 6.5, 1e-3, 900, 3.0)], [Evaluation(3, {"bleu": 1.0}, 4.26)],
+        [Record(2, 6.5, 1e-3, 900, 3.0)],
+        [Evaluation(3, {"bleu": 1.0}, 4.26)],
         checkpoint=tmp_path / "step-000003-2",
-    )  # fmt: skip
+    )
     about = described(entry(), cast(Any, SimpleNamespace(history=history, translator=model)))
     assert (about["steps"], about["training_seconds"]) == (3, 4.3)
     nothing = SimpleNamespace(history=History(), translator=model)

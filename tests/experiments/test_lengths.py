@@ -21,11 +21,18 @@ from intently.recipes import recipe
 from intently.show.files import destination
 
 TINY = {
-    "width": 16, "steps": 4, "warmup": 1, "batch_tokens": 200, "save_every": 4,
-    "evaluate_every": 4, "threads": 1,
-}  # fmt: skip
+    "width": 16,
+    "steps": 4,
+    "warmup": 1,
+    "batch_tokens": 200,
+    "save_every": 4,
+    "evaluate_every": 4,
+    "threads": 1,
+}
 
-pytestmark = pytest.mark.filterwarnings("ignore::intently.translation.translator.TranslationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::intently.translation.translator.TranslationWarning"
+)
 
 
 def corpus(name: str = "language", tests: int = 30) -> Corpus:
@@ -56,8 +63,10 @@ def test_grouping_loses_no_sentence_and_drops_empty_buckets() -> None:
     pairs = [(" ".join("w" * n), str(n)) for n in (1, 2, 5, 5, 40)]
     found = lengths.grouped(pairs, (2, 4, 6))
     assert {name: [t for _, t in some] for name, some in found.items()} == {
-        "1–2": ["1", "2"], "5–6": ["5", "5"], ">6": ["40"],
-    }  # fmt: skip
+        "1–2": ["1", "2"],
+        "5–6": ["5", "5"],
+        ">6": ["40"],
+    }
 
 
 def test_buckets_of_the_language_are_full_and_longest_ones_from_deeper() -> None:
@@ -121,8 +130,10 @@ def test_the_experiment_writes_numbers_and_a_figure(
     stored = json.loads((tmp_path / "lengths.json").read_text(encoding="utf-8"))
     assert stored.items() >= json.loads(json.dumps(result)).items()
     assert [model["recipe"] for model in result["models"]] == [
-        "language-fixed", "language-bahdanau", "language-transformer",
-    ]  # fmt: skip
+        "language-fixed",
+        "language-bahdanau",
+        "language-transformer",
+    ]
     assert [b["words"] for b in result["buckets"]] == ["1–6", "7–10", "11–16"]
     for model in result["models"]:
         assert len(model["exact_match"]) == len(model["bleu"]) == 3
@@ -187,8 +198,10 @@ def test_what_is_compared_differs_in_the_model_alone(name: str) -> None:
     fixed, additive, transformer = (r.options.architecture for r in compared)
     assert (fixed.attention, additive.attention) == ("none", "additive")
     assert (fixed.model, additive.model, transformer.model) == (
-        "recurrent", "recurrent", "transformer",
-    )  # fmt: skip
+        "recurrent",
+        "recurrent",
+        "transformer",
+    )
 
 
 def test_the_command_passes_on_what_it_is_told(

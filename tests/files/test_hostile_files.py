@@ -128,15 +128,29 @@ def of_checkpoint(name: str) -> Callable[[Path], Kind]:
         found = Checkpoints(folder)
         for step in (1, 2):
             position = {
-                "step": step, "epoch": 0, "batch": 1, "tokens": 9, "seconds": 0.5, "evaluated": 0,
-                "loss_sum": 1.5, "loss_steps": 1, "best": None, "best_score": None,
-            }  # fmt: skip
+                "step": step,
+                "epoch": 0,
+                "batch": 1,
+                "tokens": 9,
+                "seconds": 0.5,
+                "evaluated": 0,
+                "loss_sum": 1.5,
+                "loss_steps": 1,
+                "best": None,
+                "best_score": None,
+            }
             scores = {"step": step, "scores": {"bleu": 1.5}, "seconds": 0.25}
             state = {
-                "position": position, "options": TrainingOptions().to_dict(), "data": "0123",
+                "position": position,
+                "options": TrainingOptions().to_dict(),
+                "data": "0123",
                 "history": {"records": [[1, 1.5, 0.1, 9, 0.5]], "evaluations": [scores]},
-                "dev": None, "threads": 1, "processes": 1, "device": "cpu", "versions": {"a": "1"},
-            }  # fmt: skip
+                "dev": None,
+                "threads": 1,
+                "processes": 1,
+                "device": "cpu",
+                "versions": {"a": "1"},
+            }
             tensors = {"w": torch.randn(3, 2), "b": torch.randn(4)}
             training = {"exp_avg/w": torch.zeros(3, 2), "random/cpu": torch.get_rng_state()[:64]}
             found.save(f"step-{step:06d}", Checkpoint(tensors, training, state))
@@ -244,9 +258,11 @@ JSONS: dict[str, Callable[[Path], Kind]] = {
     "manifest.json": of_checkpoint("manifest.json"),
     "state.json": of_checkpoint("state.json"),
     **{f"tokenizer-{kind}": of_tokenizer(kind) for kind in KINDS},
-    "options.json": of_options, "run.json": of_origin, "variant.json": of_variant,
+    "options.json": of_options,
+    "run.json": of_origin,
+    "variant.json": of_variant,
     ABOUT: of_writer,
-}  # fmt: skip
+}
 ARCHIVES: dict[str, Callable[[Path], Kind]] = {
     "translator": of_translator("model.safetensors"),
     "checkpoint": of_checkpoint("model.safetensors"),

@@ -410,29 +410,41 @@ def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
 
 
 ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
-    "not built": (mha, CheckpointError, "MultiHeadAttention: expected a layer with weights; got "
-                  "one that was not built. Call it once, or"),
-    "gate": (lambda: built(mha(use_gate=True)), CheckpointError, "MultiHeadAttention: expected "
-             "every parameter to have a place; got 'gate/bias', 'gate/kernel' left over."),
+    "not built": (
+        mha,
+        CheckpointError,
+        "MultiHeadAttention: expected a layer with weights; got "
+        "one that was not built. Call it once, or",
+    ),
+    "gate": (
+        lambda: built(mha(use_gate=True)),
+        CheckpointError,
+        "MultiHeadAttention: expected "
+        "every parameter to have a place; got 'gate/bias', 'gate/kernel' left over.",
+    ),
     "gated groups": (lambda: built(gqa(use_gate=True)), CheckpointError, "'gate/bias', 'gate/k"),
     "axes": (
-        lambda: built(mha(attention_axes=(1, 2)), (B, 2, 3, C), (B, 2, 3, C)), ArgumentError,
+        lambda: built(mha(attention_axes=(1, 2)), (B, 2, 3, C), (B, 2, 3, C)),
+        ArgumentError,
         "MultiHeadAttention.attention_axes: expected (1,), the steps of (b, t, c); got (1, 2).",
     ),
     "keys": (
-        lambda: built(mha(), (B, T, C), (B, S, 7), (B, S, 8)), ArgumentError,
+        lambda: built(mha(), (B, T, C), (B, S, 7), (B, S, 8)),
+        ArgumentError,
         "MultiHeadAttention.key: expected keys as wide as values, 7; got 8.",
     ),
     "output": (
-        lambda: built(mha(output_shape=(2, 3))), ArgumentError,
+        lambda: built(mha(output_shape=(2, 3))),
+        ArgumentError,
         "MultiHeadAttention.output_shape: expected one width; got (2, 3).",
     ),
     "kind": (
-        lambda: keras.layers.Dense(2), KindError,
+        lambda: keras.layers.Dense(2),
+        KindError,
         "load: expected a module of type MultiHeadAttention or GroupedQueryAttention or "
         "SelfAttention; got Dense.",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ERRORS)
@@ -448,42 +460,50 @@ def test_what_is_not_known_is_refused(case: str) -> None:
 
 REFUSED: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "kind": (
-        lambda: torch.nn.Linear(2, 2), KindError,
+        lambda: torch.nn.Linear(2, 2),
+        KindError,
         "dump: expected a module of type MultiHeadAttention; got Linear.",
     ),
     "context": (
-        lambda: MultiHeadAttention(8, 2, context_width=4), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, context_width=4),
+        ArgumentError,
         "MultiHeadAttention.context_width: expected width=8; got 4. SelfAttention has one input.",
     ),
     "groups": (
-        lambda: MultiHeadAttention(8, 2, kv_heads=1), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, kv_heads=1),
+        ArgumentError,
         "MultiHeadAttention.kv_heads: expected kv_heads=heads=2; got 1. Heads share no keys in "
         "SelfAttention.",
     ),
     "widths": (
-        lambda: MultiHeadAttention(8, 2, head_widths=(4, 3)), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, head_widths=(4, 3)),
+        ArgumentError,
         "MultiHeadAttention.head_widths: expected d = e = out_width/heads; got d=4, e=3, "
         "out_width=8. SelfAttention has one width, d_embd.",
     ),
     "output": (
-        lambda: MultiHeadAttention(8, 2, projections=Projections(out_width=6)), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, projections=Projections(out_width=6)),
+        ArgumentError,
         "MultiHeadAttention.head_widths: expected d = e = out_width/heads; got d=4, e=4, "
         "out_width=6.",
     ),
     "dropout": (
-        lambda: MultiHeadAttention(8, 2, dropout=0.1), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, dropout=0.1),
+        ArgumentError,
         "MultiHeadAttention.dropout: expected 0; got 0.1. There is none in SelfAttention.",
     ),
     "mask": (
-        lambda: MultiHeadAttention(8, 2, attention=Attention(mask=it.causal())), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, attention=Attention(mask=it.causal())),
+        ArgumentError,
         "MultiHeadAttention.attention.mask: expected None; got causal(). There is none in "
         "SelfAttention.",
     ),
     "scale": (
-        lambda: MultiHeadAttention(8, 2, attention=Attention(scale=1.0)), ArgumentError,
+        lambda: MultiHeadAttention(8, 2, attention=Attention(scale=1.0)),
+        ArgumentError,
         "MultiHeadAttention.attention.scale: expected 1/√d; got 1.0. SelfAttention knows no other.",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -187,11 +187,14 @@ def test_the_processor_shares_key_heads() -> None:
     close(theirs(x), ours(x))
     whole = made({})
     with torch.no_grad():
-        whole.load_state_dict({
-            name: p.unflatten(0, (2, D)).repeat_interleave(2, 0).flatten(0, 1)
-            if name in ("to_k.weight", "to_v.weight") else p
-            for name, p in theirs.state_dict().items()
-        })  # fmt: skip
+        whole.load_state_dict(
+            {
+                name: p.unflatten(0, (2, D)).repeat_interleave(2, 0).flatten(0, 1)
+                if name in ("to_k.weight", "to_v.weight")
+                else p
+                for name, p in theirs.state_dict().items()
+            }
+        )
     close(theirs(x), whole(x))
 
 
@@ -237,9 +240,11 @@ def test_transformer_blocks(form: str, training: bool, dtype: torch.dtype) -> No
     context = torch.randn(B, S, width).to(dtype)
     close(ours(x, context), theirs(x, encoder_hidden_states=context))
     expected = theirs(
-        x, encoder_hidden_states=context, attention_mask=own,
+        x,
+        encoder_hidden_states=context,
+        attention_mask=own,
         encoder_attention_mask=additive(SEEN, dtype),
-    )  # fmt: skip
+    )
     close(ours(x, context, mask=rule, states_mask=rule), expected)
 
 
@@ -285,11 +290,15 @@ def test_the_processor_runs_every_form(form: str) -> None:
 
 def test_a_whole_model_runs_on_it() -> None:
     model = UNet2DConditionModel(
-        sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4,
+        sample_size=8,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
         down_block_types=("CrossAttnDownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "CrossAttnUpBlock2D"), cross_attention_dim=K,
+        up_block_types=("AttnUpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=K,
         attention_head_dim=4,
-    )  # fmt: skip
+    )
     with torch.no_grad():
         for p in model.parameters():
             p.normal_(std=0.1)
@@ -343,37 +352,45 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     ),
     "spatial norm": (
         lambda: Attention(32, heads=4, dim_head=8, spatial_norm_dim=4),
-        ArgumentError, "Attention.spatial_norm: expected None; got a norm.",
+        ArgumentError,
+        "Attention.spatial_norm: expected None; got a norm.",
     ),
     "across heads": (
         lambda: made({"qk_norm": "rms_norm_across_heads", "kv_heads": H}),
-        ArgumentError, "Attention.qk_norm: expected the same layer or RMS norm of each head, d=4; "
+        ArgumentError,
+        "Attention.qk_norm: expected the same layer or RMS norm of each head, d=4; "
         "got RMSNorm of 16 and RMSNorm of 16.",
     ),
     "norm passed over": (
         lambda: made({"qk_norm": "rms_norm", "processor": AttnProcessor()}),
-        ArgumentError, "Attention.processor: expected one that applies norm_q and norm_k; got "
-        "AttnProcessor.",
+        ArgumentError,
+        "Attention.processor: expected one that applies norm_q and norm_k; got AttnProcessor.",
     ),
     "no output": (
-        lambda: made({"pre_only": True}), ArgumentError, "Attention.pre_only: expected an output",
+        lambda: made({"pre_only": True}),
+        ArgumentError,
+        "Attention.pre_only: expected an output",
     ),
     "kind": (
-        lambda: nn.Linear(2, 2), KindError,
+        lambda: nn.Linear(2, 2),
+        KindError,
         "load: expected a module of type Attention or BasicTransformerBlock or Transformer2DModel; "
         "got Linear.",
     ),
     "adaptive": (
         lambda: BasicTransformerBlock(C, H, D, norm_type="ada_norm", num_embeds_ada_norm=3),
-        ArgumentError, "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'.",
+        ArgumentError,
+        "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'.",
     ),
     "double": (
         lambda: BasicTransformerBlock(C, H, D, double_self_attention=True),
-        ArgumentError, "BasicTransformerBlock.double_self_attention: expected False; got True.",
+        ArgumentError,
+        "BasicTransformerBlock.double_self_attention: expected False; got True.",
     ),
     "gated": (
         lambda: BasicTransformerBlock(C, H, D, cross_attention_dim=K, attention_type="gated"),
-        ArgumentError, 'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI',
+        ArgumentError,
+        'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI',
     ),
     "positions": (
         lambda: BasicTransformerBlock(
@@ -385,14 +402,16 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     ),
     "final dropout": (
         lambda: BasicTransformerBlock(C, H, D, final_dropout=True, dropout=0.1),
-        ArgumentError, "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1",
+        ArgumentError,
+        "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1",
     ),
     "activation": (
-        with_another_activation, ArgumentError,
+        with_another_activation,
+        ArgumentError,
         "BasicTransformerBlock.activation_fn: expected one of GELU, ApproximateGELU, GEGLU, "
         "SwiGLU, LinearActivation of SiLU; got LinearActivation of Mish.",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ERRORS)
@@ -408,35 +427,42 @@ def test_what_is_not_known_is_refused(case: str) -> None:
 
 DUMP_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "groups": (
-        lambda: MultiHeadAttention(C, H, kv_heads=2), ArgumentError,
+        lambda: MultiHeadAttention(C, H, kv_heads=2),
+        ArgumentError,
         "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2.",
     ),
     "widths": (
-        lambda: MultiHeadAttention(C, H, head_widths=(4, 3)), ArgumentError,
+        lambda: MultiHeadAttention(C, H, head_widths=(4, 3)),
+        ArgumentError,
         "MultiHeadAttention.head_widths: expected d = e; got (4, 3).",
     ),
     "output": (
-        lambda: MultiHeadAttention(C, H, projections=Projections(out_width=3)), ArgumentError,
+        lambda: MultiHeadAttention(C, H, projections=Projections(out_width=3)),
+        ArgumentError,
         "MultiHeadAttention.projections.out_width: expected width=16; got 3.",
     ),
     "dropout": (
-        lambda: MultiHeadAttention(C, H, dropout=0.1), ArgumentError,
+        lambda: MultiHeadAttention(C, H, dropout=0.1),
+        ArgumentError,
         "MultiHeadAttention.dropout: expected 0; got 0.1.",
     ),
     "mask": (
-        lambda: MultiHeadAttention(C, H, attention=Options(mask=it.causal())), ArgumentError,
+        lambda: MultiHeadAttention(C, H, attention=Options(mask=it.causal())),
+        ArgumentError,
         "MultiHeadAttention.attention.mask: expected None; got causal().",
     ),
     "scale": (
-        lambda: MultiHeadAttention(C, H, attention=Options(scale=0.3)), ArgumentError,
+        lambda: MultiHeadAttention(C, H, attention=Options(scale=0.3)),
+        ArgumentError,
         "MultiHeadAttention.attention.scale: expected 1 or 1/√d; got 0.3.",
     ),
     "norm": (
-        lambda: ImageAttention(C, H, norm=ChannelNorm), KindError,
+        lambda: ImageAttention(C, H, norm=ChannelNorm),
+        KindError,
         "dump(….norm): expected a module of type GroupNorm; got ChannelNorm.",
     ),
     "kind": (lambda: nn.Linear(2, 2), KindError, "dump: expected a module of type MultiHeadAtt"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", DUMP_ERRORS)

@@ -124,14 +124,20 @@ def test_dropout_is_where_theirs_is() -> None:
 def test_every_transformer_of_a_unet(linear: bool) -> None:
     model: Any = drawn(
         UNet2DConditionModel(
-            sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4,
+            sample_size=8,
+            block_out_channels=(8, 16),
+            layers_per_block=1,
+            norm_num_groups=4,
             down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-            up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), cross_attention_dim=K,
-            attention_head_dim=4, use_linear_projection=linear, transformer_layers_per_block=2,
+            up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+            cross_attention_dim=K,
+            attention_head_dim=4,
+            use_linear_projection=linear,
+            transformer_layers_per_block=2,
             upcast_attention=True,
         ),
         std=0.1,
-    ).eval()  # fmt: skip
+    ).eval()
     calls: dict[str, Any] = {}
     for name, part in model.named_modules():
         if isinstance(part, Transformer2DModel):
@@ -141,9 +147,11 @@ def test_every_transformer_of_a_unet(linear: bool) -> None:
             )
     model(torch.randn(B, 4, 8, 10), 3, torch.randn(B, S, K), encoder_attention_mask=SEEN)
     assert sorted(calls) == [
-        "down_blocks.0.attentions.0", "mid_block.attentions.0",
-        "up_blocks.1.attentions.0", "up_blocks.1.attentions.1",
-    ]  # fmt: skip
+        "down_blocks.0.attentions.0",
+        "mid_block.attentions.0",
+        "up_blocks.1.attentions.0",
+        "up_blocks.1.attentions.1",
+    ]
     for name, ((x,), named, (expected,)) in calls.items():
         ours: Any = load(model.get_submodule(name))
         words = named["encoder_hidden_states"]
@@ -221,86 +229,106 @@ def crossed_only() -> nn.Module:
 NORM_TYPES: dict[str, tuple[Any, type[IntentlyError], str]] = {
     name: (
         lambda name=name: made(norm_type=name, num_embeds_ada_norm=4, cross_attention_dim=K),
-        ArgumentError, f'BasicTransformerBlock.norm_type: expected "layer_norm"; got {name!r}.',
+        ArgumentError,
+        f'BasicTransformerBlock.norm_type: expected "layer_norm"; got {name!r}.',
     )
     for name in ("ada_norm", "ada_norm_zero", "ada_norm_single", "layer_norm_i2vgen")
-}  # fmt: skip
+}
 
 ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = NORM_TYPES | {
     "outdated": (
-        lambda: made(num_embeds_ada_norm=4), ArgumentError,
+        lambda: made(num_embeds_ada_norm=4),
+        ArgumentError,
         "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'. Adaptive norms "
         "need another input on every call.",
     ),
     "vectorized": (
-        lambda: Transformer2DModel(H, D, num_vector_embeds=9, sample_size=2), ArgumentError,
+        lambda: Transformer2DModel(H, D, num_vector_embeds=9, sample_size=2),
+        ArgumentError,
         "Transformer2DModel.num_vector_embeds: expected None; got 9. Our block takes images as "
         "they are.",
     ),
     "patches, captions": (
         lambda: Transformer2DModel(
-            H, 16, in_channels=4, sample_size=8, patch_size=2, norm_type="ada_norm_single",
+            H,
+            16,
+            in_channels=4,
+            sample_size=8,
+            patch_size=2,
+            norm_type="ada_norm_single",
             caption_channels=8,
         ),
         ArgumentError,
         "Transformer2DModel.patch_size: expected None; got 2. Our block takes images as they are.",
     ),
     "output": (
-        lambda: made(out_channels=8), ArgumentError,
+        lambda: made(out_channels=8),
+        ArgumentError,
         "Transformer2DModel.out_channels: expected in_channels=12; got 8. The image is added to",
     ),
     "gated": (
-        lambda: made(attention_type="gated", cross_attention_dim=K), ArgumentError,
+        lambda: made(attention_type="gated", cross_attention_dim=K),
+        ArgumentError,
         'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLIGEN). It needs '
         "objects as another input.",
     ),
     "gated text": (
-        lambda: made(attention_type="gated-text-image", cross_attention_dim=K), ArgumentError,
+        lambda: made(attention_type="gated-text-image", cross_attention_dim=K),
+        ArgumentError,
         "BasicTransformerBlock.attention_type: expected",
     ),
     "cross only": (
-        crossed_only, ArgumentError,
+        crossed_only,
+        ArgumentError,
         "BasicTransformerBlock.only_cross_attention: expected False; got True. Our layers attend "
         "themselves, then a context.",
     ),
     "double": (
-        lambda: made(double_self_attention=True), ArgumentError,
+        lambda: made(double_self_attention=True),
+        ArgumentError,
         "BasicTransformerBlock.double_self_attention: expected False; got True.",
     ),
     "chunks": (
-        in_chunks, ArgumentError,
+        in_chunks,
+        ArgumentError,
         "BasicTransformerBlock.set_chunk_feed_forward: expected None; got 1. Ours computes the "
         "feed-forward in one piece.",
     ),
     "another block": (
-        with_another_block, KindError,
+        with_another_block,
+        KindError,
         "load(Transformer2DModel.transformer_blocks.0): expected a module of type "
         "BasicTransformerBlock; got Identity.",
     ),
     "lora": (
-        with_lora, CheckpointError,
+        with_lora,
+        CheckpointError,
         "Transformer2DModel.transformer_blocks.0.attn1: expected every parameter to have a place; "
         "got 'to_q.lora' left over.",
     ),
     "more": (
-        with_more, CheckpointError,
+        with_more,
+        CheckpointError,
         "Transformer2DModel: expected every parameter to have a place; got 'extra' left over.",
     ),
     "more in a block": (
-        with_more_in_a_block, CheckpointError,
+        with_more_in_a_block,
+        CheckpointError,
         "Transformer2DModel.transformer_blocks.0: expected every parameter to have a place; got "
         "'gate' left over.",
     ),
     "kernels": (
-        with_wide_kernels, CheckpointError,
+        with_wide_kernels,
+        CheckpointError,
         "Linear: expected its own shapes; got size mismatch for weight",
     ),
     "two of them": (
-        lambda: DualTransformer2DModel(H, D, in_channels=C, norm_num_groups=4), KindError,
+        lambda: DualTransformer2DModel(H, D, in_channels=C, norm_num_groups=4),
+        KindError,
         "load: expected a module of type Attention or BasicTransformerBlock or Transformer2DModel; "
         "got DualTransformer2DModel.",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ERRORS)

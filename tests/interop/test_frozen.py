@@ -17,9 +17,14 @@ from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.modules import MultiHeadAttention, Projections
 
 SMALL = {
-    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 16,
-}  # fmt: skip
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 16,
+}
 SIDES = {"vocab_size": 32, "d_model": 16, "pad_token_id": 0, "decoder_start_token_id": 0}
 
 
@@ -60,34 +65,61 @@ def image_of_diffusers() -> nn.Module:
 FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] = {
     "fused": (in_torch.load, lambda: nn.MultiheadAttention(8, 2)),
     "separate": (in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=6)),
-    "extra": (
-        in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, add_bias_kv=True)
-    ),
+    "extra": (in_torch.load, lambda: nn.MultiheadAttention(8, 2, kdim=6, add_bias_kv=True)),
     "encoder layer": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12)),
     "PReLU": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12, activation=nn.PReLU(12))),
     "transformer": (in_torch.load, lambda: nn.Transformer(8, 2, 1, 1, 12)),
     "diffusers": (diffusers.load, of_diffusers(bias=True, qk_norm="rms_norm")),
     "image": (diffusers.load, of_diffusers(norm_num_groups=4, residual_connection=True)),
-    "around": (diffusers.load, of_diffusers(
-        cross_attention_dim=6, cross_attention_norm="layer_norm", qk_norm="layer_norm")),
+    "around": (
+        diffusers.load,
+        of_diffusers(
+            cross_attention_dim=6, cross_attention_norm="layer_norm", qk_norm="layer_norm"
+        ),
+    ),
     "block": (diffusers.load, block_of_diffusers(cross_attention_dim=6)),
     "approximate": (diffusers.load, block_of_diffusers(activation_fn="geglu-approximate")),
     "spatial": (diffusers.load, image_of_diffusers),
-    "gpt2": (transformers.load, of_transformers(
-        "GPT2LMHeadModel", vocab_size=32, n_embd=16, n_layer=1, n_head=2)),
+    "gpt2": (
+        transformers.load,
+        of_transformers("GPT2LMHeadModel", vocab_size=32, n_embd=16, n_layer=1, n_head=2),
+    ),
     "llama": (transformers.load, of_transformers("LlamaForCausalLM", **SMALL)),
     "qwen3": (transformers.load, of_transformers("Qwen3ForCausalLM", **SMALL, head_dim=8)),
     "bert": (transformers.load, of_transformers("BertForMaskedLM", **SMALL)),
-    "vit": (transformers.load, of_transformers(
-        "ViTForImageClassification", **SMALL, image_size=8, patch_size=4)),
-    "t5": (transformers.load, of_transformers(
-        "T5ForConditionalGeneration", **SIDES, d_kv=8, d_ff=24, num_layers=1, num_heads=2,
-        feed_forward_proj="gated-gelu")),
-    "marian": (transformers.load, of_transformers(
-        "MarianMTModel", **SIDES, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24,
-        decoder_ffn_dim=24, encoder_attention_heads=2, decoder_attention_heads=2,
-        max_position_embeddings=16, eos_token_id=2, forced_eos_token_id=2)),
-}  # fmt: skip
+    "vit": (
+        transformers.load,
+        of_transformers("ViTForImageClassification", **SMALL, image_size=8, patch_size=4),
+    ),
+    "t5": (
+        transformers.load,
+        of_transformers(
+            "T5ForConditionalGeneration",
+            **SIDES,
+            d_kv=8,
+            d_ff=24,
+            num_layers=1,
+            num_heads=2,
+            feed_forward_proj="gated-gelu",
+        ),
+    ),
+    "marian": (
+        transformers.load,
+        of_transformers(
+            "MarianMTModel",
+            **SIDES,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_ffn_dim=24,
+            decoder_ffn_dim=24,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            max_position_embeddings=16,
+            eos_token_id=2,
+            forced_eos_token_id=2,
+        ),
+    ),
+}
 
 
 def drawn(theirs: nn.Module) -> nn.Module:
@@ -124,9 +156,23 @@ def test_what_is_frozen_stays_frozen(case: str) -> None:
         if all(p is not x for x in fixed):
             p.requires_grad_(True)
     parts = (
-        "to_q", "to_k", "to_v", "q_proj", "k_proj", "v_proj", "query", "key", "value", ".q.", ".k.",
-        ".v.", "gate_proj", "up_proj", "wi_0", "wi_1",
-    )  # fmt: skip
+        "to_q",
+        "to_k",
+        "to_v",
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "query",
+        "key",
+        "value",
+        ".q.",
+        ".k.",
+        ".v.",
+        "gate_proj",
+        "up_proj",
+        "wi_0",
+        "wi_1",
+    )
     assert all(any(part in name for part in parts) for name in refused), refused
     assert apart(load(theirs), [*fixed, *buffers]) == []
     theirs.requires_grad_(False)
@@ -183,9 +229,11 @@ def test_biases_that_only_pytorch_has_do_not_learn() -> None:
     ours = MultiHeadAttention(8, 2, projections=Projections(bias=False))
     learns = {name: p.requires_grad for name, p in in_torch.dump(ours).named_parameters()}
     assert learns == {
-        "in_proj_weight": True, "in_proj_bias": False, "out_proj.weight": True,
+        "in_proj_weight": True,
+        "in_proj_bias": False,
+        "out_proj.weight": True,
         "out_proj.bias": True,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("case", FOREIGN)

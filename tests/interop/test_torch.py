@@ -287,21 +287,37 @@ def with_more() -> nn.Module:
 
 
 LOAD_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
-    "left over": (adapted, CheckpointError, "MultiheadAttention: expected every parameter to have "
-                  "a place; got 'lora_A' left over. Our block would compute something else"),
-    "kind": (lambda: nn.Linear(2, 2), KindError, "load: expected a module of type "
-             "MultiheadAttention or TransformerEncoderLayer or"),
+    "left over": (
+        adapted,
+        CheckpointError,
+        "MultiheadAttention: expected every parameter to have "
+        "a place; got 'lora_A' left over. Our block would compute something else",
+    ),
+    "kind": (
+        lambda: nn.Linear(2, 2),
+        KindError,
+        "load: expected a module of type MultiheadAttention or TransformerEncoderLayer or",
+    ),
     "own forward": (Other.__call__, KindError, ""),
-    "rates": (two_rates, ArgumentError, "TransformerEncoderLayer.dropout: expected one rate after "
-              "each part; got [0.1, 0.2]. Ours has one."),
-    "norm": (other_norm, KindError, "load(….norm1): expected a module of type LayerNorm; got "
-             "RMSNorm."),
+    "rates": (
+        two_rates,
+        ArgumentError,
+        "TransformerEncoderLayer.dropout: expected one rate after "
+        "each part; got [0.1, 0.2]. Ours has one.",
+    ),
+    "norm": (
+        other_norm,
+        KindError,
+        "load(….norm1): expected a module of type LayerNorm; got RMSNorm.",
+    ),
     "deep": (with_more, CheckpointError, "got 'linear1.lora' left over"),
     "shape": (narrowed, CheckpointError, "(16, 16)"),
-}  # fmt: skip
+}
 LOAD_ERRORS["own forward"] = (
-    lambda: Other(C, H), KindError, "got Other, which has a forward of its own"
-)  # fmt: skip
+    lambda: Other(C, H),
+    KindError,
+    "got Other, which has a forward of its own",
+)
 
 
 @pytest.mark.parametrize("case", LOAD_ERRORS)
@@ -474,9 +490,11 @@ def test_whole_transformers(batch_first: bool, training: bool, norm_first: bool)
     given = (source, target) if batch_first else (source.transpose(0, 1), target.transpose(0, 1))
     with torch.set_grad_enabled(training):
         expected = theirs(
-            *given, tgt_mask=FULL_MASK[:T, :T], src_key_padding_mask=PADDED,
+            *given,
+            tgt_mask=FULL_MASK[:T, :T],
+            src_key_padding_mask=PADDED,
             memory_key_padding_mask=PADDED,
-        )  # fmt: skip
+        )
         expected = expected if batch_first else expected.transpose(0, 1)
         padding = it.padding(LENGTHS)
         found = ours(

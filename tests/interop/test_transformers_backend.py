@@ -18,37 +18,79 @@ from intently.interop.transformers.rules import RuleTensor, _Reader, make_mask
 transformers = pytest.importorskip("transformers")
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": None, "max_position_embeddings": 64,
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "max_position_embeddings": 64,
     "attention_dropout": 0.0,
-}  # fmt: skip
+}
 SIDES: dict[str, Any] = {
-    "vocab_size": 64, "d_model": 32, "pad_token_id": 0, "eos_token_id": None,
-    "decoder_start_token_id": 0, "dropout": 0.0, "forced_eos_token_id": None, "bos_token_id": 1,
-}  # fmt: skip
+    "vocab_size": 64,
+    "d_model": 32,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+    "decoder_start_token_id": 0,
+    "dropout": 0.0,
+    "forced_eos_token_id": None,
+    "bos_token_id": 1,
+}
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", SMALL),
-    "qwen2": ("Qwen2", {**SMALL, "use_sliding_window": True, "sliding_window": 4,
-                        "max_window_layers": 1}),
+    "qwen2": (
+        "Qwen2",
+        {**SMALL, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
     "qwen3": ("Qwen3", SMALL),
     "gemma2": ("Gemma2", {**SMALL, "sliding_window": 4, "attn_logit_softcapping": 2.0}),
     "gemma3": ("Gemma3", {**SMALL, "sliding_window": 4, "sliding_window_pattern": 2}),
-    "gpt_oss": ("GptOss", {**SMALL, "sliding_window": 4, "num_local_experts": 2,
-                           "num_experts_per_tok": 1}),
-    "gpt2": ("GPT2", {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4,
-                      "n_positions": 64, "pad_token_id": 0, "bos_token_id": 1,
-                      "eos_token_id": None, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
-                      "attn_pdrop": 0.0, "scale_attn_by_inverse_layer_idx": True}),
-}  # fmt: skip
+    "gpt_oss": (
+        "GptOss",
+        {**SMALL, "sliding_window": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
+    "gpt2": (
+        "GPT2",
+        {
+            "vocab_size": 64,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": None,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "attn_pdrop": 0.0,
+            "scale_attn_by_inverse_layer_idx": True,
+        },
+    ),
+}
 TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "t5": ("T5ForConditionalGeneration", {**SIDES, "d_kv": 8, "d_ff": 48, "num_layers": 2,
-                                          "num_heads": 4, "dropout_rate": 0.0}),
-    "marian": ("MarianMTModel", {**SIDES, "encoder_layers": 2, "decoder_layers": 2,
-                                 "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-                                 "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
-                                 "max_position_embeddings": 64}),
-}  # fmt: skip
+    "t5": (
+        "T5ForConditionalGeneration",
+        {**SIDES, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0},
+    ),
+    "marian": (
+        "MarianMTModel",
+        {
+            **SIDES,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "max_position_embeddings": 64,
+        },
+    ),
+}
 
 
 MADE: dict[str, tuple[Any, Any]] = {}
@@ -154,9 +196,12 @@ def test_chunks_through_a_cache(family: str) -> None:
         cache, found = None, []
         for first, last in ((0, 3), (3, 8), (8, 9), (9, 11)):
             out = ours(
-                ids()[:, first:last], attention_mask=mask[:, :last],
-                position_ids=place[:, first:last], past_key_values=cache, use_cache=True,
-            )  # fmt: skip
+                ids()[:, first:last],
+                attention_mask=mask[:, :last],
+                position_ids=place[:, first:last],
+                past_key_values=cache,
+                use_cache=True,
+            )
             cache = out.past_key_values
             found.append(out.logits)
         close(torch.cat(found, 1), want, mask)
@@ -166,9 +211,15 @@ def test_chunks_through_a_cache(family: str) -> None:
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generate(family: str, cache: str) -> None:
     eager, ours = decoders(family)
-    given = {"attention_mask": padded("left"), "max_new_tokens": 6, "do_sample": False,
-             "cache_implementation": cache, "disable_compile": True,
-             "output_scores": True, "return_dict_in_generate": True}  # fmt: skip
+    given = {
+        "attention_mask": padded("left"),
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "cache_implementation": cache,
+        "disable_compile": True,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
     want, found = eager.generate(ids(), **given), ours.generate(ids(), **given)
     assert found.sequences.tolist() == want.sequences.tolist()
     close(torch.stack(found.scores), torch.stack(want.scores))
@@ -274,8 +325,12 @@ def test_vit() -> None:
 @pytest.mark.parametrize("side", [None, "right"])
 def test_encoder_and_decoder(family: str, side: str | None) -> None:
     eager, ours = sides(family)
-    given = {"input_ids": ids(), "decoder_input_ids": ids(t=6), "output_attentions": True,
-             "attention_mask": None if side is None else padded(side)}  # fmt: skip
+    given = {
+        "input_ids": ids(),
+        "decoder_input_ids": ids(t=6),
+        "output_attentions": True,
+        "attention_mask": None if side is None else padded(side),
+    }
     with torch.no_grad():
         want, found = eager(**given), ours(**given)
     close(found.logits, want.logits)
@@ -298,8 +353,12 @@ def test_gradients_of_both_sides(family: str) -> None:
 @pytest.mark.parametrize("beams", [1, 2])
 def test_generate_from_a_source(family: str, beams: int) -> None:
     eager, ours = sides(family)
-    given = {"attention_mask": padded("right"), "max_new_tokens": 6, "num_beams": beams,
-             "do_sample": False}  # fmt: skip
+    given = {
+        "attention_mask": padded("right"),
+        "max_new_tokens": 6,
+        "num_beams": beams,
+        "do_sample": False,
+    }
     assert ours.generate(ids(), **given).tolist() == eager.generate(ids(), **given).tolist()
 
 
@@ -331,9 +390,10 @@ def functions() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", functions())
-@pytest.mark.parametrize("t, s, q_offset, kv_offset", [
-    (9, 9, 0, 0), (1, 9, 8, 0), (3, 7, 4, 0), (3, 9, 0, 0), (3, 5, 6, 4), (2, 9, 3, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "t, s, q_offset, kv_offset",
+    [(9, 9, 0, 0), (1, 9, 8, 0), (3, 7, 4, 0), (3, 9, 0, 0), (3, 5, 6, 4), (2, 9, 3, 0)],
+)
 @pytest.mark.parametrize("side", [None, "left", "right"])
 def test_masks_are_theirs(
     name: str, t: int, s: int, q_offset: int, kv_offset: int, side: str | None

@@ -17,53 +17,109 @@ from intently.interop.transformers import TextModel, TextToText, VisionModel, lo
 transformers = pytest.importorskip("transformers")
 
 SMALL: dict[str, Any] = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None,
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
     "max_position_embeddings": 64,
-}  # fmt: skip
+}
 SHARED = {**SMALL, "num_key_value_heads": 2}
 ROPE = {"rope_theta": 500.0, "factor": 4.0}
 GPT2 = {
-    "vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
-    "bos_token_id": 1, "eos_token_id": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+    "vocab_size": 64,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
     "attn_pdrop": 0.0,
-}  # fmt: skip
+}
 T5 = {
-    "vocab_size": 64, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4,
-    "dropout_rate": 0.0, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 9,
-}  # fmt: skip
+    "vocab_size": 64,
+    "d_model": 32,
+    "d_kv": 6,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "dropout_rate": 0.0,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 9,
+}
 MARIAN = {
-    "vocab_size": 64, "d_model": 32, "pad_token_id": 0, "dropout": 0.0, "encoder_layers": 2,
-    "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 48, "decoder_ffn_dim": 40, "max_position_embeddings": 64,
-    "decoder_start_token_id": 0, "activation_function": "swish", "scale_embedding": True,
-}  # fmt: skip
+    "vocab_size": 64,
+    "d_model": 32,
+    "pad_token_id": 0,
+    "dropout": 0.0,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 0,
+    "activation_function": "swish",
+    "scale_embedding": True,
+}
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt2 by layer": ("GPT2Model", {**GPT2, "scale_attn_by_inverse_layer_idx": True}),
     "llama": ("LlamaForCausalLM", {**SHARED, "head_dim": 12, "tie_word_embeddings": True}),
     "llama biased": ("LlamaModel", {**SHARED, "attention_bias": True, "mlp_bias": True}),
-    "llama linear": ("LlamaModel", {**SHARED, "rope_parameters": {
-        **ROPE, "rope_type": "linear"}}),
-    "llama 3": ("LlamaModel", {**SHARED, "rope_parameters": {
-        **ROPE, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16}}),
-    "qwen2 yarn": ("Qwen2Model", {**SHARED, "rope_parameters": {
-        **ROPE, "rope_type": "yarn", "original_max_position_embeddings": 16}}),
-    "qwen2": ("Qwen2ForCausalLM", {**SHARED, "use_sliding_window": True, "sliding_window": 4,
-                                   "max_window_layers": 1}),
+    "llama linear": ("LlamaModel", {**SHARED, "rope_parameters": {**ROPE, "rope_type": "linear"}}),
+    "llama 3": (
+        "LlamaModel",
+        {
+            **SHARED,
+            "rope_parameters": {
+                **ROPE,
+                "rope_type": "llama3",
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "qwen2 yarn": (
+        "Qwen2Model",
+        {
+            **SHARED,
+            "rope_parameters": {
+                **ROPE,
+                "rope_type": "yarn",
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "qwen2": (
+        "Qwen2ForCausalLM",
+        {**SHARED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
     "qwen3": ("Qwen3ForCausalLM", {**SHARED, "head_dim": 12}),
     "mistral": ("MistralForCausalLM", {**SHARED, "sliding_window": 4, "head_dim": 8}),
-}  # fmt: skip
+}
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5ForConditionalGeneration", T5),
-    "t5 gated": ("T5ForConditionalGeneration", {
-        **T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
-        "scale_decoder_outputs": False}),
+    "t5 gated": (
+        "T5ForConditionalGeneration",
+        {
+            **T5,
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+            "scale_decoder_outputs": False,
+        },
+    ),
     "t5 bare": ("T5Model", T5),
     "marian": ("MarianMTModel", MARIAN),
     "marian bare": ("MarianModel", MARIAN),
-}  # fmt: skip
+}
 ENCODERS = {"bert": "BertForMaskedLM", "bert bare": "BertModel"}
 BERT = {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 VIT = {**SMALL, "image_size": 12, "patch_size": 4, "qkv_bias": False}
@@ -260,9 +316,7 @@ def test_two_sides(family: str) -> None:
     theirs, model = pair(*SIDES[family])
     seen, target = padded("right"), ids(t=6, seed=5)
     with torch.no_grad():
-        want = theirs(
-            ids(), attention_mask=seen, decoder_input_ids=target, output_attentions=True
-        )  # fmt: skip
+        want = theirs(ids(), attention_mask=seen, decoder_input_ids=target, output_attentions=True)
         close(model(ids(), target, mask=ours(seen)), first(want))
         found = model.attentions(ids(), target, mask=ours(seen))
         for i in range(2):
@@ -295,9 +349,15 @@ def test_gradients_of_two_sides(family: str) -> None:
 
 @pytest.mark.parametrize(
     "name, given",
-    [DECODERS["gpt2"], DECODERS["llama"], ("BertForMaskedLM", BERT), SIDES["t5"], SIDES["marian"],
-     ("ViTForImageClassification", VIT)],
-)  # fmt: skip
+    [
+        DECODERS["gpt2"],
+        DECODERS["llama"],
+        ("BertForMaskedLM", BERT),
+        SIDES["t5"],
+        SIDES["marian"],
+        ("ViTForImageClassification", VIT),
+    ],
+)
 def test_folders(name: str, given: dict[str, Any], tmp_path: Path) -> None:
     theirs = foreign(name, given)
     theirs.save_pretrained(tmp_path)
@@ -366,12 +426,23 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load(foreign("BertModel", {**BERT, "hidden_act": "mish"}))
     with pytest.raises(ArgumentError, match=r"config.encoder_layerdrop: expected 0; got 0.5"):
         load(foreign("MarianModel", {**MARIAN, "encoder_layerdrop": 0.5}))
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "short_factor": [1.0] * 4,
-            "long_factor": [1.0] * 4, "original_max_position_embeddings": 16}  # fmt: skip
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "factor": 4.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [1.0] * 4,
+        "original_max_position_embeddings": 16,
+    }
     with pytest.raises(ArgumentError, match=r"config\.rope_parameters: expected default, linear"):
         load(foreign("LlamaModel", {**SHARED, "rope_parameters": rope}))
-    rope = {**ROPE, "rope_type": "yarn", "original_max_position_embeddings": 16, "mscale": 2.0,
-            "mscale_all_dim": 1.0}  # fmt: skip
+    rope = {
+        **ROPE,
+        "rope_type": "yarn",
+        "original_max_position_embeddings": 16,
+        "mscale": 2.0,
+        "mscale_all_dim": 1.0,
+    }
     with pytest.raises(ArgumentError, match=r"options of 'yarn' that are known; got \['mscale"):
         load(foreign("LlamaModel", {**SHARED, "rope_parameters": rope}))
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
@@ -385,9 +456,13 @@ SCALED: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear"},
     "dynamic": {"rope_type": "dynamic"},
     "yarn": {"rope_type": "yarn", "original_max_position_embeddings": 16},
-    "llama3": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-               "original_max_position_embeddings": 16},
-}  # fmt: skip
+    "llama3": {
+        "rope_type": "llama3",
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+}
 
 
 @pytest.mark.parametrize("scaling", SCALED)

@@ -52,10 +52,19 @@ def _one_thread() -> Iterator[None]:
 
 
 SMALL = {
-    "width": 16, "heads": 2, "layers": 1, "window": 12, "steps": 30, "warmup": 5,
-    "batch_tokens": 240, "evaluate_every": 10, "save_every": 10, "threads": 1, "dropout": 0.1,
+    "width": 16,
+    "heads": 2,
+    "layers": 1,
+    "window": 12,
+    "steps": 30,
+    "warmup": 5,
+    "batch_tokens": 240,
+    "evaluate_every": 10,
+    "save_every": 10,
+    "threads": 1,
+    "dropout": 0.1,
     "learning_rate": 0.01,
-}  # fmt: skip
+}
 
 
 def text(lines: int = 120) -> str:
@@ -304,15 +313,21 @@ def test_a_wrong_file_of_options(tmp_path: Path) -> None:
         ("[model", DataError, ": expected a TOML file of options; got "),
         ("[optimizer]\n", ArgumentError, ": optimizer: expected one of the sections model, text,"),
         ("model = 3", KindError, ": model: expected a section of options; got 3."),
-        ("[model]\nencoder_layers = 2", ArgumentError,
-         ": [model] encoder_layers: expected one of the options width, heads, kv_heads, layers,"),
+        (
+            "[model]\nencoder_layers = 2",
+            ArgumentError,
+            ": [model] encoder_layers: expected one of the options width, heads, kv_heads, layers,",
+        ),
         ("[run]\nbest_by = 'bleu'", ArgumentError, ": [run] best_by: expected one of the options"),
         ("[model]\nlayers = 'two'", KindError, ": layers: expected an integer; got 'two' (str)."),
         ("[text]\nwindow = 0", ArgumentError, ": window: expected an integer from 1 to 2**31 - 1"),
         ("[model]\nkv_heads = 0", ArgumentError, ": kv_heads: expected an int ≥ 1; got 0."),
-        ("[model]\npositions = 'none'", ArgumentError,
-         ": positions: expected \"rotary\" or \"learned\"; got 'none'."),
-    ]  # fmt: skip
+        (
+            "[model]\npositions = 'none'",
+            ArgumentError,
+            ': positions: expected "rotary" or "learned"; got \'none\'.',
+        ),
+    ]
     for content, kind, said in cases:
         file.write_text(content)
         with pytest.raises(kind) as caught:
@@ -351,9 +366,12 @@ def test_a_killed_command_goes_on_from_its_last_checkpoint(tmp_path: Path) -> No
     def run(out: str, stop: signal.Signals | None, *more: str) -> str:
         given = [sys.executable, str(script), str(source), "--out", str(tmp_path / out)]
         process = subprocess.Popen(
-            [*given, *size, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [*given, *size, *more],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
             env=surroundings(),
-        )  # fmt: skip
+        )
         assert process.stdin is not None and process.stdout is not None
         if stop is None:
             process.stdin.close()  # it waits for nobody

@@ -24,10 +24,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gated": {"feed_forward": "gated"},
     "all": {"positions": "rotary", "kv_heads": 2, "feed_forward": "gated"},
     "all, post": {
-        "positions": "learned", "learned_steps": 40, "kv_heads": 1, "feed_forward": "gated",
+        "positions": "learned",
+        "learned_steps": 40,
+        "kv_heads": 1,
+        "feed_forward": "gated",
         "norm": "post",
     },
-}  # fmt: skip
+}
 
 COMBINATIONS = [
     dict(zip(("norm", "positions", "kv_heads", "feed_forward"), parts))
@@ -40,9 +43,14 @@ COMBINATIONS = [
 def drawn(dtype: torch.dtype = torch.float64, **options: Any) -> Transformer:
     """A tiny model with all parameters drawn."""
     shape: dict[str, Any] = {
-        "source_vocabulary": 17, "target_vocabulary": 19, "width": 16, "heads": 4, "inner": 20,
-        "encoder_layers": 2, "decoder_layers": 2,
-    }  # fmt: skip
+        "source_vocabulary": 17,
+        "target_vocabulary": 19,
+        "width": 16,
+        "heads": 4,
+        "inner": 20,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+    }
     model = Transformer(TransformerOptions(**(shape | options))).double().eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -92,9 +100,10 @@ class Plain:
         x = self.residual(x, f"{where}.self_norm", own)
         if states is not None:
             x = self.residual(
-                x, f"{where}.cross_norm",
+                x,
+                f"{where}.cross_norm",
                 lambda y: self.attention(y, states, f"{where}.cross", causal=False, turned=False),
-            )  # fmt: skip
+            )
         return self.residual(x, f"{where}.feed_norm", lambda y: self.feed_forward(y, where))
 
     def residual(self, x: Tensor, norm: str, f: Any) -> Tensor:

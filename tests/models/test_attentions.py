@@ -45,10 +45,15 @@ SELF: dict[str, Callable[[], Attention]] = {
     "sinks": lambda: Attention(sinks=torch.tensor([1.0, -1.0, 2.0]).double()),
     "cosine": lambda: Attention(score=it.Cosine(), scale=4.0),
     "all": lambda: Attention(
-        mask=it.window(3, 3), bias=it.alibi(H), positions=it.Rotary(D, layout="interleaved"),
-        softcap=3.0, qk_norm=nn.LayerNorm, scale=0.8, sinks=torch.tensor(0.5).double(),
+        mask=it.window(3, 3),
+        bias=it.alibi(H),
+        positions=it.Rotary(D, layout="interleaved"),
+        softcap=3.0,
+        qk_norm=nn.LayerNorm,
+        scale=0.8,
+        sinks=torch.tensor(0.5).double(),
     ),
-}  # fmt: skip
+}
 CROSS = [n for n in SELF if not n.startswith(("turned", "all"))]
 
 

@@ -29,11 +29,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "grouped": {"kv_heads": 2, "head_width": 6},
     "window": {"attention": Attention(mask=it.window(2, 2))},  # the causal mask cuts what is after
     "llama": {
-        "kv_heads": 1, "norm": nn.RMSNorm, "projections": BARE, "tied": False,
+        "kv_heads": 1,
+        "norm": nn.RMSNorm,
+        "projections": BARE,
+        "tied": False,
         "feed_forward": partial(GatedFeedForward, inner=24, activation=F.silu, bias=False),
     },
     "qk_norm, softcap": {"attention": Attention(qk_norm=nn.RMSNorm, softcap=5.0)},
-}  # fmt: skip
+}
 
 
 def model(kind: str) -> LanguageModel:
@@ -132,7 +135,8 @@ def test_bad_input(as_users_call: None) -> None:
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
-        {"positions": "rotary"}, KindError,
+        {"positions": "rotary"},
+        KindError,
         "positions: expected it.Rotary, a number of learned positions, or None; got 'rotary'. A "
         "function makes them from the head width: partial(it.Rotary, base=500_000.0).",
     ),
@@ -140,7 +144,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"positions": True}, KindError, "positions: expected it.Rotary, a number of learned"),
     ({"positions": -3}, ArgumentError, "positions: expected an int ≥ 1; got -3."),
     (
-        {"positions": lambda d: d}, KindError,
+        {"positions": lambda d: d},
+        KindError,
         "positions: expected a function that makes it.Rotary from the head width; got one that "
         "makes int.",
     ),
@@ -151,7 +156,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"head_width": 0}, ArgumentError, "head_width: expected an int ≥ 1; got 0."),
     ({"dropout": 2.0}, ArgumentError, "dropout: expected a probability in [0, 1); got 2.0."),
     ({"norm": nn.LayerNorm(128)}, KindError, "norm: expected a function that makes the part"),
-]  # fmt: skip
+]
 
 
 def raised(call: Any, kind: type[Exception], text: str) -> None:
@@ -172,14 +177,17 @@ def test_caches_of_other_models() -> None:
     given: Any
     for given, kind, text in (
         (
-            one, KindError, "cache: expected a LanguageCache; got KeyValueCache. A model has a "
+            one,
+            KindError,
+            "cache: expected a LanguageCache; got KeyValueCache. A model has a "
             "cache for every layer. Make one: model.new_cache().",
         ),
         (
-            LanguageCache(3), ArgumentError,
+            LanguageCache(3),
+            ArgumentError,
             "cache: expected one of 2 layers; got 3. It belongs to another model.",
         ),
-    ):  # fmt: skip
+    ):
         raised(lambda cache=given: net(ids, cache), kind, text)
     other, cache = model("grouped"), net.new_cache()
     net(ids, cache)
@@ -188,11 +196,13 @@ def test_caches_of_other_models() -> None:
     for make, kind, text in (
         (lambda: one, ArgumentError, "make: expected a new cache for every layer; got the same"),
         (
-            FixedCache, KindError, "make: expected a function that makes a KeyValueCache or "
+            FixedCache,
+            KindError,
+            "make: expected a function that makes a KeyValueCache or "
             "WindowCache; got one that makes FixedCache.",
         ),
         (one, KindError, "make: expected a function that makes a cache; got KeyValueCache."),
-    ):  # fmt: skip
+    ):
         raised(lambda make=make: net.new_cache(make), kind, text)  # type: ignore[misc]
 
 
@@ -215,9 +225,15 @@ def consume(net: nn.Module, theirs: dict[str, Tensor], names: dict[str, str]) ->
 @pytest.mark.parametrize("train", [False, True])
 def test_gpt2_is_one_setting_of_the_options(train: bool) -> None:
     config = transformers.GPT2Config(
-        vocab_size=23, n_positions=16, n_embd=12, n_layer=2, n_head=3,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
+        vocab_size=23,
+        n_positions=16,
+        n_embd=12,
+        n_layer=2,
+        n_head=3,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
     theirs = transformers.GPT2LMHeadModel(config).train(train)
     for p in theirs.parameters():
         nn.init.normal_(p, std=0.2)
@@ -246,22 +262,36 @@ def test_gpt2_is_one_setting_of_the_options(train: bool) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_llama_is_one_setting_of_the_options(tied: bool) -> None:
     config = transformers.LlamaConfig(
-        vocab_size=23, hidden_size=12, intermediate_size=20, num_hidden_layers=2,
-        num_attention_heads=6, num_key_value_heads=2, head_dim=4, rms_norm_eps=1e-6,
+        vocab_size=23,
+        hidden_size=12,
+        intermediate_size=20,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=4,
+        rms_norm_eps=1e-6,
         rope_parameters={"rope_theta": 500.0, "rope_type": "default"},
-        tie_word_embeddings=tied, max_position_embeddings=64,
-    )  # fmt: skip
+        tie_word_embeddings=tied,
+        max_position_embeddings=64,
+    )
     theirs = transformers.LlamaForCausalLM(config).eval()
     for p in theirs.parameters():
         nn.init.normal_(p, std=0.2)
     ours = LanguageModel(
         LanguageOptions(
-            23, 12, 6, 2, kv_heads=2, head_width=4, positions=partial(it.Rotary, base=500.0),
-            norm=partial(nn.RMSNorm, eps=1e-6), tied=tied,
+            23,
+            12,
+            6,
+            2,
+            kv_heads=2,
+            head_width=4,
+            positions=partial(it.Rotary, base=500.0),
+            norm=partial(nn.RMSNorm, eps=1e-6),
+            tied=tied,
             projections=Projections(False, False, False),
             feed_forward=partial(GatedFeedForward, inner=20, activation=F.silu, bias=False),
         )
-    ).eval()  # fmt: skip
+    ).eval()
     names = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
     if not tied:
         names["output.weight"] = "lm_head.weight"
@@ -290,9 +320,13 @@ def compare(ours: LanguageModel, theirs: Any, ids: Tensor) -> None:
         torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=1e-5, rtol=1e-5)
     theirs.eval()
     wanted = theirs.generate(
-        ids, max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0,
+        ids,
+        max_new_tokens=6,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
         attention_mask=torch.ones_like(ids),
-    )  # fmt: skip
+    )
     assert sample(ours, ids.tolist(), steps=6, top_k=1) == wanted[:, ids.shape[1] :].tolist()
     ours.eval()
     with torch.no_grad():

@@ -55,9 +55,12 @@ def close(found: Tensor, expected: Tensor, atol: float = 1e-12) -> None:
 def test_it_is_what_the_papers_say(cell: str, attention: str, feeding: bool) -> None:
     two_ways = attention != "general"
     ours = model(
-        cell=cell, attention=attention, input_feeding=feeding, bidirectional=two_ways,
+        cell=cell,
+        attention=attention,
+        input_feeding=feeding,
+        bidirectional=two_ways,
         encoder_layers=2,
-    )  # fmt: skip
+    )
     slow = SlowRecurrent(ours)
     logits = ours(SOURCE, TARGET, LENGTHS)
     matrices = ours.attentions(SOURCE, TARGET, LENGTHS)
@@ -292,18 +295,18 @@ def test_watching_sees_every_step_and_changes_no_bit(attention: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": "bogus"}, "share: expected one of \"output\", \"all\"; got 'bogus'."),
+        ({"share": "bogus"}, 'share: expected one of "output", "all"; got \'bogus\'.'),
         ({"dropout": 2.0}, "dropout: expected a probability in [0, 1); got 2.0."),
         ({"dropout": -0.1}, "dropout: expected a probability in [0, 1); got -0.1."),
         ({"source_vocabulary": 0}, "source_vocabulary: expected an int ≥ 1; got 0."),
-        ({"cell": "qrnn"}, "cell: expected one of \"rnn\", \"lstm\", \"gru\"; got 'qrnn'."),
+        ({"cell": "qrnn"}, 'cell: expected one of "rnn", "lstm", "gru"; got \'qrnn\'.'),
         ({"attention": "cosine"}, 'attention: expected one of "none", "additive", "dot"'),
         ({"width": 9}, "width: expected an even number for a bidirectional encoder; got 9."),
         ({"width": 0}, "width: expected an int ≥ 1; got 0."),
         ({"decoder_layers": 0}, "decoder_layers: expected an int ≥ 1; got 0."),
         ({"share": "all"}, 'share: expected "output" where the vocabularies differ; got "all"'),
     ],
-)  # fmt: skip
+)
 def test_options_are_refused_by_name(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         model(**options)

@@ -105,10 +105,16 @@ def capped(model: Transformer) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        hooked, hooked_before, replaced, overridden, parametrized, capped,
-        lambda x: x.train(), lambda x: x.bfloat16(),
+        hooked,
+        hooked_before,
+        replaced,
+        overridden,
+        parametrized,
+        capped,
+        lambda x: x.train(),
+        lambda x: x.bfloat16(),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_is_not_plain_is_asked_itself(change: Callable[[Transformer], Any]) -> None:
     model = model_of()
     assert taken(model) is not None
@@ -119,10 +125,11 @@ def test_a_model_that_is_not_plain_is_asked_itself(change: Callable[[Transformer
 @pytest.mark.parametrize(
     "within",
     [
-        lambda: torch.autocast("cpu", dtype=torch.bfloat16), lambda: it.kernels.use("eager"),
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        lambda: it.kernels.use("eager"),
         lambda: torch.enable_grad(),
     ],
-)  # fmt: skip
+)
 def test_what_acts_on_all_calls_acts_on_those_of_a_search(
     within: Callable[[], AbstractContextManager[Any]],
 ) -> None:

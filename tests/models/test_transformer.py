@@ -52,18 +52,23 @@ def torchs(ours: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDeco
 
     o = ours.options
     options: dict[str, Any] = {
-        "dropout": 0.0, "batch_first": True, "norm_first": o.norm == "pre", "dtype": torch.float64,
-    }  # fmt: skip
+        "dropout": 0.0,
+        "batch_first": True,
+        "norm_first": o.norm == "pre",
+        "dtype": torch.float64,
+    }
     pre = o.norm == "pre"
     encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(o.width, o.heads, o.inner, **options), o.encoder_layers,
+        nn.TransformerEncoderLayer(o.width, o.heads, o.inner, **options),
+        o.encoder_layers,
         norm=nn.LayerNorm(o.width, dtype=torch.float64) if pre else None,
         enable_nested_tensor=False,
-    )  # fmt: skip
+    )
     decoder = nn.TransformerDecoder(
-        nn.TransformerDecoderLayer(o.width, o.heads, o.inner, **options), o.decoder_layers,
+        nn.TransformerDecoderLayer(o.width, o.heads, o.inner, **options),
+        o.decoder_layers,
         norm=nn.LayerNorm(o.width, dtype=torch.float64) if pre else None,
-    )  # fmt: skip
+    )
     for side, theirs in (("encoder", encoder), ("decoder", decoder)):
         layers = getattr(ours, side)
         for a, b in zip(layers, theirs.layers):
@@ -91,9 +96,11 @@ def test_it_is_torchs(norm: str, share: str) -> None:
             embedded(ours.source_embedding.weight, SOURCE), src_key_padding_mask=hidden
         )
         y = decoder(
-            embedded(ours.target_embedding.weight, TARGET), states,
-            tgt_mask=~torch.ones(4, 4, dtype=torch.bool).tril(), memory_key_padding_mask=hidden,
-        )  # fmt: skip
+            embedded(ours.target_embedding.weight, TARGET),
+            states,
+            tgt_mask=~torch.ones(4, 4, dtype=torch.bool).tril(),
+            memory_key_padding_mask=hidden,
+        )
     expected = y @ ours.target_embedding.weight.T
     memory = ours.encode(SOURCE, LENGTHS)
     seen = ~hidden

@@ -268,20 +268,24 @@ def test_learned_positions_end_with_their_table() -> None:
     ("options", "kind", "words"),
     [
         (
-            {"positions": "absolute"}, ArgumentError,
+            {"positions": "absolute"},
+            ArgumentError,
             'positions: expected one of "sinusoidal", "learned", "rotary"; got \'absolute\'.',
         ),
         (
-            {"feed_forward": "swiglu"}, ArgumentError,
+            {"feed_forward": "swiglu"},
+            ArgumentError,
             'feed_forward: expected one of "relu", "gated"; got \'swiglu\'.',
         ),
         (
-            {"heads": 4, "kv_heads": 3}, ArgumentError,
+            {"heads": 4, "kv_heads": 3},
+            ArgumentError,
             "kv_heads: expected a divisor of heads=4; got 3.",
         ),
         ({"share": "both"}, ArgumentError, 'share: expected one of "output", "all"; got \'both\'.'),
         (
-            {"norm": "none", "encoder_layers": 0, "decoder_layers": 0}, ArgumentError,
+            {"norm": "none", "encoder_layers": 0, "decoder_layers": 0},
+            ArgumentError,
             'norm: expected one of "pre", "post"; got \'none\'.',
         ),
         ({"width": 0}, ArgumentError, "width: expected"),
@@ -295,13 +299,14 @@ def test_learned_positions_end_with_their_table() -> None:
         ({"learned_steps": 0}, ArgumentError, "learned_steps: expected"),
         ({"heads": 0, "positions": "rotary"}, ArgumentError, "heads: expected"),
         (
-            {"width": 12, "heads": 4, "positions": "rotary"}, ArgumentError,
+            {"width": 12, "heads": 4, "positions": "rotary"},
+            ArgumentError,
             'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
             "where width/heads=3. Rotary positions turn pairs of numbers. Choose other heads or "
             "another width.",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused(
     options: dict[str, Any], kind: type[Exception], words: str
 ) -> None:

@@ -78,10 +78,17 @@ def test_it_learns_to_tell_stripes_apart() -> None:
 def test_vit_is_one_setting_of_the_options(train: bool) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
-        hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=48,
-        image_size=12, patch_size=4, num_channels=3, num_labels=5,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=48,
+        image_size=12,
+        patch_size=4,
+        num_channels=3,
+        num_labels=5,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
     theirs = transformers.ViTForImageClassification(config).train(train)
     for p in theirs.parameters():
         nn.init.normal_(p, std=0.2)
@@ -105,13 +112,15 @@ def test_vit_is_one_setting_of_the_options(train: bool) -> None:
                 if n.startswith(f"vit.{p}.{i}.") and n.endswith(kind)
             }
             for mine, ends in {
-                "self_norm.": "layernorm_before", "feed_norm.": "layernorm_after",
-                "self_attention.q_": ("query", "q_proj"), "self_attention.k_": ("key", "k_proj"),
+                "self_norm.": "layernorm_before",
+                "feed_norm.": "layernorm_after",
+                "self_attention.q_": ("query", "q_proj"),
+                "self_attention.k_": ("key", "k_proj"),
                 "self_attention.v_": ("value", "v_proj"),
                 "self_attention.out_": ("attention.output.dense", "o_proj"),
                 "feed_forward.up.": ("intermediate.dense", "fc1"),
                 "feed_forward.down.": ("output.dense", "fc2"),
-            }.items():  # fmt: skip
+            }.items():
                 ends = (ends,) if isinstance(ends, str) else ends
                 name = next(n for n in layer if n.endswith(tuple(f"{e}.{kind}" for e in ends)))
                 state[f"encoder.{i}.{mine}{kind}"] = layer.pop(name)

@@ -209,30 +209,36 @@ def test_per_sample_gradients() -> None:
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: Attention(bias=nn.Parameter(torch.zeros(3, 3))), ArgumentError,
+        lambda: Attention(bias=nn.Parameter(torch.zeros(3, 3))),
+        ArgumentError,
         "bias: expected a value without gradients, or an nn.Module whose call returns it; got a "
         "tensor that needs a gradient. What is learned belongs to a module, which moves it, saves "
         "it and shows it to the optimiser.",
     ),
     (
-        lambda: Attention(score=it.General(torch.eye(3).requires_grad_())), ArgumentError,
+        lambda: Attention(score=it.General(torch.eye(3).requires_grad_())),
+        ArgumentError,
         "score: expected a value without gradients, or an nn.Module",
     ),
     (
-        lambda: Attention(mask="causal"), KindError,  # type: ignore[arg-type]
+        lambda: Attention(mask="causal"),
+        KindError,  # type: ignore[arg-type]
         "mask: expected a mask such as it.causal(), or a boolean tensor; got str.",
     ),
     (
-        lambda: Attention(positions=it.sinusoidal(3, 4)), KindError,  # type: ignore[arg-type]
+        lambda: Attention(positions=it.sinusoidal(3, 4)),
+        KindError,  # type: ignore[arg-type]
         "positions: expected it.Rotary(d): other positions are added to the embeddings; got Tens",
     ),
     (
-        lambda: Attention(qk_norm=nn.RMSNorm(4)), KindError,
+        lambda: Attention(qk_norm=nn.RMSNorm(4)),
+        KindError,
         "qk_norm: expected a function that makes a norm from the head width d; got RMSNorm. Write "
         "qk_norm=torch.nn.RMSNorm, not RMSNorm(d).",
     ),
     (
-        lambda: Attention(sinks=0.0), KindError,  # type: ignore[arg-type]
+        lambda: Attention(sinks=0.0),
+        KindError,  # type: ignore[arg-type]
         "sinks: expected a tensor (h,) or (), or an nn.Module whose call returns it; got float.",
     ),
     (
@@ -244,27 +250,32 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: MultiHeadAttention(C, H, attention=Attention(positions=it.Rotary(D)))(
             x().float(), x().float()
-        ), ArgumentError,
+        ),
+        ArgumentError,
         "context: expected none: positions turn the steps of x alone; got shape (2, 7, 24).",
     ),
     (
-        lambda: MultiHeadAttention(C, H)(x()), KindError,
+        lambda: MultiHeadAttention(C, H)(x()),
+        KindError,
         "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu. "
         "Convert one of them with .to(…).",
     ),
     (
-        lambda: MultiHeadAttention(C, H)(x().float(), x()), KindError,
+        lambda: MultiHeadAttention(C, H)(x().float(), x()),
+        KindError,
         "context: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu.",
     ),
     (
-        lambda: MultiHeadAttention(C, H)(x().float().to("meta")), KindError,
+        lambda: MultiHeadAttention(C, H)(x().float().to("meta")),
+        KindError,
         "x: expected torch.float32 on cpu, as the layer's weights; got torch.float32 on meta.",
     ),
     (
         lambda: MultiHeadAttention(C, H, attention=Attention(mask=it.grid(2, 2, 1)))(x().float()),
-        ArgumentError, "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=7, s=7.",
+        ArgumentError,
+        "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=7, s=7.",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -45,16 +45,15 @@ BLOCKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, Tens
     "encoder": (lambda: EncoderLayer(8, 2, 16), steps, False),
     "decoder": (
         lambda: DecoderLayer(8, 2, 16, cross=MultiHeadAttention(8, 2, context_width=6)),
-        steps, True,
+        steps,
+        True,
     ),
     "image": (lambda: ImageAttention(8, 2), image, False),
     "image, cross": (lambda: ImageAttention(8, 2, context_width=6), image, True),
     "spatial": (lambda: SpatialTransformer(8, 2, 4), image, False),
     "spatial, cross": (lambda: SpatialTransformer(8, 2, 4, context_width=6), image, True),
-    "convolution": (
-        lambda: convolution_as_attention(nn.Conv2d(8, 4, 3, padding=1)), image, False
-    ),
-}  # fmt: skip
+    "convolution": (lambda: convolution_as_attention(nn.Conv2d(8, 4, 3, padding=1)), image, False),
+}
 
 
 def methods(block: nn.Module) -> list[str]:
@@ -95,11 +94,8 @@ def test_one_item_is_a_batch_of_one_without_its_axis(name: str, by_name: bool) -
 
 @pytest.mark.parametrize(
     "mask",
-    [
-        it.causal(), it.padding(torch.tensor([3])), torch.rand(5, 5) > 0.3,
-        torch.rand(2, 5, 5) > 0.3,
-    ],
-)  # fmt: skip
+    [it.causal(), it.padding(torch.tensor([3])), torch.rand(5, 5) > 0.3, torch.rand(2, 5, 5) > 0.3],
+)
 def test_masks_mean_what_they_mean_in_a_batch_of_one(mask: Any) -> None:
     block, x = MultiHeadAttention(8, 2), torch.randn(5, 8)
     assert equal(block(x, mask=mask), block(x[None], mask=mask)[0])

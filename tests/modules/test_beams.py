@@ -11,13 +11,7 @@ import torch
 import intently as it
 from intently.errors import ArgumentError
 from intently.masks import Geometry, as_mask
-from intently.modules import (
-    Attention,
-    DecoderLayer,
-    FixedCache,
-    KeyValueCache,
-    MultiHeadAttention,
-)
+from intently.modules import Attention, DecoderLayer, FixedCache, KeyValueCache, MultiHeadAttention
 from intently.modules.caches.beams import side_by_side
 
 from .test_blocks import C, H, T, filled, x
@@ -88,11 +82,14 @@ def test_rows_share_states_in_steps() -> None:
     cache = (KeyValueCache(), FixedCache())
     found = [
         layer(
-            steps[:, i:j], states, mask=it.causal(), cache=cache,
+            steps[:, i:j],
+            states,
+            mask=it.causal(),
+            cache=cache,
             states_mask=it.causal(offset=i + S - T) & seen[:, :, i:j],
         )
         for i, j in ((0, 2), (2, 3), (3, 6))
-    ]  # fmt: skip
+    ]
     torch.testing.assert_close(torch.cat(found, 1), whole)
 
 

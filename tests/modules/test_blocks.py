@@ -52,8 +52,7 @@ def test_feed_forward(activation: Callable[[Tensor], Tensor], bias: bool) -> Non
     gate, up = (
         steps @ w.T + (b if bias else 0)
         for w, b in zip(
-            gated.gate_up.weight.split(20),
-            gated.gate_up.bias.split(20) if bias else (None, None),
+            gated.gate_up.weight.split(20), gated.gate_up.bias.split(20) if bias else (None, None)
         )
     )
     y = (activation(gate) * up) @ gated.down.weight.T + (gated.down.bias if bias else 0)
@@ -71,9 +70,15 @@ def test_an_encoder_layer_with_gelu_is_torchs(norm: Any, activation: Any) -> Non
         EncoderLayer(C, H, FeedForward(C, 20, activation=getattr(F, activation)), norm=norm)
     )
     theirs = nn.TransformerEncoderLayer(
-        C, H, 20, dropout=0.0, batch_first=True, norm_first=norm == "pre", activation=activation,
+        C,
+        H,
+        20,
+        dropout=0.0,
+        batch_first=True,
+        norm_first=norm == "pre",
+        activation=activation,
         dtype=torch.float64,
-    ).eval()  # fmt: skip
+    ).eval()
     theirs.load_state_dict(renamed(ours.state_dict(), encoder=True))
     a = x().requires_grad_()
     torch.testing.assert_close(ours(a), theirs(a))
@@ -124,95 +129,166 @@ def test_dropout_only_while_training() -> None:
 Encoder: Any = EncoderLayer
 Decoder: Any = DecoderLayer
 CASES: list[tuple[Callable[[], Any], Any, Any]] = [
-    (lambda: Encoder(12, 5, 20), ArgumentError,
-     "heads: expected a divisor of width=12; got 5."),
+    (lambda: Encoder(12, 5, 20), ArgumentError, "heads: expected a divisor of width=12; got 5."),
     (
-        lambda: Encoder(12, MultiHeadAttention(16, 4), 20), ArgumentError,
+        lambda: Encoder(12, MultiHeadAttention(16, 4), 20),
+        ArgumentError,
         "heads: expected attention from width=12 to width=12; got 16 to 16. Its output is added to "
         "its input.",
     ),
     (
-        lambda: Encoder(12, MultiHeadAttention(12, 4, context_width=7), 20), ArgumentError,
+        lambda: Encoder(12, MultiHeadAttention(12, 4, context_width=7), 20),
+        ArgumentError,
         "heads: expected attention from width=12 to width=12; got 12 to 12, context 7.",
     ),
     (
-        lambda: Encoder(12, nn.MultiheadAttention(12, 4), 20), KindError,
+        lambda: Encoder(12, nn.MultiheadAttention(12, 4), 20),
+        KindError,
         "heads: expected a number of heads, or a MultiHeadAttention; got MultiheadAttention.",
     ),
-    (lambda: Encoder(12, 4, "a"), KindError,
-     "inner: expected a width, or an nn.Module (b, t, c) → (b, t, c); got 'a'."),
+    (
+        lambda: Encoder(12, 4, "a"),
+        KindError,
+        "inner: expected a width, or an nn.Module (b, t, c) → (b, t, c); got 'a'.",
+    ),
     (lambda: Encoder(12, 4, FeedForward), KindError, "inner: expected a width, or an nn.Mod"),
     (lambda: Decoder(12, 4, 0), ArgumentError, "inner: expected an int ≥ 1; got 0."),
     (lambda: Decoder(12, 4, True), KindError, "inner: expected an int ≥ 1; got True."),
-    (lambda: Encoder(12, 4, 20, dropout=1.5), ArgumentError,
-     "dropout: expected a probability in [0, 1); got 1.5."),
-    (lambda: Decoder(12, 4, 20, dropout="a"), ArgumentError,
-     "dropout: expected a probability in [0, 1); got 'a'."),
-    (lambda: Encoder(12, 4, 20, norms=nn.LayerNorm(12)), KindError,
-     "norms: expected a function that makes a norm from a width; got a norm, LayerNorm. Write "
-     "norms=nn.RMSNorm, say."),
-    (lambda: Decoder(12, 4, 20, norms=None), KindError,
-     "norms: expected a function that makes a norm from a width; got None. Write norms=nn.RMSNorm"),
-    (lambda: Decoder(12, 4, 20, norms=lambda c: c), KindError,
-     "norms: expected a function that makes a norm from a width; got one that makes int."),
+    (
+        lambda: Encoder(12, 4, 20, dropout=1.5),
+        ArgumentError,
+        "dropout: expected a probability in [0, 1); got 1.5.",
+    ),
+    (
+        lambda: Decoder(12, 4, 20, dropout="a"),
+        ArgumentError,
+        "dropout: expected a probability in [0, 1); got 'a'.",
+    ),
+    (
+        lambda: Encoder(12, 4, 20, norms=nn.LayerNorm(12)),
+        KindError,
+        "norms: expected a function that makes a norm from a width; got a norm, LayerNorm. Write "
+        "norms=nn.RMSNorm, say.",
+    ),
+    (
+        lambda: Decoder(12, 4, 20, norms=None),
+        KindError,
+        "norms: expected a function that makes a norm from a width; got None. Write "
+        "norms=nn.RMSNorm",
+    ),
+    (
+        lambda: Decoder(12, 4, 20, norms=lambda c: c),
+        KindError,
+        "norms: expected a function that makes a norm from a width; got one that makes int.",
+    ),
     *(
         (lambda norm=norm, given=given: Encoder(12, 4, 20, norm=norm)(given), kind, text)
         for norm in ("pre", "post")
         for given, kind, text in (
-            (torch.zeros(2, 6, 17), ArgumentError,
-             "x: expected shape (b, t, c=12), or (t, c); got shape (2, 6, 17)."),
-            (torch.zeros(12), ArgumentError,
-             "x: expected shape (b, t, c=12), or (t, c); got shape (12,)."),
-            (torch.zeros(2, 6, 12).double(), KindError,
-             "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu."),
+            (
+                torch.zeros(2, 6, 17),
+                ArgumentError,
+                "x: expected shape (b, t, c=12), or (t, c); got shape (2, 6, 17).",
+            ),
+            (
+                torch.zeros(12),
+                ArgumentError,
+                "x: expected shape (b, t, c=12), or (t, c); got shape (12,).",
+            ),
+            (
+                torch.zeros(2, 6, 12).double(),
+                KindError,
+                "x: expected torch.float32 on cpu, as the layer's weights; got "
+                "torch.float64 on cpu.",
+            ),
             (torch.zeros(2, 6, 12).half(), KindError, "x: expected torch.float32 on cpu, as the l"),
-            (torch.zeros(2, 6, 12).long(), KindError,
-             "x: expected a floating-point tensor (b, steps, width); got dtype torch.int64."),
+            (
+                torch.zeros(2, 6, 12).long(),
+                KindError,
+                "x: expected a floating-point tensor (b, steps, width); got dtype torch.int64.",
+            ),
             (None, KindError, "x: expected a floating-point tensor (b, steps, width); got NoneTyp"),
-            (torch.zeros(2, 6, 12, device="meta"), KindError,
-             "x: expected torch.float32 on cpu, as the layer's weights; got torch.float32 on met"),
+            (
+                torch.zeros(2, 6, 12, device="meta"),
+                KindError,
+                "x: expected torch.float32 on cpu, as the layer's weights; got "
+                "torch.float32 on met",
+            ),
         )
     ),
-    (lambda: Encoder(12, 4, 20)(x().float(), cache="a"), KindError,
-     "cache: expected a KeyValueCache or WindowCache; got str."),
-    (lambda: Encoder(12, 4, 20)(x().float(), cache=FixedCache()), KindError,
-     "cache: expected a KeyValueCache or WindowCache; got FixedCache."),
+    (
+        lambda: Encoder(12, 4, 20)(x().float(), cache="a"),
+        KindError,
+        "cache: expected a KeyValueCache or WindowCache; got str.",
+    ),
+    (
+        lambda: Encoder(12, 4, 20)(x().float(), cache=FixedCache()),
+        KindError,
+        "cache: expected a KeyValueCache or WindowCache; got FixedCache.",
+    ),
     *(
         (lambda given=given, norm=norm: Decoder(12, 4, 20, norm=norm)(*given), kind, text)
         for norm in ("pre", "post")
         for given, kind, text in (
-            ((torch.zeros(2, 6, 17), torch.zeros(2, 6, 12)), ArgumentError,
-             "x: expected shape (b, t, c=12), or (t, c); got shape (2, 6, 17)."),
+            (
+                (torch.zeros(2, 6, 17), torch.zeros(2, 6, 12)),
+                ArgumentError,
+                "x: expected shape (b, t, c=12), or (t, c); got shape (2, 6, 17).",
+            ),
             ((x(), torch.zeros(2, 6, 12)), KindError, "x: expected torch.float32 on cpu, as the l"),
-            ((x().float(), None), KindError,
-             "states: expected a floating-point tensor (b, steps, width); got NoneType."),
+            (
+                (x().float(), None),
+                KindError,
+                "states: expected a floating-point tensor (b, steps, width); got NoneType.",
+            ),
             ((x().float(), x()), KindError, "states: expected torch.float32 on cpu, as the layer"),
-            ((x(3).float(), x(2).float()), ArgumentError,
-             "states: expected shape (n, s, 12) where n divides b=3; got shape (2, 6, 12). Each "
-             "row of the states serves m consecutive rows of x."),
-            ((x(3).float(), x(0).float()), ArgumentError,
-             "states: expected shape (n, s, 12) where n divides b=3; got shape (0, 6, 12)."),
-            ((x().float(), x(2, 6, 13).float()), ArgumentError,
-             "states: expected shape (n, s, 12) where n divides b=2; got shape (2, 6, 13)."),
-            ((x().float(), torch.tensor(1.0)), ArgumentError,
-             "states: expected shape (n, s, 12) where n divides b=2; got shape ()."),
+            (
+                (x(3).float(), x(2).float()),
+                ArgumentError,
+                "states: expected shape (n, s, 12) where n divides b=3; got shape (2, 6, 12). Each "
+                "row of the states serves m consecutive rows of x.",
+            ),
+            (
+                (x(3).float(), x(0).float()),
+                ArgumentError,
+                "states: expected shape (n, s, 12) where n divides b=3; got shape (0, 6, 12).",
+            ),
+            (
+                (x().float(), x(2, 6, 13).float()),
+                ArgumentError,
+                "states: expected shape (n, s, 12) where n divides b=2; got shape (2, 6, 13).",
+            ),
+            (
+                (x().float(), torch.tensor(1.0)),
+                ArgumentError,
+                "states: expected shape (n, s, 12) where n divides b=2; got shape ().",
+            ),
         )
     ),
     *(
-        (lambda cache=cache: Decoder(12, 4, 20)(x().float(), x().float(), cache=cache), kind,
-         text)
+        (lambda cache=cache: Decoder(12, 4, 20)(x().float(), x().float(), cache=cache), kind, text)
         for cache, kind, text in (
-            (KeyValueCache(), KindError,
-             "cache: expected a pair: a KeyValueCache or WindowCache for x, and a FixedCache for "
-             "the states; got KeyValueCache."),
+            (
+                KeyValueCache(),
+                KindError,
+                "cache: expected a pair: a KeyValueCache or WindowCache for x, and a "
+                "FixedCache for "
+                "the states; got KeyValueCache.",
+            ),
             (None, KindError, "cache: expected a pair: a KeyValueCache or WindowCache for x, and"),
-            ((FixedCache(), FixedCache()), KindError,
-             "cache[0]: expected a KeyValueCache or WindowCache; got FixedCache."),
-            ((KeyValueCache(), KeyValueCache()), KindError,
-             "cache[1]: expected a FixedCache; got KeyValueCache."),
+            (
+                (FixedCache(), FixedCache()),
+                KindError,
+                "cache[0]: expected a KeyValueCache or WindowCache; got FixedCache.",
+            ),
+            (
+                (KeyValueCache(), KeyValueCache()),
+                KindError,
+                "cache[1]: expected a FixedCache; got KeyValueCache.",
+            ),
         )
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -240,8 +316,9 @@ def test_attention_with_something_around_it_or_none_at_all() -> None:
     steps, states, mask = x(4), x(2), it.causal(offset=0)
     want = layer(steps, states, states_mask=mask)
     layer.self_attention, layer.cross_attention = (
-        Around(layer.self_attention), Around(layer.cross_attention)
-    )  # fmt: skip
+        Around(layer.self_attention),
+        Around(layer.cross_attention),
+    )
     torch.testing.assert_close(layer(steps, states, states_mask=mask), want)
     with pytest.raises(
         ArgumentError, match=r"x: expected shape \(b, t, c=12\), or \(t, c\); got shape \(4, 6, 13"

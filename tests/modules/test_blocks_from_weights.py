@@ -58,9 +58,12 @@ def parts(block: Any) -> list[tuple[Tensor, Tensor] | Tensor]:
 
 def multi_head(block: Any) -> Any:
     return MultiHeadAttention.from_weights(
-        *parts(block), (block.out_weight, block.out_bias), layout="h d", heads=block.heads,
+        *parts(block),
+        (block.out_weight, block.out_bias),
+        layout="h d",
+        heads=block.heads,
         kv_heads=block.kv_heads,
-    )  # fmt: skip
+    )
 
 
 class Case(NamedTuple):
@@ -79,7 +82,8 @@ X, PICTURE, WORDS = draw(2, T, C), draw(2, C, 3, 4), draw(2, S, K)
 CASES = {
     "head": Case(
         lambda: AttentionHead(C, D, value_width=E),
-        lambda b: AttentionHead.from_weights(*parts(b)), (X,),
+        lambda b: AttentionHead.from_weights(*parts(b)),
+        (X,),
     ),
     "heads": Case(lambda: MultiHeadAttention(C, H), multi_head, (X,)),
     "grouped heads": Case(
@@ -88,23 +92,30 @@ CASES = {
     "image": Case(
         lambda: ImageAttention(C, H, norm=modules.group_norm(2)),
         lambda b: ImageAttention.from_weights(
-            *parts(b.attention), (b.attention.out_weight, b.attention.out_bias), layout="h d",
-            heads=H, norm=b.norm,
-        ), (PICTURE,),
+            *parts(b.attention),
+            (b.attention.out_weight, b.attention.out_bias),
+            layout="h d",
+            heads=H,
+            norm=b.norm,
+        ),
+        (PICTURE,),
     ),
     "spatial": Case(
         lambda: SpatialTransformer(C, H, D, depth=2, context_width=K, norm=modules.group_norm(2)),
         lambda b: SpatialTransformer.from_weights(
             b.project_in, list(b.layers), b.project_out, norm=b.norm
-        ), (PICTURE, WORDS),
+        ),
+        (PICTURE, WORDS),
     ),
     "additive": Case(
         lambda: AdditiveAttention(C, K, A),
-        lambda b: AdditiveAttention.from_weights(b.query, b.key, b.energy), (X, WORDS),
+        lambda b: AdditiveAttention.from_weights(b.query, b.key, b.energy),
+        (X, WORDS),
     ),
     "general": Case(
         lambda: LuongAttention(C, K, "general"),
-        lambda b: LuongAttention.from_weights("general", b.key), (X, WORDS),
+        lambda b: LuongAttention.from_weights("general", b.key),
+        (X, WORDS),
     ),
     "concat": Case(
         lambda: LuongAttention(C, K, "concat", hidden=A),
@@ -117,27 +128,31 @@ CASES = {
         (draw(2, T, K), X),
     ),
     "feed-forward": Case(
-        lambda: FeedForward(C, A),
-        lambda b: FeedForward.from_weights(b.up, b.down), (X,),
+        lambda: FeedForward(C, A), lambda b: FeedForward.from_weights(b.up, b.down), (X,)
     ),
     "gated": Case(
         lambda: GatedFeedForward(C, A),
-        lambda b: GatedFeedForward.from_weights(b.gate_up, None, b.down, layout="gate up"), (X,),
+        lambda b: GatedFeedForward.from_weights(b.gate_up, None, b.down, layout="gate up"),
+        (X,),
     ),
     "encoder layer": Case(
         lambda: EncoderLayer(C, H, A, norm="post"),
         lambda b: EncoderLayer.from_weights(
             b.self_attention, b.feed_forward, [b.self_norm, b.feed_norm], norm="post"
-        ), (X,),
+        ),
+        (X,),
     ),
     "decoder layer": Case(
         lambda: DecoderLayer(C, H, A, cross=MultiHeadAttention(C, H, context_width=K)),
         lambda b: DecoderLayer.from_weights(
-            b.self_attention, b.cross_attention, b.feed_forward,
+            b.self_attention,
+            b.cross_attention,
+            b.feed_forward,
             [b.self_norm, b.cross_norm, b.feed_norm],
-        ), (X, WORDS),
+        ),
+        (X, WORDS),
     ),
-}  # fmt: skip
+}
 
 
 def call(block: Any, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -145,16 +160,21 @@ def call(block: Any, inputs: tuple[Tensor, ...]) -> Tensor:
 
 
 NO_BLOCKS = {
-    "AdditiveScore", "GeneralScore", "RelativeBias", "Sinks",  # values that are learned
-    "ChannelNorm", "ConvolutionAsAttention",  # a norm; made by convolution_as_attention
-}  # fmt: skip
+    "AdditiveScore",
+    "GeneralScore",
+    "RelativeBias",
+    "Sinks",  # values that are learned
+    "ChannelNorm",
+    "ConvolutionAsAttention",  # a norm; made by convolution_as_attention
+}
 
 
 def test_no_block_is_forgotten() -> None:
     kinds = {
-        name for name in modules.__all__
+        name
+        for name in modules.__all__
         if isinstance(found := getattr(modules, name), type) and issubclass(found, nn.Module)
-    }  # fmt: skip
+    }
     assert kinds - NO_BLOCKS == {type(case.make()).__name__ for case in CASES.values()}
 
 
@@ -245,16 +265,15 @@ def test_feed_forwards_are_the_formula() -> None:
 def test_geglu_of_diffusers() -> None:
     net = pytest.importorskip("diffusers.models.activations").GEGLU(C, A).double()
     down = nn.Linear(A, C).double()
-    ours = GatedFeedForward.from_weights(
-        net.proj, None, down, layout="up gate", activation=F.gelu
-    )  # fmt: skip
+    ours = GatedFeedForward.from_weights(net.proj, None, down, layout="up gate", activation=F.gelu)
     close(ours(X), down(net(X)))
 
 
 def tutorial(hidden: Tensor, states: Tensor, attn: nn.Linear, v: nn.Linear) -> Tensor:
     """Additive attention as tutorials write it: one map of both, side by side."""
-    both = torch.cat([hidden.unsqueeze(2).expand(-1, -1, S, -1),
-                      states.unsqueeze(1).expand(-1, T, -1, -1)], -1)  # fmt: skip
+    both = torch.cat(
+        [hidden.unsqueeze(2).expand(-1, -1, S, -1), states.unsqueeze(1).expand(-1, T, -1, -1)], -1
+    )
     return v(torch.tanh(attn(both))).squeeze(-1).softmax(-1) @ states
 
 
@@ -374,9 +393,11 @@ def test_layers_of_pytorch(first: bool) -> None:
     other = drawn(nn.TransformerDecoderLayer(C, H, A, **options))
     both = attention_of(other.self_attn), attention_of(other.multihead_attn)
     decoder = DecoderLayer.from_weights(
-        *both, FeedForward.from_weights(other.linear1, other.linear2),
-        (other.norm1, other.norm2, other.norm3), norm=norm,
-    )  # fmt: skip
+        *both,
+        FeedForward.from_weights(other.linear1, other.linear2),
+        (other.norm1, other.norm2, other.norm3),
+        norm=norm,
+    )
     states = draw(2, S, C)
     close(decoder(X, states), other(X, states))
 
@@ -400,86 +421,210 @@ TURN = " Hand in weight.T if it is transposed."
 LAYER = EncoderLayer(C, H, A).double()
 NORM = nn.LayerNorm(C).double()
 ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (lambda: AttentionHead.from_weights(draw(D, C), None, None), ArgumentError,
-     "k, v: expected weights of their own in the layout \"h d\"; got None."),
-    (lambda: AttentionHead.from_weights(draw(D, C), draw(C, D), draw(E, C)), ArgumentError,
-     f"k: expected shape (g·d=4, c) for g=1 and d=4 of q; got shape (8, 4). {STORED}{TURN}"),
-    (lambda: AttentionHead.from_weights(draw(D + 1, C), None, None, layout="3 h d"), ArgumentError,
-     "q: expected a multiple of 3·heads = 3 rows, (3·h·d, c); got shape (5, 8)."),
-    (lambda: FeedForward.from_weights(draw(A, C), draw(A, C)), ArgumentError,
-     f"down: expected shape (c=8, inner=5); got shape (5, 8). {STORED}{TURN}"),
-    (lambda: FeedForward.from_weights(draw(A, C), draw(C, A).float()), KindError,
-     "down: expected torch.float64 on cpu, as the first weight; got torch.float32 on cpu."),
-    (lambda: FeedForward.from_weights(draw(A, C), [[1.0]]), KindError,
-     "down: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list."),
-    (lambda: FeedForward.from_weights(draw(A, C), np.ones((C, A), int)), KindError,
-     "down: expected floating-point weights; got dtype int64."),
-    (lambda: FeedForward.from_weights((draw(A, C), [1.0]), draw(C, A)), KindError,
-     "up: expected floating-point weights; got list."),
-    (lambda: FeedForward.from_weights(draw(A, C, 3, 3), draw(C, A)), ArgumentError,
-     "up: expected shape (out, in); got shape (5, 8, 3, 3)."),
-    (lambda: FeedForward.from_weights(nn.LazyLinear(A), draw(C, A)), KindError,
-     "up: expected a layer with weights; got one without. Call it once, and it knows its sizes."),
-    (lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A)), ArgumentError,
-     "up: expected a weight of its own (inner, c); got None. A weight of both needs "
-     "layout=\"gate up\" or layout=\"up gate\"."),
-    (lambda: GatedFeedForward.from_weights(draw(A, C), draw(A, C), draw(C, A), layout="gate up"),
-     ArgumentError, "up: expected None: in the layout 'gate up' gate holds both; got a weight of "
-     "its own. Separate weights need layout=\"separate\"."),
-    (lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A), layout="up gate"),
-     ArgumentError, "gate: expected an even number of rows, (2·inner, c); got shape (5, 8)."),
-    (lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A), layout="up, gate"),
-     ArgumentError, "layout: expected one of 'separate', 'gate up', 'up gate'; got 'up, gate'."),
-    (lambda: AdditiveAttention.from_weights(draw(A, C), draw(A + 1, K), draw(A)), ArgumentError,
-     f"key: expected shape (a=5, k); got shape (6, 6). {STORED}{TURN}"),
-    (lambda: AdditiveAttention.from_weights(draw(A, C), draw(A, K), draw(A + 1)), ArgumentError,
-     "energy: expected shape (1, a=5); got shape (1, 6)."),
-    (lambda: AdditiveAttention.from_weights(draw(A, C), draw(A, K), draw(A, 2)), ArgumentError,
-     "energy: expected shape (a,) or (1, a); got shape (5, 2)."),
-    (lambda: LuongAttention.from_weights("concat", draw(A, K)), ArgumentError,
-     "query: expected a weight, for the score \"concat\"; got None."),
-    (lambda: LuongAttention.from_weights("general", draw(C, K), energy=draw(A)), ArgumentError,
-     "energy: expected None: it is for the score \"concat\"; got a weight."),
-    (lambda: LuongAttention.from_weights("dot", draw(C, K)), ArgumentError,  # type: ignore
-     "score: expected \"general\" or \"concat\"; got 'dot'. It has no weights: write"),
-    (lambda: AttentionalVector.from_weights(draw(C, K + C), layout="k c"), ArgumentError,
-     "layout: expected one of 'context query', 'query context'; got 'k c'."),
-    (lambda: AttentionalVector.from_weights(draw(C, C), layout="context query"), ArgumentError,
-     f"join: expected shape (c, k + c); got shape (8, 8). {STORED}{TURN}"),
-    (lambda: ImageAttention.from_weights(nn.Conv2d(C, D, 3), draw(D, C), draw(E, C), draw(C, E),
-                                         layout="h d", heads=1), ArgumentError,
-     "q: expected a convolution of single pixels, kernel_size=1; got kernel_size=(3, 3). Only such "
-     "a convolution is a linear map of each pixel."),
-    (lambda: ImageAttention.from_weights(nn.Conv2d(C, C, 1, groups=2), draw(D, C), draw(E, C),
-                                         draw(C, E), layout="h d", heads=1), ArgumentError,
-     "q: expected a convolution of single pixels, groups=1; got groups=2."),
-    (lambda: ImageAttention.from_weights(draw(D, C), draw(D, C), draw(E, C), draw(C + 1, E),
-                                         layout="h d", heads=1), ArgumentError,
-     "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the image. Write"),
-    (lambda: ImageAttention.from_weights(draw(D, C), draw(D, C), draw(E, C), draw(C, E),
-                                         layout="h d", heads=1, norm=nn.GroupNorm(2, 4).double()),
-     ArgumentError, "norm: expected a norm with weights (c=8,); got shape (4,)."),
-    (lambda: ImageAttention.from_weights(draw(D, C), draw(D, C), draw(E, C), draw(C, E),
-                                         layout="h d", heads=1, norm=nn.GroupNorm(2, C)),
-     KindError, "norm: expected torch.float64 on cpu, as the first weight; got torch.float32"),
-    (lambda: ImageAttention.from_weights(draw(D, C), draw(D, C), draw(E, C), draw(C, E),
-                                         layout="h d", heads=1, norm=draw(C)),  # type: ignore
-     KindError, "norm: expected the module itself, with its weights; got Tensor."),
-    (lambda: EncoderLayer.from_weights(LAYER, FeedForward(C, A), [NORM, NORM]),  # type: ignore
-     KindError, "attention: expected a MultiHeadAttention, with its weights; got EncoderLayer."),
-    (lambda: EncoderLayer.from_weights(LAYER.self_attention, LAYER.feed_forward, [NORM]),
-     ArgumentError, "norms: expected a list of 2 norms; got 1."),
-    (lambda: EncoderLayer.from_weights(LAYER.self_attention, FeedForward(K, A).double(),
-                                       [NORM, NORM]), ArgumentError,
-     "feed_forward: expected one of width c=8, as the attention; got width 6."),
-    (lambda: SpatialTransformer.from_weights(draw(K, C), [LAYER], draw(C, K)), ArgumentError,
-     "layers[0]: expected a layer of width 6, as project_in makes; got width 8."),
-    (lambda: SpatialTransformer.from_weights(draw(C, K), [LAYER], draw(C, K)), ArgumentError,
-     f"project_out: expected shape (c=6, w=8); got shape (8, 6). {STORED}{TURN}"),
-    (lambda: SpatialTransformer.from_weights(
-        draw(C, K), [LAYER, DecoderLayer(C, H, A).double()], draw(K, C)), ArgumentError,
-     "layers: expected layers that attend contexts of one width; got [None, 8]."),
-]  # fmt: skip
+    (
+        lambda: AttentionHead.from_weights(draw(D, C), None, None),
+        ArgumentError,
+        'k, v: expected weights of their own in the layout "h d"; got None.',
+    ),
+    (
+        lambda: AttentionHead.from_weights(draw(D, C), draw(C, D), draw(E, C)),
+        ArgumentError,
+        f"k: expected shape (g·d=4, c) for g=1 and d=4 of q; got shape (8, 4). {STORED}{TURN}",
+    ),
+    (
+        lambda: AttentionHead.from_weights(draw(D + 1, C), None, None, layout="3 h d"),
+        ArgumentError,
+        "q: expected a multiple of 3·heads = 3 rows, (3·h·d, c); got shape (5, 8).",
+    ),
+    (
+        lambda: FeedForward.from_weights(draw(A, C), draw(A, C)),
+        ArgumentError,
+        f"down: expected shape (c=8, inner=5); got shape (5, 8). {STORED}{TURN}",
+    ),
+    (
+        lambda: FeedForward.from_weights(draw(A, C), draw(C, A).float()),
+        KindError,
+        "down: expected torch.float64 on cpu, as the first weight; got torch.float32 on cpu.",
+    ),
+    (
+        lambda: FeedForward.from_weights(draw(A, C), [[1.0]]),
+        KindError,
+        "down: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list.",
+    ),
+    (
+        lambda: FeedForward.from_weights(draw(A, C), np.ones((C, A), int)),
+        KindError,
+        "down: expected floating-point weights; got dtype int64.",
+    ),
+    (
+        lambda: FeedForward.from_weights((draw(A, C), [1.0]), draw(C, A)),
+        KindError,
+        "up: expected floating-point weights; got list.",
+    ),
+    (
+        lambda: FeedForward.from_weights(draw(A, C, 3, 3), draw(C, A)),
+        ArgumentError,
+        "up: expected shape (out, in); got shape (5, 8, 3, 3).",
+    ),
+    (
+        lambda: FeedForward.from_weights(nn.LazyLinear(A), draw(C, A)),
+        KindError,
+        "up: expected a layer with weights; got one without. Call it once, and it knows its sizes.",
+    ),
+    (
+        lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A)),
+        ArgumentError,
+        "up: expected a weight of its own (inner, c); got None. A weight of both needs "
+        'layout="gate up" or layout="up gate".',
+    ),
+    (
+        lambda: GatedFeedForward.from_weights(draw(A, C), draw(A, C), draw(C, A), layout="gate up"),
+        ArgumentError,
+        "up: expected None: in the layout 'gate up' gate holds both; got a weight of "
+        'its own. Separate weights need layout="separate".',
+    ),
+    (
+        lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A), layout="up gate"),
+        ArgumentError,
+        "gate: expected an even number of rows, (2·inner, c); got shape (5, 8).",
+    ),
+    (
+        lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A), layout="up, gate"),
+        ArgumentError,
+        "layout: expected one of 'separate', 'gate up', 'up gate'; got 'up, gate'.",
+    ),
+    (
+        lambda: AdditiveAttention.from_weights(draw(A, C), draw(A + 1, K), draw(A)),
+        ArgumentError,
+        f"key: expected shape (a=5, k); got shape (6, 6). {STORED}{TURN}",
+    ),
+    (
+        lambda: AdditiveAttention.from_weights(draw(A, C), draw(A, K), draw(A + 1)),
+        ArgumentError,
+        "energy: expected shape (1, a=5); got shape (1, 6).",
+    ),
+    (
+        lambda: AdditiveAttention.from_weights(draw(A, C), draw(A, K), draw(A, 2)),
+        ArgumentError,
+        "energy: expected shape (a,) or (1, a); got shape (5, 2).",
+    ),
+    (
+        lambda: LuongAttention.from_weights("concat", draw(A, K)),
+        ArgumentError,
+        'query: expected a weight, for the score "concat"; got None.',
+    ),
+    (
+        lambda: LuongAttention.from_weights("general", draw(C, K), energy=draw(A)),
+        ArgumentError,
+        'energy: expected None: it is for the score "concat"; got a weight.',
+    ),
+    (
+        lambda: LuongAttention.from_weights("dot", draw(C, K)),
+        ArgumentError,  # type: ignore
+        'score: expected "general" or "concat"; got \'dot\'. It has no weights: write',
+    ),
+    (
+        lambda: AttentionalVector.from_weights(draw(C, K + C), layout="k c"),
+        ArgumentError,
+        "layout: expected one of 'context query', 'query context'; got 'k c'.",
+    ),
+    (
+        lambda: AttentionalVector.from_weights(draw(C, C), layout="context query"),
+        ArgumentError,
+        f"join: expected shape (c, k + c); got shape (8, 8). {STORED}{TURN}",
+    ),
+    (
+        lambda: ImageAttention.from_weights(
+            nn.Conv2d(C, D, 3), draw(D, C), draw(E, C), draw(C, E), layout="h d", heads=1
+        ),
+        ArgumentError,
+        "q: expected a convolution of single pixels, kernel_size=1; got kernel_size=(3, 3). "
+        "Only such "
+        "a convolution is a linear map of each pixel.",
+    ),
+    (
+        lambda: ImageAttention.from_weights(
+            nn.Conv2d(C, C, 1, groups=2), draw(D, C), draw(E, C), draw(C, E), layout="h d", heads=1
+        ),
+        ArgumentError,
+        "q: expected a convolution of single pixels, groups=1; got groups=2.",
+    ),
+    (
+        lambda: ImageAttention.from_weights(
+            draw(D, C), draw(D, C), draw(E, C), draw(C + 1, E), layout="h d", heads=1
+        ),
+        ArgumentError,
+        "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the "
+        "image. Write",
+    ),
+    (
+        lambda: ImageAttention.from_weights(
+            draw(D, C),
+            draw(D, C),
+            draw(E, C),
+            draw(C, E),
+            layout="h d",
+            heads=1,
+            norm=nn.GroupNorm(2, 4).double(),
+        ),
+        ArgumentError,
+        "norm: expected a norm with weights (c=8,); got shape (4,).",
+    ),
+    (
+        lambda: ImageAttention.from_weights(
+            draw(D, C),
+            draw(D, C),
+            draw(E, C),
+            draw(C, E),
+            layout="h d",
+            heads=1,
+            norm=nn.GroupNorm(2, C),
+        ),
+        KindError,
+        "norm: expected torch.float64 on cpu, as the first weight; got torch.float32",
+    ),
+    (
+        lambda: ImageAttention.from_weights(
+            draw(D, C), draw(D, C), draw(E, C), draw(C, E), layout="h d", heads=1, norm=draw(C)
+        ),  # type: ignore
+        KindError,
+        "norm: expected the module itself, with its weights; got Tensor.",
+    ),
+    (
+        lambda: EncoderLayer.from_weights(LAYER, FeedForward(C, A), [NORM, NORM]),  # type: ignore
+        KindError,
+        "attention: expected a MultiHeadAttention, with its weights; got EncoderLayer.",
+    ),
+    (
+        lambda: EncoderLayer.from_weights(LAYER.self_attention, LAYER.feed_forward, [NORM]),
+        ArgumentError,
+        "norms: expected a list of 2 norms; got 1.",
+    ),
+    (
+        lambda: EncoderLayer.from_weights(
+            LAYER.self_attention, FeedForward(K, A).double(), [NORM, NORM]
+        ),
+        ArgumentError,
+        "feed_forward: expected one of width c=8, as the attention; got width 6.",
+    ),
+    (
+        lambda: SpatialTransformer.from_weights(draw(K, C), [LAYER], draw(C, K)),
+        ArgumentError,
+        "layers[0]: expected a layer of width 6, as project_in makes; got width 8.",
+    ),
+    (
+        lambda: SpatialTransformer.from_weights(draw(C, K), [LAYER], draw(C, K)),
+        ArgumentError,
+        f"project_out: expected shape (c=6, w=8); got shape (8, 6). {STORED}{TURN}",
+    ),
+    (
+        lambda: SpatialTransformer.from_weights(
+            draw(C, K), [LAYER, DecoderLayer(C, H, A).double()], draw(K, C)
+        ),
+        ArgumentError,
+        "layers: expected layers that attend contexts of one width; got [None, 8].",
+    ),
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -94,8 +94,12 @@ def test_a_window_is_the_whole_under_its_mask(
 ) -> None:
     attend = layer(name)
     near = it.prefix(sinks) | it.window(window - 1, 0)
-    masks: list[it.Mask] = [it.causal(), it.causal() & it.padding(torch.tensor([2, T])),
-                            it.causal() & it.window(2, 0), it.causal() & it.dilated(2)]  # fmt: skip
+    masks: list[it.Mask] = [
+        it.causal(),
+        it.causal() & it.padding(torch.tensor([2, T])),
+        it.causal() & it.window(2, 0),
+        it.causal() & it.dilated(2),
+    ]
     for mask in masks:
         cache = WindowCache(window, sinks)
         found = stepped(attend, x(), chunks, cache, mask)
@@ -284,22 +288,30 @@ class TestBadInputLosesNothing:
         attend = layer()
         attend(x(), mask=it.causal(), cache=cache)
         unchanged(
-            cache, lambda: attend(x(3, 1), mask=it.causal(), cache=cache), ArgumentError,
+            cache,
+            lambda: attend(x(3, 1), mask=it.causal(), cache=cache),
+            ArgumentError,
             "k: expected keys (b, g, n, d) that continue (2, 3, ",
-        )  # fmt: skip
+        )
         unchanged(
-            cache, lambda: layer().float()(x(2, 1).float(), mask=it.causal(), cache=cache),
-            KindError, "k: expected torch.float64 on cpu, as the cache holds; got torch.float32 on "
+            cache,
+            lambda: layer().float()(x(2, 1).float(), mask=it.causal(), cache=cache),
+            KindError,
+            "k: expected torch.float64 on cpu, as the cache holds; got torch.float32 on "
             "cpu. Make a new cache after .to(…).",
-        )  # fmt: skip
+        )
         unchanged(
-            cache, lambda: layer().to("meta")(x(2, 1).to("meta"), mask=it.causal(), cache=cache),
-            KindError, "k: expected torch.float64 on cpu, as the cache holds; got torch.float64 on",
-        )  # fmt: skip
+            cache,
+            lambda: layer().to("meta")(x(2, 1).to("meta"), mask=it.causal(), cache=cache),
+            KindError,
+            "k: expected torch.float64 on cpu, as the cache holds; got torch.float64 on",
+        )
         unchanged(
-            cache, lambda: layer(head_widths=(D, 2))(x(2, 1), mask=it.causal(), cache=cache),
-            ArgumentError, "v: expected values (b, g, n, e) that continue (2, 3, ",
-        )  # fmt: skip
+            cache,
+            lambda: layer(head_widths=(D, 2))(x(2, 1), mask=it.causal(), cache=cache),
+            ArgumentError,
+            "v: expected values (b, g, n, e) that continue (2, 3, ",
+        )
 
     @torch.no_grad()
     def test_a_context_of_another_batch_or_dtype(self) -> None:
@@ -308,19 +320,22 @@ class TestBadInputLosesNothing:
         kept = cache.kv
         for call, kind, text in (
             (
-                lambda: attend(x(1), cache=cache), ArgumentError,
+                lambda: attend(x(1), cache=cache),
+                ArgumentError,
                 "cache: expected keys (b=1, g=3, s, d=4) and values of e=4; got shape (2, 3, 5, 4) "
                 "and shape (2, 3, 5, 4). It belongs to another batch or module.",
             ),
             (
-                lambda: layer().float()(x().float(), cache=cache), KindError,
+                lambda: layer().float()(x().float(), cache=cache),
+                KindError,
                 "cache: expected torch.float32 on cpu, as the layer's weights; got torch.float64",
             ),
             (
-                lambda: layer("turned")(x(), cache=cache), ArgumentError,
+                lambda: layer("turned")(x(), cache=cache),
+                ArgumentError,
                 "cache: expected a KeyValueCache or WindowCache; got a FixedCache. Positions turn",
             ),
-        ):  # fmt: skip
+        ):
             with pytest.raises(kind) as caught:
                 call()
             assert str(caught.value).startswith(text), str(caught.value)
@@ -331,9 +346,11 @@ class TestBadInputLosesNothing:
         attend, cache = layer(), KeyValueCache(T)
         attend(x(), mask=it.causal(), cache=cache)
         unchanged(
-            cache, lambda: attend(x(2, 1), mask=it.causal(), cache=cache), ArgumentError,
+            cache,
+            lambda: attend(x(2, 1), mask=it.causal(), cache=cache),
+            ArgumentError,
             "cache: expected at most size=13 steps; got 14. Make it larger, or leave size out",
-        )  # fmt: skip
+        )
 
     @torch.no_grad()
     def test_cropping_to_what_there_is_not(self) -> None:
@@ -354,14 +371,18 @@ class TestBadInputLosesNothing:
         attend, cache = layer(), WindowCache(4, 1)
         stepped(attend, x(), [8, 5], cache, it.causal())
         unchanged(
-            cache, lambda: cache.crop(torch.tensor([13, 7])), ArgumentError,
+            cache,
+            lambda: cache.crop(torch.tensor([13, 7])),
+            ArgumentError,
             "length: expected at least [8, 8] steps, or at most sinks=1; got [13, 7]. The keys of "
             "the window before them are forgotten. Crop before the text goes on, or make",
-        )  # fmt: skip
+        )
         unchanged(
-            cache, lambda: cache.crop(14), ArgumentError,
+            cache,
+            lambda: cache.crop(14),
+            ArgumentError,
             "length: expected at most the steps there are, [13, 13]; got [14, 14].",
-        )  # fmt: skip
+        )
         cache.crop(torch.tensor([8, 1]))
         for row, whole in ((0, x()[:1, :8]), (1, x()[1:, :1])):
             again = WindowCache(4, 1)
@@ -385,6 +406,8 @@ class TestBadInputLosesNothing:
         attend, cache = layer(), WindowCache(4, 1)
         attend(x(), mask=it.causal(), cache=cache)
         unchanged(
-            cache, lambda: attend(x(2, 1), mask=torch.ones(1, 5) > 0, cache=cache), ArgumentError,
+            cache,
+            lambda: attend(x(2, 1), mask=torch.ones(1, 5) > 0, cache=cache),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 1, 14); got shape (1, 5)",
-        )  # fmt: skip
+        )

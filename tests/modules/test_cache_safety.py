@@ -232,8 +232,9 @@ def test_a_copy_goes_its_own_way(make: str, learned: bool, copied: Any) -> None:
         cache = MAKES[make]()
         stepped(attend, x()[:, :9], [6, 1, 1, 1], cache, it.causal())
         twin = copied(cache)
-        found = [attend(x(seed=i)[:, :2], mask=it.causal(), cache=c)
-                 for i, c in ((1, twin), (2, cache))]  # fmt: skip
+        found = [
+            attend(x(seed=i)[:, :2], mask=it.causal(), cache=c) for i, c in ((1, twin), (2, cache))
+        ]
         for i, y in zip((1, 2), found):
             again = MAKES[make]()
             stepped(attend, x()[:, :9], [6, 1, 1, 1], again, it.causal())
@@ -284,16 +285,18 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (torch.tensor([-1, 0]), ArgumentError, "index: expected rows from 0 to 1; got -1 to 0."),
     (torch.zeros(1, 2).long(), ArgumentError, "index: expected row numbers (n,); got shape (1, 2)"),
     (
-        torch.tensor([0.0, 1.0]), KindError,
+        torch.tensor([0.0, 1.0]),
+        KindError,
         "index: expected a tensor of row numbers (n,), int64; got dtype torch.float32.",
     ),
     (
-        torch.tensor([True, False]), KindError,
+        torch.tensor([True, False]),
+        KindError,
         "index: expected a tensor of row numbers (n,), int64; got dtype torch.bool.",
     ),
     ([0, 1], KindError, "index: expected a tensor of row numbers (n,), int64; got list."),
     (LONG.to("meta"), KindError, "index: expected row numbers on cpu; got meta."),
-]  # fmt: skip
+]
 
 
 def refused(call: Callable[[], object], kind: type[Exception], text: str) -> None:
@@ -341,41 +344,48 @@ class TestBadInput:
             cache.append(k, k)
         else:
             refused(
-                lambda: cache.append(k[0], k[0]), ArgumentError,
+                lambda: cache.append(k[0], k[0]),
+                ArgumentError,
                 "k: expected keys (b, g, n, d); got shape (3, 4, 5).",
-            )  # fmt: skip
+            )
             refused(
-                lambda: cache.append(k, k[:1]), ArgumentError,
+                lambda: cache.append(k, k[:1]),
+                ArgumentError,
                 "v: expected values (b=2, g=3, n=4, e); got shape (1, 3, 4, 5). Each key has a",
-            )  # fmt: skip
+            )
         refused(
-            lambda: cache.append(k, k[..., :2, :]), ArgumentError,
+            lambda: cache.append(k, k[..., :2, :]),
+            ArgumentError,
             "v: expected values (b=2, g=3, n=4, e); got shape (2, 3, 2, 5). Each key has a value.",
-        )  # fmt: skip
+        )
         refused(
-            lambda: cache.append("k", k), KindError,
+            lambda: cache.append("k", k),
+            KindError,
             "k: expected keys (b, g, n, d), a floating-point tensor; got str.",
-        )  # fmt: skip
+        )
         refused(
-            lambda: cache.append(k, k.long()), KindError,
+            lambda: cache.append(k, k.long()),
+            KindError,
             "v: expected values (b, g, n, e), a floating-point tensor; got dtype torch.int64.",
-        )  # fmt: skip
+        )
         assert cache.length == (4 if begun else 0)
 
     @torch.no_grad()
     def test_another_context(self) -> None:
         attend, cache = layer(), FixedCache()
         refused(
-            lambda: attend(x(), cache=cache), ArgumentError,
+            lambda: attend(x(), cache=cache),
+            ArgumentError,
             "context: expected shape (b=2, s, 12); got None. A FixedCache keeps the keys and "
             "values of a context, and is empty. Hand in the context on the first call; x itself",
-        )  # fmt: skip
+        )
         attend(x(), x(t=5), cache=cache)
         refused(
-            lambda: attend(x(), x(t=6), cache=cache), ArgumentError,
+            lambda: attend(x(), x(t=6), cache=cache),
+            ArgumentError,
             "context: expected 5 steps, as the FixedCache holds; got shape (2, 6, 12). It keeps "
             "the keys and values of its first context. Make a new cache for another context.",
-        )  # fmt: skip
+        )
         decoder, caches = DecoderLayer(C, H, 8).double(), (KeyValueCache(), FixedCache())
         decoder(x()[:, :2], x(t=5), cache=caches)
         refused(lambda: decoder(x()[:, :2], x(t=6), cache=caches), ArgumentError, "context: expe")

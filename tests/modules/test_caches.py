@@ -184,9 +184,11 @@ def test_a_decoder_layer_is_torchs(norm: Any) -> None:
     a = x().requires_grad_()
     y = ours(a, states, mask=it.causal(), states_mask=it.padding(lengths))
     expected = theirs(
-        a, states, tgt_mask=~torch.ones(T, T, dtype=torch.bool).tril(),
+        a,
+        states,
+        tgt_mask=~torch.ones(T, T, dtype=torch.bool).tril(),
         memory_key_padding_mask=torch.arange(7) >= lengths[:, None],
-    )  # fmt: skip
+    )
     close(y, expected)
     for found, truth in zip(
         torch.autograd.grad(y.square().sum(), (a, states)),
@@ -211,11 +213,15 @@ def renamed(state: dict[str, Tensor], *, encoder: bool) -> dict[str, Tensor]:
     """Our names of a layer in PyTorch's words; none may be left over."""
     norms = ["self_norm", "feed_norm"] if encoder else ["self_norm", "cross_norm", "feed_norm"]
     words = {
-        "self_attention": "self_attn", "cross_attention": "multihead_attn",
-        "feed_forward.up": "linear1", "feed_forward.down": "linear2",
-        "qkv_weight": "in_proj_weight", "qkv_bias": "in_proj_bias",
-        "out_weight": "out_proj.weight", "out_bias": "out_proj.bias",
-    } | {name: f"norm{i + 1}" for i, name in enumerate(norms)}  # fmt: skip
+        "self_attention": "self_attn",
+        "cross_attention": "multihead_attn",
+        "feed_forward.up": "linear1",
+        "feed_forward.down": "linear2",
+        "qkv_weight": "in_proj_weight",
+        "qkv_bias": "in_proj_bias",
+        "out_weight": "out_proj.weight",
+        "out_bias": "out_proj.bias",
+    } | {name: f"norm{i + 1}" for i, name in enumerate(norms)}
     found = {}
     for name, p in state.items():
         for ours, theirs in words.items():

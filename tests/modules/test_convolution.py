@@ -213,7 +213,8 @@ def test_what_is_frozen_stays_frozen() -> None:
     conv.weight.requires_grad_(False)
     layer = convolution_as_attention(conv)
     assert {n: p.requires_grad for n, p in layer.named_parameters()} == {
-        "out_weight": False, "out_bias": True,
-    }  # fmt: skip
+        "out_weight": False,
+        "out_bias": True,
+    }
     conv.requires_grad_(False)
     assert not any(p.requires_grad for p in convolution_as_attention(conv).parameters())

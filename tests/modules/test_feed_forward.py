@@ -66,18 +66,20 @@ def test_an_activation_is_a_function(as_users_call: None, kind: Any) -> None:
         (torch.zeros(2, 5), ArgumentError, "x: expected shape (…, c=4); got shape (2, 5)."),
         (torch.zeros(()), ArgumentError, "x: expected shape (…, c=4); got shape ()."),
         (
-            torch.zeros(2, 4, dtype=torch.long), KindError,
+            torch.zeros(2, 4, dtype=torch.long),
+            KindError,
             "x: expected a floating-point tensor (…, c=4); got dtype torch.int64.",
         ),
         ([1.0] * 4, KindError, "x: expected a floating-point tensor (…, c=4); got list."),
         (
-            torch.zeros(2, 4).double(), KindError,
+            torch.zeros(2, 4).double(),
+            KindError,
             "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu. "
             "Convert one of them with .to(…).",
         ),
         (torch.zeros(2, 4, device="meta"), KindError, "got torch.float32 on meta."),
     ],
-)  # fmt: skip
+)
 def test_inputs_that_do_not_fit(
     as_users_call: None, kind: Any, x: Any, error: Any, text: str
 ) -> None:

@@ -123,9 +123,13 @@ def test_transposed_as_keras_stores_them() -> None:
 
 def made(**changed: Any) -> Callable[[], object]:
     given: dict[str, Any] = {
-        "q": draw(6, 8), "k": draw(6, 8), "v": draw(6, 8), "out": draw(8, 6), "layout": "h d",
+        "q": draw(6, 8),
+        "k": draw(6, 8),
+        "v": draw(6, 8),
+        "out": draw(8, 6),
+        "layout": "h d",
         "heads": 2,
-    }  # fmt: skip
+    }
     return lambda: MultiHeadAttention.from_weights(**(given | changed))
 
 
@@ -133,105 +137,146 @@ FUSED = {"k": None, "v": None, "layout": "3 h d"}
 STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        made(layout="qkv"), ArgumentError,
+        made(layout="qkv"),
+        ArgumentError,
         "layout: expected one of 'h d', '3 h d', 'h 3 d', 'list of heads'; got 'qkv'. Fused "
         "weights of different layouts have the same shape.",
     ),
-    (made(heads=None), ArgumentError,
-     "heads: expected how many heads the rows of layout 'h d' hold; got None."),
     (
-        made(k=None), ArgumentError,
-        "k, v: expected weights of their own in the layout \"h d\"; got None. A fused weight needs "
-        "layout=\"3 h d\" or layout=\"h 3 d\".",
+        made(heads=None),
+        ArgumentError,
+        "heads: expected how many heads the rows of layout 'h d' hold; got None.",
     ),
     (
-        made(layout="h 3 d"), ArgumentError,
+        made(k=None),
+        ArgumentError,
+        'k, v: expected weights of their own in the layout "h d"; got None. A fused weight needs '
+        'layout="3 h d" or layout="h 3 d".',
+    ),
+    (
+        made(layout="h 3 d"),
+        ArgumentError,
         "k, v: expected None: in the layout 'h 3 d' q holds all three; got weights of their own. "
-        "Separate weights need layout=\"h d\".",
+        'Separate weights need layout="h d".',
     ),
     (
-        made(**FUSED, q=draw(8, 18)), ArgumentError,
+        made(**FUSED, q=draw(8, 18)),
+        ArgumentError,
         "q: expected a multiple of 3·heads = 6 rows, (3·h·d, c); got shape (8, 18). " + STORED,
     ),
     (
-        made(**FUSED, q=draw(18, 8), kv_heads=1), ArgumentError,
+        made(**FUSED, q=draw(18, 8), kv_heads=1),
+        ArgumentError,
         "kv_heads: expected heads=2 in the layout '3 h d'; got 1. Its three parts have the same",
     ),
     (
-        made(heads=4), ArgumentError,
+        made(heads=4),
+        ArgumentError,
         "q: expected a multiple of heads=4 rows, (h·d, c); got shape (6, 8). " + STORED,
     ),
     (
-        made(k=draw(3, 8)), ArgumentError,
-        "k: expected shape (g·d=6, c) for g=2 and d=3 of q; got shape (3, 8). " + STORED
+        made(k=draw(3, 8)),
+        ArgumentError,
+        "k: expected shape (g·d=6, c) for g=2 and d=3 of q; got shape (3, 8). "
+        + STORED
         + " Say kv_heads= where query heads share keys.",
     ),
     (
-        made(v=draw(6, 7)), ArgumentError,
+        made(v=draw(6, 7)),
+        ArgumentError,
         "v: expected shape (g·e, c=8) for g=2 heads, c as for k; got shape (6, 7).",
     ),
     (
-        made(out=draw(6, 8)), ArgumentError,
-        "out: expected shape (c, h·e=6); got shape (6, 8). " + STORED
+        made(out=draw(6, 8)),
+        ArgumentError,
+        "out: expected shape (c, h·e=6); got shape (6, 8). "
+        + STORED
         + " Hand in weight.T if it is transposed.",
     ),
     (made(kv_heads=4), ArgumentError, "kv_heads: expected a divisor of heads=2; got 4."),
     (made(q=draw(6)), ArgumentError, "q: expected shape (out, in); got shape (6,)."),
     (
-        made(q=(draw(6, 8), draw(8))), ArgumentError,
+        made(q=(draw(6, 8), draw(8))),
+        ArgumentError,
         "q: expected a bias of shape (6,); got shape (8,).",
     ),
     (
-        made(q=torch.ones(6, 8).long()), KindError,
+        made(q=torch.ones(6, 8).long()),
+        KindError,
         "q: expected floating-point weights; got dtype torch.int64.",
     ),
     (
-        made(k=draw(6, 8).float()), KindError,
+        made(k=draw(6, 8).float()),
+        KindError,
         "k, v, out: expected torch.float64 on cpu, as the first weight; got torch.float32 on cpu. "
         "Convert one of them with .to(…).",
     ),
     (
-        made(q=[draw(3, 8)] * 2), KindError,
+        made(q=[draw(3, 8)] * 2),
+        KindError,
         "q: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list. One "
-        "weight for each head needs layout=\"list of heads\".",
+        'weight for each head needs layout="list of heads".',
     ),
     (
-        made(layout="list of heads"), KindError,
+        made(layout="list of heads"),
+        KindError,
         "q: expected a list with one weight (d, c) for each head; got Tensor.",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8)] * 2, k=[draw(3, 8), draw(2, 8)]), ArgumentError,
+        made(layout="list of heads", q=[draw(3, 8)] * 2, k=[draw(3, 8), draw(2, 8)]),
+        ArgumentError,
         "k: expected heads of one shape (d, c); got (3, 8), (2, 8).",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8)] * 3), ArgumentError,
+        made(layout="list of heads", q=[draw(3, 8)] * 3),
+        ArgumentError,
         "heads: expected 3, as long as the list q; got 2.",
     ),
     (
         made(layout="list of heads", q=[draw(3, 8)] * 2, k=[draw(3, 8)] * 2, v=[draw(3, 8)]),
-        ArgumentError, "v: expected as many heads as k, 2; got 1.",
+        ArgumentError,
+        "v: expected as many heads as k, 2; got 1.",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8), (draw(3, 8), draw(3))]), ArgumentError,
+        made(layout="list of heads", q=[draw(3, 8), (draw(3, 8), draw(3))]),
+        ArgumentError,
         "q: expected a bias for every head or for none; got 1.",
     ),
     (made(layout="h d", heads="2"), KindError, "heads: expected an int ≥ 1; got '2'."),
     (
-        made(layout="list of heads", q=[draw(4, 8)] * 2, k=[draw(4, 8)] * 2, v=[draw(4, 8)] * 2,
-             kv_heads=1), ArgumentError,
+        made(
+            layout="list of heads",
+            q=[draw(4, 8)] * 2,
+            k=[draw(4, 8)] * 2,
+            v=[draw(4, 8)] * 2,
+            kv_heads=1,
+        ),
+        ArgumentError,
         "kv_heads: expected 2, as long as the list k; got 1.",
     ),
     (
-        made(layout="list of heads", q=[draw(4, 8)] * 2, k=[draw(4, 8)] * 2, v=[draw(4, 8)] * 2,
-             out=[]), ArgumentError,
+        made(
+            layout="list of heads",
+            q=[draw(4, 8)] * 2,
+            k=[draw(4, 8)] * 2,
+            v=[draw(4, 8)] * 2,
+            out=[],
+        ),
+        ArgumentError,
         "out: expected 2 heads of one shape (c, e), as many as q; got an empty list.",
     ),
     (
-        made(layout="list of heads", q=[draw(4, 8)] * 2, k=[draw(4, 8)] * 2, v=[draw(4, 8)] * 2,
-             out=[draw(3, 4), draw(4, 4)]), ArgumentError,
+        made(
+            layout="list of heads",
+            q=[draw(4, 8)] * 2,
+            k=[draw(4, 8)] * 2,
+            v=[draw(4, 8)] * 2,
+            out=[draw(3, 4), draw(4, 4)],
+        ),
+        ArgumentError,
         "out: expected 2 heads of one shape (c, e), as many as q; got (3, 4), (4, 4).",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -42,8 +42,9 @@ def test_it_is_the_formula(bias: bool, widths: tuple[int | None, int | None]) ->
 def test_a_head_is_a_block_of_one_head_with_nothing_behind_it() -> None:
     head = AttentionHead(8, 4, bias=True, attention=Attention(mask=it.causal(), softcap=3.0))
     block = MultiHeadAttention(8, 1, head_widths=(4, 4), attention=head.attention)
-    block.load_state_dict({**head.state_dict(), **{
-        "out_weight": torch.eye(4, 8).T, "out_bias": torch.zeros(8)}})  # fmt: skip
+    block.load_state_dict(
+        {**head.state_dict(), **{"out_weight": torch.eye(4, 8).T, "out_bias": torch.zeros(8)}}
+    )
     x = torch.randn(2, 5, 8)
     torch.testing.assert_close(head(x), block(x)[..., :4])
     torch.testing.assert_close(head.attend(x).dense(), block.attend(x)[:, 0].dense())

@@ -55,9 +55,13 @@ NORMS = {"group": group_norm(4), "batch": nn.BatchNorm2d, "layer": ChannelNorm, 
 @pytest.mark.parametrize("projections", [Projections(), Projections(False, False, fused=False)])
 def test_it_is_norm_attention_residual(norm, residual, train, cross, projections) -> None:
     block = ImageAttention(
-        8, 2, norm=NORMS[norm], residual=residual, context_width=5 if cross else None,
+        8,
+        2,
+        norm=NORMS[norm],
+        residual=residual,
+        context_width=5 if cross else None,
         projections=projections,
-    ).train(train)  # fmt: skip
+    ).train(train)
     x, context = torch.randn(2, 8, 3, 4), torch.randn(2, 6, 5) if cross else None
     torch.testing.assert_close(block(x, context), by_hand(block, x, context), atol=1e-5, rtol=1e-5)
     assert block.attend(x, context).shape == (2, 2, 12, 6 if cross else 12)
@@ -108,8 +112,10 @@ def test_padded_words_do_not_matter() -> None:
 def test_norms() -> None:
     made = [group_norm()(c) for c in (32, 48, 7)]
     assert [(n.num_groups, n.num_channels) for n in made if isinstance(n, nn.GroupNorm)] == [
-        (32, 32), (16, 48), (1, 7),
-    ]  # fmt: skip
+        (32, 32),
+        (16, 48),
+        (1, 7),
+    ]
     x = torch.randn(2, 8, 3, 4)
     expected = F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2)
     torch.testing.assert_close(ChannelNorm(8)(x), expected)
@@ -156,15 +162,25 @@ def test_a_spatial_transformer_is_that_of_diffusers(linear, cross, depth, train)
 
     width: dict[str, Any] = {"cross_attention_dim": 6} if cross else {}
     theirs = Transformer2DModel(
-        2, 5, in_channels=12, num_layers=depth, norm_num_groups=4,
-        use_linear_projection=linear, **width,
-    ).train(train)  # fmt: skip
+        2,
+        5,
+        in_channels=12,
+        num_layers=depth,
+        norm_num_groups=4,
+        use_linear_projection=linear,
+        **width,
+    ).train(train)
     for p in theirs.parameters():
         nn.init.normal_(p, std=0.3)
     ours = SpatialTransformer(
-        12, 2, 5, depth=depth, context_width=6 if cross else None, norm=group_norm(4, eps=1e-6),
+        12,
+        2,
+        5,
+        depth=depth,
+        context_width=6 if cross else None,
+        norm=group_norm(4, eps=1e-6),
         projections=Projections(bias=False),
-    ).train(train)  # fmt: skip
+    ).train(train)
     state = dict(theirs.state_dict())
     names = {}
     for kind in ("weight", "bias"):

@@ -41,32 +41,66 @@ X, WORDS = torch.zeros(2, 8, 3, 3), torch.zeros(2, 5, 6)
 Spatial: Any = SpatialTransformer
 Image: Any = ImageAttention
 WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
-    "no context": (X, None, ArgumentError,
-                   "context: expected shape (b, s, 6); got None. This block was made with "
-                   "context_width=6."),
-    "one context for all": (X, WORDS[:1], ArgumentError,
-                            "context: expected shape (b=2, s, 6); got shape (1, 5, 6). Each image "
-                            "has its own. One for all is context.expand(2, -1, -1)."),
-    "more contexts": (X[:1], WORDS, ArgumentError,
-                      "context: expected shape (b=1, s, 6); got shape (2, 5, 6). Each image has "
-                      "its own."),
-    "no batch": (X, WORDS[0], ArgumentError,
-                 "context: expected shape (b=2, s, 6); got shape (5, 6). Each image has its own."),
-    "other width": (X, WORDS[..., :5], ArgumentError,
-                    "context: expected shape (b=2, s, 6); got shape (2, 5, 5)."),
+    "no context": (
+        X,
+        None,
+        ArgumentError,
+        "context: expected shape (b, s, 6); got None. This block was made with context_width=6.",
+    ),
+    "one context for all": (
+        X,
+        WORDS[:1],
+        ArgumentError,
+        "context: expected shape (b=2, s, 6); got shape (1, 5, 6). Each image "
+        "has its own. One for all is context.expand(2, -1, -1).",
+    ),
+    "more contexts": (
+        X[:1],
+        WORDS,
+        ArgumentError,
+        "context: expected shape (b=1, s, 6); got shape (2, 5, 6). Each image has its own.",
+    ),
+    "no batch": (
+        X,
+        WORDS[0],
+        ArgumentError,
+        "context: expected shape (b=2, s, 6); got shape (5, 6). Each image has its own.",
+    ),
+    "other width": (
+        X,
+        WORDS[..., :5],
+        ArgumentError,
+        "context: expected shape (b=2, s, 6); got shape (2, 5, 5).",
+    ),
     "ids": (X, WORDS.long(), KindError, "context: expected a floating-point tensor (b, steps, wid"),
     "words": (X, "a", KindError, "context: expected a floating-point tensor (b, steps, width); go"),
-    "double words": (X, WORDS.double(), KindError,
-                     "context: expected torch.float32 on cpu, as the layer's weights; got "
-                     "torch.float64 on cpu. Convert one of them with .to(…)."),
-    "double": (X.double(), WORDS, KindError,
-               "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on "),
+    "double words": (
+        X,
+        WORDS.double(),
+        KindError,
+        "context: expected torch.float32 on cpu, as the layer's weights; got "
+        "torch.float64 on cpu. Convert one of them with .to(…).",
+    ),
+    "double": (
+        X.double(),
+        WORDS,
+        KindError,
+        "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on ",
+    ),
     "half": (X.half(), WORDS, KindError, "x: expected torch.float32 on cpu, as the layer's weight"),
-    "no image": (None, WORDS, KindError,
-                 "x: expected a floating-point image (b, c, height, width); got NoneType."),
-    "one image": (X[0], WORDS, ArgumentError,
-                  "context: expected shape (s, k), as x has no batch axis; got shape (2, 5, 6)."),
-}  # fmt: skip
+    "no image": (
+        None,
+        WORDS,
+        KindError,
+        "x: expected a floating-point image (b, c, height, width); got NoneType.",
+    ),
+    "one image": (
+        X[0],
+        WORDS,
+        ArgumentError,
+        "context: expected shape (s, k), as x has no batch axis; got shape (2, 5, 6).",
+    ),
+}
 
 
 @pytest.mark.parametrize("method", ["forward", "attentions"])
@@ -138,36 +172,61 @@ def test_an_image_of_other_channels_without_a_residual() -> None:
 
 NO_NORM = "norm: expected a function that makes a norm from a width; got "
 MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (lambda: Image(8, 2, norm="group"), KindError,
-     f"{NO_NORM}'group'. Write norm=group_norm(8), say."),
-    (lambda: Image(8, 2, norm=nn.GroupNorm(4, 8)), KindError,
-     f"{NO_NORM}a norm, GroupNorm. Write norm=group_norm(8), say."),
+    (
+        lambda: Image(8, 2, norm="group"),
+        KindError,
+        f"{NO_NORM}'group'. Write norm=group_norm(8), say.",
+    ),
+    (
+        lambda: Image(8, 2, norm=nn.GroupNorm(4, 8)),
+        KindError,
+        f"{NO_NORM}a norm, GroupNorm. Write norm=group_norm(8), say.",
+    ),
     (lambda: Image(8, 2, norm=lambda c: c), KindError, f"{NO_NORM}one that makes int."),
     (lambda: Spatial(8, 2, 4, norm=nn.GroupNorm(4, 8)), KindError, f"{NO_NORM}a norm, GroupNorm."),
     (lambda: Spatial(8, 2, 4, norm=4), KindError, f"{NO_NORM}4."),
-    (lambda: Image(32, 4, projections=Projections(out_width=16)), ArgumentError,
-     "projections: expected out_width=32, or None; got out_width=16. The outcome is added to the "
-     "image. Write residual=False where it should not be."),
+    (
+        lambda: Image(32, 4, projections=Projections(out_width=16)),
+        ArgumentError,
+        "projections: expected out_width=32, or None; got out_width=16. The outcome is "
+        "added to the "
+        "image. Write residual=False where it should not be.",
+    ),
     (lambda: Image(0, 4), ArgumentError, "channels: expected an int ≥ 1; got 0."),
     (lambda: Image("8", 4), KindError, "channels: expected an int ≥ 1; got '8'."),
     (lambda: Image(8, 2.0), KindError, "heads: expected an int ≥ 1; got 2.0."),
     (lambda: Image(8, 2, head_width=0), ArgumentError, "head_widths: expected an int ≥ 1; got 0."),
-    (lambda: Image(8, 2, context_width=0), ArgumentError,
-     "context_width: expected an int ≥ 1; got 0."),
+    (
+        lambda: Image(8, 2, context_width=0),
+        ArgumentError,
+        "context_width: expected an int ≥ 1; got 0.",
+    ),
     (lambda: Spatial(8, 2, 4, depth=-1), ArgumentError, "depth: expected an int ≥ 0; got -1."),
     (lambda: Spatial(8, 2, 4, depth=2.0), KindError, "depth: expected an int ≥ 0; got 2.0."),
     (lambda: Spatial(8, 0, 4), ArgumentError, "heads: expected an int ≥ 1; got 0."),
     (lambda: Spatial(8, 2, 4.0), KindError, "head_width: expected an int ≥ 1; got 4.0."),
     (lambda: Spatial(-8, 2, 4), ArgumentError, "channels: expected an int ≥ 1; got -8."),
-    (lambda: Spatial(8, 2, 4, context_width=0), ArgumentError,
-     "context_width: expected an int ≥ 1; got 0."),
-    (lambda: Spatial(8, 2, 4, projections=False), KindError,
-     "projections: expected intently.modules.Projections(…); got bool."),
-    (lambda: Spatial(8, 2, 4, projections=Projections(out_width=9)), ArgumentError,
-     "heads: expected attention from width=8 to width=8; got 8 to 9."),
-    (lambda: Spatial(8, 2, 4, attention="a"), KindError,
-     "attention: expected intently.modules.Attention(…); got str."),
-]  # fmt: skip
+    (
+        lambda: Spatial(8, 2, 4, context_width=0),
+        ArgumentError,
+        "context_width: expected an int ≥ 1; got 0.",
+    ),
+    (
+        lambda: Spatial(8, 2, 4, projections=False),
+        KindError,
+        "projections: expected intently.modules.Projections(…); got bool.",
+    ),
+    (
+        lambda: Spatial(8, 2, 4, projections=Projections(out_width=9)),
+        ArgumentError,
+        "heads: expected attention from width=8 to width=8; got 8 to 9.",
+    ),
+    (
+        lambda: Spatial(8, 2, 4, attention="a"),
+        KindError,
+        "attention: expected intently.modules.Attention(…); got str.",
+    ),
+]
 
 
 @pytest.mark.parametrize(("make", "kind", "text"), MAKE, ids=[c[2][-40:] for c in MAKE])

@@ -51,10 +51,14 @@ def decoder(fused: bool = True) -> DecoderLayer:
 def transformer(share: Any = "all") -> Transformer:
     return Transformer(
         TransformerOptions(
-            source_vocabulary=9, target_vocabulary=9, share=share, encoder_layers=1,
-            decoder_layers=1, **SMALL,
+            source_vocabulary=9,
+            target_vocabulary=9,
+            share=share,
+            encoder_layers=1,
+            decoder_layers=1,
+            **SMALL,
         )
-    )  # fmt: skip
+    )
 
 
 def stack(cross: bool = False) -> Stack:

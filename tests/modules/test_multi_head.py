@@ -37,10 +37,14 @@ def like_torch(layer: MultiHeadAttention, **options: Any) -> nn.MultiheadAttenti
     theirs = nn.MultiheadAttention(C, layer.heads, batch_first=True, **options).double()
     state = dict(layer.state_dict())
     renamed = {
-        "qkv_weight": "in_proj_weight", "qkv_bias": "in_proj_bias", "out_weight": "out_proj.weight",
-        "out_bias": "out_proj.bias", "q_weight": "q_proj_weight", "k_weight": "k_proj_weight",
+        "qkv_weight": "in_proj_weight",
+        "qkv_bias": "in_proj_bias",
+        "out_weight": "out_proj.weight",
+        "out_bias": "out_proj.bias",
+        "q_weight": "q_proj_weight",
+        "k_weight": "k_proj_weight",
         "v_weight": "v_proj_weight",
-    }  # fmt: skip
+    }
     if "q_bias" in state:
         state["qkv_bias"] = torch.cat([state.pop(f"{letter}_bias") for letter in "qkv"])
     theirs.load_state_dict({renamed[name]: p for name, p in state.items()})
@@ -54,10 +58,7 @@ MASKS: dict[str, tuple[it.Mask | None, dict[str, Any]]] = {
         it.causal(),
         {"attn_mask": ~torch.ones(5, 5, dtype=torch.bool).tril(), "is_causal": False},
     ),
-    "padding": (
-        it.padding(LENGTHS),
-        {"key_padding_mask": torch.arange(5) >= LENGTHS[:, None]},
-    ),
+    "padding": (it.padding(LENGTHS), {"key_padding_mask": torch.arange(5) >= LENGTHS[:, None]}),
     "both": (
         it.padding(LENGTHS) & it.causal(),
         {
@@ -261,11 +262,12 @@ class TestFailedLoading:
         foreign = MultiHeadAttention(24, H, projections=Projections(fused=of_fused)).state_dict()
         name = "qkv_weight" if fused else "q_weight"
         self.refused(
-            drawn(layer_of("plain", fused)), foreign,
+            drawn(layer_of("plain", fused)),
+            foreign,
             f"{name}: expected shape ({3 * C if fused else C}, {C}); got shape (",
             "The checkpoint is of a layer with other widths or heads.",
             "out_weight: expected shape (12, 12); got shape (24, 24).",
-        )  # fmt: skip
+        )
 
     def test_one_wrong_tensor_among_right_ones(self) -> None:
         layer = drawn(layer_of("plain", True))
@@ -298,82 +300,96 @@ class TestFailedLoading:
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: MultiHeadAttention(12, 5), ArgumentError,
+        lambda: MultiHeadAttention(12, 5),
+        ArgumentError,
         "heads: expected a divisor of width=12; got 5. Each head gets width/heads. Choose another "
         "number, or give head_widths=(d, e).",
     ),
+    (lambda: MultiHeadAttention(12, 0), ArgumentError, "heads: expected an int ≥ 1; got 0."),
     (
-        lambda: MultiHeadAttention(12, 0), ArgumentError,
-        "heads: expected an int ≥ 1; got 0.",
-    ),
-    (
-        lambda: MultiHeadAttention(12, cast(Any, 4.0)), KindError,
+        lambda: MultiHeadAttention(12, cast(Any, 4.0)),
+        KindError,
         "heads: expected an int ≥ 1; got 4.0.",
     ),
     (lambda: MultiHeadAttention(0, 4), ArgumentError, "width: expected an int ≥ 1; got 0."),
     (
-        lambda: MultiHeadAttention(12, 4, head_widths=cast(Any, 3)), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, head_widths=cast(Any, 3)),
+        ArgumentError,
         "head_widths: expected two widths (d, e) ≥ 1; got 3.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, context_width=0), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, context_width=0),
+        ArgumentError,
         "context_width: expected an int ≥ 1; got 0.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, attention=cast(Any, it.causal())), KindError,
+        lambda: MultiHeadAttention(12, 4, attention=cast(Any, it.causal())),
+        KindError,
         "attention: expected intently.modules.Attention(…); got _Causal.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, projections=cast(Any, True)), KindError,
+        lambda: MultiHeadAttention(12, 4, projections=cast(Any, True)),
+        KindError,
         "projections: expected intently.modules.Projections(…); got bool.",
     ),
     (lambda: Projections(out_width=0), ArgumentError, "out_width: expected an int ≥ 1; got 0."),
     (
-        lambda: MultiHeadAttention(12, 4, dropout=cast(Any, "a")), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, dropout=cast(Any, "a")),
+        ArgumentError,
         "dropout: expected a probability in [0, 1); got 'a'.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), cache=cast(Any, [])), KindError,
+        lambda: MultiHeadAttention(12, 4)(torch.ones(2, 5, 12), cache=cast(Any, [])),
+        KindError,
         "cache: expected a KeyValueCache, WindowCache or FixedCache; got list.",
     ),
     (
         lambda: MultiHeadAttention(12, 4)(
             torch.ones(2, 5, 12), mask=torch.ones(5, 5, device="meta") > 0
-        ), KindError,
+        ),
+        KindError,
         "mask: expected a boolean tensor on the device of q, cpu; got one on meta. Move it once "
         "with .to(…), not in every call.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, kv_heads=3), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, kv_heads=3),
+        ArgumentError,
         "kv_heads: expected a divisor of heads=4; got 3.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, dropout=1.0), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, dropout=1.0),
+        ArgumentError,
         "dropout: expected a probability in [0, 1); got 1.0.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, head_widths=(0, 3)), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, head_widths=(0, 3)),
+        ArgumentError,
         "head_widths: expected an int ≥ 1; got 0.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(torch.ones(12)), ArgumentError,
+        lambda: MultiHeadAttention(12, 4)(torch.ones(12)),
+        ArgumentError,
         "x: expected shape (b, t, c=12), or (t, c); got shape (12,).",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 8)), ArgumentError,
+        lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 8)),
+        ArgumentError,
         "x: expected shape (b, t, c=12), or (t, c); got shape (1, 5, 8).",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 12).long()), KindError,
+        lambda: MultiHeadAttention(12, 4)(torch.ones(1, 5, 12).long()),
+        KindError,
         "x: expected a floating-point tensor (b, steps, width); got dtype torch.int64. Embed token "
         "ids first; NumPy arrays go through torch.as_tensor.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4)(np.ones((1, 5, 12))), KindError,
+        lambda: MultiHeadAttention(12, 4)(np.ones((1, 5, 12))),
+        KindError,
         "x: expected a floating-point tensor (b, steps, width); got ndarray.",
     ),
     (
-        lambda: MultiHeadAttention(12, 4, context_width=7)(torch.ones(1, 5, 12)), ArgumentError,
+        lambda: MultiHeadAttention(12, 4, context_width=7)(torch.ones(1, 5, 12)),
+        ArgumentError,
         "context: expected shape (b, s, 7); got None. This layer was made for cross-attention "
         "(context_width).",
     ),
@@ -385,7 +401,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: MultiHeadAttention(12, 4)(
             torch.ones(2, 5, 12), torch.ones(2, 5, 12), cache=KeyValueCache()
-        ), ArgumentError,
+        ),
+        ArgumentError,
         "cache: expected a FixedCache beside a context; got a KeyValueCache. A context does not "
         "grow.",
     ),
@@ -396,7 +413,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "(2, 5, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
         "(b, 1, t, s).",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

@@ -81,10 +81,8 @@ def test_layers_that_return_their_scores_are_seen_on_request(call: str) -> None:
 OWN: dict[str, tuple[dict[str, Any], Any]] = {
     "plain": ({}, None),
     "causal": ({"causal_mask": True}, it.causal()),
-    "padding": (
-        {"mask": SEEN[:, :5]}, it.allowed(torch.tensor(SEEN[:, :5])[:, None, None])
-    ),
-}  # fmt: skip
+    "padding": ({"mask": SEEN[:, :5]}, it.allowed(torch.tensor(SEEN[:, :5])[:, None, None])),
+}
 
 
 @pytest.mark.parametrize("call", OWN)

@@ -21,14 +21,25 @@ from .attending import Softmaxes
 T: Any = transformers
 B, H, N, S, D = 2, 3, 5, 6, 4
 DEBERTA: dict[str, Any] = {
-    "hidden_size": 16, "num_attention_heads": 4, "vocab_size": 50, "num_hidden_layers": 2,
-    "intermediate_size": 32, "relative_attention": True, "pos_att_type": ["p2c", "c2p"],
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "vocab_size": 50,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
     "position_buckets": 8,
-}  # fmt: skip
+}
 GPT: dict[str, Any] = {
-    "n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 32, "rotary_dim": 4,
-    "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 50,
+    "n_positions": 32,
+    "rotary_dim": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 Written = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -125,9 +136,21 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Te
 
 
 FOLLOWED: list[Written] = [
-    plain, in_place, by_einsum, steps_first, heads_in_the_batch, added_product, capped, keys_first,
-    stable, heads_outside, temperatures, one_sentence, one_of_each, one_query,
-]  # fmt: skip
+    plain,
+    in_place,
+    by_einsum,
+    steps_first,
+    heads_in_the_batch,
+    added_product,
+    capped,
+    keys_first,
+    stable,
+    heads_outside,
+    temperatures,
+    one_sentence,
+    one_of_each,
+    one_query,
+]
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
@@ -283,10 +306,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "mpt": lambda: T.MptModel(T.MptConfig(d_model=16, n_layers=2, n_heads=4, vocab_size=50)),
 }
 NAMES = {
-    "bloom": "h.{}.self_attention", "gpt-j": "h.{}.attn", "codegen": "h.{}.attn",
-    "deberta": "encoder.layer.{}.attention.self", "xlnet": "layer.{}.rel_attn",
+    "bloom": "h.{}.self_attention",
+    "gpt-j": "h.{}.attn",
+    "codegen": "h.{}.attn",
+    "deberta": "encoder.layer.{}.attention.self",
+    "xlnet": "layer.{}.rel_attn",
     "mpt": "blocks.{}.attn",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -335,9 +361,13 @@ def test_composites_run_as_they_do_and_not_as_they_are_written_in_python() -> No
 
 def test_gradients_of_a_llama_are_as_without() -> None:
     config = T.LlamaConfig(
-        vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=16,
-    )  # fmt: skip
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=16,
+    )
     model, ids = T.LlamaForCausalLM(config).eval(), torch.randint(3, 20, (2, 9))
     weights = list(model.parameters())
     expected = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
@@ -353,9 +383,10 @@ def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> No
     """A static one has columns without keys yet, whose scores are hidden before they are scaled."""
     torch.manual_seed(0)
     big = GPT | {"n_embd": 64}
-    kind = {"gpt-j": (T.GPTJForCausalLM, T.GPTJConfig), "codegen": (
-        T.CodeGenForCausalLM, T.CodeGenConfig
-    )}[name]  # fmt: skip
+    kind = {
+        "gpt-j": (T.GPTJForCausalLM, T.GPTJConfig),
+        "codegen": (T.CodeGenForCausalLM, T.CodeGenConfig),
+    }[name]
     model: Any = kind[0](kind[1](**big)).eval()
     for p in model.parameters():
         nn.init.normal_(p, std=std)
@@ -376,20 +407,41 @@ def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> No
 
 SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
     "big bird": lambda: (
-        T.BigBirdModel(T.BigBirdConfig(
-            vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-            intermediate_size=32, attention_type="block_sparse", block_size=4,
-            num_random_blocks=1, max_position_embeddings=128, sep_token_id=2,
-        )), 64,
+        T.BigBirdModel(
+            T.BigBirdConfig(
+                vocab_size=50,
+                hidden_size=16,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                intermediate_size=32,
+                attention_type="block_sparse",
+                block_size=4,
+                num_random_blocks=1,
+                max_position_embeddings=128,
+                sep_token_id=2,
+            )
+        ),
+        64,
     ),
     "pegasus-x": lambda: (
-        T.PegasusXModel(T.PegasusXConfig(
-            vocab_size=50, d_model=16, encoder_layers=2, decoder_layers=1,
-            encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32,
-            decoder_ffn_dim=32, block_size=4, num_global_tokens=2, max_position_embeddings=64,
-        )).encoder, 18,
+        T.PegasusXModel(
+            T.PegasusXConfig(
+                vocab_size=50,
+                d_model=16,
+                encoder_layers=2,
+                decoder_layers=1,
+                encoder_attention_heads=2,
+                decoder_attention_heads=2,
+                encoder_ffn_dim=32,
+                decoder_ffn_dim=32,
+                block_size=4,
+                num_global_tokens=2,
+                max_position_embeddings=64,
+            )
+        ).encoder,
+        18,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("padding", [0, 3])

@@ -22,21 +22,27 @@ REAL = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 BLOCKS = tuple(
     f"{name}.transformer_blocks.0"
     for name in (
-        "down_blocks.1.attentions.0", "mid_block.attentions.0",
-        "up_blocks.0.attentions.0", "up_blocks.0.attentions.1",
+        "down_blocks.1.attentions.0",
+        "mid_block.attentions.0",
+        "up_blocks.0.attentions.0",
+        "up_blocks.0.attentions.1",
     )
-)  # fmt: skip
+)
 
 
 @pytest.fixture
 def unet() -> Any:
     torch.manual_seed(0)
     made = UNet2DConditionModel(
-        sample_size=8, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4,
-        cross_attention_dim=12, attention_head_dim=4,
+        sample_size=8,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        cross_attention_dim=12,
+        attention_head_dim=4,
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-    )  # fmt: skip
+    )
     for p in made.parameters():
         nn.init.normal_(p, std=0.3)
     return made.eval()

@@ -99,10 +99,15 @@ class Written(NamedTuple):
 
 
 WAYS = st.builds(
-    Written, st.sampled_from([*MASKS]), st.booleans(), st.sampled_from([*BEFORE]),
-    st.sampled_from([*WEIGHTS]), st.sampled_from([*AFTER]), st.sampled_from([*MIXED]),
+    Written,
+    st.sampled_from([*MASKS]),
+    st.booleans(),
+    st.sampled_from([*BEFORE]),
+    st.sampled_from([*WEIGHTS]),
+    st.sampled_from([*AFTER]),
+    st.sampled_from([*MIXED]),
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
-)  # fmt: skip
+)
 
 
 class Block(nn.Module):
@@ -151,9 +156,8 @@ def said(seen: Recording) -> bool:
 
 
 @settings(
-    max_examples=250, deadline=None, derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)  # fmt: skip
+    max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(WAYS, st.integers(0, 9))
 def test_attention_by_hand_is_right_or_said(how: Written, seed: int) -> None:
     seen, block, real = run(how, True, seed)
@@ -239,8 +243,14 @@ class InAFunction(nn.Module):
 
 
 HIDDEN = [
-    Concatenated, Pooled, lambda: Pooled(False), ByLogarithm, Divided, DividedLast, InAFunction,
-]  # fmt: skip
+    Concatenated,
+    Pooled,
+    lambda: Pooled(False),
+    ByLogarithm,
+    Divided,
+    DividedLast,
+    InAFunction,
+]
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -124,31 +124,49 @@ class Slope(it.Bias):
 
 LENGTHS = torch.tensor([6, 4])
 MASKS = [
-    it.causal(), it.causal(torch.tensor([0, -1])), it.window(2, 1), it.window(1, 0, 1),
-    it.dilated(2), it.prefix(3), it.prefix(LENGTHS), it.padding(LENGTHS),
-    it.segments(torch.tensor([0, 0, 1, 1, 1, 2])), it.grid(2, 3, 1),
+    it.causal(),
+    it.causal(torch.tensor([0, -1])),
+    it.window(2, 1),
+    it.window(1, 0, 1),
+    it.dilated(2),
+    it.prefix(3),
+    it.prefix(LENGTHS),
+    it.padding(LENGTHS),
+    it.segments(torch.tensor([0, 0, 1, 1, 1, 2])),
+    it.grid(2, 3, 1),
     it.segments(torch.zeros(2, 6, dtype=torch.int32), torch.ones(2, 6, dtype=torch.int32)),
-    it.allowed(torch.eye(6) > 0), it.allowed(torch.rand(2, 1, 6, 6) > 0.5),
-    ~it.causal() | it.prefix(1), it.causal() & it.padding(LENGTHS) & ~it.window(0, 0),
-    Written(LENGTHS), KeptMask(it.window(4, 0), 1, 3), SideBySide(it.causal(), 2),
-    Even(), it.causal() & Even(),
-]  # fmt: skip
+    it.allowed(torch.eye(6) > 0),
+    it.allowed(torch.rand(2, 1, 6, 6) > 0.5),
+    ~it.causal() | it.prefix(1),
+    it.causal() & it.padding(LENGTHS) & ~it.window(0, 0),
+    Written(LENGTHS),
+    KeptMask(it.window(4, 0), 1, 3),
+    SideBySide(it.causal(), 2),
+    Even(),
+    it.causal() & Even(),
+]
 BIASES = [
-    it.alibi(), it.alibi(slopes=[0.1, 0.2, 0.3, 0.4]), it.alibi(4) + torch.randn(4, 6, 6),
+    it.alibi(),
+    it.alibi(slopes=[0.1, 0.2, 0.3, 0.4]),
+    it.alibi(4) + torch.randn(4, 6, 6),
     it.relative_buckets(torch.randn(8, 4), max_distance=9, offset=torch.tensor([0, 1])),
-    it.relative_buckets(torch.randn(8, 1), bidirectional=False), KeptBias(it.alibi(), 1, 2),
-    Slope(), it.alibi() + Slope(),
-]  # fmt: skip
+    it.relative_buckets(torch.randn(8, 1), bidirectional=False),
+    KeptBias(it.alibi(), 1, 2),
+    Slope(),
+    it.alibi() + Slope(),
+]
 SCORES = [
-    Cosine(), General(torch.randn(4, D, D)),
+    Cosine(),
+    General(torch.randn(4, D, D)),
     Additive(torch.randn(3, D), torch.randn(3, D), torch.randn(3)),
     Additive(torch.randn(3, D), torch.randn(3, D), torch.randn(3), torch.randn(3)),
-]  # fmt: skip
+]
 HOWS = [
-    *(How(mask=mask) for mask in MASKS), *(How(bias=bias) for bias in BIASES),
+    *(How(mask=mask) for mask in MASKS),
+    *(How(bias=bias) for bias in BIASES),
     *(How(score=score, scale=0.5) for score in SCORES),
     How(softcap=20.0, scale=torch.rand(4, 1, 1), sinks=torch.randn(4), dropout=0.1),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -180,10 +198,12 @@ def test_shared_tensors_are_written_once(tmp_path: Path) -> None:
 
 def test_other_programs_read_the_tensors(tmp_path: Path) -> None:
     odd = it.allowed(torch.rand(1, S) > 0.1)
-    made = recording(*(
-        entry("x", n, How(mask=odd & it.padding(LENGTHS), sinks=torch.zeros(4).double()))
-        for n in range(2)
-    ))  # fmt: skip
+    made = recording(
+        *(
+            entry("x", n, How(mask=odd & it.padding(LENGTHS), sinks=torch.zeros(4).double()))
+            for n in range(2)
+        )
+    )
     path = files.save(made, tmp_path / "run.safetensors")
     found = load_file(path)
     for n, one in enumerate(made.calls):
@@ -490,9 +510,12 @@ def test_formats(good: Path) -> None:
         return edited(good, lambda header: header["__metadata__"].update(recording=text))
 
     for odd, why in (
-        ("", "an empty file"), ("[]", "JSON: a list where an object"), ("{", "no JSON at line 1"),
-        ("[" * 100_000, "nested more than 100 deep"), ("9" * 10_000, "number of 10000 digits"),
-    ):  # fmt: skip
+        ("", "an empty file"),
+        ("[]", "JSON: a list where an object"),
+        ("{", "no JSON at line 1"),
+        ("[" * 100_000, "nested more than 100 deep"),
+        ("9" * 10_000, "number of 10000 digits"),
+    ):
         assert why in refused(good, told(odd))
 
 
@@ -574,7 +597,7 @@ LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         lambda x: first(x)["how"].update(score=["energies", first(x)["how"]["sinks"]]),
         "energies of shape (4,) for q of shape (2, 4, 6, 8)",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "told"), LIES)
@@ -614,9 +637,11 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     good = files.save(recording(*made), tmp_path / "run.safetensors")
     header, data = parts(good.read_bytes())
     for name, asked in (
-        ("a/0/q", lambda seen: seen["a"]), ("a/0/gradient", lambda seen: seen.calls[0].grad()),
-        ("shared/0", lambda seen: seen["b"]), ("c/0/k", lambda seen: None),
-    ):  # fmt: skip
+        ("a/0/q", lambda seen: seen["a"]),
+        ("a/0/gradient", lambda seen: seen.calls[0].grad()),
+        ("shared/0", lambda seen: seen["b"]),
+        ("c/0/k", lambda seen: None),
+    ):
         changed = bytearray(data)
         changed[header[name]["data_offsets"][0]] ^= 1
         good.write_bytes(packed(header, bytes(changed)))
@@ -766,10 +791,30 @@ def leaves(x: Any) -> Iterator[tuple[Any, Any]]:
 
 
 HOSTILE = [
-    None, True, 0, -1, 3, 2**31, 2**47, 2**70, -(2**70), 0.5, math.nan, math.inf, "", "x", "\0",
-    [], {}, [[]], ["causal", -(2**40)], ["not", ["causal", None]], {"tensor": "shared/1"},
-    {"tensor": "layers.1.attention/0/q"}, ["allowed", {"tensor": "layers.0.attention/0/q"}],
-]  # fmt: skip
+    None,
+    True,
+    0,
+    -1,
+    3,
+    2**31,
+    2**47,
+    2**70,
+    -(2**70),
+    0.5,
+    math.nan,
+    math.inf,
+    "",
+    "x",
+    "\0",
+    [],
+    {},
+    [[]],
+    ["causal", -(2**40)],
+    ["not", ["causal", None]],
+    {"tensor": "shared/1"},
+    {"tensor": "layers.1.attention/0/q"},
+    ["allowed", {"tensor": "layers.0.attention/0/q"}],
+]
 
 
 def test_every_part_of_a_description_replaced(good: Path) -> None:

@@ -83,10 +83,12 @@ def test_the_function(name: str, deep: bool) -> None:
     modified, causal, groups, scale = CASES[name]
     model = nn.Sequential(
         Attends(
-            score_mod=modified, block_mask=mask() if causal else None, scale=scale,
+            score_mod=modified,
+            block_mask=mask() if causal else None,
+            scale=scale,
             enable_gqa=groups == 1,
         )
-    )  # fmt: skip
+    )
     given = operands(groups)
     y = model[0](*given)
     with it.watch(model, deep=deep) as seen:

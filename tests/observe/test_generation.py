@@ -17,9 +17,14 @@ from intently.translation.translator import Translator
 T: Any = transformers
 ENDS: dict[str, Any] = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": None}
 SIZES: dict[str, Any] = ENDS | {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "initializer_range": 0.5, "vocab_size": 64,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.5,
+    "vocab_size": 64,
+}
 WINDOW: dict[str, Any] = {"sliding_window": 4}
 DECODERS: dict[str, Any] = {
     "llama": lambda: T.LlamaForCausalLM(T.LlamaConfig(**SIZES)),
@@ -30,11 +35,21 @@ DECODERS: dict[str, Any] = {
     "gemma 3": lambda: T.Gemma3ForCausalLM(T.Gemma3TextConfig(**SIZES, **WINDOW, head_dim=8)),
 }
 MARIAN: dict[str, Any] = {
-    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "init_std": 0.5,
-    "vocab_size": 64, "max_position_embeddings": 64, "decoder_start_token_id": 1,
-    "forced_eos_token_id": None, "pad_token_id": 0, "eos_token_id": None,
-}  # fmt: skip
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "init_std": 0.5,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
 
 
 def drawn(name: str, implementation: str = "eager") -> Any:
@@ -59,9 +74,12 @@ def test_a_static_cache_with_padding_on_the_left(name: str) -> None:
     real = torch.ones_like(ids)
     real[1, :2] = 0
     given: dict[str, Any] = {
-        "attention_mask": real, "max_new_tokens": 7, "do_sample": False, "pad_token_id": 0,
+        "attention_mask": real,
+        "max_new_tokens": 7,
+        "do_sample": False,
+        "pad_token_id": 0,
         "cache_implementation": "static",
-    }  # fmt: skip
+    }
     expected = model.generate(ids, **given)
     with it.watch(model) as seen:
         found = model.generate(ids, **given)
@@ -180,16 +198,25 @@ def test_beams_carry_cross_attention_where_self_attention_is_left_out(name: str)
         model, layers = T.MarianMTModel(T.MarianConfig(**MARIAN)).eval(), "*.encoder_attn"
     else:
         config = T.T5Config(
-            vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
-            decoder_start_token_id=1, eos_token_id=None,
-        )  # fmt: skip
+            vocab_size=64,
+            d_model=32,
+            d_kv=8,
+            d_ff=48,
+            num_layers=2,
+            num_heads=4,
+            decoder_start_token_id=1,
+            eos_token_id=None,
+        )
         model, layers = T.T5ForConditionalGeneration(config).eval(), "*.EncDecAttention"
     ids = torch.randint(2, 64, (2, 6))
     real = torch.ones_like(ids)
     real[1, :2] = 0
     given: dict[str, Any] = {
-        "attention_mask": real, "max_new_tokens": 9, "do_sample": False, "num_beams": 3,
-    }  # fmt: skip
+        "attention_mask": real,
+        "max_new_tokens": 9,
+        "do_sample": False,
+        "num_beams": 3,
+    }
     with it.watch(model) as whole:
         expected = model.generate(ids, **given)
     with it.watch(model, layers=layers) as seen:
@@ -335,8 +362,10 @@ def test_drafts_that_ask_an_encoder_are_said_to_stay_apart() -> None:
         for n in (4, 5):  # the last draft was rejected
             model(own[:, :, n : n + 1], own[:, :, : n + 1], states)
     assert [entry.shape for entry in seen.entries("cross")] == [
-        (1, 2, 2, 7), (1, 2, 3, 7), (1, 2, 2, 7)
-    ]  # fmt: skip
+        (1, 2, 2, 7),
+        (1, 2, 3, 7),
+        (1, 2, 2, 7),
+    ]
     assert str(seen.coverage()).count("cross: queries see the same keys again") == 1
     assert "own: " not in str(seen.coverage())
 

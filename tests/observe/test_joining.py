@@ -18,9 +18,13 @@ from intently.observe.watching.mask_inference import recognise
 NEW = 9
 COMMON = {"vocab_size": 64, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": 1}
 SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "initializer_range": 0.5,
-}  # fmt: skip
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.5,
+}
 
 
 def llama() -> Any:
@@ -47,10 +51,18 @@ def marian() -> Any:
 
     own = {k: v for k, v in COMMON.items() if k != "bos_token_id"}
     config = MarianConfig(
-        **own, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.5,
-        decoder_start_token_id=1, forced_eos_token_id=None,
-    )  # fmt: skip
+        **own,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        init_std=0.5,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
+    )
     return MarianMTModel(config).eval()
 
 
@@ -65,8 +77,10 @@ def t5() -> Any:
 
 
 HOWS: dict[str, dict[str, Any]] = {
-    "greedy": {}, "beams": {"num_beams": 3}, "static": {"cache_implementation": "static"},
-}  # fmt: skip
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "static": {"cache_implementation": "static"},
+}
 
 
 def generated(model: Any, **options: Any) -> tuple[Recording, Tensor, Tensor, Tensor]:
@@ -146,8 +160,10 @@ def test_an_encoder_and_decoder_join_steps_that_see_the_same_keys(make: Any, how
     own = [n for n in seen.layers if "encoder" not in n.split(".")]
     inner = [n for n in seen.layers if n.startswith(("model.decoder", "decoder"))]
     cross = [n for n in inner if "encoder_attn" in n or "EncDec" in n]
-    both = zip([*[n for n in inner if n not in cross], *cross],
-               [*told.decoder_attentions, *told.cross_attentions])  # fmt: skip
+    both = zip(
+        [*[n for n in inner if n not in cross], *cross],
+        [*told.decoder_attentions, *told.cross_attentions],
+    )
     for name, weights in both:
         assert seen[name].shape == (2, 4, t, weights.shape[-1])
         assert torch.allclose(seen[name].dense(), weights, atol=1e-5), name
@@ -410,10 +426,14 @@ def test_recurrent_attention_is_one_matrix() -> None:
 
 
 MASKS = [
-    it.causal(), it.causal(2), it.window(2, 0), it.window(2, 1), it.padding(torch.tensor([5, 3])),
+    it.causal(),
+    it.causal(2),
+    it.window(2, 0),
+    it.window(2, 1),
+    it.padding(torch.tensor([5, 3])),
     it.causal() & it.window(2, 0) & ~it.padding(torch.tensor([1, 2])),
     it.causal() & it.padding(torch.tensor([5, 3])),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=repr)

@@ -30,12 +30,19 @@ def test_both_sides_by_name() -> None:
     own = Labels(SOURCE, SOURCE, True)
     assert found("model.encoder.layers.0.self_attn", 5, 5, back=False) == own
     decoder = Labels(MADE, TARGET[:6], True)
-    for name in ("decoder.layers.0.self_attn", "decoder.block.0.layer.0.SelfAttention",
-                 "decoder.bert.encoder.layer.0.attention.self"):  # fmt: skip
+    for name in (
+        "decoder.layers.0.self_attn",
+        "decoder.block.0.layer.0.SelfAttention",
+        "decoder.bert.encoder.layer.0.attention.self",
+    ):
         assert found(name, 6, 6, back=True) == decoder
-    for name in ("decoder.0.cross_attention", "decoder.block.0.layer.1.EncDecAttention",
-                 "decoder.bert.encoder.layer.0.crossattention.self", "layers.0.encoder_attn",
-                 "decoder.layers.0.multihead_attn"):  # fmt: skip
+    for name in (
+        "decoder.0.cross_attention",
+        "decoder.block.0.layer.1.EncDecAttention",
+        "decoder.bert.encoder.layer.0.crossattention.self",
+        "layers.0.encoder_attn",
+        "decoder.layers.0.multihead_attn",
+    ):
         assert found(name, 6, 5, back=False) == Labels(MADE, SOURCE)
     unread = (list(SOURCE), list(TARGET[:6]))  # what the last row produces is not known
     assert found("decoder.0.self_attention", 6, 6, back=True, tokens=unread).rows == (*MADE[:5], "")

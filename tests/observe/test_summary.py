@@ -211,33 +211,39 @@ def test_alignment_errors_of_a_corpus() -> None:
 GOLD = [Alignment.of([(0, 0)])]
 CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
     (
-        lambda: table().sort("heads"), ArgumentError,
+        lambda: table().sort("heads"),
+        ArgumentError,
         "column: expected one of layer, head, queries, entropy, confidence, sink, self, previous, "
         "duplicate, induction, distance, divergence; got 'heads'.",
     ),
     (
-        lambda: Summary.of([("cross", layer(1, t=4), None)]).filter(induction=1), ArgumentError,
+        lambda: Summary.of([("cross", layer(1, t=4), None)]).filter(induction=1),
+        ArgumentError,
         "column: expected one of layer, head, queries, entropy, confidence, sink, self, previous, "
         "distance, divergence; got 'induction'.",
     ),
     (
-        lambda: Summary.of([("x", torch.eye(3), None)]), KindError,  # type: ignore[list-item]
+        lambda: Summary.of([("x", torch.eye(3), None)]),
+        KindError,  # type: ignore[list-item]
         "matrix: expected a lazy matrix; got Tensor. Wrap dense weights: it.Dense(weights).",
     ),
     (
-        lambda: Summary.of([("x", layer(1), IDS[:, :4])]), ArgumentError,
+        lambda: Summary.of([("x", layer(1), IDS[:, :4])]),
+        ArgumentError,
         "ids: expected shape (s,) = (6,) or (2, 6); got shape (2, 4).",
     ),
     (
-        lambda: alignment_errors([], GOLD), ArgumentError,
+        lambda: alignment_errors([], GOLD),
+        ArgumentError,
         "matrices: expected one for each of 1 gold alignments, and at least one; got 0.",
     ),
     (
-        lambda: alignment_errors([layer(1)], GOLD), ArgumentError,
+        lambda: alignment_errors([layer(1)], GOLD),
+        ArgumentError,
         "matrices: expected (h, t, s) each, the same h in all; got shape (2, 2, 6, 6). Hand in "
         "one sentence pair at a time: A[0] of a batch (b, h, t, s).",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.usefixtures("as_users_call")

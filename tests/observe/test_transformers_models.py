@@ -18,22 +18,39 @@ from intently.observe.watching import watch
 
 T: Any = transformers
 SIZES: dict[str, Any] = {
-    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 32, "vocab_size": 50,
-}  # fmt: skip
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "vocab_size": 50,
+}
 ENDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GROUPED: dict[str, Any] = SIZES | ENDS | {"num_key_value_heads": 2}
 GPT2: dict[str, Any] = ENDS | {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50}
 T5: dict[str, Any] = {
-    "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 50,
-    "pad_token_id": 0, "decoder_start_token_id": 0, "relative_attention_num_buckets": 8,
+    "d_model": 16,
+    "d_kv": 4,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "vocab_size": 50,
+    "pad_token_id": 0,
+    "decoder_start_token_id": 0,
+    "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 6,
-}  # fmt: skip
+}
 MARIAN: dict[str, Any] = ENDS | {
-    "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
-    "vocab_size": 50, "max_position_embeddings": 64, "decoder_start_token_id": 1,
-}  # fmt: skip
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "vocab_size": 50,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 1,
+}
 WINDOW: dict[str, Any] = {"sliding_window": 3}
 CAPPED: dict[str, Any] = WINDOW | {"head_dim": 4, "attn_logit_softcapping": 2.0}
 SINKS: dict[str, Any] = WINDOW | {"head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
@@ -52,11 +69,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "vit": lambda: T.ViTModel(T.ViTConfig(**SIZES, image_size=8, patch_size=4)),
 }
 NAMES = {
-    "bert": "encoder.layer.{}.attention.self", "gpt2": "transformer.h.{}.attn",
-    "llama": "model.layers.{}.self_attn", "mistral": "model.layers.{}.self_attn",
-    "gemma 2": "model.layers.{}.self_attn", "gpt-oss": "model.layers.{}.self_attn",
+    "bert": "encoder.layer.{}.attention.self",
+    "gpt2": "transformer.h.{}.attn",
+    "llama": "model.layers.{}.self_attn",
+    "mistral": "model.layers.{}.self_attn",
+    "gemma 2": "model.layers.{}.self_attn",
+    "gpt-oss": "model.layers.{}.self_attn",
     "vit": "layers.{}.attention",
-}  # fmt: skip
+}
 T5_NAMES = {
     "encoder": "encoder.block.{}.layer.0.SelfAttention",
     "decoder": "decoder.block.{}.layer.0.SelfAttention",
@@ -377,5 +397,7 @@ def test_gradients(implementation: str) -> None:
     for entry, weights in zip(seen.calls, found.attentions):
         torch.testing.assert_close(
             by_gradient(entry.matrix(), entry.v(), entry.grad()).dense(),
-            (weights * weights.grad).detach(), atol=1e-4, rtol=1e-4,
-        )  # fmt: skip
+            (weights * weights.grad).detach(),
+            atol=1e-4,
+            rtol=1e-4,
+        )

@@ -31,8 +31,11 @@ def model(kind: str, flash: bool, options: dict[str, Any]) -> Any:
 
 FUSED: list[dict[str, Any]] = [{}, {"attn_kv_heads": 2}, {"alibi_pos_bias": True}]
 PLAIN: list[dict[str, Any]] = [
-    *FUSED, {"rel_pos_bias": True}, {"attn_softclamp_logits": True}, {"attn_qk_norm": True},
-]  # fmt: skip
+    *FUSED,
+    {"rel_pos_bias": True},
+    {"attn_softclamp_logits": True},
+    {"attn_qk_norm": True},
+]
 
 
 @pytest.mark.parametrize("kind", ["Encoder", "Decoder"])

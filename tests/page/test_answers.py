@@ -19,11 +19,15 @@ from intently.show.page.served import Served, _Given
 from .test_server import HEAD, H, T, source
 
 NUMBERS = {
-    "block": "n=0", "open": f"{HEAD}&done=0", "entropy": HEAD, "received": HEAD,
-    "tile": f"{HEAD}&r0=0&r1=40&c0=0&c1=40", "statistics": "known=0",
+    "block": "n=0",
+    "open": f"{HEAD}&done=0",
+    "entropy": HEAD,
+    "received": HEAD,
+    "tile": f"{HEAD}&r0=0&r1=40&c0=0&c1=40",
+    "statistics": "known=0",
     "pooled": f"{HEAD}&r0=0&r1=40&c0=0&c1=40&h=7&w=7&how=max",
     "masked": f"{HEAD}&r0=0&r1=40&c0=0&c1=40&h=7&w=7",
-}  # fmt: skip
+}
 
 
 def test_what_is_no_number_is_served_quietly() -> None:
@@ -58,9 +62,7 @@ def test_heads_that_are_forgotten_are_not_read_on(monkeypatch: pytest.MonkeyPatc
         served.close()
 
 
-def test_statistics_that_fail_are_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_statistics_that_fail_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     right = answering.measure
 
     def measure(matrix: Any, tokens: Any) -> Any:

@@ -75,8 +75,14 @@ def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> Non
             f"for (const heads of ['1', 'mean']) {{"
             f"const head = await source.open(0, {entry}, heads);"
         )
-        for what in ("row(7)", "column(11)", "tile(3, 30, 5, 36)", "pooled(2, 30, 4, 36, 7, 8)",
-                     "entropy()", "received()"):  # fmt: skip
+        for what in (
+            "row(7)",
+            "column(11)",
+            "tile(3, 30, 5, 36)",
+            "pooled(2, 30, 4, 36, 7, 8)",
+            "entropy()",
+            "received()",
+        ):
             lines.append(f"found.push(Array.from(await head.{what}));")
         lines.append("}")
     code = "const source = servedHeads(stored), found = [];\n" + "\n".join(lines)
@@ -86,10 +92,13 @@ def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> Non
             every = matrix.tile().double()[0]
             for w in (every[1], every.mean(0)):
                 for right in (
-                    w[7], w[:, 11], w[3:30, 5:36],
+                    w[7],
+                    w[:, 11],
+                    w[3:30, 5:36],
                     w[2:30, 4:36].unflatten(0, (7, 4)).unflatten(2, (8, 4)).mean((1, 3)),
-                    torch.special.entr(w).sum(-1), w.sum(0),
-                ):  # fmt: skip
+                    torch.special.entr(w).sum(-1),
+                    w.sum(0),
+                ):
                     np.testing.assert_allclose(next(found), right.ravel(), 0, 2e-5, err_msg=name)
         assert next(found, None) is None
 
@@ -143,9 +152,13 @@ def hears_ctrl_c() -> None:
 def test_the_command_ends_with_ctrl_c(recorded: Path) -> None:
     command = [sys.executable, "-m", "intently", "explore", str(recorded)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         preexec_fn=hears_ctrl_c,
-    )  # fmt: skip
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -205,9 +218,13 @@ explore_cli.explore(Path(sys.argv[1]))
 def test_ctrl_c_ends_whatever_is_under_way(recorded: Path) -> None:
     command = [sys.executable, "-c", BUSY, str(recorded)]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=PATIENCE,
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
         preexec_fn=hears_ctrl_c,
-    )  # fmt: skip
+    )
     assert done.returncode == 0
     assert done.stderr == ""
 

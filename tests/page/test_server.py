@@ -152,9 +152,18 @@ def test_statistics(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost:{port}", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "[::1]:{port}",
-             "127.0.0.1:{port}.evil.example", "127.1:{port}", ""],
-)  # fmt: skip
+    "host",
+    [
+        "localhost:{port}",
+        "evil.example:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "[::1]:{port}",
+        "127.0.0.1:{port}.evil.example",
+        "127.1:{port}",
+        "",
+    ],
+)
 def test_no_other_host_name(server: Server, host: str) -> None:
     """A foreign name that is made to point at 127.0.0.1 stays foreign."""
     status, body, _ = ask(server, "", Host=host.format(port=server.server_port))
@@ -201,9 +210,20 @@ def test_without_the_token_nothing_is_here(server: Server, token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "//", "/{token}", "/{token}/../{token}/", "/{token}/./", "/{token}//",
-             "http://127.0.0.1/{token}/", "{token}/", "*", "/../../etc/passwd"],
-)  # fmt: skip
+    "path",
+    [
+        "/",
+        "//",
+        "/{token}",
+        "/{token}/../{token}/",
+        "/{token}/./",
+        "/{token}//",
+        "http://127.0.0.1/{token}/",
+        "{token}/",
+        "*",
+        "/../../etc/passwd",
+    ],
+)
 def test_no_other_path(server: Server, path: str) -> None:
     path = path.format(token=server.token)
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n"
@@ -211,9 +231,20 @@ def test_no_other_path(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["etc", "%2e%2e", "..%2f..%2fetc%2fpasswd", "tile.html", "__class__", "close", "answer",
-             "page", "favicon.ico", "run.safetensors"],
-)  # fmt: skip
+    "name",
+    [
+        "etc",
+        "%2e%2e",
+        "..%2f..%2fetc%2fpasswd",
+        "tile.html",
+        "__class__",
+        "close",
+        "answer",
+        "page",
+        "favicon.ico",
+        "run.safetensors",
+    ],
+)
 def test_there_are_no_files(server: Server, name: str) -> None:
     assert ask(server, name)[:2] == (404, b"no such question")
     assert ask(server, f"{name}?item=0")[:2] == (404, b"no such question")
@@ -236,8 +267,11 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
         (400, f"tile?{W}".replace("r0=0", "r0=1e1"), "r0: expected a number from 0 to 39"),
         (400, f"tile?{W}".replace("r0=0", "r0=%D9%A3"), "r0: expected a number from 0 to 39"),
         (400, f"tile?{W}".replace("r0=0", "r0=" + "9" * 900), "r0: expected a number from 0 to 39"),
-        (400, f"tile?{W}".replace("r0=0", "r0=9").replace("r1=40", "r1=9"),
-         "window: expected r0 < r1 and c0 < c1"),
+        (
+            400,
+            f"tile?{W}".replace("r0=0", "r0=9").replace("r1=40", "r1=9"),
+            "window: expected r0 < r1 and c0 < c1",
+        ),
         (400, f"tile?{W}".replace("item=0", "item=1"), "item: expected a number from 0 to 0"),
         (400, f"tile?{W}".replace("entry=0", "entry=2"), "entry: expected a number from 0 to 1"),
         (400, f"tile?{W}".replace("heads=1", "heads=3"), "heads: expected a number from 0 to 2"),
@@ -253,7 +287,7 @@ W = f"{HEAD}&r0=0&r1=40&c0=0&c1=40"
         (400, "block?n=2", "n: expected a number from 0 to 1"),
         (400, "statistics?known=4", "known: expected a number from 0 to 2"),
     ],
-)  # fmt: skip
+)
 def test_refusals(server: Server, status: int, question: str, told: str) -> None:
     found, body, headers = ask(server, question)
     assert (found, body.decode()) == (status, told)
@@ -262,8 +296,9 @@ def test_refusals(server: Server, status: int, question: str, told: str) -> None
 
 def test_no_oversized_request(server: Server) -> None:
     assert ask(server, "tile?" + "a" * 2100)[:2] == (
-        414, b"an address has at most 2,048 characters"
-    )  # fmt: skip
+        414,
+        b"an address has at most 2,048 characters",
+    )
     start = f"GET /{server.token}/ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
     long = raw(server, b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n")
     assert long.startswith(b"HTTP/1.1 414")

@@ -78,9 +78,14 @@ def test_a_row_has_one_name_in_every_view(causal: Path, opened: Opened, view: st
     else:
         queries = page.locator(".column.queries .word").all_inner_texts()
         assert queries[10:] == [
-            "and (writes softmax)", "softmax (writes rows)", "rows (writes sum)", "sum (writes to)",
-            "to (writes one)", "one (writes .)", ".",
-        ]  # fmt: skip
+            "and (writes softmax)",
+            "softmax (writes rows)",
+            "rows (writes sum)",
+            "sum (writes to)",
+            "to (writes one)",
+            "one (writes .)",
+            ".",
+        ]
 
 
 def test_queries_after_a_cache_are_named_by_their_own_tokens(
@@ -140,12 +145,15 @@ def test_the_switches_stand_where_they_change_something(long: Path, opened: Open
 
 def test_no_numbers_of_a_scale_overlap(causal: Path, opened: Opened) -> None:
     tops = [digit * 10.0**power for digit in (1, 1.5, 2.5, 8) for power in range(-14, 4)]
-    placed = asked(opened(causal), f"""
+    placed = asked(
+        opened(causal),
+        f"""
         const tops = {tops};
         return [120, 132].flatMap((wide) => tops.flatMap((high) => [true, false].flatMap((log) =>
             [1e-1, 1e-3, 1e-6].map((step) => placedTicks(
                 {{ log, low: log ? high * step : 0, high, beyond: true }}, wide)))));
-    """)  # fmt: skip
+    """,
+    )
     assert len(placed) == 2 * len(tops) * 2 * 3
     for ticks in placed:
         assert len(ticks) >= 2
@@ -171,8 +179,14 @@ def test_no_digit_is_below_the_error(causal: Path, opened: Opened) -> None:
             assert unit >= error * (1 - 1e-9), (value, error, text)
             assert float(text.replace("−", "-")) == pytest.approx(value, abs=0.5001 * unit)
     assert [row[0] for row in said] == [
-        "< 10⁻⁷", "< 10⁻⁵", "< 0.001", "< 0.001", "< 0.001", "< 0.01", "< 0.1",
-    ]  # fmt: skip
+        "< 10⁻⁷",
+        "< 10⁻⁵",
+        "< 0.001",
+        "< 0.001",
+        "< 0.001",
+        "< 0.01",
+        "< 0.1",
+    ]
 
 
 def test_cells_below_the_error_say_so(opened: Opened, tmp_path: Path) -> None:
@@ -192,10 +206,13 @@ def test_cells_below_the_error_say_so(opened: Opened, tmp_path: Path) -> None:
 
 def test_cells_have_the_largest_of_their_weights(long: Path, opened: Opened) -> None:
     w = Page.read(long).weights(0)[1]
-    found = asked(opened(long), """
+    found = asked(
+        opened(long),
+        """
         const head = await headSource(stored).open(0, 0, "1");
         return Array.from(await head.pooled(0, 900, 0, 900, 30, 20, "max"));
-    """)  # fmt: skip
+    """,
+    )
     right = w.reshape(30, 30, 20, 45).max((1, 3))
     np.testing.assert_allclose(np.reshape(found, (30, 20)), right, atol=1e-6)
 
@@ -211,15 +228,20 @@ def test_lines_say_what_lies_outside(long: Path, opened: Opened) -> None:
     )
     w = Page.read(long).weights(0)[0]
     drawn = w[210:290, 210:290]
-    found = asked(page, """
+    found = asked(
+        page,
+        """
         const head = await headSource(stored).open(0, 0, "0");
         const weights = await head.tile(210, 290, 210, 290);
-        const lines = [...weights].map((w, n) => ({ i: 210 + Math.floor(n / 80), j: 210 + n % 80, w }));
+        const at80 = (w, n) => ({ i: 210 + Math.floor(n / 80), j: 210 + n % 80, w });
+        const lines = [...weights].map(at80);
         const query = await restOf(head, 210, 80, lines.filter(({ w }) => w > 0));
         const rest = { query, key: { token: 220, rest: 0.5 }, word: "outside" };
         const at = (chosen) => stubsOf(rest, chosen, [210, 210], 1e-7);
-        return [[...query], at({ looks: "at", token: 250 }), at({ looks: "from", token: 220 }), at(null)];
-    """)  # fmt: skip  # noqa: E501
+        const both = [at({ looks: "at", token: 250 }), at({ looks: "from", token: 220 })];
+        return [[...query], ...both, at(null)];
+    """,
+    )
     np.testing.assert_allclose(found[0], 1 - drawn.sum(1), atol=1e-4)
     assert found[1] == [
         {"side": "query", "at": 40, "weight": found[0][40], "text": f"+{found[0][40]:.2f} outside"}

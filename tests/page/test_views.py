@@ -310,9 +310,14 @@ def test_dark_and_light(story: Path, opened: Opened) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen(story: Path, opened: Opened, view: str, scheme: str) -> None:
     page = opened(
-        story, f"#view={view}&entry=5&heads=1", width=390, height=844, color_scheme=scheme,
-        device_scale_factor=2, has_touch=True,
-    )  # fmt: skip
+        story,
+        f"#view={view}&entry=5&heads=1",
+        width=390,
+        height=844,
+        color_scheme=scheme,
+        device_scale_factor=2,
+        has_touch=True,
+    )
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     small = page.evaluate("""() => [...document.querySelectorAll("button, select, input")]

@@ -93,7 +93,7 @@ def test_two_widgets_in_one_notebook(shown: Any, chromium: Any) -> None:
         page.locator("#a .under", has_text="head 1").first.wait_for()
         page.wait_for_function("document.body.dataset.a === '#heads=1&row=4'")
         assert page.evaluate("[window.leaked, document.body.dataset.b, location.hash]") == [
-            *(None, None, ""),
+            *(None, None, "")
         ]
         page.evaluate("b_goes('#view=head&entry=1&heads=2&row=2&column=5')")
         page.locator("#b .matrix-canvas").wait_for()

@@ -65,19 +65,17 @@ def dense(matrix: Attention) -> Tensor:
 def cells(w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int) -> Tensor:
     """Mean of every cell, one by one."""
     down, across = edges(r0, r1, h).tolist(), edges(c0, c1, n).tolist()
-    return torch.stack([
-        torch.stack([w[a:b, c:d].mean() for c, d in pairwise(across)])
-        for a, b in pairwise(down)
-    ])  # fmt: skip
+    return torch.stack(
+        [torch.stack([w[a:b, c:d].mean() for c, d in pairwise(across)]) for a, b in pairwise(down)]
+    )
 
 
 def largest(w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int) -> Tensor:
     """The largest weight of every cell, one by one."""
     down, across = edges(r0, r1, h).tolist(), edges(c0, c1, n).tolist()
-    return torch.stack([
-        torch.stack([w[a:b, c:d].amax() for c, d in pairwise(across)])
-        for a, b in pairwise(down)
-    ])  # fmt: skip
+    return torch.stack(
+        [torch.stack([w[a:b, c:d].amax() for c, d in pairwise(across)]) for a, b in pairwise(down)]
+    )
 
 
 WINDOWS = [

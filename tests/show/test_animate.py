@@ -13,12 +13,7 @@ from torch import nn
 import intently as it
 from intently.errors import ArgumentError, KindError, RangeError
 from intently.matrix import Dense
-from intently.modules import (
-    Attention,
-    AttentionHead,
-    MultiHeadAttention,
-    convolution_as_attention,
-)
+from intently.modules import Attention, AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 from intently.show.animate.operands import without_dropout
 from intently.show.animate.shapes import Curve, Grid, Text

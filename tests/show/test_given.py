@@ -93,7 +93,8 @@ RAGGED = [[1.0, 0.0], [1.0]]
 CALLS = {
     "matrix": [
         *(lambda x, f=f: f(x, None) for f in WEIGHTS.values() if f is not WEIGHTS["heads"]),
-        TOLD["writing"], TOLD["blocks"],
+        TOLD["writing"],
+        TOLD["blocks"],
     ],
     "matrices": [WEIGHTS["heads"], show.heads, TOLD["readings"]],
     "encoding": [show.positions],
@@ -109,7 +110,7 @@ CALLS = {
         lambda x: animate.permutation(AttentionHead(4, 2), x),
     ],
     "image": [lambda x: animate.convolution(convolution_as_attention(nn.Conv2d(1, 1, 1)), x)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -126,15 +126,21 @@ NAN = [(math.nan, 0.0, 1.0)] * 3
         (scores(), BUCKETS, 4, "unseen: expected 0 to 3, the buckets; got 4"),
         ({"BLEU": {}}, BUCKETS, 0, r"scores\['BLEU'\]: expected one to 3 models; got 0"),
         (
-            {"BLEU": {str(n): FIXED for n in range(4)}}, BUCKETS, 0,
+            {"BLEU": {str(n): FIXED for n in range(4)}},
+            BUCKETS,
+            0,
             r"expected one to 3 models; got 4.*[Dd]raw two figures",
         ),
         (
-            scores(chrF={"fixed": FIXED}), BUCKETS, 0,
+            scores(chrF={"fixed": FIXED}),
+            BUCKETS,
+            0,
             r"scores\['chrF'\]: expected the models fixed, attention; got fixed",
         ),
         (
-            {"BLEU": {"fixed": FIXED[:2]}}, BUCKETS, 0,
+            {"BLEU": {"fixed": FIXED[:2]}},
+            BUCKETS,
+            0,
             r"scores\['BLEU'\]\['fixed'\]: expected a number for each of 3 buckets; got 2",
         ),
         ({"BLEU": {"fixed": NAN}}, BUCKETS, 0, "expected finite numbers, each with the two ends"),
@@ -142,7 +148,7 @@ NAN = [(math.nan, 0.0, 1.0)] * 3
         ({"BLEU": {"fixed": [(5, 6, 4)] * 3}}, BUCKETS, 0, r"each with .*; got \(5, 6, 4\)"),
         ({"BLEU": {"fixed": [(-5, -6, -4)] * 3}}, BUCKETS, 0, "each with the two ends .* ≥ 0"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_drawn_is_refused(given, buckets, unseen, message):
     with pytest.raises(ArgumentError, match=message):
         show.by_length(given, buckets, unseen=unseen)

@@ -23,9 +23,18 @@ from intently.show.page.items import items_of
 from intently.show.page.packing import unpacked
 
 HOSTILE = (
-    "</script><img src=x onerror=alert(1)>", "<!--", "\u202eabc", "\u2028", "a" * 10_000, "\ud800",
-    "]]>", "&lt;", "\x00", "", "עברית",
-)  # fmt: skip
+    "</script><img src=x onerror=alert(1)>",
+    "<!--",
+    "\u202eabc",
+    "\u2028",
+    "a" * 10_000,
+    "\ud800",
+    "]]>",
+    "&lt;",
+    "\x00",
+    "",
+    "עברית",
+)
 
 
 def matrix(*labels: str, heads: int = 2) -> LazyMatrix:
@@ -59,9 +68,12 @@ def test_the_policy_allows_one_script_and_one_style_sheet_and_no_connection(tmp_
     (policy,) = [a["content"] or "" for t, a in found.tags if "http-equiv" in a]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert {k: v for k, v in rules.items() if k not in ("script-src", "style-src")} == {
-        "default-src": "'none'", "img-src": "data: blob:", "connect-src": "'none'",
-        "base-uri": "'none'", "form-action": "'none'",
-    }  # fmt: skip
+        "default-src": "'none'",
+        "img-src": "data: blob:",
+        "connect-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
     for tag in ("script", "style"):
         texts = [text for t, a, text in found.inside if t == tag and "type" not in a]
         runs = [text for text in texts if text.strip()]
@@ -312,7 +324,8 @@ def test_files_of_the_page_are_part_of_the_package() -> None:
     package = root / "src" / "intently"
     packed_files = {path for pattern in patterns for path in package.glob(pattern)}
     of_the_page = {
-        path for path in (package / "show" / "page").rglob("*")
+        path
+        for path in (package / "show" / "page").rglob("*")
         if path.suffix in (".js", ".css", ".html")
-    }  # fmt: skip
+    }
     assert of_the_page and of_the_page <= packed_files

@@ -43,10 +43,13 @@ def test_an_encoder_and_a_decoder_have_two_texts(translated: Recording) -> None:
     assert item.name == "The road was too wide.</s>"
     at = {layer.name: (layer.rows, layer.columns) for layer in item.layers}
     assert at == {
-        "encoder.0.self_attention": (0, 0), "encoder.1.self_attention": (0, 0),
-        "decoder.0.self_attention": (1, 1), "decoder.0.cross_attention": (1, 0),
-        "decoder.1.self_attention": (1, 1), "decoder.1.cross_attention": (1, 0),
-    }  # fmt: skip
+        "encoder.0.self_attention": (0, 0),
+        "encoder.1.self_attention": (0, 0),
+        "decoder.0.self_attention": (1, 1),
+        "decoder.0.cross_attention": (1, 0),
+        "decoder.1.self_attention": (1, 1),
+        "decoder.1.cross_attention": (1, 0),
+    }
     assert item.layers[0].row_labels is None
     cross = item.layers[-1]
     assert cross.row_labels is not None and cross.row_labels[:2] == ("▁La", "▁route")
@@ -127,10 +130,18 @@ def test_what_was_changed_since_is_left_out_and_named() -> None:
 def test_a_generation_marks_what_was_produced() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model: Any = GPT2LMHeadModel(GPT2Config(
-        vocab_size=20, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=None,
-        eos_token_id=None, pad_token_id=0,
-    )).eval()  # fmt: skip
+    model: Any = GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=20,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            n_positions=16,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    ).eval()
     ids = torch.tensor([[3, 4, 5]])
     with torch.no_grad(), it.watch(model) as seen:
         made = model.generate(ids, attention_mask=ids > 0, max_new_tokens=4, do_sample=False)

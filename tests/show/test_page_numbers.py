@@ -93,8 +93,11 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
         own(), k(), bias=left_padded(-1e9), mask=it.causal()
     ),
     "additive under left padding": lambda: it.attend(
-        own(), k(), score=it.Additive(made(6, D), made(6, D, seed=8), made(6)),
-        bias=left_padded(LOWEST), mask=it.causal(),
+        own(),
+        k(),
+        score=it.Additive(made(6, D), made(6, D, seed=8), made(6)),
+        bias=left_padded(LOWEST),
+        mask=it.causal(),
     ),
     "left padding with sinks": lambda: attend(
         bias=left_padded(LOWEST), mask=it.causal(), sinks=made(H, seed=5)
@@ -103,7 +106,9 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
         own().double(), k().double(), bias=left_padded(LOWEST).double(), mask=it.causal()
     ),
     "the lowest float64": lambda: it.attend(
-        own().double(), k().double(), mask=it.causal(),
+        own().double(),
+        k().double(),
+        mask=it.causal(),
         bias=left_padded(-1).double() * torch.finfo(torch.float64).max,
     ),
     "every key hidden by a bias": lambda: attend(bias=torch.full((S,), LOWEST)),
@@ -120,7 +125,8 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
     "bilinear": lambda: it.attend(q(), k(1, H, S, 5), score=it.General(made(H, D, 5, seed=7))),
     "additive": lambda: attend(
         score=it.Additive(made(H, 6, D), made(H, 6, D, seed=8), made(H, 6), made(H, 6)),
-        scale=made(H, 1, 1).abs(), mask=it.causal(),
+        scale=made(H, 1, 1).abs(),
+        mask=it.causal(),
     ),
     "additive, one head": lambda: it.attend(
         q(T, D), k(S, D), score=it.Additive(made(6, D), made(6, D, seed=8), made(6))
@@ -132,7 +138,7 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
     "merged": lambda: it.Merged(
         it.attend(q(H, T, D), k(H, S, D)), [[0, 1], [2], [3]], [[0], [1, 2, 3], [8]]
     ),
-}  # fmt: skip
+}
 WEIGHED = ("dense", "merged")
 
 

@@ -52,8 +52,13 @@ def test_long_words_are_cut_where_they_are_made_of_parts() -> None:
     assert pieces("unbelievable")[0] == "▁un" and pieces("unbelievable")[-1] == "able"
     assert pieces("tokenization")[0].startswith("▁token") and len(pieces("tokenization")) == 2
     assert pieces("Building AI models is cool") == [
-        "▁Build", "ing", "▁AI", "▁models", "▁is", "▁cool",
-    ]  # fmt: skip
+        "▁Build",
+        "ing",
+        "▁AI",
+        "▁models",
+        "▁is",
+        "▁cool",
+    ]
     assert pieces("unhappiness") == ["▁un", "happiness"]
 
 

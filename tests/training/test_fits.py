@@ -103,8 +103,9 @@ def test_parameters_are_counted_without_memory() -> None:
         shape = options.shape(20, 30)
         counted = parameters(
             lambda e, d, shape=shape: new_model(replace(shape, encoder_layers=e, decoder_layers=d)),
-            shape.encoder_layers, shape.decoder_layers,
-        )  # fmt: skip
+            shape.encoder_layers,
+            shape.decoder_layers,
+        )
         assert counted == sum(p.numel() for p in new_model(shape).parameters())
 
 

@@ -68,11 +68,16 @@ def test_an_honest_one_goes_on(folder: Path) -> None:
 
 GONE = object()
 STATES: list[tuple[str, Any, str]] = [
-    ("", None, "null where an object"), ("", [], "a list where an object"), ("", {}, "no position"),
-    ("", 3, "3 where an object"), ("more", 1, "an unknown more"),
-    ("position.step", GONE, "no position.step"), ("position.step", 2.0, "position.step: 2.0 where"),
+    ("", None, "null where an object"),
+    ("", [], "a list where an object"),
+    ("", {}, "no position"),
+    ("", 3, "3 where an object"),
+    ("more", 1, "an unknown more"),
+    ("position.step", GONE, "no position.step"),
+    ("position.step", 2.0, "position.step: 2.0 where"),
     ("position.step", -1, "position.step: -1 where a whole number from 0"),
-    ("position.step", "2", 'position.step: "2" where'), ("position", None, "position: null where"),
+    ("position.step", "2", 'position.step: "2" where'),
+    ("position", None, "position: null where"),
     ("position.step", 2**63, "position.step: 9223372036854775808 where"),
     ("position.batch", 10**9, "position: expected a batch below"),
     ("position.seconds", None, "position.seconds: null where a number"),
@@ -81,12 +86,17 @@ STATES: list[tuple[str, Any, str]] = [
     ("history.records", [[1]], "history.records[0]: a list where a list of 5"),
     ("history.records", {}, "history.records: an object where a list"),
     ("history.evaluations", [{"step": 1}], "no history.evaluations[0].scores"),
-    ("options", GONE, "no options"), ("options", [], "options: a list where an object"),
-    ("options.model.width", "16", "width: expected"), ("options.colour", {}, "colour: expected"),
-    ("data", None, "data: null where text"), ("threads", 0, "threads: 0 where"),
-    ("threads", 10**6, "threads: 1000000 where"), ("versions", [], "versions: a list where"),
-    ("processes", 0, "processes: 0 where"), ("device", 1, "device: 1 where text"),
-]  # fmt: skip
+    ("options", GONE, "no options"),
+    ("options", [], "options: a list where an object"),
+    ("options.model.width", "16", "width: expected"),
+    ("options.colour", {}, "colour: expected"),
+    ("data", None, "data: null where text"),
+    ("threads", 0, "threads: 0 where"),
+    ("threads", 10**6, "threads: 1000000 where"),
+    ("versions", [], "versions: a list where"),
+    ("processes", 0, "processes: 0 where"),
+    ("device", 1, "device: 1 where text"),
+]
 
 
 @pytest.mark.parametrize(("place", "value", "told"), STATES)
@@ -120,7 +130,7 @@ TRAININGS: list[tuple[Callable[[Tensors], Tensors], str]] = [
     (lambda x: {**x, "exp_avg/nobody": torch.zeros(2)}, "exp_avg/nobody: expected no such"),
     (lambda x: {**x, "exp_avg/decoder_norm.bias": torch.zeros(2)}, "got shape (2,)"),
     (lambda x: {}, "random/cpu: expected"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "told"), TRAININGS)
@@ -150,11 +160,16 @@ def test_manifests(folder: Path) -> None:
     whole = json.loads(path.read_text())
     del whole["sha256"]
     for change, told in (
-        ({"best": 3}, "best: 3 where"), ({"files": {}}, "no files.model.safetensors"),
-        ({"files": {"model.safetensors": 3}}, "files"), ({"versions": None}, "versions: null"),
-        ({"version": 99}, r"version 1 or older; got version 99"), ({"version": 0}, "version: 0"),
-        ({"version": None}, "version: null"), ({"version": "1"}, 'version: "1"'),
-        ({"format": None}, "It is foreign"), ({"more": 1}, "an unknown more"),
-    ):  # fmt: skip
+        ({"best": 3}, "best: 3 where"),
+        ({"files": {}}, "no files.model.safetensors"),
+        ({"files": {"model.safetensors": 3}}, "files"),
+        ({"versions": None}, "versions: null"),
+        ({"version": 99}, r"version 1 or older; got version 99"),
+        ({"version": 0}, "version: 0"),
+        ({"version": None}, "version: null"),
+        ({"version": "1"}, 'version: "1"'),
+        ({"format": None}, "It is foreign"),
+        ({"more": 1}, "an unknown more"),
+    ):
         path.write_bytes(sealed({**whole, **change}))
         assert re.search(told, refused(folder, found)), change

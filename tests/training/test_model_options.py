@@ -16,8 +16,11 @@ from intently.training.optimiser import Optimiser
 from intently.translation.translator import Translator
 
 VARIANT: dict[str, Any] = {
-    "positions": "rotary", "kv_heads": 2, "feed_forward": "gated", "norm": "post",
-}  # fmt: skip
+    "positions": "rotary",
+    "kv_heads": 2,
+    "feed_forward": "gated",
+    "norm": "post",
+}
 
 
 def test_they_reach_the_model(tmp_path: Path) -> None:

@@ -45,8 +45,10 @@ def torchrun(count: int, jobs: list[dict[str, Any]], result: Path) -> subprocess
     return subprocess.run(
         [*launcher, "--nproc-per-node", str(count), many.__file__, str(result), json.dumps(jobs)],
         env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def done(count: int, jobs: list[dict[str, Any]], result: Path) -> list[dict[str, Any]]:

@@ -114,9 +114,13 @@ def test_a_validation_that_fails_loses_no_step(tmp_path) -> None:
     assert Checkpoints(tmp_path / "checkpoints").names() == ["step-000008"]
     with pytest.raises(ArgumentError, match=r"a finite score 'bleu' \(.*best_by\); got loss=1.0"):
         train(
-            tiny.model(), tiny.pairs(), options, tmp_path, validate=lambda m: {"loss": 1.0},
+            tiny.model(),
+            tiny.pairs(),
+            options,
+            tmp_path,
+            validate=lambda m: {"loss": 1.0},
             resume=True,
-        )  # fmt: skip
+        )
 
 
 def test_the_lowest_loss_is_best(tmp_path) -> None:

@@ -50,8 +50,10 @@ def holder(out: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(out), "--a flag"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "waiting\n"
             yield process

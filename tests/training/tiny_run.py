@@ -14,10 +14,23 @@ from intently.training import DevSet, Event, History, Pairs, TrainingOptions, tr
 from intently.training.events import Listener
 
 OPTIONS = TrainingOptions().with_flags(
-    width=16, heads=2, encoder_layers=1, decoder_layers=1, inner=32, dropout=0.2,
-    steps=40, warmup=10, cooldown=0.2, batch_tokens=60, save_every=3, evaluate_every=8,
-    keep=2, threads=1, seed=5, learning_rate=0.01,
-)  # fmt: skip
+    width=16,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    inner=32,
+    dropout=0.2,
+    steps=40,
+    warmup=10,
+    cooldown=0.2,
+    batch_tokens=60,
+    save_every=3,
+    evaluate_every=8,
+    keep=2,
+    threads=1,
+    seed=5,
+    learning_rate=0.01,
+)
 
 
 def pairs(count: int = 60, seed: int = 0) -> Pairs:

@@ -254,11 +254,11 @@ def test_a_head_is_switched_off_and_on(translator: Translator) -> None:
     [
         (("encoder.1.self", 4), "head: expected a head from 0 to 3; got 4"),
         (("encoder.1.self", -1), "head: expected a head from 0 to 3; got -1"),
-        (("encoder.9.self", 0), "layer: expected a name such as \"encoder.0.self\""),
+        (("encoder.9.self", 0), 'layer: expected a name such as "encoder.0.self"'),
         (("encoder", 0), "got 'encoder'"),
         (("encoder.0.cross", 0), "got 'encoder.0.cross'"),
     ],
-)  # fmt: skip
+)
 def test_a_head_that_is_not_there(
     translator: Translator, head: tuple[str, int], expected: str
 ) -> None:

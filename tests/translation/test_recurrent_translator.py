@@ -32,9 +32,17 @@ from intently.translation.translator import AlignmentHead, TranslationWarning, T
 PAIRS = list(islice(language("train", seed=0), 60))
 TEXT = ParallelText([p.source for p in PAIRS], [p.target for p in PAIRS])
 OPTIONS = TrainingOptions().with_flags(
-    model="recurrent", width=16, encoder_layers=1, decoder_layers=1, steps=4, batch_tokens=200,
-    source_tokenizer="word", target_tokenizer="word", save_every=2, evaluate_every=100,
-)  # fmt: skip
+    model="recurrent",
+    width=16,
+    encoder_layers=1,
+    decoder_layers=1,
+    steps=4,
+    batch_tokens=200,
+    source_tokenizer="word",
+    target_tokenizer="word",
+    save_every=2,
+    evaluate_every=100,
+)
 
 
 def tiny(attention: Any = "additive", kind: str = "word") -> Translator:
@@ -58,9 +66,12 @@ def test_a_run_trains_saves_and_goes_on(tmp_path: Path, attention: str) -> None:
     loaded = Translator.load(tmp_path / "whole")
     assert isinstance(loaded.model, RecurrentSeq2Seq)
     assert loaded.model.options == RecurrentOptions(
-        whole.translator.source_tokenizer.size, whole.translator.target_tokenizer.size,
-        width=16, cell="lstm", attention=attention,  # pyright: ignore[reportArgumentType]
-    )  # fmt: skip
+        whole.translator.source_tokenizer.size,
+        whole.translator.target_tokenizer.size,
+        width=16,
+        cell="lstm",
+        attention=attention,  # pyright: ignore[reportArgumentType]
+    )
     some = TEXT.sources[:3]
     assert [t.text for t in loaded.translate(some)] == [
         t.text for t in whole.translator.translate(some)

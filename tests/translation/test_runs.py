@@ -32,10 +32,21 @@ from intently.translation.runs import WRITES, fit
 from intently.translation.translator import Translator
 
 OPTIONS = TrainingOptions().with_flags(
-    width=16, heads=2, encoder_layers=1, decoder_layers=1, inner=16, steps=6, warmup=2,
-    batch_tokens=200, save_every=2, evaluate_every=3, threads=1, source_tokenizer="word",
-    target_tokenizer="word", max_length=12,
-)  # fmt: skip
+    width=16,
+    heads=2,
+    encoder_layers=1,
+    decoder_layers=1,
+    inner=16,
+    steps=6,
+    warmup=2,
+    batch_tokens=200,
+    save_every=2,
+    evaluate_every=3,
+    threads=1,
+    source_tokenizer="word",
+    target_tokenizer="word",
+    max_length=12,
+)
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +195,13 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize(("of_mean", "taken"), [(9.5, True), (9.0, False), (1.0, False)])
 def test_the_mean_is_the_translator_where_it_is_better(
-    text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    of_mean: float, taken: bool,
-) -> None:  # fmt: skip
+    text: ParallelText,
+    dev: ParallelText,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_mean: float,
+    taken: bool,
+) -> None:
     scores, told = iter([9.0, 3.0, of_mean]), []
     monkeypatch.setattr(
         "intently.training.DevSet.__call__", lambda self, model: {"bleu": next(scores)}

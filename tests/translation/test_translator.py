@@ -70,11 +70,13 @@ def test_an_empty_line_has_no_attention(translator: Translator) -> None:
     ("sentence", "expected"),
     [
         ("Mary saw Zxqv.", "Mary a vu Zxqv."),
-        ("The Zxqv drank milk because it was tired.",
-         "Le Zxqv a bu du lait parce qu'il était fatigué."),
+        (
+            "The Zxqv drank milk because it was tired.",
+            "Le Zxqv a bu du lait parce qu'il était fatigué.",
+        ),
         ("Does Zxqv drink milk?", "Est-ce que Zxqv boit du lait ?"),
     ],
-)  # fmt: skip
+)
 def test_unknown_words_are_copied(translator: Translator, sentence: str, expected: str) -> None:
     with pytest.warns(TranslationWarning, match=r"line 1: not in the model's vocabulary: Zxqv"):
         (made,) = translator.translate([sentence])
@@ -163,8 +165,9 @@ def test_labels_are_the_produced_tokens(translator: Translator) -> None:
     (made,) = translator.translate(["I drink milk."])
     cross, own = made.attention["decoder.0.cross"], made.attention["decoder.0.self"]
     assert cross.labels == (
-        ("▁Je", "▁bois", "▁du", "▁lait", ".", "</s>"), ("▁I", "▁drink", "▁milk", ".", "</s>"),
-    )  # fmt: skip
+        ("▁Je", "▁bois", "▁du", "▁lait", ".", "</s>"),
+        ("▁I", "▁drink", "▁milk", ".", "</s>"),
+    )
     assert own.labels[1] == ("<s>", "▁Je", "▁bois", "▁du", "▁lait", ".")
     assert cross.shape == (4, 6, 5) and own.shape == (4, 6, 6)
 
@@ -224,8 +227,11 @@ def test_saving_and_loading_changes_nothing(translator: Translator, folder: Path
     one, other = (t.translate([BECAUSE])[0] for t in (translator, loaded))
     assert one.text == other.text and one.score == other.score
     assert sorted(os.listdir(folder)) == [
-        "model.safetensors", "source.json", "target.json", "translator.json",
-    ]  # fmt: skip
+        "model.safetensors",
+        "source.json",
+        "target.json",
+        "translator.json",
+    ]
 
 
 @pytest.mark.parametrize(

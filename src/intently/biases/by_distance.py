@@ -68,9 +68,12 @@ class _ByDistance(Bias):
         if heads not in (None, h):
             got = f"{heads} heads" if tensor is None else shape_of(tensor)
             raise build(
-                ArgumentError, name, f"one entry for each head of the matrix, h={h}", got,
+                ArgumentError,
+                name,
+                f"one entry for each head of the matrix, h={h}",
+                got,
                 "heads are axis −3",
-            )  # fmt: skip
+            )
         if isinstance(self.offset, Tensor):
             g.align(self.offset, "offset")
 
@@ -211,9 +214,12 @@ def alibi(
     if slopes is not None:
         if heads is not None:
             raise build(
-                ArgumentError, "slopes", "either heads or slopes", f"heads={heads} and slopes",
+                ArgumentError,
+                "slopes",
+                "either heads or slopes",
+                f"heads={heads} and slopes",
                 "slopes hold one entry for each head",
-            )  # fmt: skip
+            )
         slopes = _floats(slopes, "slopes")
         if slopes.ndim > 1:
             raise build(ArgumentError, "slopes", "shape (h,) or ()", shape_of(slopes))
@@ -251,10 +257,14 @@ def relative_buckets(
     if n < 2 or (bidirectional and (n % 2 or n < 4)):
         least = "an even number ≥ 4" if bidirectional else "at least 2"
         raise build(
-            ArgumentError, "table", f"shape (buckets, h) with {least} of buckets", shape_of(table),
+            ArgumentError,
+            "table",
+            f"shape (buckets, h) with {least} of buckets",
+            shape_of(table),
             "one half is for keys before the query, the other for those ahead of it"
-            if bidirectional else None,
-        )  # fmt: skip
+            if bidirectional
+            else None,
+        )
     single = (n // 2 if bidirectional else n) // 2
     whole_number(max_distance, "max_distance", single + 1)
     return _Buckets(table, max_distance, bool(bidirectional), _offset(offset))

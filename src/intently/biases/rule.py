@@ -122,9 +122,11 @@ def check_device(tensor: Tensor, g: Geometry, name: str) -> None:
     """Raise unless the tensor is where the matrix is."""
     if tensor.device != g.device:
         raise build(
-            KindError, name, f"a floating-point tensor on the device of q, {g.device}",
+            KindError,
+            name,
+            f"a floating-point tensor on the device of q, {g.device}",
             f"{tensor.dtype} on {tensor.device}",
-        )  # fmt: skip
+        )
 
 
 def shown(tensor: Tensor) -> str:

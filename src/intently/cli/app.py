@@ -148,4 +148,3 @@ def _show_warning(
         print(lines(f"intently: {message}", MESSAGE), file=sys.stderr)
     else:
         print(warnings.formatwarning(message, category, filename, lineno), file=sys.stderr)
-

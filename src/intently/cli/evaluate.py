@@ -124,8 +124,10 @@ def judge(
 
     options = options or SearchOptions()
     found: dict[str, Any] = {
-        "beam": options.beam, "length_penalty": options.length_penalty, "tests": {},
-    }  # fmt: skip
+        "beam": options.beam,
+        "length_penalty": options.length_penalty,
+        "tests": {},
+    }
     for name, text in tests.items():
         what = " of the built-in language" if aligned else ""
         print(f"\n{name}: {len(text):,} sentences{what}")
@@ -153,14 +155,16 @@ def described(scores: Evaluation) -> str:
     exact match 25.0% [7.1%, 59.1%]
     """
     share, low, high = _exact(scores)
-    return "\n".join([
-        f"exact match {share:.1%} [{low:.1%}, {high:.1%}]",
-        f"lower-cased {scores.lowercased}",
-        f"cased {scores.bleu}",
-        f"{scores.chrf}",
-        "of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
-        f"  {scores.tokenised}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"exact match {share:.1%} [{low:.1%}, {high:.1%}]",
+            f"lower-cased {scores.lowercased}",
+            f"cased {scores.bleu}",
+            f"{scores.chrf}",
+            "of lower-cased words, comparable to the literature's tokenised numbers only roughly:",
+            f"  {scores.tokenised}",
+        ]
+    )
 
 
 def _exact(scores: Evaluation) -> Interval:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Out = Annotated[
-    Path,
-    typer.Option(parser=out_folder, help="the folder of the runs, the numbers and the figure"),
+    Path, typer.Option(parser=out_folder, help="the folder of the runs, the numbers and the figure")
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="of all trainings (default: the recipes')")]
 Steps = Annotated[

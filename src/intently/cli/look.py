@@ -148,9 +148,12 @@ def _shared(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
 
 def _compared(entry: int, head: int, row: int) -> dict[str, Any]:
     return {
-        "item": 1, "entry": entry, "heads": str(head), "row": row,
+        "item": 1,
+        "entry": entry,
+        "heads": str(head),
+        "row": row,
         "other": f"0.{entry}.{head}.at.{row}",
-    }  # fmt: skip
+    }
 
 
 def _text(text: str, model: Path | None, layers: list[str] | None) -> Looked:
@@ -171,9 +174,8 @@ def _check_seen(seen: Recording) -> None:
     if not seen.calls:
         cause = "; ".join(unsure(seen)).removeprefix("; ")
         raise build(
-            KernelError, "look", "attention to be seen", "none",
-            cause or "no module of it attended",
-        )  # fmt: skip
+            KernelError, "look", "attention to be seen", "none", cause or "no module of it attended"
+        )
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -190,10 +192,13 @@ def _picture(image: Path, folder: Path | None, layers: list[str] | None) -> Look
 
     if folder is None:
         raise build(
-            ArgumentError, "--model", "the folder of a model that reads pictures", "none",
+            ArgumentError,
+            "--model",
+            "the folder of a model that reads pictures",
+            "none",
             "the embedded translator reads words",
             "give what save_pretrained wrote, of a ViT say",
-        )  # fmt: skip
+        )
     with quiet(), torch.inference_mode():
         model, pixels, shown = _read(image, folder)
         with watch(model, layers=layers) as seen:
@@ -265,9 +270,11 @@ def _grid(config: Any, pixels: Any) -> tuple[int, int]:
     size = getattr(config, "patch_size", None)
     if not size:
         raise build(
-            DataError, "--model", "a model that reads patches, with patch_size in its config",
+            DataError,
+            "--model",
+            "a model that reads patches, with patch_size in its config",
             f"one of type {config.model_type}",
-        )  # fmt: skip
+        )
     high, wide = (size, size) if isinstance(size, int) else size
     return pixels.shape[-2] // high, pixels.shape[-1] // wide
 

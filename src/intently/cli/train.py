@@ -51,10 +51,12 @@ def recipes(
         options = each.options
         recurrent = options.architecture.model == "recurrent"
         sizes.add_row(
-            each.name, options.architecture.cell if recurrent else options.architecture.model,
+            each.name,
+            options.architecture.cell if recurrent else options.architecture.model,
             f"{each.corpus}:{each.source}-{each.target}",
-            f"≈ {_parameters(options) / 1e6:.1f} M", f"{options.schedule.steps:,}",
-        )  # fmt: skip
+            f"≈ {_parameters(options) / 1e6:.1f} M",
+            f"{options.schedule.steps:,}",
+        )
         texts.add_row(each.name, each.about + (f"; {each.result}" if each.result else ""))
     console.print(sizes)
     console.print()
@@ -132,9 +134,12 @@ def _train(
         if origin is None:
             if source is None and begun:
                 raise build(
-                    ArgumentError, "SOURCE", f"the files that the run in {out} is trained on",
-                    "none", fix="give the command that began it, with --resume",
-                )  # fmt: skip
+                    ArgumentError,
+                    "SOURCE",
+                    f"the files that the run in {out} is trained on",
+                    "none",
+                    fix="give the command that began it, with --resume",
+                )
             if source is None:
                 fix = "see them by intently recipes"
                 expected = "source sentences, or --recipe NAME"
@@ -151,9 +156,13 @@ def _train(
             console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
         with display(console) as progress:
             run = fit(
-                work.text, work.options, out,
-                dev=work.dev, progress=keeping(origin, out, progress), resume=again,
-            )  # fmt: skip
+                work.text,
+                work.options,
+                out,
+                dev=work.dev,
+                progress=keeping(origin, out, progress),
+                resume=again,
+            )
         if writer is not None:
             writer.check()
         if run.history.records and here.first:
@@ -177,9 +186,12 @@ def _refuse(given: dict[str, Path | None], expected: str) -> None:
     for argument, value in given.items():
         if value is not None:
             raise build(
-                ArgumentError, argument, expected, str(value),
+                ArgumentError,
+                argument,
+                expected,
+                str(value),
                 fix="print a recipe by intently recipes NAME, to begin a --config with",
-            )  # fmt: skip
+            )
 
 
 def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
@@ -219,13 +231,7 @@ def _from_corpus(
     return Work(corpus.train, corpus.dev, options, corpus.tests)
 
 
-def _judge(
-    translator: Translator,
-    origin: Origin,
-    work: Work,
-    out: Path,
-    console: Console,
-) -> None:
+def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
     """Score what a recipe has made on its corpus' tests, beside what was measured before."""
     from intently.cli.evaluate import judge, write
     from intently.recipes import recipes
@@ -312,13 +318,12 @@ def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
             Annotated[
                 _plain(flag.type) | None,
                 typer.Option(
-                    help=_help(flag), show_default=False,
-                    rich_help_panel=flag.group.capitalize(),
+                    help=_help(flag), show_default=False, rich_help_panel=flag.group.capitalize()
                 ),
             ],
         )
         for name, flag in TrainingOptions.flags().items()
-    ]  # fmt: skip
+    ]
 
     def command(**given: Any) -> None:
         function(**given)

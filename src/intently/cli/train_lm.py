@@ -70,11 +70,23 @@ def train_lm(
     from intently.language.settings import language_options, read_config, split
 
     flags = {
-        "window": window, "tokenizer": tokenizer, "size": size, "width": width, "heads": heads,
-        "kv_heads": kv_heads, "positions": positions, "layers": layers, "dropout": dropout,
-        "steps": steps, "seconds": seconds, "batch_tokens": batch_tokens, "seed": seed,
-        "learning_rate": learning_rate, "optimiser": optimiser, "threads": threads,
-    }  # fmt: skip
+        "window": window,
+        "tokenizer": tokenizer,
+        "size": size,
+        "width": width,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "positions": positions,
+        "layers": layers,
+        "dropout": dropout,
+        "steps": steps,
+        "seconds": seconds,
+        "batch_tokens": batch_tokens,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "optimiser": optimiser,
+        "threads": threads,
+    }
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
     variant, rest = split(given)
@@ -111,9 +123,14 @@ def _fit(
 
     with display(console) as progress:
         run = fit(
-            text, options, out, variant=variant, tokenizer=tokenizer, progress=progress,
+            text,
+            options,
+            out,
+            variant=variant,
+            tokenizer=tokenizer,
+            progress=progress,
             resume=resume,
-        )  # fmt: skip
+        )
     if run.history.stopped == "interrupted":
         console.print(
             f"interrupted; {out}/model is the best so far. Go on with the same command and --resume"
@@ -174,10 +191,11 @@ def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
     ends = [by_context(one.losses)[-1][2] for one in (run, small)]
     choices = [f"{math.exp(loss):.1f}" for loss in ends]
     return [
-        *said, "",
+        *said,
+        "",
         f"  at the end of its window the larger one has {ends[0]:.3f}, the smaller {ends[1]:.3f}:",
         f"  a choice among {choices[0]} tokens as likely as each other, or among {choices[1]}",
-    ]  # fmt: skip
+    ]
 
 
 def _samples(run: LanguageRun, samples: int) -> list[str]:

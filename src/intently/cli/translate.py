@@ -34,8 +34,7 @@ def translate(
     beam: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="hypotheses followed at once; 1 is greedy (default: 5, or --n-best if more)",
+            min=1, help="hypotheses followed at once; 1 is greedy (default: 5, or --n-best if more)"
         ),
     ] = None,
     n_best: Annotated[
@@ -67,10 +66,12 @@ def translate(
     translator = Translator.load(model)
     if (show or pictures) and not cross_heads(translator.model.options):
         raise build(
-            ArgumentError, "--show, --pictures", "a model with attention",
+            ArgumentError,
+            "--show, --pictures",
+            "a model with attention",
             'one with attention="none"',
             "it knows the source by one vector, and looks at no word",
-        )  # fmt: skip
+        )
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)
     typed = text == "-" and sys.stdin is not None and sys.stdin.isatty()
@@ -102,9 +103,12 @@ def _one_line(text: str, raw: bool) -> str:
 def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
     if len(given) > 2:
         raise build(
-            ArgumentError, "TEXT", "one text in quotes", f"{len(given)} arguments",
+            ArgumentError,
+            "TEXT",
+            "one text in quotes",
+            f"{len(given)} arguments",
             fix='write intently translate "The road was too wide."',
-        )  # fmt: skip
+        )
     if len(given) == 2:
         return Path(given[0]), given[1]
     return (Path(given[0]), "-") if _is_folder(given[0]) else (None, given[0])
@@ -150,10 +154,12 @@ def _decoded(file: Iterable[bytes], name: str) -> Iterable[str]:
             yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise build(
-            DataError, f"{name}:{number}", "UTF-8",
+            DataError,
+            f"{name}:{number}",
+            "UTF-8",
             f"byte {error.object[error.start]:#04x} at byte {error.start + 1} of the line",
             fix="convert the file, for example with iconv -t UTF-8",
-        ) from None  # fmt: skip
+        ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         got = f"gzip data that is cut or damaged after line {number:,} ({error})"
         raise build(DataError, name, "lines of text", got) from None

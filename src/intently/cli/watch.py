@@ -69,9 +69,12 @@ def watch(
     found = runner(model)(model, text, layers, beam)
     if not found.seen.calls:
         raise build(
-            KernelError, "watch", "attention to be seen", "none",
+            KernelError,
+            "watch",
+            "attention to be seen",
+            "none",
             "; ".join(unsure(found.seen)).removeprefix("; ") or "no module of it attended",
-        )  # fmt: skip
+        )
     if save is not None:
         found.seen.save(save)
     table = found.seen.summary()
@@ -105,8 +108,10 @@ def runner(folder: Path | None) -> Callable[..., Watched]:
     from intently.errors import DataError, build
 
     kinds = {
-        "translator.json": _translation, "language.json": _language, "config.json": _transformers,
-    }  # fmt: skip
+        "translator.json": _translation,
+        "language.json": _language,
+        "config.json": _transformers,
+    }
     if folder is None:
         return _translation
     for name, run in kinds.items():
@@ -119,9 +124,12 @@ def runner(folder: Path | None) -> Callable[..., Watched]:
         names = sorted(path.name for path in folder.iterdir())
         got = f"a folder with {', '.join(names[:4])}" if names else "an empty folder"
     raise build(
-        DataError, str(folder), f"a folder with one of {', '.join(kinds)}", got,
+        DataError,
+        str(folder),
+        f"a folder with one of {', '.join(kinds)}",
+        got,
         fix="give what `intently train`, `intently train-lm` or save_pretrained wrote",
-    )  # fmt: skip
+    )
 
 
 # --- what runs ------------------------------------------------------------------------------------
@@ -190,9 +198,12 @@ def _transformers(folder: Path, text: str, layers: list[str] | None, beam: int) 
             mask, made = torch.ones_like(given), given
             if both and model.can_generate():
                 made = model.generate(
-                    given, attention_mask=mask, max_new_tokens=PRODUCED, num_beams=1,
+                    given,
+                    attention_mask=mask,
+                    max_new_tokens=PRODUCED,
+                    num_beams=1,
                     do_sample=False,
-                )  # fmt: skip
+                )
                 said = tokenizer.decode(made[0], skip_special_tokens=True)
                 told = [*told, visible(said, 100_000), ""]
             elif both:
@@ -251,9 +262,12 @@ def library() -> Any:
         import transformers
     except ImportError:
         raise build(
-            MissingLibraryError, "transformers", "transformers, which reads such folders",
-            "an environment without it", fix="install it by pip install transformers",
-        ) from None  # fmt: skip
+            MissingLibraryError,
+            "transformers",
+            "transformers, which reads such folders",
+            "an environment without it",
+            fix="install it by pip install transformers",
+        ) from None
     return transformers
 
 
@@ -282,8 +296,9 @@ def unsure(seen: Recording, told: Iterable[str] = ()) -> Iterator[str]:
     found, known = seen.coverage(), {name.partition("[")[0] for name in told}
     lines = [
         f"{'not compared' if line.verified is None else 'UNVERIFIED'}: {line.name}: {line.why}"
-        for line in found.seen if line.verified is not True and line.name not in known
-    ]  # fmt: skip
+        for line in found.seen
+        if line.verified is not True and line.name not in known
+    ]
     lines += [f"not seen: {name}: {why}" for name, why in found.unseen.items()]
     lines += found.notes
     yield from ["", *(visible(line, 1000) for line in lines)] if lines else ()
@@ -322,9 +337,14 @@ def _row(entry: Entry) -> tuple[str, ...]:
     verdict = {True: "yes", False: "NO", None: "not compared"}[entry.verified]
     size = sum(x.nbytes for x in matrix.problem.tensors())
     return (
-        visible(entry.name, 200), str(entry.index), "×".join(map(str, matrix.shape)),
-        str(matrix.dtype).removeprefix("torch."), visible(entry.source), f"{size:,}", verdict,
-    )  # fmt: skip
+        visible(entry.name, 200),
+        str(entry.index),
+        "×".join(map(str, matrix.shape)),
+        str(matrix.dtype).removeprefix("torch."),
+        visible(entry.source),
+        f"{size:,}",
+        verdict,
+    )
 
 
 def _count(n: int, noun: str) -> str:

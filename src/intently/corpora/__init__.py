@@ -6,13 +6,7 @@ from intently.corpora.alignment import Alignment, alignment_error_rate
 from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.language.pair import Pair, Pronoun
 from intently.corpora.language.parsing import translations
-from intently.corpora.language.splits import (
-    SHOWN,
-    SPLITS,
-    language,
-    sample,
-    vocabulary,
-)
+from intently.corpora.language.splits import SHOWN, SPLITS, language, sample, vocabulary
 from intently.corpora.named import CORPORA, Corpus, load_corpus
 
 __all__ = [

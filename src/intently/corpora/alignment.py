@@ -26,9 +26,12 @@ class Alignment:
         if not self.sure <= self.possible:
             extra = sorted(self.sure - self.possible)
             raise build(
-                ArgumentError, "possible", "every sure link among them", f"none of {extra}",
+                ArgumentError,
+                "possible",
+                "every sure link among them",
+                f"none of {extra}",
                 fix="make the alignment with Alignment.of(sure, possible), which adds them",
-            )  # fmt: skip
+            )
 
     @classmethod
     def of(

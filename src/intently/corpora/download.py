@@ -180,16 +180,22 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
             actual = _unpack(file, packed, plain)
             if actual != file.sha256:
                 raise build(
-                    DataError, file.url, f"content with SHA-256 {file.sha256}", actual,
+                    DataError,
+                    file.url,
+                    f"content with SHA-256 {file.sha256}",
+                    actual,
                     cause="the file there has changed, or came damaged; nothing of it was kept",
                     fix=AGAIN,
-                )  # fmt: skip
+                )
             os.replace(plain, target)
     except OSError as error:
         raise build(
-            DataError, str(folder), "a folder that takes downloads", error.strerror or str(error),
+            DataError,
+            str(folder),
+            "a folder that takes downloads",
+            error.strerror or str(error),
             fix="set INTENTLY_DATA to a folder that can be written and has room",
-        ) from error  # fmt: skip
+        ) from error
     return target
 
 

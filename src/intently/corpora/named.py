@@ -69,16 +69,16 @@ def _built_in() -> Parts:
 
 _KNOWN = {
     "language": _Known(
-        ("en",), ("fr",), lambda source, target, data_dir: _built_in(),
+        ("en",),
+        ("fr",),
+        lambda source, target, data_dir: _built_in(),
         "the built-in language of Intently: made on this machine, free for every use",
     ),
     "multi30k": _Known(
         multi30k.LANGUAGES, multi30k.LANGUAGES, multi30k.read_multi30k, multi30k.CREDIT
     ),
-    "tatoeba": _Known(
-        tatoeba.LANGUAGES, tatoeba.LANGUAGES, tatoeba.read_tatoeba, tatoeba.CREDIT
-    ),
-}  # fmt: skip
+    "tatoeba": _Known(tatoeba.LANGUAGES, tatoeba.LANGUAGES, tatoeba.read_tatoeba, tatoeba.CREDIT),
+}
 CORPORA = tuple(_KNOWN)
 """The names that `load_corpus` knows."""
 

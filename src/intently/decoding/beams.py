@@ -59,11 +59,7 @@ class Model(Protocol):
 
 
 def decode_batch(
-    model: Model,
-    source: Tensor,
-    lengths: list[int],
-    options: SearchOptions,
-    keep_attention: bool,
+    model: Model, source: Tensor, lengths: list[int], options: SearchOptions, keep_attention: bool
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each row of ``source`` (n, s), best first."""
     padded = min(lengths) < source.shape[1]
@@ -222,9 +218,13 @@ class Beams:
         if self._may_be_done() and bool((done := self._done(length)).any()):
             if bool(self.live.isnan().any()):
                 raise build(
-                    ArgumentError, "model", "finite logits", f"NaN in step {length}",
-                    "training diverged, or its weights are damaged", "check the training loss",
-                )  # fmt: skip
+                    ArgumentError,
+                    "model",
+                    "finite logits",
+                    f"NaN in step {length}",
+                    "training diverged, or its weights are damaged",
+                    "check the training loss",
+                )
             stay = (~done).nonzero()[:, 0]
             self._keep(stay)
             row, token = row[stay], token[stay]
@@ -239,9 +239,11 @@ class Beams:
         scores = torch.log_softmax(logits, -1, out=logits)
         if length == 1 and max(self.options.forbid, default=0) >= scores.shape[-1]:
             raise build(
-                ArgumentError, "forbid", f"ids below the vocabulary's size {scores.shape[-1]}",
+                ArgumentError,
+                "forbid",
+                f"ids below the vocabulary's size {scores.shape[-1]}",
                 self.options.forbid,
-            )  # fmt: skip
+            )
         scores.index_fill_(-1, self._forbidden, -math.inf)
         if length <= self.options.min_length:
             scores[:, EOS] = -math.inf
@@ -271,9 +273,12 @@ class Beams:
         chosen = [[]] if left is None else self._choose(left)
         if left is None or not all(chosen):
             raise build(
-                ArgumentError, "forbid", "a token that may be produced at every step",
-                self.options.forbid, "all others are forbidden, or have probability 0",
-            )  # fmt: skip
+                ArgumentError,
+                "forbid",
+                "a token that may be produced at every step",
+                self.options.forbid,
+                "all others are forbidden, or have probability 0",
+            )
         pick = torch.tensor(list(chain.from_iterable(chosen)), device=left.row.device)
         left = _Left(*(column[pick] for column in left))
         paths, inputs = self._trace_back(left.step, left.row)

@@ -92,7 +92,10 @@ class Hypothesis:
         """
         if self._trace is None or self._path is None:
             raise build(
-                ArgumentError, "attention", "a search that kept it", "one that did not",
+                ArgumentError,
+                "attention",
+                "a search that kept it",
+                "one that did not",
                 fix="call search(…, keep_attention=True)",
-            )  # fmt: skip
+            )
         return self._trace.matrices(self._sentence, self._path)

@@ -50,9 +50,13 @@ class SearchOptions:
         _check_int(self.min_length, "min_length", 0, LONGEST)
         if self.n_best > self.beam:
             raise build(
-                ArgumentError, "n_best", f"at most beam={self.beam}", self.n_best,
-                "a beam of that width ends with that many hypotheses", "widen the beam",
-            )  # fmt: skip
+                ArgumentError,
+                "n_best",
+                f"at most beam={self.beam}",
+                self.n_best,
+                "a beam of that width ends with that many hypotheses",
+                "widen the beam",
+            )
         alpha = self.length_penalty
         if isinstance(alpha, bool) or not isinstance(alpha, int | float):
             raise build(KindError, "length_penalty", "a number", repr(alpha))
@@ -63,18 +67,25 @@ class SearchOptions:
             _check_int(self.max_length, "max_length", 1, LONGEST)
             if self.min_length >= self.max_length:
                 raise build(
-                    ArgumentError, "min_length", f"less than max_length={self.max_length}",
-                    self.min_length, "EOS needs a step of its own",
-                )  # fmt: skip
+                    ArgumentError,
+                    "min_length",
+                    f"less than max_length={self.max_length}",
+                    self.min_length,
+                    "EOS needs a step of its own",
+                )
         if not isinstance(self.forbid, Collection):
             raise build(KindError, "forbid", "a tuple of token ids", repr(self.forbid))
         for token in self.forbid:
             _check_int(token, "forbid", 0)
         if EOS in self.forbid:
             raise build(
-                ArgumentError, "forbid", f"ids other than EOS={EOS}", self.forbid,
-                "without it no output ends", "set min_length",
-            )  # fmt: skip
+                ArgumentError,
+                "forbid",
+                f"ids other than EOS={EOS}",
+                self.forbid,
+                "without it no output ends",
+                "set min_length",
+            )
 
     def limit(self, source_length: int) -> int:
         """Return after how many steps the output of a source of so many tokens (no EOS) is cut."""

@@ -76,9 +76,13 @@ def sample(
     longest = max(map(len, rows), default=0)
     if model.max_length is not None and longest + steps - 1 > model.max_length:
         raise build(
-            ArgumentError, "steps", f"prompt and steps within {model.max_length} positions",
-            f"{longest} + {steps}", "the model has learned no more", "ask for fewer steps",
-        )  # fmt: skip
+            ArgumentError,
+            "steps",
+            f"prompt and steps within {model.max_length} positions",
+            f"{longest} + {steps}",
+            "the model has learned no more",
+            "ask for fewer steps",
+        )
     if not rows or not steps:
         return [[] for _ in rows]
     module: Any = model
@@ -150,8 +154,12 @@ def distribution(
         got = f"dtype {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise build(KindError, "logits", "a tensor of numbers (…, V)", got)
     if not logits.ndim or not logits.shape[-1]:
-        raise build(ArgumentError, "logits", "shape (…, V), a number for each token of a "
-                    "vocabulary", shape_of(logits))  # fmt: skip
+        raise build(
+            ArgumentError,
+            "logits",
+            "shape (…, V), a number for each token of a vocabulary",
+            shape_of(logits),
+        )
     if temperature == 0:
         temperature, top_k = 1.0, 1
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -173,10 +181,13 @@ def _check_logits(z: Tensor) -> None:
     """Raise where a row, its maximum taken off, has NaN; asked where that stops no accelerator."""
     if z.device.type == "cpu" and not torch.compiler.is_compiling() and bool(z.isnan().any()):
         raise build(
-            ArgumentError, "logits", "finite numbers, −inf for tokens that may not follow",
-            "NaN or +inf, or −inf for every token of a row", "the model has diverged or overflows",
+            ArgumentError,
+            "logits",
+            "finite numbers, −inf for tokens that may not follow",
+            "NaN or +inf, or −inf for every token of a row",
+            "the model has diverged or overflows",
             "look at its weights, or compute in a wider dtype",
-        )  # fmt: skip
+        )
 
 
 def _check_empty(cache: Any) -> None:
@@ -184,9 +195,13 @@ def _check_empty(cache: Any) -> None:
     if isinstance(offset, Tensor) or offset != 0:
         got = f"one of {offset.tolist() if isinstance(offset, Tensor) else offset} steps"
         raise build(
-            ArgumentError, "cache", "an empty one", got, "the prompts would go on from its text",
+            ArgumentError,
+            "cache",
+            "an empty one",
+            got,
+            "the prompts would go on from its text",
             "make a new one: model.new_cache(…)",
-        )  # fmt: skip
+        )
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
@@ -206,12 +221,20 @@ def _ids(prompt: Sequence[int], i: int) -> list[int]:
         ids = [index(token) for token in prompt]
     except TypeError:
         raise build(
-            KindError, f"prompts[{i}]", "a list of token ids", repr(prompt)[:60],
-            "sample takes one list of ids for each prompt", "encode text with a tokenizer",
-        ) from None  # fmt: skip
+            KindError,
+            f"prompts[{i}]",
+            "a list of token ids",
+            repr(prompt)[:60],
+            "sample takes one list of ids for each prompt",
+            "encode text with a tokenizer",
+        ) from None
     if not ids:
         raise build(
-            ArgumentError, f"prompts[{i}]", "at least one token id", "none",
-            "the model says what follows a token", "begin with SOS, id 1",
-        )  # fmt: skip
+            ArgumentError,
+            f"prompts[{i}]",
+            "at least one token id",
+            "none",
+            "the model says what follows a token",
+            "begin with SOS, id 1",
+        )
     return ids

@@ -88,9 +88,13 @@ def _with_eos(source: Sequence[int], i: int) -> list[int]:
         ids = [index(token) for token in source]
     except TypeError:
         raise build(
-            KindError, f"sources[{i}]", "a list of token ids", repr(source)[:60],
-            "search takes one list of ids for each sentence", "encode text with a tokenizer",
-        ) from None  # fmt: skip
+            KindError,
+            f"sources[{i}]",
+            "a list of token ids",
+            repr(source)[:60],
+            "search takes one list of ids for each sentence",
+            "encode text with a tokenizer",
+        ) from None
     return ids if ids and ids[-1] == EOS else [*ids, EOS]
 
 

@@ -69,7 +69,7 @@ def entries() -> list[Entry]:
 def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair]) -> Interval:
     """Return the alignment error rate of one head, with the ends of its 95 % bootstrap interval.
 
-    It is that of `intently.translation.evaluation.alignment_errors`: links, counted over all pairs, that are
+    It is that of `evaluation.alignment_errors`: links, counted over all pairs, that are
     no possible ones or miss sure ones, of what the model looks at while it writes each reference.
     Raises `ArgumentError` for a head of cross-attention that the model has not.
     """
@@ -161,9 +161,12 @@ def picture(entry: Entry, run: Run, save: Path) -> None:
     head = run.translator.alignment_head
     assert head is not None
     alignment(
-        matrices[head.layer][head.head], gold=pair.alignment, beside="reference",
-        title=entry.label, save=save,
-    )  # fmt: skip
+        matrices[head.layer][head.head],
+        gold=pair.alignment,
+        beside="reference",
+        title=entry.label,
+        save=save,
+    )
 
 
 def draw(result: dict[str, Any], save: Path) -> None:

@@ -75,9 +75,13 @@ def train_all(
         console.print(f"{entry.label}: training {name}", markup=False, highlight=False)
         with sole_writer(folder, WRITES), display(console, every=30.0) as progress:
             run = fit(
-                corpus.train, entry.recipe.options, folder, dev=corpus.dev,
-                progress=keeping(origin, folder, progress), resume=True,
-            )  # fmt: skip
+                corpus.train,
+                entry.recipe.options,
+                folder,
+                dev=corpus.dev,
+                progress=keeping(origin, folder, progress),
+                resume=True,
+            )
         if run.history.stopped == "interrupted":
             return None
         runs.append(run)

@@ -41,11 +41,7 @@ EDGES = {"language": (4, 6, 8, 10, 12, 14, 16), "multi30k": (5, 10, 15, 20, 30)}
 """The most words of each bucket but the last; the built-in language has none of more than 16."""
 
 PREFIXES = {"language": "language", "multi30k": "multi30k-de-en"}
-LABELS = {
-    "fixed": "fixed vector",
-    "bahdanau": "additive attention",
-    "transformer": "Transformer",
-}
+LABELS = {"fixed": "fixed vector", "bahdanau": "additive attention", "transformer": "Transformer"}
 LOWERCASE = {"language": False, "multi30k": True}
 
 SENTENCES = 300

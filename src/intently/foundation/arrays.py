@@ -103,9 +103,12 @@ def _array(value: Any, name: str) -> np.ndarray:
         array = np.array(value, order="C")
     except ValueError:
         raise build(
-            KindError, name, "numbers in rows of one length", "a ragged list",
+            KindError,
+            name,
+            "numbers in rows of one length",
+            "a ragged list",
             fix="fill short rows up, and hide what was added: mask=it.padding(lengths)",
-        ) from None  # fmt: skip
+        ) from None
     if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         raise _refusal(name, f"dtype {array.dtype}", array.dtype.kind == "b")
     return array.astype(np.float64 if array.dtype.kind != "f" else array.dtype.newbyteorder("="))
@@ -121,6 +124,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _refusal(name: str, got: str, booleans: bool = False) -> KindError:
     return build(
-        KindError, name, "real numbers: a tensor, a NumPy array or a list of them", got,
+        KindError,
+        name,
+        "real numbers: a tensor, a NumPy array or a list of them",
+        got,
         fix="booleans say who may attend: mask=" if booleans else None,
-    )  # fmt: skip
+    )

@@ -48,9 +48,12 @@ def check_fits(
     left = available(device) if needs > LITTLE else None
     if left is not None and needs > left:
         raise build(
-            ArgumentError, argument, f"what {left / 1e9:,.1f} GB of free memory hold",
-            f"{got}, which needs at least {needs / 1e9:,.1f} GB", fix=fix,
-        )  # fmt: skip
+            ArgumentError,
+            argument,
+            f"what {left / 1e9:,.1f} GB of free memory hold",
+            f"{got}, which needs at least {needs / 1e9:,.1f} GB",
+            fix=fix,
+        )
 
 
 def _machine() -> int | None:

@@ -57,12 +57,14 @@ class Value:
             return self
         return type(self)(
             *[
-                change(p) if isinstance(p, Tensor)
-                else p.replaced(change) if isinstance(p, Value)
+                change(p)
+                if isinstance(p, Tensor)
+                else p.replaced(change)
+                if isinstance(p, Value)
                 else p
                 for p in self.parts
             ]
-        )  # fmt: skip
+        )
 
     def frozen(self) -> tuple[Any, ...]:
         """Return the value as nested tuples of plain data; an empty list stands for each tensor."""

@@ -31,10 +31,13 @@ def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
     frozen = sorted(part for part, x in parts.items() if not x.requires_grad)
     if 0 < len(frozen) < len(parts):
         raise build(
-            ArgumentError, name, f"all or none of {', '.join(parts)} frozen",
-            f"{', '.join(frozen)} frozen alone", "they become one tensor, which learns or does not",
+            ArgumentError,
+            name,
+            f"all or none of {', '.join(parts)} frozen",
+            f"{', '.join(frozen)} frozen alone",
+            "they become one tensor, which learns or does not",
             "freeze, or let learn, all of them there and load again",
-        )  # fmt: skip
+        )
     return not frozen
 
 

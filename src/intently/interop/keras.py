@@ -80,9 +80,12 @@ def _self_attention() -> type:
             whole_number(d_embd, "d_embd", 1)
             if d_embd % n_heads:
                 raise build(
-                    ArgumentError, "n_heads", f"a divisor of d_embd={d_embd}", n_heads,
+                    ArgumentError,
+                    "n_heads",
+                    f"a divisor of d_embd={d_embd}",
+                    n_heads,
                     "each head gets d_embd/n_heads",
-                )  # fmt: skip
+                )
             self.n_heads, self.d_embd = n_heads, d_embd
             self.in_proj_bias, self.out_proj_bias = in_proj_bias, out_proj_bias
             self.supports_masking = True
@@ -118,9 +121,12 @@ def _self_attention() -> type:
             """
             if keras.backend.is_keras_tensor(inputs):
                 raise build(
-                    KindError, "inputs", "numbers", type(inputs).__name__,
+                    KindError,
+                    "inputs",
+                    "numbers",
+                    type(inputs).__name__,
                     "a symbolic model has no weights to show",
-                )  # fmt: skip
+                )
             mask = getattr(inputs, "_keras_mask", None) if mask is None else mask
             inputs = ops.convert_to_tensor(inputs)
             _check_inputs(inputs.shape, mask)
@@ -161,9 +167,7 @@ def _check_inputs(shape: Any, mask: Any = None) -> None:
     if mask is None:
         return
     found, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
-    known = len(found) == 2 and all(
-        a == n or a is None or n is None for a, n in zip(found, want)
-    )  # fmt: skip
+    known = len(found) == 2 and all(a == n or a is None or n is None for a, n in zip(found, want))
     if not known:
         raise build(
             ArgumentError, "mask", f"shape (b, t) = {want}, True at real steps", f"shape {found}"
@@ -206,9 +210,7 @@ def _attend_ops(q: Any, k: Any, v: Any, causal: bool, padding: Any) -> Any:
 
 
 @torch.inference_mode(False)
-def load(
-    foreign: keras.layers.Layer,
-) -> MultiHeadAttention:
+def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
     """Return our block with the weights of a Keras layer that was built, on any backend, in eval.
 
     The layer is a `MultiHeadAttention` or `GroupQueryAttention` of Keras, or our `SelfAttention`.
@@ -225,9 +227,12 @@ def load(
     name = type(foreign).__name__
     if not foreign.built:
         raise build(
-            CheckpointError, name, "a layer with weights", "one that was not built",
+            CheckpointError,
+            name,
+            "a layer with weights",
+            "one that was not built",
             fix="call it once, or layer.build(query_shape, value_shape)",
-        )  # fmt: skip
+        )
     config = foreign.get_config()
     axes = config.get("attention_axes") or (1,)
     weights = Weights({"/".join(v.path.split("/")[-2:]): _tensor(v) for v in foreign.weights}, name)
@@ -251,10 +256,12 @@ def _fused(heads: int, weights: Weights) -> MultiHeadAttention:
     return fill(
         lambda: MultiHeadAttention(width, heads, head_widths=(d, d), projections=projections),
         {
-            "qkv_weight": joint.T.contiguous(), "qkv_bias": bias,
-            "out_weight": out.T.contiguous(), "out_bias": out_bias,
+            "qkv_weight": joint.T.contiguous(),
+            "qkv_bias": bias,
+            "out_weight": out.T.contiguous(),
+            "out_bias": out_bias,
         },
-    ).eval()  # fmt: skip
+    ).eval()
 
 
 @torch.inference_mode(False)
@@ -281,9 +288,12 @@ def dump(ours: MultiHeadAttention) -> Any:
             tensors[f"out_proj/{theirs}"] = out
     weights.finish()
     layer = _self_attention()(
-        ours.heads, len(ours.out_weight), "in_proj/bias" in tensors, "out_proj/bias" in tensors,
+        ours.heads,
+        len(ours.out_weight),
+        "in_proj/bias" in tensors,
+        "out_proj/bias" in tensors,
         dtype=str(ours.out_weight.dtype).removeprefix("torch."),
-    )  # fmt: skip
+    )
     layer.build((None, None, ours.width))
     for variable in layer.weights:
         x = tensors.pop("/".join(variable.path.split("/")[-2:]))
@@ -298,23 +308,42 @@ def _check_plain(ours: MultiHeadAttention) -> None:
     name, own = "MultiHeadAttention", ours.attention
     for option in ("score", "mask", "bias", "positions", "softcap", "qk_norm", "sinks"):
         if getattr(own, option) is not None:
-            refuse(name, f"attention.{option}", "None", getattr(own, option),
-                   "there is none in SelfAttention")  # fmt: skip
+            refuse(
+                name,
+                f"attention.{option}",
+                "None",
+                getattr(own, option),
+                "there is none in SelfAttention",
+            )
     if own.scale not in (None, ours.d**-0.5):
         refuse(name, "attention.scale", "1/√d", own.scale, "SelfAttention knows no other")
     if ours.dropout:
         refuse(name, "dropout", "0", ours.dropout, "there is none in SelfAttention")
     if ours.context_width != ours.width:
-        refuse(name, "context_width", f"width={ours.width}", ours.context_width,
-               "SelfAttention has one input")  # fmt: skip
+        refuse(
+            name,
+            "context_width",
+            f"width={ours.width}",
+            ours.context_width,
+            "SelfAttention has one input",
+        )
     if ours.kv_heads != ours.heads:
-        refuse(name, "kv_heads", f"kv_heads=heads={ours.heads}", ours.kv_heads,
-               "heads share no keys in SelfAttention")  # fmt: skip
+        refuse(
+            name,
+            "kv_heads",
+            f"kv_heads=heads={ours.heads}",
+            ours.kv_heads,
+            "heads share no keys in SelfAttention",
+        )
     out_width = len(ours.out_weight)
     if (ours.d * ours.heads, ours.e) != (out_width, ours.d):
-        refuse(name, "head_widths", "d = e = out_width/heads",
-               f"d={ours.d}, e={ours.e}, out_width={out_width}",
-               "SelfAttention has one width, d_embd")  # fmt: skip
+        refuse(
+            name,
+            "head_widths",
+            "d = e = out_width/heads",
+            f"d={ours.d}, e={ours.e}, out_width={out_width}",
+            "SelfAttention has one width, d_embd",
+        )
 
 
 def _filled(
@@ -324,8 +353,13 @@ def _filled(
     if axes != (1,) or q.ndim != 3:
         refuse(name, "attention_axes", "(1,), the steps of (b, t, c)", axes, "ours has one axis")
     if len(k) != len(v):
-        refuse(name, "key", f"keys as wide as values, {len(v)}", len(k),
-               "our block takes both from one context")  # fmt: skip
+        refuse(
+            name,
+            "key",
+            f"keys as wide as values, {len(v)}",
+            len(k),
+            "our block takes both from one context",
+        )
     if out.ndim != 3:
         refuse(name, "output_shape", "one width", tuple(out.shape[2:]), "ours is (b, t, c)")
     tensors: dict[str, Tensor | None] = {"out_weight": out.flatten(0, 1).T.contiguous()}
@@ -345,11 +379,17 @@ def _filled(
     )
     return fill(
         lambda: MultiHeadAttention(
-            width, heads, kv_heads=k.shape[1], context_width=len(k), head_widths=(d, e),
-            attention=own, projections=projections, dropout=config["dropout"],
+            width,
+            heads,
+            kv_heads=k.shape[1],
+            context_width=len(k),
+            head_widths=(d, e),
+            attention=own,
+            projections=projections,
+            dropout=config["dropout"],
         ),
         tensors,
-    ).eval()  # fmt: skip
+    ).eval()
 
 
 _INPUTS = ("query", "key", "value")

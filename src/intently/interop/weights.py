@@ -47,9 +47,12 @@ left over. Our block would compute something else without them.
         """
         if name not in self._left:
             raise build(
-                CheckpointError, self.source, f"a tensor {name!r}", f"none of {listed(self._left)}",
+                CheckpointError,
+                self.source,
+                f"a tensor {name!r}",
+                f"none of {listed(self._left)}",
                 "it is of another form or version of this layer",
-            )  # fmt: skip
+            )
         x = self._left.pop(name)
         return x.detach().clone().requires_grad_(x.requires_grad)
 
@@ -68,10 +71,12 @@ left over. Our block would compute something else without them.
         """Raise `CheckpointError` naming what was not taken."""
         if self._left:
             raise build(
-                CheckpointError, self.source, "every parameter to have a place",
+                CheckpointError,
+                self.source,
+                "every parameter to have a place",
                 f"{listed(self._left)} left over",
                 "our block would compute something else without them",
-            )  # fmt: skip
+            )
 
 
 def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
@@ -130,10 +135,12 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
     for name in ("forward", "call"):
         if getattr(type(module), name, None) is not getattr(parent, name, None):
             raise build(
-                KindError, verb, f"a module of type {names}",
+                KindError,
+                verb,
+                f"a module of type {names}",
                 f"{type(module).__name__}, which has a {name} of its own",
                 "what it computes is not known",
-            )  # fmt: skip
+            )
 
 
 def separate(

@@ -135,9 +135,12 @@ def choose(problem: Problem, v: Tensor) -> Kernel:
     reason = kernel.refuses(problem, v)
     if reason is not None:
         raise build(
-            KernelError, "kernel", f"a call that {forced} can serve", reason,
+            KernelError,
+            "kernel",
+            f"a call that {forced} can serve",
+            reason,
             fix="leave the `with it.kernels.use(…)` block, or change the call",
-        )  # fmt: skip
+        )
     return kernel
 
 

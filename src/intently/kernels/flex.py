@@ -133,9 +133,15 @@ def product(p: Problem, v: Tensor, attend: Attend) -> Tensor:
     q = four_axes(p.q, g, h)
     k, v = (four_axes(x, g, shared) for x in p.without_unseen(p.k, v))
     y = attend(
-        q, k, v, score_mod(p), block_mask(p), scale=float(p.scale), enable_gqa=h != shared,
+        q,
+        k,
+        v,
+        score_mod(p),
+        block_mask(p),
+        scale=float(p.scale),
+        enable_gqa=h != shared,
         return_aux=None if p.sinks is None else AuxRequest(lse=True),
-    )  # fmt: skip
+    )
     if p.sinks is not None:
         y, aux = y
         sinks = p.sinks if p.sinks.ndim < 2 else p.sinks.expand(g.lead).reshape(-1, h)

@@ -26,8 +26,17 @@ class Problem:
     """q (…, h, t, d), k (…, g, s, d) and everything that turns them into weights."""
 
     __slots__ = (
-        "bias", "dropout", "geometry", "k", "mask", "q", "scale", "score", "sinks", "softcap",
-    )  # fmt: skip
+        "bias",
+        "dropout",
+        "geometry",
+        "k",
+        "mask",
+        "q",
+        "scale",
+        "score",
+        "sinks",
+        "softcap",
+    )
 
     def __init__(
         self,
@@ -129,11 +138,15 @@ class Problem:
             scale = cut_lead(scale, cut)
         lead = tuple(len(range(n)[c]) for n, c in zip(g.lead, cut))
         return self.replaced(
-            q=cut_lead(self.q, cut), k=self.part_of_keys(self.k, cut), sinks=sinks, scale=scale,
-            geometry=Geometry(lead, g.t, g.s, g.device), score=self.score.part(cut, g),
+            q=cut_lead(self.q, cut),
+            k=self.part_of_keys(self.k, cut),
+            sinks=sinks,
+            scale=scale,
+            geometry=Geometry(lead, g.t, g.s, g.device),
+            score=self.score.part(cut, g),
             mask=None if self.mask is None else self.mask.part(cut, g),
             bias=None if self.bias is None else self.bias.part(cut, g),
-        )  # fmt: skip
+        )
 
     def part_of_keys(self, x: Tensor, cut: tuple[slice, ...]) -> Tensor:
         """Keys or values (…, g, s, d) under the same slices."""
@@ -162,13 +175,15 @@ class Problem:
         else:
             k = pick(self.per_query_head(k))
         return self.replaced(
-            q=q, k=k, scale=pick(self.scale),
+            q=q,
+            k=k,
+            scale=pick(self.scale),
             geometry=g._replace(lead=tuple(q.shape[:-2])),
             sinks=sinks if sinks is None or not sinks.ndim else sinks.expand(g.lead)[index],
             score=self.score.part(index, g),
             mask=None if self.mask is None else indexed_mask(self.mask, g, index),
             bias=None if self.bias is None else indexed_bias(self.bias, g, index),
-        )  # fmt: skip
+        )
 
     def allow(self, rows: Span = None, cols: Span = None) -> Tensor | None:
         """The mask for some rows and columns (all where None), None where nothing is forbidden."""

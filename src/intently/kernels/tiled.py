@@ -79,9 +79,19 @@ def product(problem: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
     scale, number = (p.scale, 1.0) if isinstance(p.scale, Tensor) else (None, float(p.scale))
     numbers = list(drawn(p)) if p.dropout else []
     return _tiled(
-        p.q, p.k, v, p.sinks, scale, numbers, held, form, list(p.geometry.lead), number,
-        p.softcap or 0.0, p.dropout,
-    )  # fmt: skip
+        p.q,
+        p.k,
+        v,
+        p.sinks,
+        scale,
+        numbers,
+        held,
+        form,
+        list(p.geometry.lead),
+        number,
+        p.softcap or 0.0,
+        p.dropout,
+    )
 
 
 _ARGUMENTS = (

@@ -104,9 +104,15 @@ class TorchFused:
             q, k, v = _four(p, p.q, *p.without_unseen(p.k, v))
         causal = mask is None and p.mask is not None
         y = F.scaled_dot_product_attention(
-            q, k, v, mask, p.dropout, causal, scale=cast(float, p.scale),
+            q,
+            k,
+            v,
+            mask,
+            p.dropout,
+            causal,
+            scale=cast(float, p.scale),
             enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
+        )
         if mask is not None and (y.device.type != "cpu" or _has_nan(y)):
             some = mask if mask.dtype is torch.bool else mask != -math.inf
             y = torch.where(some.any(-1, keepdim=True), y, 0)
@@ -127,11 +133,13 @@ def _once(grad: Tensor | None) -> None:
     """Raise in words where the gradient itself is to be differentiated."""
     if torch.is_grad_enabled():
         raise build(
-            KernelError, "create_graph", "first derivatives of torch_fused",
+            KernelError,
+            "create_graph",
+            "first derivatives of torch_fused",
             "a gradient that is to be differentiated again",
             "PyTorch's fused kernels have no second derivatives",
             'compute within `with it.kernels.use("tiled"):`',
-        )  # fmt: skip
+        )
 
 
 def _fuses(p: Problem, v: Tensor) -> bool:

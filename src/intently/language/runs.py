@@ -216,9 +216,12 @@ def fit(
     here = current()
     if here.count > 1:
         raise build(
-            ArgumentError, "processes", "one: language models are not trained by many",
-            f"{here.count}", fix="start the command without torchrun",
-        )  # fmt: skip
+            ArgumentError,
+            "processes",
+            "one: language models are not trained by many",
+            f"{here.count}",
+            fix="start the command without torchrun",
+        )
     with sole_writer(out, WRITES) as writer:
         assert writer is not None
         return _fit(writer, text, options, Path(out), variant, tokenizer, progress, resume)
@@ -253,10 +256,13 @@ def _fit(
     learned, held = ids[:split], torch.tensor(ids[split:])
     if len(held) <= t.max_length:
         raise build(
-            DataError, "text", f"more than {round((t.max_length + 1) / HELD_OUT):,} tokens",
-            f"{len(ids):,}", f"a tenth is held out, and must fill a window of {t.max_length}",
+            DataError,
+            "text",
+            f"more than {round((t.max_length + 1) / HELD_OUT):,} tokens",
+            f"{len(ids):,}",
+            f"a tenth is held out, and must fill a window of {t.max_length}",
             "give a longer text or a smaller window",
-        )  # fmt: skip
+        )
     _check_fits(options, tokenizer.size, variant, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
@@ -270,9 +276,14 @@ def _fit(
 
     net: Any = Unprompted(model)
     history = train(
-        net, Windows(learned, t.max_length), options, folder,
-        validate=validate, progress=progress, resume=resume,
-    )  # fmt: skip
+        net,
+        Windows(learned, t.max_length),
+        options,
+        folder,
+        validate=validate,
+        progress=progress,
+        resume=resume,
+    )
     if history.best is not None:
         load_weights(net, checkpoints.load(history.best.name).model)
     final = new_model(options, tokenizer.size, variant, _sliding(options)).eval()
@@ -295,10 +306,12 @@ def _check_fits(
     check_model(make, options, device)
     window = options.text.max_length
     check_fits(
-        "window", 8 * window * vocabulary,
-        f"one of {window:,} tokens with a vocabulary of {vocabulary:,}", "choose a smaller window",
+        "window",
+        8 * window * vocabulary,
+        f"one of {window:,} tokens with a vocabulary of {vocabulary:,}",
+        "choose a smaller window",
         device,
-    )  # fmt: skip
+    )
 
 
 def _check_variant(folder: Path, variant: Variant) -> None:
@@ -307,27 +320,32 @@ def _check_variant(folder: Path, variant: Variant) -> None:
     for name, before in file.sealed(FORMS, old=True).items() if file.exists() else ():
         if getattr(variant, name) != before:
             raise build(
-                ArgumentError, name, f"{before!r}, with which the run began",
+                ArgumentError,
+                name,
+                f"{before!r}, with which the run began",
                 repr(getattr(variant, name)),
                 fix=f"resume with {name}={before!r}, or start a new run in another folder",
-            )  # fmt: skip
+            )
 
 
 def new_model(
-    options: TrainingOptions,
-    vocabulary: int,
-    variant: Variant = USUAL,
-    mask: Mask | None = None,
+    options: TrainingOptions, vocabulary: int, variant: Variant = USUAL, mask: Mask | None = None
 ) -> LanguageModel:
     """Return an untrained language model of these options; ``mask`` beside the causal one."""
     m = options.model
     return LanguageModel(
         LanguageOptions(
-            vocabulary, m.width, m.heads, m.decoder_layers, kv_heads=variant.kv_heads,
+            vocabulary,
+            m.width,
+            m.heads,
+            m.decoder_layers,
+            kv_heads=variant.kv_heads,
             positions=Rotary if variant.positions == "rotary" else options.text.max_length,
-            feed_forward=mlp(m.inner), dropout=m.dropout, attention=Attention(mask=mask),
+            feed_forward=mlp(m.inner),
+            dropout=m.dropout,
+            attention=Attention(mask=mask),
         )
-    )  # fmt: skip
+    )
 
 
 @torch.no_grad()
@@ -389,7 +407,10 @@ def _cut(ids: Tensor, window: int, step: int) -> Tensor:
     """Windows (n, window + 1) of a text, one every ``step`` tokens."""
     if len(ids) <= window:
         raise build(
-            DataError, "text", f"more tokens than the window of {window}", len(ids),
+            DataError,
+            "text",
+            f"more tokens than the window of {window}",
+            len(ids),
             fix="give a longer text or a smaller window",
-        )  # fmt: skip
+        )
     return ids.unfold(0, window + 1, step)

@@ -28,10 +28,19 @@ LARGE = 10_000_000
 """Characters from which on a text is cut into subwords unless one says otherwise."""
 
 DEFAULTS = TrainingOptions().with_flags(
-    source_tokenizer="character", target_tokenizer="character", max_length=128, steps=2000,
-    cooldown=0.2, learning_rate=3e-3, label_smoothing=0.0, dropout=0.0,
-    batch_tokens=1536, best_by="loss", evaluate_every=250, save_every=250,
-)  # fmt: skip
+    source_tokenizer="character",
+    target_tokenizer="character",
+    max_length=128,
+    steps=2000,
+    cooldown=0.2,
+    learning_rate=3e-3,
+    label_smoothing=0.0,
+    dropout=0.0,
+    batch_tokens=1536,
+    best_by="loss",
+    evaluate_every=250,
+    save_every=250,
+)
 """Where a language model's options differ from a translator's: a run of some minutes.
 
 So short a run reads a text of millions of characters about once: dropout would only slow it down.

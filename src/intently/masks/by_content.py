@@ -8,14 +8,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.masks.blocks import Edges, edges, states
-from intently.masks.geometry import (
-    Geometry,
-    Integers,
-    integers,
-    pick,
-    whole_number,
-    written,
-)
+from intently.masks.geometry import Geometry, Integers, integers, pick, whole_number, written
 from intently.masks.queries import Queries, Rows
 from intently.masks.rule import Mask
 
@@ -112,9 +105,12 @@ class _Grid(Mask):
         pixels = self.height * self.width
         if (g.t, g.s) != (pixels, pixels):
             raise build(
-                ArgumentError, "mask", f"t = s = {self.height}·{self.width} = {pixels} for {self}",
-                f"t={g.t}, s={g.s}", "grid joins the pixels of one image, row after row",
-            )  # fmt: skip
+                ArgumentError,
+                "mask",
+                f"t = s = {self.height}·{self.width} = {pixels} for {self}",
+                f"t={g.t}, s={g.s}",
+                "grid joins the pixels of one image, row after row",
+            )
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
         e = edges(g, rows, cols)

@@ -42,9 +42,12 @@ class _Segments(Mask):
             if ids.shape[-1] != steps:
                 letter = "t" if name == "query_ids" else "s"
                 raise build(
-                    ArgumentError, name, f"shape (…, {letter}={steps})", shape_of(ids),
+                    ArgumentError,
+                    name,
+                    f"shape (…, {letter}={steps})",
+                    shape_of(ids),
                     fix="give one id per step, and key_ids of their own where t and s differ",
-                )  # fmt: skip
+                )
             if steps:
                 g.align(ids[..., 0], name)
 

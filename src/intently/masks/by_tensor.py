@@ -11,15 +11,7 @@ from torch import Tensor
 from intently.errors import KindError, build
 from intently.foundation.arrays import Numbers
 from intently.masks.blocks import most, reduced
-from intently.masks.geometry import (
-    Cut,
-    Geometry,
-    check_broadcast,
-    copied,
-    cut_right,
-    entries,
-    pick,
-)
+from intently.masks.geometry import Cut, Geometry, check_broadcast, copied, cut_right, entries, pick
 from intently.masks.queries import unless_all
 from intently.masks.rule import Mask
 
@@ -42,9 +34,12 @@ class Allowed(Mask):
     def check(self, g: Geometry) -> None:
         if self.tensor.device != g.device:
             raise build(
-                KindError, "mask", f"a boolean tensor on the device of q, {g.device}",
-                f"one on {self.tensor.device}", fix="move it once with .to(…), not in every call",
-            )  # fmt: skip
+                KindError,
+                "mask",
+                f"a boolean tensor on the device of q, {g.device}",
+                f"one on {self.tensor.device}",
+                fix="move it once with .to(…), not in every call",
+            )
         check_broadcast(self.tensor, g, "mask")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
@@ -139,10 +134,13 @@ def allowed(tensor: Tensor | Numbers) -> Mask:
         tensor = copied(tensor, "mask", "a boolean tensor, True where a query may attend")
     if tensor.dtype is not torch.bool:
         raise build(
-            KindError, "mask", "a boolean tensor, True where a query may attend",
-            f"dtype {tensor.dtype}", "additive masks are biases",
+            KindError,
+            "mask",
+            "a boolean tensor, True where a query may attend",
+            f"dtype {tensor.dtype}",
+            "additive masks are biases",
             "write `mask = additive == 0`, or hand it in as bias=",
-        )  # fmt: skip
+        )
     return Allowed(tensor)
 
 
@@ -155,6 +153,9 @@ def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -
     if isinstance(mask, (list, tuple, np.ndarray)):
         return allowed(mask).replaced(lambda x: x.to(device))
     raise build(
-        KindError, "mask", "a mask such as it.causal(), or a boolean tensor", type(mask).__name__,
+        KindError,
+        "mask",
+        "a mask such as it.causal(), or a boolean tensor",
+        type(mask).__name__,
         "True means attend in every mask",
-    )  # fmt: skip
+    )

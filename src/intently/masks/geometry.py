@@ -117,20 +117,26 @@ def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
     fits = len(shape) <= len(want) and all(a in (1, b) for a, b in zip(shape[::-1], want[::-1]))
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
         raise build(
-            ArgumentError, name, f"a shape that broadcasts to (b, h, t, s) = {want}",
-            shape_of(tensor), "its first axis is b, where broadcasting looks for h",
+            ArgumentError,
+            name,
+            f"a shape that broadcasts to (b, h, t, s) = {want}",
+            shape_of(tensor),
+            "its first axis is b, where broadcasting looks for h",
             "use m[:, None], shape (b, 1, t, s)",
-        )  # fmt: skip
+        )
     if not fits and len(shape) == 2 and len(want) > 2 and shape == (want[0], want[-1]):
         raise build(
-            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}",
-            shape_of(tensor), "it holds one entry per batch row and key, (b, s)",
+            ArgumentError,
+            name,
+            f"a shape that broadcasts to (…, t, s) = {want}",
+            shape_of(tensor),
+            "it holds one entry per batch row and key, (b, s)",
             f"use m[:, {'None, ' * (len(want) - 3)}None], or it.padding(lengths)",
-        )  # fmt: skip
+        )
     if not fits:
         raise build(
-            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}", shape_of(tensor),
-        )  # fmt: skip
+            ArgumentError, name, f"a shape that broadcasts to (…, t, s) = {want}", shape_of(tensor)
+        )
 
 
 def whole_number(value: Any, name: str, least: int) -> int:

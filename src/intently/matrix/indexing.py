@@ -28,17 +28,23 @@ def split(index: Any, ndim: int) -> tuple[tuple[Entry, ...], Entry | None, Entry
     found = before + [slice(None)] * missing + after
     if any(_axes(i) != 1 for i in found[-2:]):
         raise build(
-            ArgumentError, "index", "rows and columns of one axis each",
+            ArgumentError,
+            "index",
+            "rows and columns of one axis each",
             f"a boolean of {shape_of(next(i for i in found[-2:] if _axes(i) != 1))} over them",
             fix="index the dense matrix: A.dense()[mask]",
-        )  # fmt: skip
+        )
     *lead, rows, cols = found
     backwards = [i for i in lead if isinstance(i, slice) and (i.step or 1) < 0]
     if backwards:
         raise build(
-            ArgumentError, "index", "steps > 0 along leading axes", backwards[0],
-            "PyTorch has no views that run backwards", "give the positions: A[[2, 1, 0]]",
-        )  # fmt: skip
+            ArgumentError,
+            "index",
+            "steps > 0 along leading axes",
+            backwards[0],
+            "PyTorch has no views that run backwards",
+            "give the positions: A[[2, 1, 0]]",
+        )
     while lead and _is_all(lead[-1]):
         lead.pop()
     return tuple(lead), None if _is_all(rows) else rows, None if _is_all(cols) else cols
@@ -58,14 +64,18 @@ def positions(index: Entry | None, size: int, name: str, device: torch.device) -
         return found.nonzero()[:, 0]
     if found.is_floating_point() or found.ndim > 1:
         raise build(
-            ArgumentError, "index", f"integers (n,) along {name}",
+            ArgumentError,
+            "index",
+            f"integers (n,) along {name}",
             f"{found.dtype}, {shape_of(found)}",
-        )  # fmt: skip
+        )
     if found.numel() and (int(found.min()) < -size or int(found.max()) >= size):
         raise build(
-            RangeError, "index", f"positions from −{size} to {size - 1} along {name}={size}",
+            RangeError,
+            "index",
+            f"positions from −{size} to {size - 1} along {name}={size}",
             f"{int(found.min())} to {int(found.max())}",
-        )  # fmt: skip
+        )
     return (found.long() % max(1, size)).reshape(-1)
 
 
@@ -92,9 +102,11 @@ def _entry(i: Any) -> Entry:
     if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
         return int(i)
     raise build(
-        ArgumentError, "index", "ints, slices, lists, tensors and …",
+        ArgumentError,
+        "index",
+        "ints, slices, lists, tensors and …",
         "None (a new axis)" if i is None else repr(i),
-    )  # fmt: skip
+    )
 
 
 def _axes(i: Entry) -> int:

@@ -22,9 +22,11 @@ class Stacked(LazyMatrix):
             raise build(ArgumentError, "matrices", "at least one matrix", "none")
         if len({m.shape[:-2] for m in matrices}) > 1:
             raise build(
-                ArgumentError, "matrices", "the same leading axes in all",
+                ArgumentError,
+                "matrices",
+                "the same leading axes in all",
                 ", ".join(str(m.shape) for m in matrices),
-            )  # fmt: skip
+            )
         self.matrices = tuple(matrices)
         self._cast = any(m._cast for m in matrices)
 
@@ -128,9 +130,12 @@ class Merged(LazyMatrix):
             outside = [i for group in groups for i in group if not 0 <= i < size]
             if outside:
                 raise build(
-                    ArgumentError, name, f"positions from 0 to {size - 1}", outside,
+                    ArgumentError,
+                    name,
+                    f"positions from 0 to {size - 1}",
+                    outside,
                     "they belong to another matrix",
-                )  # fmt: skip
+                )
         self.matrix, self._cast = matrix, matrix._cast
         self.rows, self.columns = (
             tuple(tuple(dict.fromkeys(group)) for group in groups) for groups in (rows, columns)

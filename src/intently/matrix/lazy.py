@@ -167,15 +167,21 @@ class LazyMatrix:
 
     def __rmatmul__(self, u: Any) -> Any:
         raise build(
-            KindError, "matmul", "the matrix on the left, A @ v", f"{type(u).__name__} on the left",
+            KindError,
+            "matmul",
+            "the matrix on the left, A @ v",
+            f"{type(u).__name__} on the left",
             fix="write A.mT @ u for the transposed product, or A.dense()",
-        )  # fmt: skip
+        )
 
     def _arithmetic(self, other: Any) -> Any:
         raise build(
-            KindError, "operand", "A @ v, the one product of a lazy matrix",
-            f"arithmetic with {type(other).__name__}", fix="hand in A.dense(), or a part of it",
-        )  # fmt: skip
+            KindError,
+            "operand",
+            "A @ v, the one product of a lazy matrix",
+            f"arithmetic with {type(other).__name__}",
+            fix="hand in A.dense(), or a part of it",
+        )
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _arithmetic
@@ -190,10 +196,12 @@ class LazyMatrix:
         size = math.prod(self.shape) * (torch.finfo(self.dtype).bits // 8)
         if size > max_bytes:
             raise build(
-                MemoryRefused, "dense", f"at most max_bytes={max_bytes:,} bytes",
+                MemoryRefused,
+                "dense",
+                f"at most max_bytes={max_bytes:,} bytes",
                 f"{size:,} bytes for shape {self.shape}",
                 fix="take A[..., rows, cols], A.pool(rows, cols) or A.top(n), or raise max_bytes",
-            )  # fmt: skip
+            )
         return self.tile().to(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -412,15 +420,20 @@ def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
     """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
     if v.dtype != dtype or v.device != device:
         raise build(
-            KindError, "v", f"dtype and device of the matrix, {dtype} on {device}",
+            KindError,
+            "v",
+            f"dtype and device of the matrix, {dtype} on {device}",
             f"{v.dtype} on {v.device}",
             fix="convert it with .to(…), an array with .astype(…); lists and integers just fit",
-        )  # fmt: skip
+        )
     if v.ndim < 2 or v.shape[-2] != shape[-1]:
         raise build(
-            ArgumentError, "v", f"shape (…, s={shape[-1]}, e)", shape_of(v),
+            ArgumentError,
+            "v",
+            f"shape (…, s={shape[-1]}, e)",
+            shape_of(v),
             "v holds one row for each key",
-        )  # fmt: skip
+        )
 
 
 def _check_count(n: Any, name: str) -> None:

@@ -55,10 +55,12 @@ def rollout(
     size = math.prod(last.shape[:-2]) * len(at) * t * (torch.finfo(dtype).bits // 8)
     if size > max_bytes:
         raise build(
-            MemoryRefused, "rollout", f"at most max_bytes={max_bytes:,} bytes",
+            MemoryRefused,
+            "rollout",
+            f"at most max_bytes={max_bytes:,} bytes",
             f"{size:,} bytes for {len(at)} queries of {t}",
             fix="ask for fewer: rollout(matrices, queries=range(10)), or raise max_bytes",
-        )  # fmt: skip
+        )
     columns = torch.zeros(t, len(at), dtype=dtype, device=last.device)
     columns[at, torch.arange(len(at), device=last.device)] = 1
     columns = columns.expand(*last.shape[:-2], *columns.shape)
@@ -70,9 +72,12 @@ def rollout(
 def _mean_heads(matrix: LazyMatrix) -> LazyMatrix:
     if not isinstance(matrix, LazyMatrix):
         raise build(
-            KindError, "matrices", "lazy matrices, one for each layer", type(matrix).__name__,
+            KindError,
+            "matrices",
+            "lazy matrices, one for each layer",
+            type(matrix).__name__,
             fix="wrap dense weights: it.Dense(weights)",
-        )  # fmt: skip
+        )
     return matrix.mean_heads() if matrix.ndim > 2 else matrix
 
 
@@ -82,9 +87,12 @@ def _check_layers(layers: Sequence[LazyMatrix]) -> None:
     for layer in layers:
         if layer.shape[-2] != layer.shape[-1]:
             raise build(
-                ArgumentError, "matrices", "square matrices, t = s", f"shape {layer.shape}",
+                ArgumentError,
+                "matrices",
+                "square matrices, t = s",
+                f"shape {layer.shape}",
                 "rollout follows one sequence through its layers: self-attention",
-            )  # fmt: skip
+            )
     if len({layer.shape for layer in layers}) > 1:
         shapes = ", ".join(str(layer.shape) for layer in layers)
         raise build(ArgumentError, "matrices", "layers of one shape, heads aside", shapes)

@@ -125,9 +125,12 @@ class MeanHeads(LazyMatrix):
     def __init__(self, matrix: LazyMatrix) -> None:
         if matrix.ndim < 3:
             raise build(
-                ArgumentError, "mean_heads", "a matrix (…, h, t, s)", f"shape {matrix.shape}",
+                ArgumentError,
+                "mean_heads",
+                "a matrix (…, h, t, s)",
+                f"shape {matrix.shape}",
                 "it has no axis of heads",
-            )  # fmt: skip
+            )
         self.matrix, self._cast = matrix, matrix._cast
         self.labels = matrix.labels
 

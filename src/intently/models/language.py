@@ -82,9 +82,12 @@ class LanguageOptions:
             whole_number(_number(self.positions), "positions", 1)
         if callable(self.positions) and self.attention.positions is not None:
             raise build(
-                ArgumentError, "positions", "None beside attention=Attention(positions=…)",
-                self.positions, "queries and keys would be turned twice",
-            )  # fmt: skip
+                ArgumentError,
+                "positions",
+                "None beside attention=Attention(positions=…)",
+                self.positions,
+                "queries and keys would be turned twice",
+            )
 
 
 def _makes(positions: object) -> bool:
@@ -95,10 +98,12 @@ def _number(positions: Any) -> int:
     """The size of a learned table, or raise."""
     if isinstance(positions, bool) or not isinstance(positions, int):
         raise build(
-            KindError, "positions", "it.Rotary, a number of learned positions, or None",
+            KindError,
+            "positions",
+            "it.Rotary, a number of learned positions, or None",
             repr(positions),
             fix="a function makes them from the head width: partial(it.Rotary, base=500_000.0)",
-        )  # fmt: skip
+        )
     return positions
 
 
@@ -165,14 +170,19 @@ class LanguageModel(AllOrNothing):
             EncoderLayer(
                 o.width,
                 MultiHeadAttention(
-                    o.width, o.heads, kv_heads=o.kv_heads,
+                    o.width,
+                    o.heads,
+                    kv_heads=o.kv_heads,
                     head_widths=None if o.head_width is None else (o.head_width, o.head_width),
-                    attention=_attends(o), projections=o.projections,
+                    attention=_attends(o),
+                    projections=o.projections,
                 ),
-                o.feed_forward(o.width), norms=o.norm, dropout=o.dropout,
+                o.feed_forward(o.width),
+                norms=o.norm,
+                dropout=o.dropout,
             )
             for _ in range(o.layers)
-        )  # fmt: skip
+        )
         self.norm = o.norm(o.width)
         self.output = None if o.tied else Linear(o.width, o.vocabulary, bias=False)
 
@@ -248,7 +258,9 @@ def _attends(o: LanguageOptions) -> Attention:
         turning = o.positions(o.width // o.heads if o.head_width is None else o.head_width)
         if not isinstance(turning, Rotary):
             raise build(
-                KindError, "positions", "a function that makes it.Rotary from the head width",
+                KindError,
+                "positions",
+                "a function that makes it.Rotary from the head width",
                 f"one that makes {type(turning).__name__}",
-            )  # fmt: skip
+            )
     return dataclasses.replace(given, mask=mask, positions=turning)

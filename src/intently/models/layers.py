@@ -53,15 +53,20 @@ def check_options(options: Any) -> None:
         factory = getattr(o, name)
         if isinstance(factory, nn.Module) or not callable(factory):
             raise build(
-                KindError, name, "a function that makes the part from the width c",
-                type(factory).__name__, fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
-            )  # fmt: skip
+                KindError,
+                name,
+                "a function that makes the part from the width c",
+                type(factory).__name__,
+                fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
+            )
     for name, kind in (("attention", Attention), ("projections", Projections)):
         if not isinstance(getattr(o, name), kind):
             raise build(
-                KindError, name, f"intently.modules.{kind.__name__}(…)",
+                KindError,
+                name,
+                f"intently.modules.{kind.__name__}(…)",
                 type(getattr(o, name)).__name__,
-            )  # fmt: skip
+            )
     probability(o.dropout, "dropout")
 
 

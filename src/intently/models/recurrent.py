@@ -71,15 +71,20 @@ class RecurrentOptions:
         probability(self.dropout, "dropout")
         if self.bidirectional and self.width % 2:
             raise build(
-                ArgumentError, "width", "an even number for a bidirectional encoder", self.width,
+                ArgumentError,
+                "width",
+                "an even number for a bidirectional encoder",
+                self.width,
                 "each direction has half of it",
-            )  # fmt: skip
+            )
         if self.share == "all" and self.source_vocabulary != self.target_vocabulary:
             raise build(
-                ArgumentError, "share", '"output" where the vocabularies differ',
+                ArgumentError,
+                "share",
+                '"output" where the vocabularies differ',
                 f'"all" with {self.source_vocabulary} and {self.target_vocabulary}',
                 fix="train one joint tokenizer",
-            )  # fmt: skip
+            )
 
     @property
     def cross(self) -> str | None:
@@ -170,9 +175,13 @@ class Encoder(nn.Module):
         o = options
         self.ways = 2 if o.bidirectional else 1
         self.cell = CELLS[o.cell](
-            o.width, o.width // self.ways, o.encoder_layers, batch_first=True,
-            bidirectional=o.bidirectional, dropout=o.dropout if o.encoder_layers > 1 else 0.0,
-        )  # fmt: skip
+            o.width,
+            o.width // self.ways,
+            o.encoder_layers,
+            batch_first=True,
+            bidirectional=o.bidirectional,
+            dropout=o.dropout if o.encoder_layers > 1 else 0.0,
+        )
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         if not x.numel():
@@ -285,9 +294,10 @@ class RecurrentSeq2Seq(AllOrNothing):
         beams = len(target) // len(memory.summary)
         looked: list[Attention] | None = [] if cache is not None and cache.keeps else None
         made, carried = self.decoder(
-            x, self._start(memory, beams) if carried is None else carried,
+            x,
+            self._start(memory, beams) if carried is None else carried,
             self._look(memory, beams, looked),
-        )  # fmt: skip
+        )
         if cache is not None:
             cache.keep(carried, target.shape[1], looked or [])
         return F.dropout(made, self.options.dropout, self.training)
@@ -375,22 +385,34 @@ class RecurrentSeq2Seq(AllOrNothing):
         if has != needs:
             states, none = "the states that attention reads", "the fixed vector alone"
             raise build(
-                ArgumentError, "memory", states if needs else none, none if needs else states,
-                "another model has read the source", "use what encode of this one returns",
-            )  # fmt: skip
+                ArgumentError,
+                "memory",
+                states if needs else none,
+                none if needs else states,
+                "another model has read the source",
+                "use what encode of this one returns",
+            )
         width = memory.summary.shape[-1]
         if width != self.options.width:
             raise build(
-                ArgumentError, "memory", f"a summary (b, c={self.options.width})", f"c={width}",
-                "another model has read the source", "use what encode of this one returns",
-            )  # fmt: skip
+                ArgumentError,
+                "memory",
+                f"a summary (b, c={self.options.width})",
+                f"c={width}",
+                "another model has read the source",
+                "use what encode of this one returns",
+            )
 
     def _check_cache(self, cache: object, rows: int) -> None:
         if not isinstance(cache, RecurrentCache):
             raise build(
-                KindError, "cache", "a RecurrentCache", type(cache).__name__,
-                "a model has a cache of its own kind", "make one: model.new_cache()",
-            )  # fmt: skip
+                KindError,
+                "cache",
+                "a RecurrentCache",
+                type(cache).__name__,
+                "a model has a cache of its own kind",
+                "make one: model.new_cache()",
+            )
         if cache.carried is None:
             return
         o, state = self.options, cache.carried.state
@@ -398,6 +420,9 @@ class RecurrentSeq2Seq(AllOrNothing):
         found = (len(state), *state[0].shape)
         if found != expected:
             raise build(
-                ArgumentError, "cache", f"states {expected}: (states of a cell, layers, b, c)",
-                f"{found}", "it belongs to another batch or model",
-            )  # fmt: skip
+                ArgumentError,
+                "cache",
+                f"states {expected}: (states of a cell, layers, b, c)",
+                f"{found}",
+                "it belongs to another batch or model",
+            )

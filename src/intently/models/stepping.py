@@ -32,9 +32,17 @@ if TYPE_CHECKING:
     from intently.models.transformer import Memory, Transformer
 
 PARTS = (
-    nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity, Linear, EncoderLayer, DecoderLayer,
-    MultiHeadAttention, FeedForward, GatedFeedForward,
-)  # fmt: skip
+    nn.ModuleList,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.Identity,
+    Linear,
+    EncoderLayer,
+    DecoderLayer,
+    MultiHeadAttention,
+    FeedForward,
+    GatedFeedForward,
+)
 ROOM = 4
 """Steps by which the room for keys and values grows."""
 
@@ -181,10 +189,13 @@ class _Layer:
         up = self._feed.gate_up if self._gated else self._feed.up
         down, n = self._feed.down, c.heads * c.d
         self._weights = (
-            (a.qkv_weight, a.qkv_bias), (a.out_weight, a.out_bias),
+            (a.qkv_weight, a.qkv_bias),
+            (a.out_weight, a.out_bias),
             (c.qkv_weight[:n], None if c.qkv_bias is None else c.qkv_bias[:n]),
-            (c.out_weight, c.out_bias), (up.weight, up.bias), (down.weight, down.bias),
-        )  # fmt: skip
+            (c.out_weight, c.out_bias),
+            (up.weight, up.bias),
+            (down.weight, down.bias),
+        )
         self._rows = 0
         self._products: list[Callable[[Tensor], Tensor]] = []
 

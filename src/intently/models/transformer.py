@@ -152,10 +152,12 @@ class Transformer(AllOrNothing):
         o = self.options = options
         if o.share == "all" and o.source_vocabulary != o.target_vocabulary:
             raise build(
-                ArgumentError, "share", '"output" where the vocabularies differ',
+                ArgumentError,
+                "share",
+                '"output" where the vocabularies differ',
                 f'"all" with {o.source_vocabulary} and {o.target_vocabulary}',
                 fix="train one joint tokenizer",
-            )  # fmt: skip
+            )
         self.target_embedding = nn.Embedding(o.target_vocabulary, o.width)
         self.source_embedding = (
             self.target_embedding
@@ -168,18 +170,25 @@ class Transformer(AllOrNothing):
         heads, feed_forward = partial(_heads, o), FEED_FORWARDS[o.feed_forward]
         self.encoder = nn.ModuleList(
             EncoderLayer(
-                o.width, heads(turning), feed_forward(o.width, o.inner), norm=o.norm,
+                o.width,
+                heads(turning),
+                feed_forward(o.width, o.inner),
+                norm=o.norm,
                 dropout=o.dropout,
             )
             for _ in range(o.encoder_layers)
-        )  # fmt: skip
+        )
         self.decoder = nn.ModuleList(
             DecoderLayer(
-                o.width, heads(turning), cross=heads(None), inner=feed_forward(o.width, o.inner),
-                norm=o.norm, dropout=o.dropout,
+                o.width,
+                heads(turning),
+                cross=heads(None),
+                inner=feed_forward(o.width, o.inner),
+                norm=o.norm,
+                dropout=o.dropout,
             )
             for _ in range(o.decoder_layers)
-        )  # fmt: skip
+        )
         last = nn.LayerNorm if o.norm == "pre" else _no_norm
         self.encoder_norm, self.decoder_norm = last(o.width), last(o.width)
         if o.positions == "sinusoidal":
@@ -223,10 +232,7 @@ class Transformer(AllOrNothing):
             return Memory(self.encoder_norm(x), lengths)
 
     def decode(
-        self,
-        target: Int[Tensor, "b t"],
-        memory: Memory,
-        cache: DecoderCache | None = None,
+        self, target: Int[Tensor, "b t"], memory: Memory, cache: DecoderCache | None = None
     ) -> Float[Tensor, "b t v"]:
         """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
 
@@ -237,10 +243,7 @@ class Transformer(AllOrNothing):
         return linear(self.hidden(target, memory, cache), self.output_weight)
 
     def hidden(
-        self,
-        target: Int[Tensor, "b t"],
-        memory: Memory,
-        cache: DecoderCache | None = None,
+        self, target: Int[Tensor, "b t"], memory: Memory, cache: DecoderCache | None = None
     ) -> Float[Tensor, "b t c"]:
         """Return the decoder's states (b, t, c) before the output projection."""
         _check_ids(target, "target", self.options.target_vocabulary)
@@ -336,18 +339,23 @@ class Transformer(AllOrNothing):
         table = self.source_positions if side == "source" else self.target_positions
         if last > len(table.weight):
             raise build(
-                ArgumentError, side, f"at most learned_steps={len(table.weight)} tokens", last,
+                ArgumentError,
+                side,
+                f"at most learned_steps={len(table.weight)} tokens",
+                last,
                 "the table of learned positions ends there",
                 'shorten it, or train with more learned_steps, or positions="rotary"',
-            )  # fmt: skip
+            )
         return table.weight[first:last]
 
 
 def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAttention:
     return MultiHeadAttention(
-        options.width, options.heads, kv_heads=options.kv_heads,
+        options.width,
+        options.heads,
+        kv_heads=options.kv_heads,
         attention=Attention(positions=positions),
-    )  # fmt: skip
+    )
 
 
 def _no_norm(width: int) -> nn.Module:
@@ -359,46 +367,66 @@ def check_cache(cache: object, kind: type, layers: int) -> None:
     if not isinstance(cache, kind):
         made = "new_encoder_cache" if kind is EncoderCache else "new_cache"
         raise build(
-            KindError, "cache", f"a {kind.__name__}", type(cache).__name__,
-            "a model has a cache for every layer", f"make one: model.{made}()",
-        )  # fmt: skip
+            KindError,
+            "cache",
+            f"a {kind.__name__}",
+            type(cache).__name__,
+            "a model has a cache for every layer",
+            f"make one: model.{made}()",
+        )
     held = len(getattr(cache, "layers"))  # noqa: B009 - every kind has them
     if held != layers:
         raise build(
-            ArgumentError, "cache", f"one of {layers} layers", f"{held}",
+            ArgumentError,
+            "cache",
+            f"one of {layers} layers",
+            f"{held}",
             "it belongs to another model",
-        )  # fmt: skip
+        )
 
 
 def check_memory(memory: object, kind: type) -> None:
     """Raise unless a memory is of the kind that a model's encoder makes."""
     if not isinstance(memory, kind):
         raise build(
-            KindError, "memory", f"a {kind.__name__}", type(memory).__name__,
+            KindError,
+            "memory",
+            f"a {kind.__name__}",
+            type(memory).__name__,
             "a decoder reads what the encoder of its model hands over",
             "make one: model.encode(…)",
-        )  # fmt: skip
+        )
 
 
 def check_rows(target: Tensor, n: int) -> None:
     """Raise unless each of the n rows of a memory serves as many rows of ``target``."""
     if len(target) % n if n else len(target):
         raise build(
-            ArgumentError, "target", f"m rows for each of the n={n} of memory", shape_of(target),
-            "the memory belongs to another batch", "pick rows: memory.expand",
-        )  # fmt: skip
+            ArgumentError,
+            "target",
+            f"m rows for each of the n={n} of memory",
+            shape_of(target),
+            "the memory belongs to another batch",
+            "pick rows: memory.expand",
+        )
 
 
 def _check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
     if ids.ndim != 2 or ids.is_floating_point():
         raise build(
-            ArgumentError, name, "integer token ids (b, steps)", f"{ids.dtype}, {shape_of(ids)}",
+            ArgumentError,
+            name,
+            "integer token ids (b, steps)",
+            f"{ids.dtype}, {shape_of(ids)}",
             fix="add the batch axis with ids[None] where it is missing",
-        )  # fmt: skip
+        )
     if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
         least, most = (int(x) for x in ids.aminmax())
         if least < 0 or most >= vocabulary:
             raise build(
-                ArgumentError, name, f"ids from 0 to {vocabulary - 1}", f"{least} to {most}",
+                ArgumentError,
+                name,
+                f"ids from 0 to {vocabulary - 1}",
+                f"{least} to {most}",
                 "they come from another tokenizer than the model's",
-            )  # fmt: skip
+            )

@@ -67,7 +67,10 @@ class TransformerOptions:
             raise build(ArgumentError, "kv_heads", expected, self.kv_heads)
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise build(
-                ArgumentError, "positions", '"sinusoidal" or "learned" for heads of an odd width',
+                ArgumentError,
+                "positions",
+                '"sinusoidal" or "learned" for heads of an odd width',
                 f'"rotary" where width/heads={self.width // self.heads}',
-                "rotary positions turn pairs of numbers", "choose other heads or another width",
-            )  # fmt: skip
+                "rotary positions turn pairs of numbers",
+                "choose other heads or another width",
+            )

@@ -54,9 +54,7 @@ class VisionOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.image, tuple | list) or len(self.image) != 2:
-            raise build(
-                ArgumentError, "image", "(height, width) in pixels", repr(self.image)
-            )  # fmt: skip
+            raise build(ArgumentError, "image", "(height, width) in pixels", repr(self.image))
         for side in self.image:
             whole_number(side, "image", 1)
         for name, least in (("patch", 1), ("classes", 0), ("channels", 1)):
@@ -65,9 +63,13 @@ class VisionOptions:
         check_heads(self.width, self.heads)
         if any(side % self.patch for side in self.image):
             raise build(
-                ArgumentError, "patch", f"a divisor of the sides of the image {self.image}",
-                self.patch, "patches fill the image", "resize the image, or take another patch",
-            )  # fmt: skip
+                ArgumentError,
+                "patch",
+                f"a divisor of the sides of the image {self.image}",
+                self.patch,
+                "patches fill the image",
+                "resize the image, or take another patch",
+            )
 
     @property
     def patches(self) -> int:
@@ -104,10 +106,12 @@ class VisionTransformer(AllOrNothing):
                 MultiHeadAttention(
                     o.width, o.heads, attention=o.attention, projections=o.projections
                 ),
-                o.feed_forward(o.width), norms=o.norm, dropout=o.dropout,
+                o.feed_forward(o.width),
+                norms=o.norm,
+                dropout=o.dropout,
             )
             for _ in range(o.layers)
-        )  # fmt: skip
+        )
         self.norm = o.norm(o.width)
         self.head = nn.Linear(o.width, o.classes) if o.classes else None
 
@@ -140,15 +144,21 @@ class VisionTransformer(AllOrNothing):
             is_tensor = isinstance(images, Tensor)
             got = f"dtype {images.dtype}" if is_tensor else type(images).__name__
             raise build(
-                KindError, "images", "floating-point images (b, c, height, width)", got,
+                KindError,
+                "images",
+                "floating-point images (b, c, height, width)",
+                got,
                 fix="scale bytes first: images.float() / 255",
-            )  # fmt: skip
+            )
         if images.ndim != 4 or tuple(images.shape[1:]) != (o.channels, *o.image):
             height, width = o.image
             raise build(
-                ArgumentError, "images", f"shape (b, c={o.channels}, {height}, {width})",
-                shape_of(images), "the positions are learned for one size of image",
-            )  # fmt: skip
+                ArgumentError,
+                "images",
+                f"shape (b, c={o.channels}, {height}, {width})",
+                shape_of(images),
+                "the positions are learned for one size of image",
+            )
         check_dtype(images, "images", self.class_token)
         x = self.patches(images).flatten(2).mT
         x = torch.cat([self.class_token.expand(len(x), 1, -1), x], 1) + self.positions

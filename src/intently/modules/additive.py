@@ -111,31 +111,45 @@ class _Recurrent(AllOrNothing):
         """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies."""
         if not isinstance(memory, Remembered):
             raise build(
-                KindError, "memory", "what remember(states) returned", type(memory).__name__,
+                KindError,
+                "memory",
+                "what remember(states) returned",
+                type(memory).__name__,
                 "keys are projected once for the sequence",
-            )  # fmt: skip
+            )
         self._check(query, "query", "t", self.width)
         if len(query) != len(memory.keys):
             raise build(
-                ArgumentError, "query", f"shape (b={len(memory.keys)}, t, c={self.width})",
-                shape_of(query), "the memory belongs to another batch",
+                ArgumentError,
+                "query",
+                f"shape (b={len(memory.keys)}, t, c={self.width})",
+                shape_of(query),
+                "the memory belongs to another batch",
                 "pick its rows: memory.expand(index)",
-            )  # fmt: skip
+            )
         dropout = self.dropout if self.training else 0.0
         return attend(
-            self._queries(query), memory.keys, score=self.matching, scale=1.0, mask=memory.mask,
+            self._queries(query),
+            memory.keys,
+            score=self.matching,
+            scale=1.0,
+            mask=memory.mask,
             dropout=dropout,
-        )  # fmt: skip
+        )
 
     def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
         _check_floats(x, name, steps, next(self.parameters(), None))
         if x.ndim != 3 or x.shape[-1] != width:
             letter = "c" if name == "query" else "k"
             raise build(
-                ArgumentError, name, f"shape (b, {steps}, {letter}={width})", shape_of(x),
+                ArgumentError,
+                name,
+                f"shape (b, {steps}, {letter}={width})",
+                shape_of(x),
                 fix="a single step needs its axis: query[:, None]"
-                if name == "query" and x.ndim == 2 else None,
-            )  # fmt: skip
+                if name == "query" and x.ndim == 2
+                else None,
+            )
 
 
 class AdditiveAttention(_Recurrent):
@@ -232,9 +246,12 @@ class LuongAttention(_Recurrent):
             raise build(ArgumentError, "score", '"dot", "general" or "concat"', repr(score))
         if score == "dot" and width != context_width:
             raise build(
-                ArgumentError, "context_width", f"width={width} for the score \"dot\"",
-                context_width, fix='"general" and "concat" join different widths',
-            )  # fmt: skip
+                ArgumentError,
+                "context_width",
+                f'width={width} for the score "dot"',
+                context_width,
+                fix='"general" and "concat" join different widths',
+            )
         if hidden is not None and score != "concat":
             raise build(ArgumentError, "hidden", 'None: it is for the score "concat"', hidden)
         self.score = score
@@ -276,9 +293,12 @@ class LuongAttention(_Recurrent):
             return reading.filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
         if score != "general":
             raise build(
-                ArgumentError, "score", '"general" or "concat"', repr(score),
-                'it has no weights: write LuongAttention(c, c)' if score == "dot" else None,
-            )  # fmt: skip
+                ArgumentError,
+                "score",
+                '"general" or "concat"',
+                repr(score),
+                "it has no weights: write LuongAttention(c, c)" if score == "dot" else None,
+            )
         for name, given in (("query", query), ("energy", energy)):
             if given is not None:
                 raise build(ArgumentError, name, 'None: it is for the score "concat"', "a weight")
@@ -337,9 +357,13 @@ class AttentionalVector(AllOrNothing):
         c, k = len(weight), weight.shape[1] - len(weight)
         if k < 1:
             raise build(
-                ArgumentError, "join", "shape (c, k + c)", shape_of(weight), reading.TRANSPOSED,
+                ArgumentError,
+                "join",
+                "shape (c, k + c)",
+                shape_of(weight),
+                reading.TRANSPOSED,
                 reading.TURN,
-            )  # fmt: skip
+            )
         if layout == "query context":
             weight = weight.roll(k, 1)
         layer = cls(c, k, bias=bias is not None)
@@ -357,9 +381,12 @@ class AttentionalVector(AllOrNothing):
         if tuple(context.shape) != (b, t, self.context_width):
             expected = f"shape (b={b}, t={t}, k={self.context_width})"
             raise build(
-                ArgumentError, "context", expected, shape_of(context),
+                ArgumentError,
+                "context",
+                expected,
+                shape_of(context),
                 "it belongs to another step or batch",
-            )  # fmt: skip
+            )
         return torch.tanh(self.join(torch.cat([context, query], -1)))
 
 

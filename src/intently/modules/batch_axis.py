@@ -52,9 +52,12 @@ def _batch(context: Any, name: str) -> Any:
         return context
     if context.ndim != 2:
         raise build(
-            ArgumentError, name, "shape (s, k), as x has no batch axis", shape_of(context),
+            ArgumentError,
+            name,
+            "shape (s, k), as x has no batch axis",
+            shape_of(context),
             fix="give both of them a batch axis, or none",
-        )  # fmt: skip
+        )
     return context[None]
 
 

@@ -237,9 +237,12 @@ def _attention(
     if sizes != (width, width) or not own:
         other = "" if heads.context_width == heads.width else f", context {heads.context_width}"
         raise build(
-            ArgumentError, name, f"attention from width={width} to width={width}",
-            f"{sizes[0]} to {sizes[1]}{other}", "its output is added to its input",
-        )  # fmt: skip
+            ArgumentError,
+            name,
+            f"attention from width={width} to width={width}",
+            f"{sizes[0]} to {sizes[1]}{other}",
+            "its output is added to its input",
+        )
     return heads
 
 
@@ -254,9 +257,11 @@ def _parts(
     feed = copied(feed_forward, "feed_forward", nn.Module, like)
     if getattr(feed, "width", width) != width:
         raise build(
-            ArgumentError, "feed_forward", f"one of width c={width}, as the attention",
+            ArgumentError,
+            "feed_forward",
+            f"one of width c={width}, as the attention",
             f"width {feed.width}",
-        )  # fmt: skip
+        )
     return feed, iter([copied_norm(x, f"norms[{i}]", width, like) for i, x in enumerate(norms)])
 
 
@@ -312,17 +317,23 @@ def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> i
         return 1
     if n < 1 or rows % n:
         raise build(
-            ArgumentError, "states", f"shape (n, s, {width}) where n divides b={rows}",
-            shape_of(states), "each row of the states serves m consecutive rows of x",
-        )  # fmt: skip
+            ArgumentError,
+            "states",
+            f"shape (n, s, {width}) where n divides b={rows}",
+            shape_of(states),
+            "each row of the states serves m consecutive rows of x",
+        )
     mask, bias = attention.mask, attention.bias
     if bias is not None or (mask is not None and not mask.per_key):
         raise build(
-            ArgumentError, "states", f"as many rows as x, b={rows}", shape_of(states),
+            ArgumentError,
+            "states",
+            f"as many rows as x, b={rows}",
+            shape_of(states),
             "the cross-attention has a mask or bias of its own, which may look at where a query "
             "stands",
             f"repeat them: states.repeat_interleave({rows // n}, 0), and rows of their mask",
-        )  # fmt: skip
+        )
     return rows // n
 
 

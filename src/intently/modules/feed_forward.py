@@ -145,9 +145,12 @@ class GatedFeedForward(AllOrNothing):
         if layout == "separate":
             if up is None:
                 raise build(
-                    ArgumentError, "up", "a weight of its own (inner, c)", "None",
+                    ArgumentError,
+                    "up",
+                    "a weight of its own (inner, c)",
+                    "None",
                     fix='a weight of both needs layout="gate up" or layout="up gate"',
-                )  # fmt: skip
+                )
             maps = {"gate": first, "up": read_map(up, "up")}
         else:
             maps = _halves(first, up, layout)
@@ -169,14 +172,21 @@ def _halves(both: Map, up: object, layout: str) -> dict[str, Map]:
     """Take apart what holds gate and up, in the order that the layout names."""
     if up is not None:
         raise build(
-            ArgumentError, "up", f"None: in the layout {layout!r} gate holds both",
-            "a weight of its own", fix='separate weights need layout="separate"',
-        )  # fmt: skip
+            ArgumentError,
+            "up",
+            f"None: in the layout {layout!r} gate holds both",
+            "a weight of its own",
+            fix='separate weights need layout="separate"',
+        )
     if len(both.weight) % 2:
         raise build(
-            ArgumentError, "gate", "an even number of rows, (2·inner, c)", shape_of(both.weight),
-            TRANSPOSED, TURN,
-        )  # fmt: skip
+            ArgumentError,
+            "gate",
+            "an even number of rows, (2·inner, c)",
+            shape_of(both.weight),
+            TRANSPOSED,
+            TURN,
+        )
     biases = (None, None) if both.bias is None else both.bias.chunk(2)
     return {name: Map(*x) for name, x in zip(layout.split(), zip(both.weight.chunk(2), biases))}
 
@@ -187,9 +197,11 @@ def _check_options(width: int, inner: int, dropout: float, activation: Activatio
     probability(dropout, "dropout")
     if not callable(activation):
         raise build(
-            KindError, "activation", "a function of a tensor, F.gelu, say",
+            KindError,
+            "activation",
+            "a function of a tensor, F.gelu, say",
             type(activation).__name__,
-        )  # fmt: skip
+        )
 
 
 def _check_input(x: Tensor, width: int, first: nn.Module) -> None:

@@ -76,9 +76,13 @@ class AttentionHead(Projected):
         found = read(q, k, v, layout, 1, 1)
         d, e = found.head_widths
         head = cls(
-            found.width, d, value_width=e, context_width=found.context_width,
-            bias=found.projections.bias, attention=attention,
-        )  # fmt: skip
+            found.width,
+            d,
+            value_width=e,
+            context_width=found.context_width,
+            bias=found.projections.bias,
+            attention=attention,
+        )
         return filled(head, found.tensors())
 
     @batch_optional(2)

@@ -23,12 +23,7 @@ class RelativeBias(nn.Module):
     """
 
     def __init__(
-        self,
-        heads: int,
-        *,
-        buckets: int = 32,
-        max_distance: int = 128,
-        bidirectional: bool = True,
+        self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(buckets, heads))

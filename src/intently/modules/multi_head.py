@@ -57,9 +57,13 @@ class MultiHeadAttention(Projected):
         kv_heads = heads if kv_heads is None else whole_number(kv_heads, "kv_heads", 1)
         if head_widths is None and whole_number(width, "width", 1) % heads:
             raise build(
-                ArgumentError, "heads", f"a divisor of width={width}", heads,
-                "each head gets width/heads", "choose another number, or give head_widths=(d, e)",
-            )  # fmt: skip
+                ArgumentError,
+                "heads",
+                f"a divisor of width={width}",
+                heads,
+                "each head gets width/heads",
+                "choose another number, or give head_widths=(d, e)",
+            )
         if heads % kv_heads:
             raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
         widths = (width // heads, width // heads) if head_widths is None else head_widths
@@ -116,9 +120,14 @@ class MultiHeadAttention(Projected):
         """
         found = with_out(read(q, k, v, layout, heads, kv_heads), out, layout)
         block = cls(
-            found.width, found.heads, kv_heads=found.kv_heads, context_width=found.context_width,
-            head_widths=found.head_widths, attention=attention, projections=found.projections,
-        )  # fmt: skip
+            found.width,
+            found.heads,
+            kv_heads=found.kv_heads,
+            context_width=found.context_width,
+            head_widths=found.head_widths,
+            attention=attention,
+            projections=found.projections,
+        )
         return filled(block, found.tensors())
 
     @batch_optional(2)

@@ -60,17 +60,23 @@ class Attention:
                 raise build(KindError, name, expected, type(value).__name__)
             if _learns(value):
                 raise build(
-                    ArgumentError, name, f"a value without gradients, or {MODULE}",
-                    "a tensor that needs a gradient", "what is learned belongs to a module, which "
+                    ArgumentError,
+                    name,
+                    f"a value without gradients, or {MODULE}",
+                    "a tensor that needs a gradient",
+                    "what is learned belongs to a module, which "
                     "moves it, saves it and shows it to the optimiser",
-                )  # fmt: skip
+                )
         if self.qk_norm is not None and (
             isinstance(self.qk_norm, nn.Module) or not callable(self.qk_norm)
         ):
             raise build(
-                KindError, "qk_norm", "a function that makes a norm from the head width d",
-                type(self.qk_norm).__name__, fix="write qk_norm=torch.nn.RMSNorm, not RMSNorm(d)",
-            )  # fmt: skip
+                KindError,
+                "qk_norm",
+                "a function that makes a norm from the head width d",
+                type(self.qk_norm).__name__,
+                fix="write qk_norm=torch.nn.RMSNorm, not RMSNorm(d)",
+            )
 
 
 def _learns(value: Any) -> bool:

@@ -75,8 +75,9 @@ class Projected(AllOrNothing):
     ) -> None:
         super().__init__()
         for kind, given, name in (
-            (Attention, attention, "attention"), (Projections, projections, "projections"),
-        ):  # fmt: skip
+            (Attention, attention, "attention"),
+            (Projections, projections, "projections"),
+        ):
             if not isinstance(given, kind):
                 wanted = f"intently.modules.{kind.__name__}(…)"
                 raise build(KindError, name, wanted, type(given).__name__)
@@ -105,10 +106,12 @@ class Projected(AllOrNothing):
         positions = options.positions
         if positions is not None and positions.d != self.d:
             raise build(
-                ArgumentError, "positions", f"Rotary(d={self.d}), as wide as a head",
+                ArgumentError,
+                "positions",
+                f"Rotary(d={self.d}), as wide as a head",
                 f"Rotary(d={positions.d})",
                 fix="to turn some of the dimensions only, write Rotary(d, width=…)",
-            )  # fmt: skip
+            )
         self.attention = options
         self.mask = None if options.mask is None else as_mask(options.mask)
         self.score, self.sinks, bias = options.score, options.sinks, options.bias
@@ -171,12 +174,16 @@ class Projected(AllOrNothing):
         q, k, v = self._operands(x, context, cache)
         score, sinks = self.score, self.sinks
         matrix = attend(
-            q, k, mask=rule, bias=bias,
+            q,
+            k,
+            mask=rule,
+            bias=bias,
             score=score() if isinstance(score, nn.Module) else score,
             sinks=sinks() if isinstance(sinks, nn.Module) else sinks,
-            scale=self.attention.scale, softcap=self.attention.softcap,
+            scale=self.attention.scale,
+            softcap=self.attention.softcap,
             dropout=self.dropout if self.training else 0.0,
-        )  # fmt: skip
+        )
         return matrix, v
 
     def _operands(
@@ -278,18 +285,19 @@ class Projected(AllOrNothing):
         weight = self.qkv_weight if self.fused else self.q_weight
         _check_kind(x, "x", weight)
         if x.ndim != 3 or x.shape[-1] != self.width:
-            raise build(
-                ArgumentError, "x", f"shape (b, t, c={self.width}), or (t, c)", shape_of(x)
-            )  # fmt: skip
+            raise build(ArgumentError, "x", f"shape (b, t, c={self.width}), or (t, c)", shape_of(x))
         if context is not None:
             self._check_context(x, context, cache, weight)
         elif self.context_width != self.width and not (
             isinstance(cache, FixedCache) and cache.kv is not None
         ):
             raise build(
-                ArgumentError, "context", f"shape (b, s, {self.context_width})", "None",
+                ArgumentError,
+                "context",
+                f"shape (b, s, {self.context_width})",
+                "None",
                 "this layer was made for cross-attention (context_width)",
-            )  # fmt: skip
+            )
         if isinstance(cache, FixedCache):
             self._check_fixed(x, context, cache, weight)
 
@@ -304,48 +312,66 @@ class Projected(AllOrNothing):
             )
         if self.attention.positions is not None:
             raise build(
-                ArgumentError, "context", "none: positions turn the steps of x alone",
-                shape_of(context), "the steps of x and of a context have no positions in common",
+                ArgumentError,
+                "context",
+                "none: positions turn the steps of x alone",
+                shape_of(context),
+                "the steps of x and of a context have no positions in common",
                 "make the layer for cross-attention without positions",
-            )  # fmt: skip
+            )
         if cache is not None and not isinstance(cache, FixedCache):
             got = f"a {type(cache).__name__}"
             raise build(
-                ArgumentError, "cache", "a FixedCache beside a context", got,
+                ArgumentError,
+                "cache",
+                "a FixedCache beside a context",
+                got,
                 "a context does not grow",
-            )  # fmt: skip
+            )
 
     def _check_fixed(
         self, x: Tensor, context: Tensor | None, cache: FixedCache, weight: Tensor
     ) -> None:
         if self.attention.positions is not None:
             raise build(
-                ArgumentError, "cache", "a KeyValueCache or WindowCache", "a FixedCache",
+                ArgumentError,
+                "cache",
+                "a KeyValueCache or WindowCache",
+                "a FixedCache",
                 "positions turn the steps of x, which go on",
-            )  # fmt: skip
+            )
         if cache.kv is None:
             if context is None:
                 raise build(
-                    ArgumentError, "context", f"shape (b={len(x)}, s, {self.context_width})",
-                    "None", "a FixedCache keeps the keys and values of a context, and is empty",
+                    ArgumentError,
+                    "context",
+                    f"shape (b={len(x)}, s, {self.context_width})",
+                    "None",
+                    "a FixedCache keeps the keys and values of a context, and is empty",
                     "hand in the context on the first call; x itself goes into a KeyValueCache",
-                )  # fmt: skip
+                )
             return
         k, v = cache.kv
         if context is not None and context.shape[1] != k.shape[-2]:
             raise build(
-                ArgumentError, "context", f"{k.shape[-2]} steps, as the FixedCache holds",
-                shape_of(context), "it keeps the keys and values of its first context",
+                ArgumentError,
+                "context",
+                f"{k.shape[-2]} steps, as the FixedCache holds",
+                shape_of(context),
+                "it keeps the keys and values of its first context",
                 "make a new cache for another context",
-            )  # fmt: skip
+            )
         want, found = (x.shape[0], self.kv_heads, self.d, self.e), (*k.shape[:2], k.shape[3])
         if (*found, v.shape[3]) != want:
             b, g, d, e = want
             raise build(
-                ArgumentError, "cache", f"keys (b={b}, g={g}, s, d={d}) and values of e={e}",
-                f"{shape_of(k)} and {shape_of(v)}", "it belongs to another batch or module",
+                ArgumentError,
+                "cache",
+                f"keys (b={b}, g={g}, s, d={d}) and values of e={e}",
+                f"{shape_of(k)} and {shape_of(v)}",
+                "it belongs to another batch or module",
                 "make a new cache, or reorder(…) it to the rows you continue",
-            )  # fmt: skip
+            )
         check_dtype(k, "cache", weight)
 
     def _load_from_state_dict(
@@ -376,9 +402,12 @@ class Projected(AllOrNothing):
         wrong = {n for n, p in own.items() if n in state_dict and state_dict[n].shape != p.shape}
         for name in sorted(wrong):
             error = build(
-                CheckpointError, name, shape_of(own[name]), shape_of(state_dict[name]),
+                CheckpointError,
+                name,
+                shape_of(own[name]),
+                shape_of(state_dict[name]),
                 "the checkpoint is of a layer with other widths or heads",
-            )  # fmt: skip
+            )
             error_msgs.append(str(error))
         if wrong:
             return
@@ -396,9 +425,12 @@ def _check_kind(steps: Tensor, name: str, weight: Tensor) -> None:
     if not (isinstance(steps, Tensor) and steps.is_floating_point()):
         got = f"dtype {steps.dtype}" if isinstance(steps, Tensor) else type(steps).__name__
         raise build(
-            KindError, name, "a floating-point tensor (b, steps, width)", got,
+            KindError,
+            name,
+            "a floating-point tensor (b, steps, width)",
+            got,
             fix="embed token ids first; NumPy arrays go through torch.as_tensor",
-        )  # fmt: skip
+        )
     check_dtype(steps, name, weight)
 
 
@@ -407,6 +439,9 @@ def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
     same = x.dtype == weight.dtype or in_autocast(weight.device)
     if not same or x.device != weight.device:
         raise build(
-            KindError, name, f"{weight.dtype} on {weight.device}, as the layer's weights",
-            f"{x.dtype} on {x.device}", fix="convert one of them with .to(…)",
-        )  # fmt: skip
+            KindError,
+            name,
+            f"{weight.dtype} on {weight.device}, as the layer's weights",
+            f"{x.dtype} on {x.device}",
+            fix="convert one of them with .to(…)",
+        )

@@ -45,10 +45,12 @@ class Replay:
             None if block.bias is None else as_bias(_copied(block.bias)),
             positions if positions is not None and by_length(positions) else None,
             {
-                "score": _copied(block.score), "sinks": _copied(block.sinks),
-                "scale": block.attention.scale, "softcap": block.attention.softcap,
+                "score": _copied(block.score),
+                "sinks": _copied(block.sinks),
+                "scale": block.attention.scale,
+                "softcap": block.attention.softcap,
             },
-        )  # fmt: skip
+        )
 
     def whole(self, q: Tensor, k: Tensor, length: int) -> LazyMatrix:
         """Return (h, t, s) of self-attention in one pass over a text padded to ``length``."""

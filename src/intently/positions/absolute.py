@@ -83,10 +83,13 @@ class Learned(Value):
         n = self.table.shape[0]
         if first < 0 or end > n:
             raise build(
-                ArgumentError, "positions", f"positions in a table of n={n}, 0 … {n - 1}",
-                f"{first} … {end - 1}", f"the longest length it knows is {n}",
+                ArgumentError,
+                "positions",
+                f"positions in a table of n={n}, 0 … {n - 1}",
+                f"{first} … {end - 1}",
+                f"the longest length it knows is {n}",
                 "shorten the input, or learn a longer table",
-            )  # fmt: skip
+            )
 
     def __repr__(self) -> str:
         return f"Learned({'×'.join(map(str, self.table.shape))} tensor)"

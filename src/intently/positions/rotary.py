@@ -46,24 +46,32 @@ class Rotary:
     def __post_init__(self) -> None:
         if self.layout not in ("half", "interleaved"):
             raise build(
-                ArgumentError, "layout", '"half" or "interleaved"', repr(self.layout),
+                ArgumentError,
+                "layout",
+                '"half" or "interleaved"',
+                repr(self.layout),
                 "half pairs i with i + width/2, interleaved 2i with 2i + 1",
-            )  # fmt: skip
+            )
         if not self.base > 1:
             raise build(ArgumentError, "base", "a number > 1", self.base)
         name, width = ("d", self.d) if self.width is None else ("width", self.width)
         if width % 2 or not 2 <= width <= self.d:
             most = "" if self.width is None else f" and ≤ d={self.d}"
             raise build(
-                ArgumentError, name, f"an even number of dimensions ≥ 2{most}", width,
+                ArgumentError,
+                name,
+                f"an even number of dimensions ≥ 2{most}",
+                width,
                 "dimensions turn in pairs",
-            )  # fmt: skip
+            )
         if self.scaling is not None:
             if not isinstance(self.scaling, Scaling):
                 raise build(
-                    KindError, "scaling", "a scaling such as YaRN(4.0, 4096), or None",
+                    KindError,
+                    "scaling",
+                    "a scaling such as YaRN(4.0, 4096), or None",
                     repr(self.scaling),
-                )  # fmt: skip
+                )
             self.scaling.check(width)
 
     def __call__(
@@ -157,9 +165,13 @@ def _given(g: Geometry, offset: int | Tensor, positions: Tensor) -> tuple[Tensor
     """Positions (…, t, 1) and the one after each row's last, (…, 1, 1)."""
     if not isinstance(offset, int) or offset:
         raise build(
-            ArgumentError, "positions", "either offset or positions", "both",
-            "positions say where every step stands", "add the offset to them",
-        )  # fmt: skip
+            ArgumentError,
+            "positions",
+            "either offset or positions",
+            "both",
+            "positions say where every step stands",
+            "add the offset to them",
+        )
     if positions.ndim < 1 or positions.shape[-1] != g.t:
         raise build(ArgumentError, "positions", f"shape (t={g.t},) or (b, t)", shape_of(positions))
     lead = tuple(positions.shape[:-1])

@@ -151,9 +151,12 @@ class YaRN(Scaling):
         _trained(self.original)
         if not 0 < self.beta_slow <= self.beta_fast:
             raise build(
-                ArgumentError, "beta_slow", f"a number in (0, beta_fast={self.beta_fast}]",
-                self.beta_slow, "fast pairs turn more often than slow ones",
-            )  # fmt: skip
+                ArgumentError,
+                "beta_slow",
+                f"a number in (0, beta_fast={self.beta_fast}]",
+                self.beta_slow,
+                "fast pairs turn more often than slow ones",
+            )
 
     def gain(self) -> float:
         if self.attention is not None:
@@ -271,14 +274,19 @@ class Llama3(Scaling):
 def _at_least_one(factor: float) -> None:
     if isinstance(factor, bool) or not (isinstance(factor, (int, float)) and factor >= 1):
         raise build(
-            ArgumentError, "factor", "a number ≥ 1", repr(factor),
+            ArgumentError,
+            "factor",
+            "a number ≥ 1",
+            repr(factor),
             "it is the new length divided by the trained one",
-        )  # fmt: skip
+        )
 
 
 def _trained(original: int, least: int = 1) -> None:
     if isinstance(original, bool) or not (isinstance(original, int) and original >= least):
         raise build(
-            ArgumentError, "original", f"the length that was trained, an int ≥ {least}",
+            ArgumentError,
+            "original",
+            f"the length that was trained, an int ≥ {least}",
             repr(original),
-        )  # fmt: skip
+        )

@@ -80,9 +80,12 @@ def _text(name: str) -> str:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         raise build(
-            ArgumentError, "recipe", f"one of {', '.join(names)}", repr(name),
+            ArgumentError,
+            "recipe",
+            f"one of {', '.join(names)}",
+            repr(name),
             fix=f"Did you mean {near[0]}?" if near else None,
-        )  # fmt: skip
+        )
     return (files(__name__) / f"{name}.toml").read_text(encoding="utf-8")
 
 

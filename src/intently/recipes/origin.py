@@ -15,9 +15,12 @@ from intently.training.events import Event, Listener
 FILE = "run.json"
 WORD = re.compile(r"[^\0]*", re.DOTALL)
 SHAPE = {
-    "corpus": WORD, "source": WORD, "target": WORD, "data_dir?": (WORD, None),
+    "corpus": WORD,
+    "source": WORD,
+    "target": WORD,
+    "data_dir?": (WORD, None),
     "recipe?": (WORD, None),
-}  # fmt: skip
+}
 """What the file says, as `intently.foundation.files.fault` describes it."""
 
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")

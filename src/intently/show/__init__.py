@@ -70,10 +70,7 @@ _HOMES = {
     "page": ("save_page",),
     "page.widget": ("widget",),
     "pieces": ("tokens",),
-    "figures.rules": (
-        "bias",
-        "mask",
-    ),
+    "figures.rules": ("bias", "mask"),
     "terminal": ("blocks",),
     "figures.texts": ("text",),
 }

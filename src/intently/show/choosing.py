@@ -9,13 +9,7 @@ from typing import Protocol, SupportsIndex, TypeAlias
 
 import torch
 
-from intently.errors import (
-    ArgumentError,
-    KindError,
-    RangeError,
-    build,
-    shape_of,
-)
+from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import numbered
@@ -92,9 +86,8 @@ def one_text(matrix: LazyMatrix) -> LazyMatrix:
 def _entries(source: object, argument: str) -> Sequence[Entry]:
     if not hasattr(source, "calls"):
         raise build(
-            KindError, argument, "a matrix, matrices by name, or a recording",
-            type(source).__name__,
-        )  # fmt: skip
+            KindError, argument, "a matrix, matrices by name, or a recording", type(source).__name__
+        )
     return source.calls  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -118,9 +111,12 @@ def one_of(
         name, source, head, origin = _named(source, head)
     elif isinstance(head, str | tuple):
         raise build(
-            ArgumentError, "head", "a number, or None for the mean of all heads", repr(head),
+            ArgumentError,
+            "head",
+            "a number, or None for the mean of all heads",
+            repr(head),
             "one matrix was handed in, and has no names",
-        )  # fmt: skip
+        )
     lazy, averaged = _flat(read(source, argument), head, argument, origin)
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
 
@@ -144,9 +140,12 @@ def _named(source: object, head: Choice) -> tuple[str, object, int | None, str]:
         shown = ", ".join(map(repr, near or names[:MENTIONED]))
         shown += ", …" if len(names) > MENTIONED and not near else ""
         raise build(
-            ArgumentError, "head", f"a name, or a name and a head, of {shown or 'what attended'}",
-            repr(head), None if names else "the source holds no matrix",
-        )  # fmt: skip
+            ArgumentError,
+            "head",
+            f"a name, or a name and a head, of {shown or 'what attended'}",
+            repr(head),
+            None if names else "the source holds no matrix",
+        )
     if isinstance(source, Mapping):
         return name, source[name], number, f"matrices[{name!r}]"
     entry = _entries(source, "matrix")[names.index(name)]

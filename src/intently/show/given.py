@@ -51,9 +51,11 @@ def as_matrix(value: object, argument: str) -> LazyMatrix:
         return value
     if not isinstance(value, PLAIN):
         raise build(
-            KindError, argument, "a lazy matrix, or weights as a tensor, an array or nested lists",
+            KindError,
+            argument,
+            "a lazy matrix, or weights as a tensor, an array or nested lists",
             type(value).__name__,
-        )  # fmt: skip
+        )
     found = as_tensor(value, argument)
     if found.ndim < 2:
         raise build(ArgumentError, argument, "shape (…, t, s)", shape_of(found))
@@ -65,10 +67,13 @@ def as_weights(value: object, argument: str) -> LazyMatrix:
     found = as_matrix(value, argument)
     if isinstance(found, Plain) and found.weights.numel() and (why := found.no_weights(part=True)):
         raise build(
-            ArgumentError, argument, "attention weights, not below 0, at most 1 in a row together",
-            why, "these numbers are no weights",
+            ArgumentError,
+            argument,
+            "attention weights, not below 0, at most 1 in a row together",
+            why,
+            "these numbers are no weights",
             "scores become weights by .softmax(-1); intently.show.heatmap draws any numbers",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -106,10 +111,12 @@ def as_truths(value: Any, argument: str) -> Any:
         found = np.empty(0, object)
     if found.dtype != bool:
         raise build(
-            KindError, argument, "booleans, in rows of one length",
+            KindError,
+            argument,
+            "booleans, in rows of one length",
             "a ragged list" if found.dtype == object else f"dtype {found.dtype}",
             "True means attend",
-        )  # fmt: skip
+        )
     return torch.from_numpy(found)
 
 

@@ -44,10 +44,13 @@ def read(picture: Any) -> np.ndarray:
     if values.ndim != 3 or values.shape[-1] not in (3, 4) or 0 in values.shape:
         first = values.ndim == 3 and values.shape[0] in (1, 3, 4)
         raise build(
-            ArgumentError, "picture", "shape (height, width, 3)", shape_of(values),
+            ArgumentError,
+            "picture",
+            "shape (height, width, 3)",
+            shape_of(values),
             "colours come first" if first else None,
             "hand in picture.permute(1, 2, 0)" if first else None,
-        )  # fmt: skip
+        )
     step = -(-max(values.shape[:2]) // LARGEST)
     values = _shares(values[::step, ::step])
     if values.shape[-1] == 4:
@@ -61,11 +64,13 @@ def _shares(values: np.ndarray) -> np.ndarray:
     shares = values.astype(np.float64) / highest
     if not (np.isfinite(shares).all() and shares.min() >= 0 and shares.max() <= 1 + 1e-6):
         raise build(
-            ArgumentError, "picture", f"numbers from 0 to {highest}",
+            ArgumentError,
+            "picture",
+            f"numbers from 0 to {highest}",
             f"numbers from {values.min():.3g} to {values.max():.3g}",
             "it is normalised as a model takes it",
             "hand in the picture itself, or (x - x.min()) / (x.max() - x.min())",
-        )  # fmt: skip
+        )
     return shares.clip(0, 1)
 
 

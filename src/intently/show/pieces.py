@@ -79,10 +79,12 @@ def _cut(sentence: str, cutter: Cutter, name: str) -> list[str]:
         or not all(isinstance(token, str) for token in found)
     ):
         raise build(
-            KindError, f"cutters[{name!r}]", "a tokenizer, or a function from a text to tokens",
+            KindError,
+            f"cutters[{name!r}]",
+            "a tokenizer, or a function from a text to tokens",
             type(cutter).__name__ if not callable(cutter) else f"one that gives {found!r:.60}",
             fix="for a tokenizer of transformers hand in its .tokenize",
-        )  # fmt: skip
+        )
     if not 1 <= len(found) <= LARGEST:
         raise build(ArgumentError, f"cutters[{name!r}]", f"1 to {LARGEST} tokens", f"{len(found)}")
     return list(found)
@@ -138,11 +140,22 @@ def _write(axes: Axes, token: str, corner: tuple[float, float], wide: float, tin
     high = SIZE * LINE + 0.05
     axes.add_patch(
         FancyBboxPatch(
-            corner, wide, high, boxstyle="round,pad=0,rounding_size=0.03", facecolor=tint,
-            edgecolor="none", clip_on=False,
+            corner,
+            wide,
+            high,
+            boxstyle="round,pad=0,rounding_size=0.03",
+            facecolor=tint,
+            edgecolor="none",
+            clip_on=False,
         )
-    )  # fmt: skip
+    )
     axes.text(
-        corner[0] + wide / 2, corner[1] + high / 2, token, size=SIZE, color=INK, ha="center",
-        va="center_baseline", parse_math=False,
-    )  # fmt: skip
+        corner[0] + wide / 2,
+        corner[1] + high / 2,
+        token,
+        size=SIZE,
+        color=INK,
+        ha="center",
+        va="center_baseline",
+        parse_math=False,
+    )

@@ -6,14 +6,4 @@ from intently.text.tokenizers import Tokenizer
 from intently.text.vocabularies import EOS, KINDS, PAD, SOS, SPECIALS, UNK
 from intently.text.words import word_spans, words
 
-__all__ = [
-    "EOS",
-    "KINDS",
-    "PAD",
-    "SOS",
-    "SPECIALS",
-    "UNK",
-    "Tokenizer",
-    "word_spans",
-    "words",
-]
+__all__ = ["EOS", "KINDS", "PAD", "SOS", "SPECIALS", "UNK", "Tokenizer", "word_spans", "words"]

@@ -54,9 +54,12 @@ def fitted(words: Mapping[str, int], seed: Iterable[str], size: int) -> list[tup
     single = sum(len(piece) == 1 for piece in scores)
     if size < single:
         raise build(
-            ArgumentError, "size", f"{single} or more, the single characters of the seed", size,
+            ArgumentError,
+            "size",
+            f"{single} or more, the single characters of the seed",
+            size,
             "they always stay, so that every word can be said",
-        )  # fmt: skip
+        )
     lattices = _lattices(words, scores)
     found = Counter[str]()
     for _, count, ending in lattices:

@@ -50,11 +50,7 @@ def pipeline(kind: str, model: models.Model | None = None) -> tokenizers.Tokeniz
     tokenizer = tokenizers.Tokenizer(model)
     if kind == "word":
         tokenizer.normalizer = normalizers.Sequence(
-            [
-                normalizers.Replace(Regex(r"\s+"), " "),
-                normalizers.Strip(),
-                normalizers.Prepend(" "),
-            ]
+            [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(), normalizers.Prepend(" ")]
         )
     elif complete:
         tokenizer.normalizer = normalizers.Prepend(" ")

@@ -95,10 +95,12 @@ class Checkpoints:
         names = self.names()
         if names and not resume:
             raise build(
-                ArgumentError, "out", "a folder without a run",
+                ArgumentError,
+                "out",
+                "a folder without a run",
                 f"{self.folder.parent} with {names[-1]}",
                 fix="go on with it (--resume, in Python resume=True), or choose another folder",
-            )  # fmt: skip
+            )
         if isinstance(resume, str) and resume not in names:
             raise self._missing(resume)
         return bool(names)
@@ -162,7 +164,7 @@ class Checkpoints:
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
-        ``state`` is the shape that its state must have, as `intently.foundation.files.fault` describes it.
+        ``state`` is the shape that its state must have, as `files.fault` describes it.
         Raises CheckpointError where it is missing, damaged, not ours, or of a newer version; the
         message names the newest good one, and its folder stays as it is. One that cannot be read
         is not called damaged.

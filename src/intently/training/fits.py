@@ -49,10 +49,12 @@ def check_model(
     m = options.model
     count = parameters(make, m.encoder_layers, m.decoder_layers)
     check_fits(
-        "width", OF_A_PARAMETER * count,
+        "width",
+        OF_A_PARAMETER * count,
         f"width={m.width} with inner={m.inner} and {m.encoder_layers} + {m.decoder_layers} layers",
-        "choose a smaller width, or fewer layers", device,
-    )  # fmt: skip
+        "choose a smaller width, or fewer layers",
+        device,
+    )
 
 
 def check_batch(
@@ -72,6 +74,9 @@ def check_batch(
     asked = options.optimiser.batch_tokens
     name = word if largest > asked else "batch_tokens"
     check_fits(
-        name, OF_A_NUMBER * columns * largest / processes, f"a batch of {largest:,} tokens",
-        f"choose a smaller {name}", next(model.parameters()).device,
-    )  # fmt: skip
+        name,
+        OF_A_NUMBER * columns * largest / processes,
+        f"a batch of {largest:,} tokens",
+        f"choose a smaller {name}",
+        next(model.parameters()).device,
+    )

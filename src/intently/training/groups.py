@@ -154,9 +154,12 @@ class RunOptions(_Group):
         super().__post_init__()
         if self.average > self.keep:
             raise build(
-                ArgumentError, "average", f"at most keep={self.keep}, the checkpoints that stay",
-                self.average, fix=f"Set keep={self.average}, too",
-            )  # fmt: skip
+                ArgumentError,
+                "average",
+                f"at most keep={self.keep}, the checkpoints that stay",
+                self.average,
+                fix=f"Set keep={self.average}, too",
+            )
 
 
 @dataclass(frozen=True)
@@ -166,9 +169,10 @@ class ArchitectureOptions(_Group):
     model: str = option("transformer", one_of(*KINDS), "the kind of model")
     cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
     attention: str = option(
-        "additive", one_of(*ATTENTIONS),
+        "additive",
+        one_of(*ATTENTIONS),
         "of a recurrent model; none: the fixed vector, additive: Bahdanau, the others: Luong",
-    )  # fmt: skip
+    )
     bidirectional: bool = option(True, None, "a recurrent encoder reads in both directions")
     input_feeding: bool = option(True, None, "a recurrent cell reads what was attended, too")
 

@@ -45,9 +45,11 @@ def smoothed_cross_entropy(
     """
     if hidden.shape[:-1] != targets.shape:
         raise build(
-            ArgumentError, "targets", f"shape {tuple(hidden.shape[:-1])}, as hidden (…, c)",
+            ArgumentError,
+            "targets",
+            f"shape {tuple(hidden.shape[:-1])}, as hidden (…, c)",
             shape_of(targets),
-        )  # fmt: skip
+        )
     kind = hidden.device.type
     if torch.is_autocast_enabled(kind):  # the norm before the projection may be in float32
         hidden = hidden.to(torch.get_autocast_dtype(kind))

@@ -104,11 +104,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def _score(
-    name: str,
-    metric: Any,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    bootstrap: int = 0,
+    name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int = 0
 ) -> Score:
     _check(hypotheses, references)
     if bootstrap < 0 or bootstrap == 1:  # one resample has no interval

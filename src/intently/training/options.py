@@ -87,10 +87,12 @@ class TrainingOptions:
         longest = SearchOptions().limit(self.text.max_length)
         if self.transformer.positions == "learned" and self.transformer.learned_steps < longest:
             raise build(
-                ArgumentError, "learned_steps", f"at least 2·max_length + 10 = {longest}",
+                ArgumentError,
+                "learned_steps",
+                f"at least 2·max_length + 10 = {longest}",
                 self.transformer.learned_steps,
                 "the table of positions ends there, and a search may write as much",
-            )  # fmt: skip
+            )
 
     def _shape(self) -> dict[str, Any]:
         """What may describe a model, by name."""

@@ -73,9 +73,12 @@ class Processes:
         if kind == "cuda" and not found:
             why = "a build without CUDA" if torch.version.cuda is None else "no GPU or driver"
             raise build(
-                ArgumentError, "device", "'cuda' where PyTorch finds a GPU", f"'cuda' and {why}",
+                ArgumentError,
+                "device",
+                "'cuda' where PyTorch finds a GPU",
+                f"'cuda' and {why}",
                 fix="Use device='cpu'",
-            )  # fmt: skip
+            )
         if kind == "cpu" or not found:
             return torch.device("cpu")
         alone = torch.cuda.current_device() if self.count == 1 else self.rank
@@ -208,10 +211,13 @@ def _told(here: Processes, out: Path | None) -> Iterator[None]:
         name = checkpoints and checkpoints.last()
         last = f"{checkpoints.folder / name}" if checkpoints and name else "none yet"
         raise build(
-            LostError, "processes", f"{here.count} that answer",
+            LostError,
+            "processes",
+            f"{here.count} that answer",
             f"a process of this run is gone (rank {here.rank} sees: {sees})",
-            f"the last checkpoint is {last}", "start again with --resume",
-        ) from error  # fmt: skip
+            f"the last checkpoint is {last}",
+            "start again with --resume",
+        ) from error
 
 
 def _is_loss(error: RuntimeError) -> bool:

@@ -81,9 +81,12 @@ class Bar:
             if now - self._last >= 0.1 or event.step == event.steps:
                 self._last = now
                 self._progress.update(
-                    self._task, total=event.steps, completed=event.step, now=line(event),
+                    self._task,
+                    total=event.steps,
+                    completed=event.step,
+                    now=line(event),
                     description="training",
-                )  # fmt: skip
+                )
         elif isinstance(event, Evaluating):
             self._progress.update(self._task, description="evaluating")
         elif isinstance(event, Evaluated | Resumed | TimeUp | GivenUp | Averaging):

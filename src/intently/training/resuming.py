@@ -22,8 +22,15 @@ CHANGEABLE = {
 COUNT = range(2**63)
 STATE = {
     "position": {
-        "step": COUNT, "epoch": COUNT, "batch": COUNT, "tokens": COUNT, "seconds": float,
-        "evaluated": COUNT, "loss_sum": float, "loss_steps": COUNT, "best": (str, None),
+        "step": COUNT,
+        "epoch": COUNT,
+        "batch": COUNT,
+        "tokens": COUNT,
+        "seconds": float,
+        "evaluated": COUNT,
+        "loss_sum": float,
+        "loss_steps": COUNT,
+        "best": (str, None),
         "best_score": (float, None),
     },
     "history": {
@@ -37,8 +44,8 @@ STATE = {
     "processes?": range(1, 2**20),
     "device?": str,
     "versions": {str: str},
-}  # fmt: skip
-"""What the trainer stores as the state of a checkpoint, as `intently.foundation.files.fault` describes it."""
+}
+"""What the trainer stores as the state of a checkpoint, as `files.fault` describes it."""
 
 
 def check_same_run(
@@ -70,9 +77,12 @@ def check_same_run(
         expected = f"{', '.join(map(repr, before))}, with which the run began"
         again = ", ".join(f"{name}={value!r}" for name, value, _ in other)
         raise build(
-            ArgumentError, ", ".join(names), expected, ", ".join(map(repr, given)),
+            ArgumentError,
+            ", ".join(names),
+            expected,
+            ", ".join(map(repr, given)),
             fix=f"Resume with {again}, or start a new run in another folder",
-        )  # fmt: skip
+        )
     if data.fingerprint != state["data"]:
         expected = f"the data the run began with (checksum {state['data']})"
         got = f"{len(data)} other pairs ({data.fingerprint})"
@@ -81,9 +91,12 @@ def check_same_run(
         raise build(ArgumentError, "data", expected, got, cause)
     if None not in (dev, state.get("dev")) and dev != state["dev"]:
         raise build(
-            ArgumentError, "dev", f"the dev set the run began with (checksum {state['dev']})",
-            f"another ({dev})", "its scores would be compared with those of the other",
-        )  # fmt: skip
+            ArgumentError,
+            "dev",
+            f"the dev set the run began with (checksum {state['dev']})",
+            f"another ({dev})",
+            "its scores would be compared with those of the other",
+        )
     changes = [
         f"{name} {state['versions'].get(name)} → {version}"
         for name, version in versions().items()

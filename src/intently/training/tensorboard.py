@@ -19,10 +19,12 @@ def check_installed() -> None:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
         raise build(
-            MissingLibraryError, "tensorboard", "tensorboard, which reads and writes curves",
+            MissingLibraryError,
+            "tensorboard",
+            "tensorboard, which reads and writes curves",
             "an environment without it",
             fix="install it by pip install 'intently[tensorboard]', or leave tensorboard off",
-        ) from None  # fmt: skip
+        ) from None
 
 
 class TensorBoard:

@@ -162,9 +162,12 @@ def check_bfloat16(device: torch.device) -> None:
         lacks = kind if device.type == "cpu" else f"a device of the kind {device.type}"
     if not able:
         raise build(
-            ArgumentError, "precision", "'float32' on this machine", "'bfloat16'",
+            ArgumentError,
+            "precision",
+            "'float32' on this machine",
+            "'bfloat16'",
             lacks if device.type == "cpu" else f"{lacks} does not multiply in bfloat16",
-        )  # fmt: skip
+        )
 
 
 def _shard(loss: _Loss) -> None:

@@ -71,10 +71,13 @@ class Writer:
         if found is None or found != self._locked:
             lost = "no such folder" if not self.folder.is_dir() else f"a folder without its {LOCK}"
             raise build(
-                LostFolderError, "out", f"the folder {self.out} that this command writes",
+                LostFolderError,
+                "out",
+                f"the folder {self.out} that this command writes",
                 lost if found is None else "another folder of that name",
-                "it was deleted or moved meanwhile", "nothing more is written",
-            )  # fmt: skip
+                "it was deleted or moved meanwhile",
+                "nothing more is written",
+            )
 
     def claim(self, writes: Collection[str]) -> None:
         """Write down who writes what here, after checking that all of it is new or Intently's."""
@@ -88,10 +91,13 @@ class Writer:
             raise unfit
         if strange and not old:
             raise build(
-                ArgumentError, "out", f"a folder without {strange[0]}, or one that Intently wrote",
-                f"{self.out} with {strange[0]}", "it would be written over",
+                ArgumentError,
+                "out",
+                f"a folder without {strange[0]}, or one that Intently wrote",
+                f"{self.out} with {strange[0]}",
+                "it would be written over",
                 "choose another folder",
-            )  # fmt: skip
+            )
         self._claimed.update(own, writes)
         self._tell(
             process=os.getpid(),
@@ -183,16 +189,21 @@ class Writer:
             _shown(about.get(name, "?")) for name in ("process", "host", "since", "command")
         )
         return build(
-            InUseError, "out", "a folder to which no other command writes",
+            InUseError,
+            "out",
+            "a folder to which no other command writes",
             f"{self.out}, held by process {process} on {host} since {since}: {command}",
             fix="wait for its end, or choose another folder",
-        )  # fmt: skip
+        )
 
     def _unwritable(self, error: OSError) -> ArgumentError:
         return build(
-            ArgumentError, "out", "a folder that can be written to",
-            f"{self.out} ({error.strerror or error})", fix="choose another folder",
-        )  # fmt: skip
+            ArgumentError,
+            "out",
+            "a folder that can be written to",
+            f"{self.out} ({error.strerror or error})",
+            fix="choose another folder",
+        )
 
 
 _HELD: ContextVar[Mapping[Path, Writer | None]] = ContextVar("held", default=MappingProxyType({}))
@@ -246,15 +257,21 @@ def _check_place(folder: Path, writes: Collection[str]) -> None:
     for path in (*reversed(folder.parents), folder, *folders):
         if path.is_file():
             raise build(
-                ArgumentError, "out", "a folder, new or of a run", f"the file {path}",
+                ArgumentError,
+                "out",
+                "a folder, new or of a run",
+                f"the file {path}",
                 fix="choose another folder",
-            )  # fmt: skip
+            )
     for path in (folder / name for name in writes if not name.endswith("/")):
         if path.is_dir():
             raise build(
-                ArgumentError, "out", f"a folder in which {path.name} can be a file",
-                f"the folder {path}", fix="choose another folder",
-            )  # fmt: skip
+                ArgumentError,
+                "out",
+                f"a folder in which {path.name} can be a file",
+                f"the folder {path}",
+                fix="choose another folder",
+            )
 
 
 def _remove_empty(folder: Path) -> None:

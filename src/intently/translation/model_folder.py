@@ -57,10 +57,16 @@ def find(folder: Path, name: str) -> Path:
             cause = "its run has not ended; the command that began it ends it with --resume"
         elif "config.json" in names:
             cause = "it seems to hold a model of another library"
-    raise one_line(build(
-        CheckpointError, str(folder), f"a folder with {name}, or a run with model/{name}", got,
-        cause, "give the folder that `--out` named when it was trained",
-    ))  # fmt: skip
+    raise one_line(
+        build(
+            CheckpointError,
+            str(folder),
+            f"a folder with {name}, or a run with model/{name}",
+            got,
+            cause,
+            "give the folder that `--out` named when it was trained",
+        )
+    )
 
 
 def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,14 +81,21 @@ def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> di
     kind, version = shape.get("kind"), found.get("format")
     if kind and found.get("kind") not in kind:
         raise build(
-            CheckpointError, str(path), f"JSON of kind {' or '.join(map(repr, kind))}",
-            "another kind of file", "it was made by another program",
-        )  # fmt: skip
+            CheckpointError,
+            str(path),
+            f"JSON of kind {' or '.join(map(repr, kind))}",
+            "another kind of file",
+            "it was made by another program",
+        )
     if type(version) is int and version > FORMAT:
         raise build(
-            CheckpointError, str(path), f"format {FORMAT} or older", f"format {version}",
-            "it was written by a newer version of Intently", "upgrade intently",
-        )  # fmt: skip
+            CheckpointError,
+            str(path),
+            f"format {FORMAT} or older",
+            f"format {version}",
+            "it was written by a newer version of Intently",
+            "upgrade intently",
+        )
     if type(version) is int and version == 1:
         described.check(found, {**before, "format": range(1, 2), "versions?": {str: str}})
         return {"files": {}, **found}

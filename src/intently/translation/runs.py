@@ -257,9 +257,11 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
                 ("share", '"output"', '"all"') if share == "all" else ("joint", "false", "true")
             )
             raise build(
-                ArgumentError, name, f"{other} where the tokenizers differ in kind or size",
+                ArgumentError,
+                name,
+                f"{other} where the tokenizers differ in kind or size",
                 f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}",
-            )  # fmt: skip
+            )
         both = [*sides[0], *sides[1]]
         joint = _tokenizer("source", both, kinds[0], sizes[0], o.min_frequency)
         return joint, joint
@@ -282,13 +284,17 @@ def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:
     Those that are not too long are what the loss is of.
     """
     source, target, most = (
-        translator.source_tokenizer, translator.target_tokenizer, translator.max_length
-    )  # fmt: skip
+        translator.source_tokenizer,
+        translator.target_tokenizer,
+        translator.max_length,
+    )
     references = dev.targets[:DEV_SENTENCES]
     ids = source.encode_batch(dev.sources[:DEV_SENTENCES])
     written = target.encode_batch(references)
     fitting = any(0 < len(a) <= most and 0 < len(b) <= most for a, b in zip(ids, written))
     return DevSet(
-        [sentence[:most] for sentence in ids], references, target.decode,
+        [sentence[:most] for sentence in ids],
+        references,
+        target.decode,
         Pairs(ids, written, most) if fitting else None,
-    )  # fmt: skip
+    )

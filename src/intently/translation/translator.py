@@ -18,13 +18,7 @@ from intently.decoding import Hypothesis, SearchOptions, search
 from intently.decoding.options import checked
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import Dense, LazyMatrix, Merged
-from intently.models.kinds import (
-    EncoderDecoder,
-    cross_heads,
-    kind_of,
-    new_model,
-    options_of,
-)
+from intently.models.kinds import EncoderDecoder, cross_heads, kind_of, new_model, options_of
 from intently.models.weights import weights
 from intently.show.labels import visible
 from intently.text import UNK, Tokenizer, word_spans, words
@@ -34,9 +28,13 @@ from intently.translation import model_folder
 KIND = "intently translator"
 ABOUT, TOKENIZERS = "translator.json", ("source.json", "target.json")
 FORMAT_1 = {
-    "kind": {KIND}, "architecture?": str, "model": {str: object}, "max_length": range(1, 2**31),
-    "alignment_head": ([str, range(2**31)], None), "sha256?": (model_folder.SHA256, None),
-}  # fmt: skip
+    "kind": {KIND},
+    "architecture?": str,
+    "model": {str: object},
+    "max_length": range(1, 2**31),
+    "alignment_head": ([str, range(2**31)], None),
+    "sha256?": (model_folder.SHA256, None),
+}
 SHAPE = {name.strip("?"): shape for name, shape in FORMAT_1.items() if name != "sha256?"}
 """What a folder says of a translator, as `intently.foundation.files.fault` describes it."""
 
@@ -236,11 +234,7 @@ class Translator:
         return list(self._stream(sentences, options, CHUNK, stacklevel=3))
 
     def stream(
-        self,
-        sentences: Iterable[str],
-        options: SearchOptions | None = None,
-        *,
-        chunk: int = CHUNK,
+        self, sentences: Iterable[str], options: SearchOptions | None = None, *, chunk: int = CHUNK
     ) -> Iterator[Translation]:
         """Translate sentences as they come, ``chunk`` at a time; yields what `translate` returns.
 
@@ -349,9 +343,12 @@ class Translator:
         """
         if not cross_heads(self.model.options):
             raise build(
-                ArgumentError, "alignment", "a model with attention", 'one with attention="none"',
+                ArgumentError,
+                "alignment",
+                "a model with attention",
+                'one with attention="none"',
                 "it knows the source by one vector, and looks at no word",
-            )  # fmt: skip
+            )
         if self.alignment_head is not None:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
         cross = [name for name in by_layer if name.endswith("cross")]

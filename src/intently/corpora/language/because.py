@@ -22,31 +22,10 @@ from intently.corpora.language.phrases import (
     phrase,
 )
 from intently.corpora.language.predicates import BE, quality
-from intently.corpora.language.sentences import (
-    Choose,
-    Mode,
-    same,
-    without_future,
-)
-from intently.corpora.language.slots import (
-    AT,
-    IN,
-    NAMES,
-    PEOPLE,
-    PRONOUNS,
-    SOMEONE,
-    STOP,
-    TO,
-    WITH,
-)
+from intently.corpora.language.sentences import Choose, Mode, same, without_future
+from intently.corpora.language.slots import AT, IN, NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP, TO, WITH
 from intently.corpora.language.verbs import VERB, Verb
-from intently.corpora.language.words import (
-    Adjective,
-    Noun,
-    adjectives,
-    held_out,
-    listed,
-)
+from intently.corpora.language.words import Adjective, Noun, adjectives, held_out, listed
 
 BECAUSE = phrase("because", "parce que")
 IT = {
@@ -73,14 +52,24 @@ class Reason(NamedTuple):
 
 
 def reason(
-    verb: str, subjects: str, objects: str, of_subject: str, of_object: str, negative: bool = True,
+    verb: str,
+    subjects: str,
+    objects: str,
+    of_subject: str,
+    of_object: str,
+    negative: bool = True,
     preposition: tuple[str, str] = ("", ""),
-) -> Reason:  # fmt: skip
+) -> Reason:
     """Return a reason from classes of nouns (or nouns) and names of adjectives."""
     return Reason(
-        VERB[verb], preposition, negative, listed(subjects), listed(objects),
-        adjectives(of_subject), adjectives(of_object),
-    )  # fmt: skip
+        VERB[verb],
+        preposition,
+        negative,
+        listed(subjects),
+        listed(objects),
+        adjectives(of_subject),
+        adjectives(of_object),
+    )
 
 
 ON = ("on", "sur")
@@ -113,9 +102,16 @@ REASONS = (
     reason("eat", WALKERS, "bread meat cheese egg carrot", GREEDY, "fresh", negative=False),
     reason("eat", WALKERS, "apple orange cake", GREEDY, "fresh sweet", negative=False),
     reason("drink", WALKERS, "milk juice", "tired sick sad", "fresh", negative=False),
-    reason("sleep", "pet", "furniture", "tired sick lazy", "comfortable", negative=False,
-           preposition=ON),
-)  # fmt: skip
+    reason(
+        "sleep",
+        "pet",
+        "furniture",
+        "tired sick lazy",
+        "comfortable",
+        negative=False,
+        preposition=ON,
+    ),
+)
 
 REFUSED = tuple(r for r in REASONS if r.negative)
 DONE = tuple(r for r in REASONS if not r.negative)

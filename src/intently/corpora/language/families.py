@@ -6,13 +6,7 @@ from collections.abc import Callable
 
 from intently.corpora.language.because import because, sake
 from intently.corpora.language.pair import Draft
-from intently.corpora.language.predicates import (
-    being_somewhere,
-    command,
-    doing,
-    state,
-    there_is,
-)
+from intently.corpora.language.predicates import being_somewhere, command, doing, state, there_is
 from intently.corpora.language.questions import (
     how_many,
     what,

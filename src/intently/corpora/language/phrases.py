@@ -35,8 +35,18 @@ class Phrase:
     ((0, 0, True),)
     """
 
-    __slots__ = ("agreement", "denied", "english", "french", "head", "held", "links", "noun",
-                 "possible", "sure")  # fmt: skip
+    __slots__ = (
+        "agreement",
+        "denied",
+        "english",
+        "french",
+        "head",
+        "held",
+        "links",
+        "noun",
+        "possible",
+        "sure",
+    )
 
     def __init__(
         self,

@@ -58,14 +58,7 @@ from intently.corpora.language.slots import (
     when,
 )
 from intently.corpora.language.verbs import VERB, be_words
-from intently.corpora.language.words import (
-    NOUN,
-    Adjective,
-    Noun,
-    adjectives,
-    held_out,
-    nouns,
-)
+from intently.corpora.language.words import NOUN, Adjective, Noun, adjectives, held_out, nouns
 
 BE = VERB["be"]
 BE_MODES = (
@@ -192,9 +185,11 @@ def existing(classes: str) -> Slot:
     """Return what there is, of these noun classes."""
     chosen = nouns(*classes.split())
     return filled(
-        phrases(chosen, "a - some"), phrases(chosen, "a - some"),
-        phrases(chosen, "numbers many"), phrases(chosen, "a two three", adjectives=True),
-    )  # fmt: skip
+        phrases(chosen, "a - some"),
+        phrases(chosen, "a - some"),
+        phrases(chosen, "numbers many"),
+        phrases(chosen, "a two three", adjectives=True),
+    )
 
 
 EXISTING = (
@@ -220,8 +215,9 @@ def there_is(choose: Choose) -> Draft | None:
     return Draft((THERE[mode.tense, mode.negative, plural], thing, place, STOP), int(thing.held))
 
 
-SWIMMING: Slot = (tuple(after_preposition("in", "dans", noun_phrase(n, "the", False))
-                        for n in nouns("stream")),)  # fmt: skip
+SWIMMING: Slot = (
+    tuple(after_preposition("in", "dans", noun_phrase(n, "the", False)) for n in nouns("stream")),
+)
 SURFACES: Slot = (ON, ON, UNDER, NEAR)
 ENTERED: Slot = filled(
     phrases(nouns("building", "room", "hollow"), "the this"),

@@ -17,14 +17,7 @@ from intently.corpora.language.phrases import (
     phrases,
 )
 from intently.corpora.language.predicates import BE, LOCATED, STATE_SUBJECTS, described
-from intently.corpora.language.sentences import (
-    FOOD,
-    GENERAL,
-    PERSONAL,
-    Choose,
-    Frame,
-    same,
-)
+from intently.corpora.language.sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, same
 from intently.corpora.language.slots import ASK, KIN, NAMES, PEOPLE, PRONOUNS, when
 from intently.corpora.language.verbs import VERB, Verb, be_words
 from intently.corpora.language.words import held_out, nouns

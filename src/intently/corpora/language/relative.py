@@ -6,15 +6,7 @@ from intently.corpora.language.because import BECAUSE, OTHERS, SELF, resolved
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.phrases import Phrase, phrase, phrases
 from intently.corpora.language.predicates import BE, described, quality
-from intently.corpora.language.sentences import (
-    FOOD,
-    GENERAL,
-    PERSONAL,
-    Choose,
-    Frame,
-    Mode,
-    same,
-)
+from intently.corpora.language.sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, Mode, same
 from intently.corpora.language.slots import NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP
 from intently.corpora.language.verbs import VERB, Verb
 from intently.corpora.language.words import Noun, adjectives, held_out, nouns
@@ -150,8 +142,12 @@ def knows_who_that(choose: Choose) -> Draft | None:
         return None
     mode: Mode = choose(chosen.modes[subject.agreement])
     main = chosen.verb(mode.tense, subject.agreement, mode.negative)
-    held = (subject.held or person.noun in chosen.held or held_out(first.name, thing.noun.name)
-            or held_out(second.name, thing.noun.name))  # fmt: skip
+    held = (
+        subject.held
+        or person.noun in chosen.held
+        or held_out(first.name, thing.noun.name)
+        or held_out(second.name, thing.noun.name)
+    )
     done = first("past", person.agreement)
     return Draft((subject, main, person, WHO, done, thing, that, owner, did, STOP), int(held))
 
@@ -179,7 +175,17 @@ def because_because(choose: Choose) -> Draft | None:
     mood = quality(choose((moods,)), other.agreement)
     being = BE("past", other.agreement)
     return Draft(
-        (subject, first("past", subject.agreement), BECAUSE, other,
-         second("past", other.agreement), BECAUSE, SELF[other.agreement], being, mood, STOP),
+        (
+            subject,
+            first("past", subject.agreement),
+            BECAUSE,
+            other,
+            second("past", other.agreement),
+            BECAUSE,
+            SELF[other.agreement],
+            being,
+            mood,
+            STOP,
+        ),
         int(subject.held),
-    )  # fmt: skip
+    )

@@ -25,15 +25,7 @@ from intently.corpora.language.phrases import (
     phrase,
     phrases,
 )
-from intently.corpora.language.slots import (
-    ANYONE,
-    NAMED,
-    SOMEONE,
-    STOP,
-    WHOM,
-    things,
-    when,
-)
+from intently.corpora.language.slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
 from intently.corpora.language.verbs import (
     HER,
     HIM,

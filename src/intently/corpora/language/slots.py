@@ -85,9 +85,12 @@ def things(classes: str, generic: bool = False, ownable: bool = True) -> Slot:
     described = phrases(plain, "the this these", adjectives=True)
     if generic:
         return filled(
-            phrases(plain, "generic"), phrases(plain, "generic"), definite, described,
+            phrases(plain, "generic"),
+            phrases(plain, "generic"),
+            definite,
+            described,
             phrases(owned, "possessive genitive"),
-        )  # fmt: skip
+        )
     return filled(
         definite,
         definite,

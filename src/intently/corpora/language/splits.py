@@ -12,19 +12,9 @@ from zlib import crc32
 
 from intently.corpora.language.because import because
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
-from intently.corpora.language.pair import (
-    Draft,
-    Pair,
-    english_side,
-    french_side,
-)
+from intently.corpora.language.pair import Draft, Pair, english_side, french_side
 from intently.corpora.language.parsing import translations
-from intently.corpora.language.sentences import (
-    COUNTS,
-    FOOD,
-    GENERAL,
-    Choose,
-)
+from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose
 from intently.corpora.language.slots import when
 from intently.corpora.language.words import Name
 from intently.errors import ArgumentError, build

@@ -84,8 +84,19 @@ class Verb:
     ('ne', 'a', 'pas', 'traversé')
     """
 
-    __slots__ = ("cache", "english", "future", "infinitive", "name", "past", "present", "state",
-                 "tail", "takes_être", "tenses")  # fmt: skip
+    __slots__ = (
+        "cache",
+        "english",
+        "future",
+        "infinitive",
+        "name",
+        "past",
+        "present",
+        "state",
+        "tail",
+        "takes_être",
+        "tenses",
+    )
 
     def __init__(self, english: list[str], french: list[str], tenses: str) -> None:
         self.name = english[0]

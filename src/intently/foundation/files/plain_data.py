@@ -58,9 +58,12 @@ def parsed(content: bytes) -> Any:
     """
     try:
         found = json.loads(
-            content.decode(), parse_int=_whole, parse_float=_finite, parse_constant=_finite,
+            content.decode(),
+            parse_int=_whole,
+            parse_float=_finite,
+            parse_constant=_finite,
             object_pairs_hook=_once,
-        )  # fmt: skip
+        )
     except UnicodeDecodeError as error:
         raise UnfitError(f"no UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:

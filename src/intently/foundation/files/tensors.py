@@ -26,10 +26,17 @@ AXES = 64
 """Axes of a tensor at most, as in PyTorch."""
 
 DTYPES = {
-    "F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2),
-    "I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1),
-    "U8": ("uint8", 1), "BOOL": ("bool", 1),
-}  # fmt: skip
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}
 """The dtypes that Intently stores: their names in PyTorch, and the bytes of a number."""
 
 
@@ -91,11 +98,7 @@ def _digest(metadata: dict[str, str], header: Header) -> str:
     return digest(plain(Header(metadata, header.tensors).plain()))
 
 
-_TENSOR = {
-    "dtype": str,
-    "shape": [range(2**63)],
-    "data_offsets": [range(2**63), range(2**63)],
-}
+_TENSOR = {"dtype": str, "shape": [range(2**63)], "data_offsets": [range(2**63), range(2**63)]}
 
 
 def read_header(handle: BinaryIO, most: int = HEADER) -> Header:

@@ -95,15 +95,20 @@ def destination(
     if final.suffix.lower() not in known:
         better = str(final.with_suffix(known[0])) if final.name else example + known[0]
         raise build(
-            ArgumentError, argument,
+            ArgumentError,
+            argument,
             f"a file name that ends in {', '.join(known[:-1])} or {known[-1]}",
-            repr(str(path)), fix=f"write {argument}={better!r}",
-        )  # fmt: skip
+            repr(str(path)),
+            fix=f"write {argument}={better!r}",
+        )
     if _is_folder(final, argument):
         raise build(
-            ArgumentError, argument, "the name of a file", repr(str(path)),
+            ArgumentError,
+            argument,
+            "the name of a file",
+            repr(str(path)),
             "a folder of this name exists",
-        )  # fmt: skip
+        )
     return final
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from intently.interop.around import AroundAttention
-from intently.interop.diffusers.processor import IntentlyAttnProcessor
 from intently.interop.diffusers.reading import attention, layer, spatial
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.modules import MultiHeadAttention
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from diffusers.models.attention import BasicTransformerBlock
     from diffusers.models.attention_processor import Attention as TheirAttention
     from diffusers.models.transformers.transformer_2d import Transformer2DModel
-
 
 
 @torch.inference_mode(False)
@@ -76,9 +74,11 @@ def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAt
         around = ours if isinstance(ours, AroundAttention) else AroundAttention(ours)
     inner, weights = around.attention, Weights.of(around)
     norms = {
-        "group_norm": (around.norm, "norm"), "norm_cross": (around.context_norm, "context_norm"),
-        "norm_q": (inner.q_norm, "attention.q_norm"), "norm_k": (inner.k_norm, "attention.k_norm"),
-    }  # fmt: skip
+        "group_norm": (around.norm, "norm"),
+        "norm_cross": (around.context_norm, "context_norm"),
+        "norm_q": (inner.q_norm, "attention.q_norm"),
+        "norm_k": (inner.k_norm, "attention.k_norm"),
+    }
     options = _options(inner) | _norm_options(around)
     tensors = {
         f"to_{name[0]}.{name[2:]}": x for name, x in separate(inner, weights, "attention.").items()
@@ -88,8 +88,9 @@ def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAt
         for theirs, (_, name) in norms.items():
             tensors[f"{theirs}.{kind}"] = weights.optional(f"{name}.{kind}")
     options |= {
-        "bias": tensors["to_q.bias"] is not None, "out_bias": tensors["to_out.0.bias"] is not None
-    }  # fmt: skip
+        "bias": tensors["to_q.bias"] is not None,
+        "out_bias": tensors["to_out.0.bias"] is not None,
+    }
     weights.finish()
 
     def make() -> TheirAttention:
@@ -106,24 +107,44 @@ def _options(inner: MultiHeadAttention) -> dict[str, Any]:
     """Say the shape of our block in the words of diffusers."""
     own, name = inner.attention, "MultiHeadAttention"
     if inner.kv_heads != inner.heads:
-        refuse(name, "kv_heads", f"kv_heads=heads={inner.heads}", inner.kv_heads,
-               "diffusers' plain processors share no key heads")  # fmt: skip
+        refuse(
+            name,
+            "kv_heads",
+            f"kv_heads=heads={inner.heads}",
+            inner.kv_heads,
+            "diffusers' plain processors share no key heads",
+        )
     if len(inner.out_weight) != inner.width:
-        refuse(name, "projections.out_width", f"width={inner.width}", len(inner.out_weight),
-               "diffusers ties it to the width of the heads")  # fmt: skip
+        refuse(
+            name,
+            "projections.out_width",
+            f"width={inner.width}",
+            len(inner.out_weight),
+            "diffusers ties it to the width of the heads",
+        )
     if inner.d != inner.e:
         refuse(name, "head_widths", "d = e", (inner.d, inner.e), "diffusers has one width")
     if inner.dropout:
         refuse(name, "dropout", "0", inner.dropout, "diffusers drops outputs, not weights")
     for option in ("score", "mask", "bias", "positions", "softcap", "sinks"):
         if getattr(own, option) is not None:
-            refuse(name, f"attention.{option}", "None", getattr(own, option),
-                   "diffusers' Attention has none")  # fmt: skip
+            refuse(
+                name,
+                f"attention.{option}",
+                "None",
+                getattr(own, option),
+                "diffusers' Attention has none",
+            )
     if own.scale not in (None, 1.0, inner.d**-0.5):
         refuse(name, "attention.scale", "1 or 1/√d", own.scale, "diffusers knows no other")
     if own.scale == 1 and inner.q_norm is not None:
-        refuse(name, "attention.scale", "1/√d beside qk_norm", 1,
-               "diffusers' processor without scale passes over norms")  # fmt: skip
+        refuse(
+            name,
+            "attention.scale",
+            "1/√d beside qk_norm",
+            1,
+            "diffusers' processor without scale passes over norms",
+        )
     return {
         "query_dim": inner.width,
         "cross_attention_dim": None if inner.context_width == inner.width else inner.context_width,

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from diffusers.models.attention_processor import Attention as TheirAttention
 
 PLAIN = (
-    "AttnProcessor", "AttnProcessor2_0", "SlicedAttnProcessor", "XFormersAttnProcessor",
+    "AttnProcessor",
+    "AttnProcessor2_0",
+    "SlicedAttnProcessor",
+    "XFormersAttnProcessor",
     "IntentlyAttnProcessor",
-)  # fmt: skip
+)
 """Processors that compute attention of the module's own projections and nothing else."""
 
 WITHOUT_QK_NORM = ("AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor")
@@ -129,9 +132,12 @@ def register(model: nn.Module) -> list[str]:
         changed.append(name)
     if not changed:
         raise build(
-            ArgumentError, "model", "diffusers modules with plain Attention in them",
-            type(model).__name__, f"known processors are {', '.join(PLAIN)}",
-        )  # fmt: skip
+            ArgumentError,
+            "model",
+            "diffusers modules with plain Attention in them",
+            type(model).__name__,
+            f"known processors are {', '.join(PLAIN)}",
+        )
     return changed
 
 

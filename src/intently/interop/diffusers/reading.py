@@ -35,8 +35,13 @@ def attention(
     """Read an `Attention`, and what it has around it."""
     name, processor = type(theirs).__name__, type(theirs.processor).__name__
     if processor not in PLAIN:
-        refuse(name, "processor", f"one of {', '.join(PLAIN)}", processor,
-               "what it computes is not in the module's parameters")  # fmt: skip
+        refuse(
+            name,
+            "processor",
+            f"one of {', '.join(PLAIN)}",
+            processor,
+            "what it computes is not in the module's parameters",
+        )
     if theirs.spatial_norm is not None:
         refuse(name, "spatial_norm", "None", "a norm", "it needs another input on every call")
     if theirs.to_out is None:
@@ -58,17 +63,22 @@ def attention(
         image.residual = theirs.residual_connection
         return image
     return AroundAttention(
-        inner, norm=norm, context_norm=context_norm, dropout=dropout,
-        residual=theirs.residual_connection, divisor=divisor,
-    )  # fmt: skip
+        inner,
+        norm=norm,
+        context_norm=context_norm,
+        dropout=dropout,
+        residual=theirs.residual_connection,
+        divisor=divisor,
+    )
 
 
 def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
     width, heads = theirs.to_q.in_features, theirs.heads
     d = theirs.to_q.out_features // heads
     tensors: dict[str, Any] = {
-        "out_weight": weights.take("to_out.0.weight"), "out_bias": weights.optional("to_out.0.bias")
-    }  # fmt: skip
+        "out_weight": weights.take("to_out.0.weight"),
+        "out_bias": weights.optional("to_out.0.bias"),
+    }
     for letter in "qkv":
         tensors[f"{letter}_weight"] = weights.take(f"to_{letter}.weight")
         tensors[f"{letter}_bias"] = weights.optional(f"to_{letter}.bias")
@@ -93,13 +103,16 @@ def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
                 tensors[f"{ours}.{kind}"] = weights.optional(f"{their}.{kind}")
     return fill(
         lambda: MultiHeadAttention(
-            width, heads, kv_heads=theirs.to_k.out_features // d,
+            width,
+            heads,
+            kv_heads=theirs.to_k.out_features // d,
             context_width=theirs.to_k.in_features,
             head_widths=None if d * heads == width else (d, d),
-            attention=Attention(**options), projections=projections,
+            attention=Attention(**options),
+            projections=projections,
         ),
         tensors,
-    )  # fmt: skip
+    )
 
 
 def _norm(theirs: nn.Module | None, weights: Weights) -> nn.Module | None:
@@ -124,14 +137,23 @@ def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
     name = type(theirs).__name__
     q, k = theirs.norm_q, theirs.norm_k
     if type(theirs.processor).__name__ in WITHOUT_QK_NORM:
-        refuse(name, "processor", "one that applies norm_q and norm_k",
-               type(theirs.processor).__name__, "it passes over them")  # fmt: skip
+        refuse(
+            name,
+            "processor",
+            "one that applies norm_q and norm_k",
+            type(theirs.processor).__name__,
+            "it passes over them",
+        )
     kinds = {(type(norm), _width(norm), getattr(norm, "eps", None)) for norm in (q, k)}
     kind, width, eps = kinds.pop()
     if kinds or kind not in (nn.LayerNorm, RMSNorm) or width != d or eps is None:
-        refuse(name, "qk_norm", f"the same layer or RMS norm of each head, d={d}",
-               f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}",
-               "norms across heads are no part of our block")  # fmt: skip
+        refuse(
+            name,
+            "qk_norm",
+            f"the same layer or RMS norm of each head, d={d}",
+            f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}",
+            "norms across heads are no part of our block",
+        )
     affine = q.weight is not None
     if kind is RMSNorm:
         return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
@@ -148,20 +170,40 @@ def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | Dec
     """Read a `BasicTransformerBlock`: its attentions, its feed-forward, its norms."""
     name = type(theirs).__name__
     if theirs.norm_type != "layer_norm":
-        refuse(name, "norm_type", '"layer_norm"', repr(theirs.norm_type),
-               "adaptive norms need another input on every call")  # fmt: skip
+        refuse(
+            name,
+            "norm_type",
+            '"layer_norm"',
+            repr(theirs.norm_type),
+            "adaptive norms need another input on every call",
+        )
     for option in ("only_cross_attention", "double_self_attention"):
         if getattr(theirs, option):
             refuse(name, option, "False", True, "our layers attend themselves, then a context")
     if theirs.pos_embed is not None:
-        refuse(name, "positional_embeddings", "None", repr(theirs.positional_embeddings),
-               "our layers add no positions")  # fmt: skip
+        refuse(
+            name,
+            "positional_embeddings",
+            "None",
+            repr(theirs.positional_embeddings),
+            "our layers add no positions",
+        )
     if hasattr(theirs, "fuser"):
-        refuse(name, "attention_type", '"default"', "a fuser (GLIGEN)",
-               "it needs objects as another input")  # fmt: skip
+        refuse(
+            name,
+            "attention_type",
+            '"default"',
+            "a fuser (GLIGEN)",
+            "it needs objects as another input",
+        )
     if theirs._chunk_size is not None:
-        refuse(name, "set_chunk_feed_forward", "None", theirs._chunk_size,
-               "ours computes the feed-forward in one piece")  # fmt: skip
+        refuse(
+            name,
+            "set_chunk_feed_forward",
+            "None",
+            theirs._chunk_size,
+            "ours computes the feed-forward in one piece",
+        )
     heads: dict[str, Any] = {"self": attention(theirs.attn1, weights.within("attn1"))}
     norms = {"self_norm": _norm(theirs.norm1, weights.within("norm1"))}
     if theirs.attn2 is not None:
@@ -205,8 +247,13 @@ def _feed_forward(net: Any, weights: Weights) -> FeedForward | GatedFeedForward:
     if name == "LinearActivation":
         name += f" of {type(first.activation).__name__}"
     if name not in _ACTIVATIONS:
-        refuse("BasicTransformerBlock", "activation_fn", f"one of {', '.join(_ACTIVATIONS)}", name,
-               "what it computes is not known")  # fmt: skip
+        refuse(
+            "BasicTransformerBlock",
+            "activation_fn",
+            f"one of {', '.join(_ACTIVATIONS)}",
+            name,
+            "what it computes is not known",
+        )
     kind, activation = _ACTIVATIONS[name]
     if name == "GELU":
         activation = partial(F.gelu, approximate=first.approximate)
@@ -233,12 +280,18 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
     name = type(theirs).__name__
     for option, kind in (("patch_size", "patches"), ("num_vector_embeds", "vectorized")):
         if getattr(theirs, f"is_input_{kind}"):
-            refuse(name, option, "None", theirs.config[option],
-                   "our block takes images as they are")  # fmt: skip
+            refuse(
+                name, option, "None", theirs.config[option], "our block takes images as they are"
+            )
     c, width = theirs.in_channels, theirs.inner_dim
     if theirs.out_channels != c:
-        refuse(name, "out_channels", f"in_channels={c}", theirs.out_channels,
-               "the image is added to the output")  # fmt: skip
+        refuse(
+            name,
+            "out_channels",
+            f"in_channels={c}",
+            theirs.out_channels,
+            "the image is added to the output",
+        )
     norm = _norm(theirs.norm, weights.within("norm"))
     project_in = _projection(theirs.proj_in, (c, width), weights.within("proj_in"))
     layers, context_width = [], None

@@ -47,9 +47,11 @@ def mask(
             attn_mask = attn_mask.unflatten(0, (-1, heads))
         elif attn_mask.ndim != 2:
             raise build(
-                ArgumentError, "attn_mask", "shape (t, s), or (b·h, t, s) with heads=h",
+                ArgumentError,
+                "attn_mask",
+                "shape (t, s), or (b·h, t, s) with heads=h",
                 shape_of(attn_mask),
-            )  # fmt: skip
+            )
         found = allowed(_not_forbidden("attn_mask", attn_mask))
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
@@ -66,9 +68,13 @@ def _not_forbidden(name: str, theirs: Tensor) -> Tensor:
         return ~theirs
     if not theirs.is_floating_point() or not ((theirs == 0) | theirs.isneginf()).all():
         raise build(
-            ArgumentError, name, "a boolean tensor, or one of 0 and −inf", f"dtype {theirs.dtype}",
-            "other numbers are added to the scores", "hand them to the block as a bias",
-        )  # fmt: skip
+            ArgumentError,
+            name,
+            "a boolean tensor, or one of 0 and −inf",
+            f"dtype {theirs.dtype}",
+            "other numbers are added to the scores",
+            "hand them to the block as a bias",
+        )
     return theirs == 0
 
 
@@ -113,9 +119,15 @@ def load(foreign: nn.Module) -> nn.Module:
     True
     """
     check_kind(
-        foreign, nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer,
-        nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer, verb="load",
-    )  # fmt: skip
+        foreign,
+        nn.MultiheadAttention,
+        nn.TransformerEncoderLayer,
+        nn.TransformerDecoderLayer,
+        nn.TransformerEncoder,
+        nn.TransformerDecoder,
+        nn.Transformer,
+        verb="load",
+    )
     if isinstance(foreign, nn.Transformer):
         return EncoderDecoder(load(foreign.encoder), load(foreign.decoder)).train(foreign.training)
     if isinstance(foreign, nn.TransformerEncoder | nn.TransformerDecoder):
@@ -199,8 +211,13 @@ def _layer(
         norms = {"self_norm": theirs.norm1, "cross_norm": theirs.norm2, "feed_norm": theirs.norm3}
         rates.add(theirs.dropout3.p)
     if len(rates) > 1:
-        refuse(type(theirs).__name__, "dropout", "one rate after each part", sorted(rates),
-               "ours has one")  # fmt: skip
+        refuse(
+            type(theirs).__name__,
+            "dropout",
+            "one rate after each part",
+            sorted(rates),
+            "ours has one",
+        )
     parts: dict[str, _Made] = {}
     for ours, (name, attention) in heads.items():
         check_kind(attention, nn.MultiheadAttention, verb=f"load(….{name})")
@@ -295,11 +312,18 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
         own = {"in_proj_weight": _joint(parts, "weight", zeros)}
     return fill(
         lambda: nn.MultiheadAttention(
-            ours.width, ours.heads, ours.dropout, bias=bias, kdim=kdim, vdim=vdim, batch_first=True,
-            add_bias_kv=learned[0] is not None, add_zero_attn=zero,
+            ours.width,
+            ours.heads,
+            ours.dropout,
+            bias=bias,
+            kdim=kdim,
+            vdim=vdim,
+            batch_first=True,
+            add_bias_kv=learned[0] is not None,
+            add_zero_attn=zero,
         ),
         tensors | own,
-    ).train(ours.training)  # fmt: skip
+    ).train(ours.training)
 
 
 def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
@@ -314,16 +338,30 @@ def _plain(ours: MultiHeadAttention) -> bool:
     name, own = "MultiHeadAttention", ours.attention
     for option in ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale"):
         if getattr(own, option) is not None:
-            refuse(name, f"attention.{option}", "None", getattr(own, option),
-                   "there is none in nn.MultiheadAttention")  # fmt: skip
+            refuse(
+                name,
+                f"attention.{option}",
+                "None",
+                getattr(own, option),
+                "there is none in nn.MultiheadAttention",
+            )
     if ours.kv_heads != ours.heads:
-        refuse(name, "kv_heads", f"kv_heads=heads={ours.heads}", ours.kv_heads,
-               "heads share no keys in nn.MultiheadAttention")  # fmt: skip
+        refuse(
+            name,
+            "kv_heads",
+            f"kv_heads=heads={ours.heads}",
+            ours.kv_heads,
+            "heads share no keys in nn.MultiheadAttention",
+        )
     widths = (ours.d * ours.heads, ours.e * ours.heads, len(ours.out_weight))
     if widths != (ours.width,) * 3:
-        refuse(name, "head_widths", f"d = e = width/heads and out_width=width={ours.width}",
-               f"d={ours.d}, e={ours.e}, out_width={widths[2]}",
-               "there is one width in nn.MultiheadAttention")  # fmt: skip
+        refuse(
+            name,
+            "head_widths",
+            f"d = e = width/heads and out_width=width={ours.width}",
+            f"d={ours.d}, e={ours.e}, out_width={widths[2]}",
+            "there is one width in nn.MultiheadAttention",
+        )
     sinks = ours.sinks
     if sinks is not None and not (isinstance(sinks, Tensor) and bool((sinks == 0).all())):
         refuse(

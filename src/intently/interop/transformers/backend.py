@@ -39,9 +39,12 @@ def register(name: str = "intently") -> None:
 
     if "q_offset" not in signature(masking_utils.sdpa_mask).parameters:
         raise build(
-            KernelError, "transformers", "a release that tells mask functions the q_offset",
-            f"transformers {transformers.__version__}", fix="pip install --upgrade transformers",
-        )  # fmt: skip
+            KernelError,
+            "transformers",
+            "a release that tells mask functions the q_offset",
+            f"transformers {transformers.__version__}",
+            fix="pip install --upgrade transformers",
+        )
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, make_mask)
 
@@ -70,10 +73,13 @@ def attention_forward(
     """
     if others.get("cache") is not None:
         raise build(
-            KernelError, "cache", "keys and values that lie in one piece", "a paged cache",
+            KernelError,
+            "cache",
+            "keys and values that lie in one piece",
+            "a paged cache",
             "continuous batching keeps them in pages",
             'run it with attn_implementation="sdpa", or generate without continuous batching',
-        )  # fmt: skip
+        )
     t, s = query.shape[-2], key.shape[-2]
     rule, bias = _read(attention_mask, query, s)
     if attention_mask is None and t > 1:
@@ -82,9 +88,15 @@ def attention_forward(
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
     matrix = attend(
-        query, key, mask=rule, bias=bias, scale=scaling, softcap=softcap, sinks=s_aux,
+        query,
+        key,
+        mask=rule,
+        bias=bias,
+        scale=scaling,
+        softcap=softcap,
+        sinks=s_aux,
         dropout=dropout,
-    )  # fmt: skip
+    )
     y = matrix.matmul(value).transpose(1, 2).contiguous()
     return y, matrix.dense() if _wanted(others) else None
 
@@ -97,10 +109,12 @@ def _read(mask: Tensor | None, query: Tensor, s: int) -> tuple[Mask | None, Tens
         return mask.rule, None
     if mask.ndim != 4:
         raise build(
-            ArgumentError, "attention_mask", f"shape (b, 1 or h, t={query.shape[-2]}, s={s})",
+            ArgumentError,
+            "attention_mask",
+            f"shape (b, 1 or h, t={query.shape[-2]}, s={s})",
             shape_of(mask),
             "this model hands its attention a mask that the mask function did not make",
-        )  # fmt: skip
+        )
     if mask.dtype is torch.bool:
         return allowed(mask), None
     if not mask.is_floating_point():

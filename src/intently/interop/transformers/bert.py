@@ -23,9 +23,7 @@ from intently.interop.weights import Weights, refuse
 from intently.modules import FeedForward, MultiHeadAttention
 from intently.modules.linear import Linear
 
-PROJECTIONS = {
-    "q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense",
-}  # fmt: skip
+PROJECTIONS = {"q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense"}
 
 
 def make(config: Any, headed: bool, pooled: bool) -> TextModel:
@@ -48,13 +46,17 @@ def make(config: Any, headed: bool, pooled: bool) -> TextModel:
     )
     return TextModel(
         Embeddings(
-            config.vocab_size, c, places=config.max_position_embeddings,
-            types=config.type_vocab_size, norm=make_norm(), dropout=p,
+            config.vocab_size,
+            c,
+            places=config.max_position_embeddings,
+            types=config.type_vocab_size,
+            norm=make_norm(),
+            dropout=p,
         ),
         Stack([layer() for _ in range(config.num_hidden_layers)], nn.Identity()),
         head if headed else nn.Identity(),
         Linear(c, c) if pooled else None,
-    )  # fmt: skip
+    )
 
 
 def read(config: Any, weights: Weights, headed: bool, pooled: bool) -> Tensors:

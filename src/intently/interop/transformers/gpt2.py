@@ -60,9 +60,7 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         theirs, ours = f"{base}h.{i}", f"stack.layers.{i}"
         found |= linear(weights, f"{theirs}.ln_1", f"{ours}.attention_norm")
         found |= linear(weights, f"{theirs}.ln_2", f"{ours}.feed_norm")
-        for place, name in (
-            ("attn.c_attn", "attention.qkv"), ("attn.c_proj", "attention.out"),
-        ):  # fmt: skip
+        for place, name in (("attn.c_attn", "attention.qkv"), ("attn.c_proj", "attention.out")):
             found[f"{ours}.{name}_weight"] = weights.take(
                 f"{theirs}.{place}.weight"
             ).mT.contiguous()

@@ -47,14 +47,20 @@ def make(config: Any, headed: bool) -> TextModel:
             qk_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps) if normed else None,
         )
         block = MultiHeadAttention(
-            c, h, kv_heads=config.num_key_value_heads, head_widths=(d, d), attention=how,
+            c,
+            h,
+            kv_heads=config.num_key_value_heads,
+            head_widths=(d, d),
+            attention=how,
             projections=Projections(bias=qwen2 or bias, out_bias=bias and not qwen2),
             dropout=config.attention_dropout,
-        )  # fmt: skip
+        )
         feed = GatedFeedForward(
-            c, config.intermediate_size, activation=activation(config.hidden_act),
+            c,
+            config.intermediate_size,
+            activation=activation(config.hidden_act),
             bias=getattr(config, "mlp_bias", False),
-        )  # fmt: skip
+        )
         return Layer(block, feed, make_norm)
 
     return TextModel(

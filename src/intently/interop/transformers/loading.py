@@ -61,14 +61,21 @@ def _parts(model: nn.Module) -> Parts:
     name = type(model).__name__
     config: Any = getattr(model, "config", None)
     head = {
-        "GPT2Model": (gpt2, False), "GPT2LMHeadModel": (gpt2, True),
-        "LlamaModel": (llama, False), "LlamaForCausalLM": (llama, True),
-        "MistralModel": (llama, False), "MistralForCausalLM": (llama, True),
-        "Qwen2Model": (llama, False), "Qwen2ForCausalLM": (llama, True),
-        "Qwen3Model": (llama, False), "Qwen3ForCausalLM": (llama, True),
-        "T5Model": (t5, False), "T5ForConditionalGeneration": (t5, True),
-        "MarianModel": (marian, False), "MarianMTModel": (marian, True),
-    }  # fmt: skip
+        "GPT2Model": (gpt2, False),
+        "GPT2LMHeadModel": (gpt2, True),
+        "LlamaModel": (llama, False),
+        "LlamaForCausalLM": (llama, True),
+        "MistralModel": (llama, False),
+        "MistralForCausalLM": (llama, True),
+        "Qwen2Model": (llama, False),
+        "Qwen2ForCausalLM": (llama, True),
+        "Qwen3Model": (llama, False),
+        "Qwen3ForCausalLM": (llama, True),
+        "T5Model": (t5, False),
+        "T5ForConditionalGeneration": (t5, True),
+        "MarianModel": (marian, False),
+        "MarianMTModel": (marian, True),
+    }
     if name in head:
         family, headed = head[name]
         if not getattr(config, "is_causal", True):
@@ -87,11 +94,13 @@ def _parts(model: nn.Module) -> Parts:
     known = [*head, "BertModel", "BertForMaskedLM", "ViTModel", "ViTForImageClassification"]
     family = getattr(config, "model_type", None)
     raise build(
-        KindError, "source", f"one of {', '.join(known)}",
+        KindError,
+        "source",
+        f"one of {', '.join(known)}",
         name if family is None else f"{name}, of the family {family!r}",
         "other families have no counterpart here",
         'to run them on our attention: register(), then model.set_attn_implementation("intently")',
-    )  # fmt: skip
+    )
 
 
 def _from_folder(folder: Path) -> nn.Module:
@@ -100,9 +109,13 @@ def _from_folder(folder: Path) -> nn.Module:
 
     if not (folder / "config.json").is_file():
         raise build(
-            DataError, "source", "a folder with config.json and safetensors", str(folder),
-            "nothing is downloaded", "save one with model.save_pretrained(folder)",
-        )  # fmt: skip
+            DataError,
+            "source",
+            "a folder with config.json and safetensors",
+            str(folder),
+            "nothing is downloaded",
+            "save one with model.save_pretrained(folder)",
+        )
     config: Any = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     name = next(iter(config.architectures or ()), None)
     kind: Any = getattr(transformers, name, None) if name else None
@@ -116,16 +129,20 @@ def _from_folder(folder: Path) -> nn.Module:
     wrong = [
         f"{listed(map(str, found[key]))} {what}"
         for key, what in (
-            ("missing_keys", "missing"), ("unexpected_keys", "left over"),
+            ("missing_keys", "missing"),
+            ("unexpected_keys", "left over"),
             ("mismatched_keys", "of another shape"),
         )
         if found.get(key)
-    ]  # fmt: skip
+    ]
     if wrong:
         raise build(
-            CheckpointError, str(folder), f"the tensors of {name}", ", ".join(wrong),
+            CheckpointError,
+            str(folder),
+            f"the tensors of {name}",
+            ", ".join(wrong),
             "the folder holds another model than its config says",
-        )  # fmt: skip
+        )
     return model
 
 

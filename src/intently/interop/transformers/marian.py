@@ -37,7 +37,9 @@ def make(config: Any, headed: bool) -> TextToText:
             Layer(
                 block(heads, Attention(mask=causal() if decodes else None)),
                 FeedForward(
-                    c, inner, config.activation_dropout,
+                    c,
+                    inner,
+                    config.activation_dropout,
                     activation=activation(config.activation_function),
                 ),
                 make_norm,
@@ -46,14 +48,12 @@ def make(config: Any, headed: bool) -> TextToText:
                 dropout=p,
             )
             for _ in range(layers)
-        ]  # fmt: skip
+        ]
         return Stack(found, nn.Identity())
 
     def embed(tokens: int) -> Embeddings:
         scale = c**0.5 if config.scale_embedding else 1.0
-        table = Embeddings(
-            tokens, c, places=config.max_position_embeddings, scale=scale, dropout=p
-        )  # fmt: skip
+        table = Embeddings(tokens, c, places=config.max_position_embeddings, scale=scale, dropout=p)
         if table.places is not None:
             table.places.requires_grad_(False)
         return table
@@ -78,8 +78,9 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         found["head.weight"] = weights.take("lm_head.weight")
         found["head.bias"] = weights.take("final_logits_bias")[0]
     for side, name, layers in (
-        ("encoder", "source", config.encoder_layers), ("decoder", "target", config.decoder_layers),
-    ):  # fmt: skip
+        ("encoder", "source", config.encoder_layers),
+        ("decoder", "target", config.decoder_layers),
+    ):
         there = f"{base}{side}"
         found[f"{name}.tokens.weight"] = weights.take(f"{there}.embed_tokens.weight")
         found[f"{name}.places.weight"] = weights.take(f"{there}.embed_positions.weight")

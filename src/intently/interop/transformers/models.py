@@ -60,16 +60,23 @@ class Embeddings(AllOrNothing):
             end, most = start + ids.shape[1], self.places.num_embeddings
             if positions is None and end > most:
                 raise build(
-                    ArgumentError, "ids", f"at most {most} steps, cached ones included", end,
+                    ArgumentError,
+                    "ids",
+                    f"at most {most} steps, cached ones included",
+                    end,
                     "the model learned no later positions",
-                )  # fmt: skip
+                )
             at = torch.arange(start, end, device=ids.device) if positions is None else positions
             x = x + self.places(at)
         elif positions is not None:
             raise build(
-                ArgumentError, "positions", "None", shape_of(positions),
-                "the model sees distances alone", "a shift of all positions changes nothing",
-            )  # fmt: skip
+                ArgumentError,
+                "positions",
+                "None",
+                shape_of(positions),
+                "the model sees distances alone",
+                "a shift of all positions changes nothing",
+            )
         return F.dropout(self.norm(x), self.dropout, self.training)
 
 
@@ -143,9 +150,17 @@ class VisionModel(AllOrNothing):
     """
 
     def __init__(
-        self, channels: int, size: tuple[int, int], patch: tuple[int, int], width: int,
-        stack: Stack, *, head: nn.Module, pooler: nn.Module | None = None, dropout: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        channels: int,
+        size: tuple[int, int],
+        patch: tuple[int, int],
+        width: int,
+        stack: Stack,
+        *,
+        head: nn.Module,
+        pooler: nn.Module | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(channels, width, patch, patch)
         n = (size[0] // patch[0]) * (size[1] // patch[1])
@@ -166,9 +181,12 @@ class VisionModel(AllOrNothing):
         want = (self.patches.in_channels, *self.size)
         if pixels.ndim != 4 or tuple(pixels.shape[1:]) != want:
             raise build(
-                ArgumentError, "pixels", f"shape (b, {', '.join(map(str, want))})",
-                shape_of(pixels), "the model learned one position for each of its patches",
-            )  # fmt: skip
+                ArgumentError,
+                "pixels",
+                f"shape (b, {', '.join(map(str, want))})",
+                shape_of(pixels),
+                "the model learned one position for each of its patches",
+            )
         x = self.patches(pixels).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
         return self.stack(F.dropout(x, self.dropout, self.training), keep=keep)
@@ -188,9 +206,14 @@ class TextToText(AllOrNothing):
     """Source tokens and target tokens to states or logits: T5, Marian."""
 
     def __init__(
-        self, source: Embeddings, target: Embeddings, encoder: Stack, decoder: Stack,
-        head: nn.Module, scale: float = 1.0,
-    ) -> None:  # fmt: skip
+        self,
+        source: Embeddings,
+        target: Embeddings,
+        encoder: Stack,
+        decoder: Stack,
+        head: nn.Module,
+        scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.source, self.target = source, target
         self.encoder, self.decoder = encoder, decoder
@@ -213,9 +236,12 @@ class TextToText(AllOrNothing):
         return self.decode(target, states, mask=target_mask, states_mask=mask)
 
     def encode(
-        self, ids: Int[Tensor, "b s"], *, mask: Mask | Tensor | None = None,
+        self,
+        ids: Int[Tensor, "b s"],
+        *,
+        mask: Mask | Tensor | None = None,
         keep: Keep | None = None,
-    ) -> Float[Tensor, "b s c"]:  # fmt: skip
+    ) -> Float[Tensor, "b s c"]:
         """Return the encoder's states (b, s, c)."""
         return self.encoder(self.source(ids), mask=mask, keep=keep)
 
@@ -231,9 +257,7 @@ class TextToText(AllOrNothing):
     ) -> Float[Tensor, "b t n"]:
         """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
         x = self.target(target, start=_length(cache))
-        y = self.decoder(
-            x, states, mask=mask, context_mask=states_mask, cache=cache, keep=keep
-        )  # fmt: skip
+        y = self.decoder(x, states, mask=mask, context_mask=states_mask, cache=cache, keep=keep)
         return self.head(y if self.scale == 1 else y * self.scale)
 
     def attentions(
@@ -255,9 +279,7 @@ class TextToText(AllOrNothing):
             return lambda name, matrix: found.update({f"{side}.{name}": matrix})
 
         states = self.encode(ids, mask=mask, keep=under("encoder"))
-        self.decode(
-            target, states, mask=target_mask, states_mask=mask, keep=under("decoder")
-        )  # fmt: skip
+        self.decode(target, states, mask=target_mask, states_mask=mask, keep=under("decoder"))
         return found
 
     def new_cache(self) -> DecoderCache:

@@ -44,8 +44,13 @@ class Activation(nn.Module):
 def activation(name: Any) -> Callable[[Tensor], Tensor]:
     """Return the activation of a config; raise `ArgumentError` for one we do not have."""
     if name not in ACTIVATIONS:
-        refuse("config", "hidden_act", f"one of {', '.join(ACTIVATIONS)}", repr(name),
-               "other activations have no counterpart")  # fmt: skip
+        refuse(
+            "config",
+            "hidden_act",
+            f"one of {', '.join(ACTIVATIONS)}",
+            repr(name),
+            "other activations have no counterpart",
+        )
     return ACTIVATIONS[name]
 
 
@@ -71,8 +76,13 @@ def rotary(config: Any, d: int) -> Rotary:
         return Rotary(d, base=base)
     part = given.pop("partial_rotary_factor", None)
     if part not in (None, 1):
-        refuse("config", "partial_rotary_factor", f"1 beside the scaling {kind!r}", part,
-               "their own model cannot turn a part of each head")  # fmt: skip
+        refuse(
+            "config",
+            "partial_rotary_factor",
+            f"1 beside the scaling {kind!r}",
+            part,
+            "their own model cannot turn a part of each head",
+        )
     scaling: Scaling
     if kind == "linear":
         scaling = Linear(given.pop("factor"))
@@ -95,12 +105,22 @@ def rotary(config: Any, d: int) -> Rotary:
             original=given.pop("original_max_position_embeddings"),
         )
     else:
-        refuse("config", "rope_parameters", "default, linear, dynamic, yarn or llama3", repr(kind),
-               "other scalings of rotary positions are not read")  # fmt: skip
+        refuse(
+            "config",
+            "rope_parameters",
+            "default, linear, dynamic, yarn or llama3",
+            repr(kind),
+            "other scalings of rotary positions are not read",
+        )
     left = [name for name, value in given.items() if value is not None]
     if left:
-        refuse("config", "rope_parameters", f"options of {kind!r} that are known", left,
-               "the angles would differ")  # fmt: skip
+        refuse(
+            "config",
+            "rope_parameters",
+            f"options of {kind!r} that are known",
+            left,
+            "the angles would differ",
+        )
     return Rotary(d, base=base, scaling=scaling)
 
 

@@ -68,9 +68,13 @@ class RuleTensor(Tensor):
 
 def _unwritten(got: str) -> ArgumentError:
     return build(
-        ArgumentError, "mask", "operations that make a new tensor", got,
-        "the entries of this mask are not written out", "change mask.clone() instead",
-    )  # fmt: skip
+        ArgumentError,
+        "mask",
+        "operations that make a new tensor",
+        got,
+        "the entries of this mask are not written out",
+        "change mask.clone() instead",
+    )
 
 
 def make_mask(
@@ -106,9 +110,17 @@ def make_mask(
         rule = _Reader(q_length, kv_length, offset, q_offset, kv_offset).read(function)
     if rule is None:
         return theirs.sdpa_mask(
-            batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask,
-            allow_is_causal_skip=False, use_vmap=use_vmap, device=device,
-        )  # fmt: skip
+            batch_size,
+            q_length,
+            kv_length,
+            q_offset,
+            kv_offset,
+            function,
+            attention_mask,
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
+            device=device,
+        )
     if padding is not None and not bool(padding.all()):
         seen = padding[:, kv_offset : kv_offset + kv_length].bool().to(device)
         rule = rule & allowed(seen[:, None, None, :])

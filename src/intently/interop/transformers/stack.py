@@ -102,7 +102,5 @@ class Stack(AllOrNothing):
         own = None if mask is None else as_mask(mask)
         other = None if context_mask is None else as_mask(context_mask)
         for at, layer in enumerate(self.layers):
-            x = layer(
-                x, context, mask=own, context_mask=other, cache=cache, at=at, keep=keep
-            )  # fmt: skip
+            x = layer(x, context, mask=own, context_mask=other, cache=cache, at=at, keep=keep)
         return F.dropout(self.norm(x), self.dropout, self.training)

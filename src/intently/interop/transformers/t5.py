@@ -42,9 +42,13 @@ def make(config: Any, headed: bool) -> TextToText:
 
     def block(how: Attention) -> MultiHeadAttention:
         return MultiHeadAttention(
-            c, h, head_widths=(d, d), attention=how, projections=Projections(False, False),
+            c,
+            h,
+            head_widths=(d, d),
+            attention=how,
+            projections=Projections(False, False),
             dropout=p,
-        )  # fmt: skip
+        )
 
     feed = GatedFeedForward if config.is_gated_act else FeedForward
 
@@ -65,7 +69,7 @@ def make(config: Any, headed: bool) -> TextToText:
                 dropout=p,
             )
             for _ in range(layers)
-        ]  # fmt: skip
+        ]
         return Stack(found, make_norm(), dropout=p)
 
     return TextToText(

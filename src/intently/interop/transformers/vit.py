@@ -33,9 +33,11 @@ def make(config: Any, labels: int | None, pooled: bool) -> VisionModel:
 
     def layer() -> Layer:
         block = MultiHeadAttention(
-            c, config.num_attention_heads, projections=Projections(bias=config.qkv_bias),
+            c,
+            config.num_attention_heads,
+            projections=Projections(bias=config.qkv_bias),
             dropout=config.attention_probs_dropout_prob,
-        )  # fmt: skip
+        )
         feed = FeedForward(c, config.intermediate_size, activation=activation(config.hidden_act))
         return Layer(block, feed, make_norm, dropout=p)
 
@@ -43,10 +45,15 @@ def make(config: Any, labels: int | None, pooled: bool) -> VisionModel:
     size = config.pooler_output_size or c
     pooler = nn.Sequential(Linear(c, size), Activation(activation(config.pooler_act)))
     return VisionModel(
-        config.num_channels, _pair(config.image_size), _pair(config.patch_size), c, stack,
+        config.num_channels,
+        _pair(config.image_size),
+        _pair(config.patch_size),
+        c,
+        stack,
         head=nn.Identity() if labels is None else Linear(c, labels),
-        pooler=pooler if pooled else None, dropout=p,
-    )  # fmt: skip
+        pooler=pooler if pooled else None,
+        dropout=p,
+    )
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

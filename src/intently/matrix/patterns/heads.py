@@ -38,9 +38,12 @@ def jensen_shannon(matrix: LazyMatrix) -> Tensor:
     """
     if matrix.ndim < 3:
         raise build(
-            ArgumentError, "jensen_shannon", "a matrix (…, h, t, s)", f"shape {matrix.shape}",
+            ArgumentError,
+            "jensen_shannon",
+            "a matrix (…, h, t, s)",
+            f"shape {matrix.shape}",
             "it has no axis of heads",
-        )  # fmt: skip
+        )
     h = matrix.shape[-3]
     total, count = matrix._zeros(h), matrix._zeros(h)
     with torch.no_grad():

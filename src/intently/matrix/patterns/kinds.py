@@ -83,9 +83,12 @@ def mass_on(matrix: LazyMatrix, mask: Mask) -> Tensor:
     """
     if not isinstance(mask, Mask):
         raise build(
-            KindError, "mask", "a mask such as patterns.previous()", type(mask).__name__,
+            KindError,
+            "mask",
+            "a mask such as patterns.previous()",
+            type(mask).__name__,
             fix="wrap a boolean tensor: it.allowed(tensor); for positions write A.mass(keys)",
-        )  # fmt: skip
+        )
     *lead, t, s = matrix.shape
     g = Geometry(tuple(lead), t, s, matrix.device)
     mask.check(g)
@@ -128,7 +131,10 @@ def _tokens(ids: Tensor | Sequence[int], t: int | None) -> tuple[Tensor, Tensor]
     t = tokens.shape[-1] if t is None else t
     if not 0 <= t <= tokens.shape[-1]:
         raise build(
-            ArgumentError, "ids", f"a token for each key, and so at least t={t}", shape_of(tokens),
+            ArgumentError,
+            "ids",
+            f"a token for each key, and so at least t={t}",
+            shape_of(tokens),
             "cross-attention has other tokens on its two sides",
-        )  # fmt: skip
+        )
     return tokens, tokens[..., tokens.shape[-1] - t :]

@@ -21,7 +21,10 @@ def links(matrix: LazyMatrix) -> set[tuple[int, int]]:
     """
     if matrix.ndim != 2:
         raise build(
-            ArgumentError, "matrix", "one head of one sentence, (t, s)", f"shape {matrix.shape}",
+            ArgumentError,
+            "matrix",
+            "one head of one sentence, (t, s)",
+            f"shape {matrix.shape}",
             fix="choose one, A[0, 3], or average: A[0].mean_heads()",
-        )  # fmt: skip
+        )
     return {(key, query) for query, key in enumerate(matrix.argmax().tolist()) if key >= 0}

@@ -84,9 +84,12 @@ def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
     items = tuple(lead[:-1])
     if t > s:
         raise build(
-            ArgumentError, "ids", f"None where t={t} > s={s}", shape_of(tokens),
+            ArgumentError,
+            "ids",
+            f"None where t={t} > s={s}",
+            shape_of(tokens),
             "patterns of tokens are those of self-attention",
-        )  # fmt: skip
+        )
     if tuple(tokens.shape) not in {(s,), (*items, s)}:
         expected = f"shape (s,) = ({s},)" + (f" or {(*items, s)}" if items else "")
         raise build(ArgumentError, "ids", expected, shape_of(tokens))

@@ -37,10 +37,13 @@ def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> L
         want = (h, v.shape[-1])
         if not isinstance(out, Tensor) or out.ndim != 3 or tuple(out.shape[:2]) != want:
             raise build(
-                ArgumentError, "out", f"shape (h={h}, e={want[1]}, c)", shape_of(out),
+                ArgumentError,
+                "out",
+                f"shape (h={h}, e={want[1]}, c)",
+                shape_of(out),
                 "each head has its own rows of the output map",
                 "for nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e))",
-            )  # fmt: skip
+            )
         with no_autocast(matrix.device):
             triangle = torch.linalg.qr(out.to(v).mT, mode="r").R
             v = v @ (triangle.mT if matrix.ndim > 2 else triangle[0].mT)
@@ -73,9 +76,12 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
         raise build(KindError, "dy", f"a tensor like v, {v.dtype} on {v.device}", got)
     if tuple(dy.shape) != (*lead, t, v.shape[-1]):
         raise build(
-            ArgumentError, "dy", f"the shape of A @ v, {(*lead, t, v.shape[-1])}", shape_of(dy),
+            ArgumentError,
+            "dy",
+            f"the shape of A @ v, {(*lead, t, v.shape[-1])}",
+            shape_of(dy),
             "it is the gradient of the loss to A @ v",
-        )  # fmt: skip
+        )
     return _ByGradient(matrix, _per_head(v, matrix), dy)
 
 
@@ -208,7 +214,6 @@ def _per_head(v: Tensor, matrix: LazyMatrix) -> Tensor:
         return v
     if h % g:
         raise build(
-            ArgumentError, "v", f"g heads, h={h} a multiple of g", shape_of(v),
-            "heads are axis −3",
-        )  # fmt: skip
+            ArgumentError, "v", f"g heads, h={h} a multiple of g", shape_of(v), "heads are axis −3"
+        )
     return v.repeat_interleave(h // g, -3)

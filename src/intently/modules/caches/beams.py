@@ -70,10 +70,12 @@ def side_by_side(mask: Mask, beams: int, g: Geometry) -> Mask:
     each = g._replace(lead=(b, *g.lead[1:]))
     if _misfit(mask, each):
         raise build(
-            ArgumentError, "states_mask",
-            f"a mask over (n, h, t, s) = {g.shape} or (b, h, t, s) = {each.shape}", repr(mask),
+            ArgumentError,
+            "states_mask",
+            f"a mask over (n, h, t, s) = {g.shape} or (b, h, t, s) = {each.shape}",
+            repr(mask),
             cause,
-        )  # fmt: skip
+        )
     found = mask.dense(each) & torch.ones(b, 1, g.t, 1, dtype=torch.bool, device=g.device)
     return allowed(found.unflatten(0, (-1, beams)).movedim(1, 2).flatten(2, 3))
 

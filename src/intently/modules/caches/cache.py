@@ -209,15 +209,21 @@ def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
         _check_kind(name, x)
         if x.ndim != 4 or x.shape[:-2] != old.shape[:-2] or x.shape[-1] != old.shape[-1]:
             raise build(
-                ArgumentError, name, f"{WHAT[name]} that continue {tuple(old.shape)}",
-                shape_of(x), "the cache belongs to another batch or module",
+                ArgumentError,
+                name,
+                f"{WHAT[name]} that continue {tuple(old.shape)}",
+                shape_of(x),
+                "the cache belongs to another batch or module",
                 "make a new cache, or reorder(…) it to the rows you continue",
-            )  # fmt: skip
+            )
         if x.dtype != old.dtype or x.device != old.device:
             raise build(
-                KindError, name, f"{old.dtype} on {old.device}, as the cache holds",
-                f"{x.dtype} on {x.device}", fix="make a new cache after .to(…)",
-            )  # fmt: skip
+                KindError,
+                name,
+                f"{old.dtype} on {old.device}, as the cache holds",
+                f"{x.dtype} on {x.device}",
+                fix="make a new cache after .to(…)",
+            )
     _check_together(k, v)
 
 
@@ -238,6 +244,9 @@ def _check_together(k: Tensor, v: Tensor) -> None:
     if v.shape[:3] != k.shape[:3]:
         b, g, n, _ = k.shape
         raise build(
-            ArgumentError, "v", f"values (b={b}, g={g}, n={n}, e)", shape_of(v),
+            ArgumentError,
+            "v",
+            f"values (b={b}, g={g}, n={n}, e)",
+            shape_of(v),
             "each key has a value",
-        )  # fmt: skip
+        )

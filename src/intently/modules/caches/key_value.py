@@ -85,9 +85,12 @@ class KeyValueCache(Steps):
         fresh = self._k is not None and must_copy(self._k)
         if self.size is not None and last > self.size:
             raise build(
-                ArgumentError, "cache", f"at most size={self.size} steps", last,
+                ArgumentError,
+                "cache",
+                f"at most size={self.size} steps",
+                last,
                 fix="make it larger, or leave size out: it grows then",
-            )  # fmt: skip
+            )
         if self._k is None or self._v is None:
             if self.size is not None and not torch.is_grad_enabled():
                 k, v = (grown(x, last, self.size) for x in (k, v))

@@ -193,10 +193,13 @@ class WindowCache(Steps):
         if bool(((need < total - held) & (here > self.sinks)).any()):
             least = (total - held + self._most).tolist()
             raise build(
-                ArgumentError, "length", f"at least {least} steps, or at most sinks={self.sinks}",
-                here.tolist(), "the keys of the window before them are forgotten",
+                ArgumentError,
+                "length",
+                f"at least {least} steps, or at most sinks={self.sinks}",
+                here.tolist(),
+                "the keys of the window before them are forgotten",
                 "crop before the text goes on, or make the window larger",
-            )  # fmt: skip
+            )
         self._forget(here)
         self._keep(here)
         self.length = int(here.max())

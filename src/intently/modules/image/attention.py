@@ -81,16 +81,22 @@ class ImageAttention(AllOrNothing):
         self.channels, self.residual = whole_number(channels, "channels", 1), residual
         self.norm = _norm(norm, channels)
         self.attention = MultiHeadAttention(
-            channels, heads, context_width=context_width, attention=attention,
+            channels,
+            heads,
+            context_width=context_width,
+            attention=attention,
             head_widths=None if head_width is None else (head_width, head_width),
             projections=projections,
-        )  # fmt: skip
+        )
         if residual and projections.out_width not in (None, channels):
             raise build(
-                ArgumentError, "projections", f"out_width={channels}, or None",
-                f"out_width={projections.out_width}", "the outcome is added to the image",
+                ArgumentError,
+                "projections",
+                f"out_width={channels}, or None",
+                f"out_width={projections.out_width}",
+                "the outcome is added to the image",
                 "write residual=False where it should not be",
-            )  # fmt: skip
+            )
 
     @classmethod
     def from_weights(
@@ -120,9 +126,13 @@ class ImageAttention(AllOrNothing):
         c, like = inner.width, inner.out_weight
         if residual and len(like) != c:
             raise build(
-                ArgumentError, "out", f"shape (c={c}, h·e)", shape_of(like),
-                "the outcome is added to the image", "write residual=False where it should not be",
-            )  # fmt: skip
+                ArgumentError,
+                "out",
+                f"shape (c={c}, h·e)",
+                shape_of(like),
+                "the outcome is added to the image",
+                "write residual=False where it should not be",
+            )
         block = cls(1, 1, norm=None, residual=residual)
         block.channels, block.attention = c, inner
         block.norm = nn.Identity() if norm is None else copied_norm(norm, "norm", c, like)
@@ -294,20 +304,25 @@ class SpatialTransformer(AllOrNothing):
         width = self.context_width
         if (context is None) != (width is None):
             raise build(
-                ArgumentError, "context", "None" if width is None else f"shape (b, s, {width})",
+                ArgumentError,
+                "context",
+                "None" if width is None else f"shape (b, s, {width})",
                 "None" if context is None else shape_of(context),
                 f"this block was made with context_width={width}",
-            )  # fmt: skip
+            )
         if context is None:
             return
         _check_kind(context, "context", self.project_in.weight)
         b, one = len(x), context.ndim == 3 and len(context) == 1
         if context.ndim != 3 or (len(context), context.shape[2]) != (b, width):
             raise build(
-                ArgumentError, "context", f"shape (b={b}, s, {width})", shape_of(context),
+                ArgumentError,
+                "context",
+                f"shape (b={b}, s, {width})",
+                shape_of(context),
                 "each image has its own",
                 f"one for all is context.expand({b}, -1, -1)" if one else None,
-            )  # fmt: skip
+            )
 
 
 def _norm(make: Norm | None, channels: int) -> nn.Module:
@@ -340,9 +355,11 @@ def _copied_layers(
         found = made[-1].self_attention.width
         if found != width:
             raise build(
-                ArgumentError, f"layers[{i}]", f"a layer of width {width}, as project_in makes",
+                ArgumentError,
+                f"layers[{i}]",
+                f"a layer of width {width}, as project_in makes",
                 f"width {found}",
-            )  # fmt: skip
+            )
     cross = [getattr(layer, "cross_attention", None) for layer in made]
     widths = [None if x is None else x.context_width for x in cross]
     if len(set(widths)) > 1:
@@ -367,14 +384,20 @@ def check_image(x: Any, channels: int, weight: Tensor) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise build(
-            KindError, "x", "a floating-point image (b, c, height, width)", got,
+            KindError,
+            "x",
+            "a floating-point image (b, c, height, width)",
+            got,
             fix="scale bytes first: x.float() / 255",
-        )  # fmt: skip
+        )
     if x.ndim != 4 or x.shape[1] != channels:
         last = x.ndim == 4 and x.shape[-1] == channels
         raise build(
-            ArgumentError, "x", f"shape (b, c={channels}, height, width), or (c, height, width)",
-            shape_of(x), "the channels stand last" if last else None,
+            ArgumentError,
+            "x",
+            f"shape (b, c={channels}, height, width), or (c, height, width)",
+            shape_of(x),
+            "the channels stand last" if last else None,
             "move them with x.movedim(-1, -3)" if last else None,
-        )  # fmt: skip
+        )
     check_dtype(x, "x", weight)

@@ -81,9 +81,12 @@ class Taps(Mask):
         want = self.size()
         if (g.t, g.s) != want:
             raise build(
-                ArgumentError, "mask", f"t, s = {want} pixels", f"t={g.t}, s={g.s}",
+                ArgumentError,
+                "mask",
+                f"t, s = {want} pixels",
+                f"t={g.t}, s={g.s}",
                 "the taps were made for another image",
-            )  # fmt: skip
+            )
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
         e = edges(g, rows, cols)
@@ -93,15 +96,20 @@ class Taps(Mask):
             e.left // width == e.right // width,
         )
         empty = self._apart(
-            self.axes[0], self.taps // kernel, e.top // across, e.bottom // across,
-            e.left // width, e.right // width,
+            self.axes[0],
+            self.taps // kernel,
+            e.top // across,
+            e.bottom // across,
+            e.left // width,
+            e.right // width,
         ) | self._apart(
-            self.axes[1], self.taps % kernel,
+            self.axes[1],
+            self.taps % kernel,
             torch.where(one_row, e.top % across, 0),
             torch.where(one_row, e.bottom % across, across - 1),
             torch.where(one_line, e.left % width, 0),
             torch.where(one_line, e.right % width, width - 1),
-        )  # fmt: skip
+        )
         return states(g, rows, cols, empty, torch.zeros_like(empty))
 
     def _apart(
@@ -214,9 +222,12 @@ class ConvolutionAsAttention(AllOrNothing):
             most = {"reflect": size - 1, "circular": size}.get(self.mode, before + after)
             if out < 1 or max(before, after) > most:
                 raise build(
-                    ArgumentError, "x", f"an image that a kernel of {self._kernel()} fits into",
-                    shape_of(images), f"padding {before} + {after}, mode {self.mode!r}",
-                )  # fmt: skip
+                    ArgumentError,
+                    "x",
+                    f"an image that a kernel of {self._kernel()} fits into",
+                    shape_of(images),
+                    f"padding {before} + {after}, mode {self.mode!r}",
+                )
             found.append((size, out, k, stride, before, d))
         return found[0], found[1]
 
@@ -230,9 +241,11 @@ class ConvolutionAsAttention(AllOrNothing):
             raise build(KindError, "x", "floating-point images (b, c, height, width)", got)
         if x.ndim != 4 or x.shape[-3] != self.channels:
             raise build(
-                ArgumentError, "x",
-                f"shape (b, c={self.channels}, height, width), or (c, height, width)", shape_of(x),
-            )  # fmt: skip
+                ArgumentError,
+                "x",
+                f"shape (b, c={self.channels}, height, width), or (c, height, width)",
+                shape_of(x),
+            )
         check_dtype(x, "x", self.out_weight)
 
     def extra_repr(self) -> str:
@@ -255,21 +268,29 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
     """
     if not isinstance(conv, nn.Conv2d):
         raise build(
-            KindError, "conv", "an nn.Conv2d", type(conv).__name__,
+            KindError,
+            "conv",
+            "an nn.Conv2d",
+            type(conv).__name__,
             fix="only convolutions over images have k² taps on a grid",
-        )  # fmt: skip
+        )
     own = [name for name in _COMPUTES if getattr(type(conv), name) is not getattr(nn.Conv2d, name)]
     if own:
         raise build(
-            KindError, "conv", "an nn.Conv2d",
+            KindError,
+            "conv",
+            "an nn.Conv2d",
             f"{type(conv).__name__}, which has a {own[0]} of its own",
             "what it computes is not known",
-        )  # fmt: skip
+        )
     if nn.parameter.is_lazy(conv.weight):
         raise build(
-            KindError, "conv", "an nn.Conv2d with weights", f"{type(conv).__name__} without",
+            KindError,
+            "conv",
+            "an nn.Conv2d with weights",
+            f"{type(conv).__name__} without",
             fix="call it once, and it knows its channels",
-        )  # fmt: skip
+        )
     layer = ConvolutionAsAttention(conv).train(conv.training)
     return layer.to(device=conv.weight.device)
 

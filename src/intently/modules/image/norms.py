@@ -30,9 +30,12 @@ def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
         """Return a group norm for so many channels."""
         if groups is not None and (groups < 1 or channels % groups):
             raise build(
-                ArgumentError, "groups", f"a divisor of channels={channels}", groups,
+                ArgumentError,
+                "groups",
+                f"a divisor of channels={channels}",
+                groups,
                 fix="leave it out, and one is found",
-            )  # fmt: skip
+            )
         return nn.GroupNorm(math.gcd(32, channels) if groups is None else groups, channels, eps)
 
     return make

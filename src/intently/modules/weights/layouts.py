@@ -107,16 +107,22 @@ def read(
         if layout == "h d":
             if k is None or v is None:
                 raise build(
-                    ArgumentError, "k, v", 'weights of their own in the layout "h d"', "None",
+                    ArgumentError,
+                    "k, v",
+                    'weights of their own in the layout "h d"',
+                    "None",
                     fix='a fused weight needs layout="3 h d" or layout="h 3 d"',
-                )  # fmt: skip
+                )
             maps = {"q": read_map(q, "q"), "k": read_map(k, "k"), "v": read_map(v, "v")}
         else:
             if k is not None or v is not None:
                 raise build(
-                    ArgumentError, "k, v", f"None: in the layout {layout!r} q holds all three",
-                    "weights of their own", fix='separate weights need layout="h d"',
-                )  # fmt: skip
+                    ArgumentError,
+                    "k, v",
+                    f"None: in the layout {layout!r} q holds all three",
+                    "weights of their own",
+                    fix='separate weights need layout="h d"',
+                )
             maps = _unfused(read_map(q, "q"), layout, heads, kv_heads)
         kv_heads = heads if kv_heads is None else kv_heads
     return _checked(maps, heads, kv_heads)
@@ -126,16 +132,23 @@ def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[
     """Take a fused map apart into queries, keys and values, each head after head."""
     if kv_heads not in (None, heads):
         raise build(
-            ArgumentError, "kv_heads", f"heads={heads} in the layout {layout!r}", kv_heads,
+            ArgumentError,
+            "kv_heads",
+            f"heads={heads} in the layout {layout!r}",
+            kv_heads,
             "its three parts have the same size",
             'split the weight yourself and use layout="h d"',
-        )  # fmt: skip
+        )
     rows = len(joint.weight)
     if rows % (3 * heads):
         raise build(
-            ArgumentError, "q", f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)",
-            shape_of(joint.weight), TRANSPOSED, TURN,
-        )  # fmt: skip
+            ArgumentError,
+            "q",
+            f"a multiple of 3·heads = {3 * heads} rows, (3·h·d, c)",
+            shape_of(joint.weight),
+            TRANSPOSED,
+            TURN,
+        )
     axis, split = (0, (3, heads, -1)) if layout == "3 h d" else (1, (heads, 3, -1))
 
     def parts(x: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -156,9 +169,12 @@ def _of_lists(
     for name, weights in lists.items():
         if not isinstance(weights, list) or not weights:
             raise build(
-                KindError, name, 'a list with one weight (d, c) for each head',
-                type(weights).__name__, 'layout="list of heads" was named',
-            )  # fmt: skip
+                KindError,
+                name,
+                "a list with one weight (d, c) for each head",
+                type(weights).__name__,
+                'layout="list of heads" was named',
+            )
         if name == "q" and heads not in (None, len(weights)):
             raise build(ArgumentError, "heads", f"{len(weights)}, as long as the list q", heads)
         if name == "v" and isinstance(k, list) and len(weights) != len(k):
@@ -184,21 +200,31 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> Found:
         raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
     if len(q) % heads:
         raise build(
-            ArgumentError, "q", f"a multiple of heads={heads} rows, (h·d, c)", shape_of(q),
-            TRANSPOSED, TURN,
-        )  # fmt: skip
+            ArgumentError,
+            "q",
+            f"a multiple of heads={heads} rows, (h·d, c)",
+            shape_of(q),
+            TRANSPOSED,
+            TURN,
+        )
     d, c = len(q) // heads, k.shape[1]
     if len(k) != kv_heads * d:
         raise build(
-            ArgumentError, "k", f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q",
-            shape_of(k), TRANSPOSED,
+            ArgumentError,
+            "k",
+            f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q",
+            shape_of(k),
+            TRANSPOSED,
             "say kv_heads= where query heads share keys" if heads > 1 else TURN,
-        )  # fmt: skip
+        )
     if len(v) % kv_heads or v.shape[1] != c:
         raise build(
-            ArgumentError, "v", f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k",
-            shape_of(v), TRANSPOSED,
-        )  # fmt: skip
+            ArgumentError,
+            "v",
+            f"shape (g·e, c={c}) for g={kv_heads} heads, c as for k",
+            shape_of(v),
+            TRANSPOSED,
+        )
     e = len(v) // kv_heads
     return Found(maps, heads, kv_heads, (d, e))
 
@@ -221,7 +247,11 @@ def with_out(found: Found, out: Weights, layout: str) -> Found:
     same_kind(maps.values(), "k, v, out")
     if joint.weight.shape[1] != h * e:
         raise build(
-            ArgumentError, "out", f"shape (c, h·e={h * e})", shape_of(joint.weight), TRANSPOSED,
+            ArgumentError,
+            "out",
+            f"shape (c, h·e={h * e})",
+            shape_of(joint.weight),
+            TRANSPOSED,
             TURN,
-        )  # fmt: skip
+        )
     return replace(found, maps=maps)

@@ -98,9 +98,12 @@ def _rehearse(
     except RuntimeError as error:
         found = (line.strip(" .") for line in str(error).split("\n\t", 1)[-1].split("\n\t"))
         raise build(
-            CheckpointError, type(module).__name__, "its own tensors", "; ".join(found),
+            CheckpointError,
+            type(module).__name__,
+            "its own tensors",
+            "; ".join(found),
             "nothing was loaded",
-        ) from None  # fmt: skip
+        ) from None
 
 
 @contextmanager

@@ -52,11 +52,14 @@ def read_map(given: object, name: str) -> Map:
         weight = given
     if not isinstance(weight, (Tensor, np.ndarray)):
         raise build(
-            KindError, name, "a weight (out, in), a pair (weight, bias) or an nn.Linear",
+            KindError,
+            name,
+            "a weight (out, in), a pair (weight, bias) or an nn.Linear",
             type(weight).__name__,
             fix='one weight for each head needs layout="list of heads"'
-            if isinstance(given, list) else None,
-        )  # fmt: skip
+            if isinstance(given, list)
+            else None,
+        )
     weight, bias = _floats(weight, name), None if bias is None else _floats(bias, name)
     if weight.ndim > 2 and weight[0, 0].numel() == 1:
         weight = weight.flatten(1)
@@ -87,9 +90,12 @@ def _floats(x: Any, name: str) -> Tensor:
         raise build(KindError, name, "floating-point weights", got)
     if nn.parameter.is_lazy(x):
         raise build(
-            KindError, name, "a layer with weights", "one without",
+            KindError,
+            name,
+            "a layer with weights",
+            "one without",
             fix="call it once, and it knows its sizes",
-        )  # fmt: skip
+        )
     return x.detach()
 
 
@@ -100,9 +106,12 @@ def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
         sizes = found if isinstance(found, tuple) else (found,)
         if any(size != wanted for size in sizes) and found not in ("valid", "same"):
             raise build(
-                ArgumentError, name, f"a convolution of single pixels, {option}={wanted}",
-                f"{option}={found}", "only such a convolution is a linear map of each pixel",
-            )  # fmt: skip
+                ArgumentError,
+                name,
+                f"a convolution of single pixels, {option}={wanted}",
+                f"{option}={found}",
+                "only such a convolution is a linear map of each pixel",
+            )
 
 
 def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
@@ -153,18 +162,24 @@ def same_kind(maps: Iterable[Map], name: str) -> None:
     for x in every:
         if (x.dtype, x.device) != (first.dtype, first.device):
             raise build(
-                KindError, name, f"{first.dtype} on {first.device}, as the first weight",
-                f"{x.dtype} on {x.device}", fix="convert one of them with .to(…)",
-            )  # fmt: skip
+                KindError,
+                name,
+                f"{first.dtype} on {first.device}, as the first weight",
+                f"{x.dtype} on {x.device}",
+                fix="convert one of them with .to(…)",
+            )
 
 
 def check_layout(layout: str, known: Iterable[str]) -> None:
     """Raise unless the layout is one of those known."""
     if layout not in known:
         raise build(
-            ArgumentError, "layout", f"one of {', '.join(map(repr, known))}", repr(layout),
+            ArgumentError,
+            "layout",
+            f"one of {', '.join(map(repr, known))}",
+            repr(layout),
             "fused weights of different layouts have the same shape",
-        )  # fmt: skip
+        )
 
 
 def filled(block: M, tensors: Mapping[str, Tensor | None]) -> M:

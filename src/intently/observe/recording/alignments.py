@@ -35,8 +35,11 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
     wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
     if wrong:
         raise build(
-            ArgumentError, "matrices", "(h, t, s) each, the same h in all", f"shape {wrong[0]}",
+            ArgumentError,
+            "matrices",
+            "(h, t, s) each, the same h in all",
+            f"shape {wrong[0]}",
             fix="hand in one sentence pair at a time: A[0] of a batch (b, h, t, s)",
-        )  # fmt: skip
+        )
     heads = range(matrices[0].shape[0])
     return [alignment_error_rate([links(m[h]) for m in matrices], gold) for h in heads]

@@ -34,10 +34,12 @@ def checked(tokens: Any) -> Tokens | None:
         if odd is not None or isinstance(texts, dict):
             inside = f" with {type(odd).__name__}" if listed and odd is not None else ""
             raise build(
-                KindError, "tokens", "a list of texts, or a pair of such lists (source, target)",
+                KindError,
+                "tokens",
+                "a list of texts, or a pair of such lists (source, target)",
                 type(texts).__name__ + inside,
                 fix="a tokenizer's convert_ids_to_tokens(ids) gives texts",
-            )  # fmt: skip
+            )
     return tokens
 
 

@@ -103,11 +103,14 @@ class Entry:
         """
         if self.verified is False:
             raise build(
-                UnverifiedError, f"seen[{self.name!r}, {self.index}]",
-                "weights that give what the model put out", "others", self.why,
+                UnverifiedError,
+                f"seen[{self.name!r}, {self.index}]",
+                "weights that give what the model put out",
+                "others",
+                self.why,
                 "the model may change q, k or the weights in a way that its attention call does "
                 "not say",
-            )  # fmt: skip
+            )
         matrix = self.attention()
         found = self.labels(matrix)
         return matrix.label(found.rows, found.columns)
@@ -133,26 +136,40 @@ class Entry:
         """Return the weights whether or not they were verified."""
         (q, k), how = self.rows.operands(), self.rows.how()
         return attend(
-            q, k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale,
-            softcap=how.softcap, sinks=how.sinks, dropout=how.dropout,
-        )  # fmt: skip
+            q,
+            k,
+            score=how.score,
+            mask=how.mask,
+            bias=how.bias,
+            scale=how.scale,
+            softcap=how.softcap,
+            sinks=how.sinks,
+            dropout=how.dropout,
+        )
 
     def v(self) -> Tensor:
         """The values (b, g, s, e), kept by a watch with ``gradients=True``."""
         if self.values is None:
             raise build(
-                ArgumentError, "v", "a recording with values", "one without",
+                ArgumentError,
+                "v",
+                "a recording with values",
+                "one without",
                 fix="watch(model, gradients=True) keeps them",
-            )  # fmt: skip
+            )
         return self.values.get()
 
     def grad(self) -> Tensor:
         """The gradient (b, h, t, e) of A @ v that a backward pass left."""
         if self.gradient is None:
             raise build(
-                ArgumentError, "grad", "a backward pass through what was watched", "none",
-                self.ungraded, fix="watch(model, gradients=True), then call backward() on a loss",
-            )  # fmt: skip
+                ArgumentError,
+                "grad",
+                "a backward pass through what was watched",
+                "none",
+                self.ungraded,
+                fix="watch(model, gradients=True), then call backward() on a loss",
+            )
         return self.gradient if isinstance(self.gradient, Tensor) else self.gradient.get()
 
 
@@ -206,10 +223,13 @@ class Recording:
         if not found:
             near = difflib.get_close_matches(str(name), self.layers, 3, 0.3)
             raise build(
-                ArgumentError, "name", "the name of a module that attended", repr(name),
+                ArgumentError,
+                "name",
+                "the name of a module that attended",
+                repr(name),
                 self.covered.missing(name),
                 f"the nearest are {', '.join(map(repr, near))}" if near else None,
-            )  # fmt: skip
+            )
         return found
 
     def __getitem__(self, key: str | tuple[str, int]) -> LazyMatrix:
@@ -222,9 +242,12 @@ class Recording:
         found = self.entries(name)
         if index is None and len(found) > 1:
             raise build(
-                ArgumentError, "name", f"seen[{name!r}, i] with i from 0 to {len(found) - 1}",
-                repr(name), f"it attended {len(found)} times",
-            )  # fmt: skip
+                ArgumentError,
+                "name",
+                f"seen[{name!r}, i] with i from 0 to {len(found) - 1}",
+                repr(name),
+                f"it attended {len(found)} times",
+            )
         index = index or 0
         if (
             isinstance(index, bool)
@@ -232,9 +255,12 @@ class Recording:
             or not (-len(found) <= index < len(found))
         ):
             raise build(
-                ArgumentError, "i", f"a number from 0 to {len(found) - 1}", repr(index),
+                ArgumentError,
+                "i",
+                f"a number from 0 to {len(found) - 1}",
+                repr(index),
                 f"{name!r} attended {len(found)} times",
-            )  # fmt: skip
+            )
         return found[index].matrix()
 
     def __iter__(self) -> Any:
@@ -300,22 +326,28 @@ class Recording:
         Source: Abnar & Zuidema 2020, section 3.
         """
         squares = [
-            entry for entry in self.calls
+            entry
+            for entry in self.calls
             if entry.shape[-2] == entry.shape[-1] and not crosses(entry.name, self._names)
-        ]  # fmt: skip
+        ]
         twice = [entry.name for entry in squares if entry.index]
         if twice:
             raise build(
-                ArgumentError, "rollout", "one self-attention of each layer",
-                f"several of {twice[0]!r}", "rollout follows one sequence through its layers",
+                ArgumentError,
+                "rollout",
+                "one self-attention of each layer",
+                f"several of {twice[0]!r}",
+                "rollout follows one sequence through its layers",
                 "watch one call, or hand matrices to it.rollout([seen[name, i], …])",
-            )  # fmt: skip
+            )
         if {"encoder", "decoder"} <= {side(entry.name) for entry in squares}:
             raise build(
-                ArgumentError, "rollout", "self-attention of one sequence",
+                ArgumentError,
+                "rollout",
+                "self-attention of one sequence",
                 "that of an encoder and that of a decoder",
                 fix='watch one of them: watch(model, layers="encoder.*")',
-            )  # fmt: skip
+            )
         matrices = [entry.matrix() for entry in squares]
         texts = self._tokens
         if texts is None or is_pair(texts):
@@ -345,7 +377,10 @@ def _position(token: int | str, texts: Any) -> int:
     places = [n for n, text in enumerate(texts) if text == token]
     if len(places) != 1:
         raise build(
-            ArgumentError, "token", "a position, or a token that occurs once", repr(token),
+            ArgumentError,
+            "token",
+            "a position, or a token that occurs once",
+            repr(token),
             f"it occurs {len(places)} times in tokens={list(texts)}",
-        )  # fmt: skip
+        )
     return places[0]

@@ -81,10 +81,12 @@ class Summary:
         found = {name for row in rows for name in row}
         place = tuple(name for name in PLACE if name != "item" or per_item)
         return cls(
-            ({name: row.get(name, math.nan) for name in (*place, *STATISTICS) if name in found}
-             for row in rows),
+            (
+                {name: row.get(name, math.nan) for name in (*place, *STATISTICS) if name in found}
+                for row in rows
+            ),
             (*place, *(name for name in STATISTICS if name in found)),
-        )  # fmt: skip
+        )
 
     def sort(self, by: str, *, reverse: bool = False) -> Summary:
         """Return the rows ordered by a column, smallest first; NaN comes last either way.
@@ -133,9 +135,12 @@ class Summary:
             import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
         except ImportError:
             raise build(
-                MissingLibraryError, "pandas", "pandas, which makes data frames",
-                "an environment without it", fix="pip install pandas, or write .csv(path)",
-            ) from None  # fmt: skip
+                MissingLibraryError,
+                "pandas",
+                "pandas, which makes data frames",
+                "an environment without it",
+                fix="pip install pandas, or write .csv(path)",
+            ) from None
         return pandas.DataFrame(list(self), columns=list(self.columns))
 
     def __iter__(self) -> Iterator[Row]:
@@ -172,9 +177,12 @@ def _rows(
 ) -> Iterator[Row]:
     if not isinstance(matrix, LazyMatrix):
         raise build(
-            KindError, "matrix", "a lazy matrix", type(matrix).__name__,
+            KindError,
+            "matrix",
+            "a lazy matrix",
+            type(matrix).__name__,
             fix="wrap dense weights: it.Dense(weights)",
-        )  # fmt: skip
+        )
     h = matrix.shape[-3] if matrix.ndim > 2 else 1
     if not h:
         return

@@ -2,7 +2,7 @@
 
 The tensors are queries and keys (b, h, t, d), head after head, so that rows of one head are read
 alone. Everything else is JSON in the metadata: names, tokens, verdicts, and masks, biases and
-scores as `intently.observe.saving.value_json` spells them. A file that `save` would not have written is
+scores as `value_json` spells them. A file that `save` would not have written is
 refused with the reason; nothing in it is unpickled or run, and no name in it names a file.
 """
 
@@ -126,26 +126,34 @@ class _Sheet:
         matrix, how = entry.attention(), entry.rows.how()
         kept = {"values": entry.values, "gradient": entry.gradient}
         return {
-            "name": entry.name, "index": entry.index, "source": entry.source,
-            "verified": entry.verified, "why": entry.why,
-            "compared": min(entry.compared, entry.shape[-2]), "steps": entry.steps,
+            "name": entry.name,
+            "index": entry.index,
+            "source": entry.source,
+            "verified": entry.verified,
+            "why": entry.why,
+            "compared": min(entry.compared, entry.shape[-2]),
+            "steps": entry.steps,
             "tokens": _told(entry.tokens),
             "q": self._own(f"{at}/q", matrix.q, lambda: entry.rows.operands()[0]),
             "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
             "how": self._how(how, matrix.problem.geometry, entry.name),
             **{
                 part: self._own(f"{at}/{part}", _tensor(x), partial(_tensor, x))
-                for part, x in kept.items() if x is not None
+                for part, x in kept.items()
+                if x is not None
             },
-        }  # fmt: skip
+        }
 
     def _how(self, how: How, g: Geometry, name: str) -> dict[str, Any]:
         score = None if how.score is None else value_json.score_form(how.score, self._once)
         if score is None and how.score is not None:
             raise build(
-                KindError, "save", "a score of intently.scores", type(how.score).__name__,
+                KindError,
+                "save",
+                "a score of intently.scores",
+                type(how.score).__name__,
                 f"a file cannot say what {name!r} computes",
-            )  # fmt: skip
+            )
         return {
             "score": score,
             "mask": None if how.mask is None else value_json.mask_form(how.mask, g, self._once),
@@ -191,8 +199,9 @@ def _about(file: Mapped) -> dict[str, Any]:
     if int(version) > FORMAT:
         raise file.refusal(
             f"format {version}, where this version reads {FORMAT}",
-            "it was written by a newer version of Intently", "upgrade intently",
-        )  # fmt: skip
+            "it was written by a newer version of Intently",
+            "upgrade intently",
+        )
     if int(version) > 1:
         file.sealed()
     elif file.metadata.keys() - {"kind", "format", "intently", "recording"}:
@@ -254,11 +263,14 @@ def _how(form: dict[str, Any], file: Mapped) -> How:
 
     scale = form.get("scale")
     return How(
-        of("score", Score), of("mask", Mask), of("bias", Bias),
-        tensor("scale") if isinstance(scale, dict) else number("scale"), number("softcap"),
+        of("score", Score),
+        of("mask", Mask),
+        of("bias", Bias),
+        tensor("scale") if isinstance(scale, dict) else number("scale"),
+        number("softcap"),
         None if form.get("sinks") is None else tensor("sinks"),
         _number(form.get("dropout"), "dropout"),
-    )  # fmt: skip
+    )
 
 
 def _check(parts: Mapping[str, Tensor], how: How) -> None:
@@ -268,9 +280,16 @@ def _check(parts: Mapping[str, Tensor], how: How) -> None:
         if not x.is_floating_point():  # `attend` would take them for a learner's
             raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
     matrix = attend(
-        q, k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale, softcap=how.softcap,
-        sinks=how.sinks, dropout=how.dropout,
-    )  # fmt: skip
+        q,
+        k,
+        score=how.score,
+        mask=how.mask,
+        bias=how.bias,
+        scale=how.scale,
+        softcap=how.softcap,
+        sinks=how.sinks,
+        dropout=how.dropout,
+    )
     *lead, t, s = matrix.shape
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
         raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")

@@ -60,9 +60,12 @@ class Mapped:
         """Raise `StaleError` if the file is not what it was: a shorter one cannot be read."""
         if self._now() != self._state:
             raise build(
-                StaleError, str(self.path), "the file as it was when it was opened",
-                "one that was written to since", fix="open it again: it.load_recording(path)",
-            )  # fmt: skip
+                StaleError,
+                str(self.path),
+                "the file as it was when it was opened",
+                "one that was written to since",
+                fix="open it again: it.load_recording(path)",
+            )
 
     def refusal(self, got: str, cause: str | None = None, fix: str | None = None) -> IntentlyError:
         """Return the error that says why the file is not read."""
@@ -74,9 +77,12 @@ class Mapped:
 
     def __reduce__(self) -> Any:
         raise build(
-            ArgumentError, str(self.path), "a recording in memory to copy or pickle",
-            "one that is an open file", fix="open it again: it.load_recording(path)",
-        )  # fmt: skip
+            ArgumentError,
+            str(self.path),
+            "a recording in memory to copy or pickle",
+            "one that is an open file",
+            fix="open it again: it.load_recording(path)",
+        )
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):

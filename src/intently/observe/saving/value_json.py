@@ -200,23 +200,27 @@ def _form(x: Value, tensor: Callable[[Tensor], Any]) -> list[Any]:
     return [
         _NAMES[type(x)],
         *[
-            tensor(part) if isinstance(part, Tensor)
-            else _form(part, tensor) if isinstance(part, Value)
+            tensor(part)
+            if isinstance(part, Tensor)
+            else _form(part, tensor)
+            if isinstance(part, Value)
             else part
             for part in x.parts
         ],
-    ]  # fmt: skip
+    ]
 
 
 def _check_size(rule: Value, g: Geometry, lead: tuple[int, ...], size: int) -> None:
     size *= math.prod((*lead, g.t, g.s))
     if size > WRITTEN_OUT:
         raise build(
-            MemoryRefused, "save", f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}",
+            MemoryRefused,
+            "save",
+            f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}",
             f"{size:,} bytes for shape {(*lead, g.t, g.s)}",
             "masks and biases of your own classes are written out as tensors",
             "say it with the masks of intently.masks",
-        )  # fmt: skip
+        )
 
 
 def _value(form: Any, tensors: Mapping[str, Tensor], depth: int) -> Value:

@@ -15,10 +15,17 @@ from intently.errors import ArgumentError, build
 from intently.foundation.files import HEADER, Header, Stored, replacing, sealed_header
 
 DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 """What the format calls the dtypes that recordings hold."""
 
 ALIGNED = 64
@@ -78,10 +85,13 @@ def _header(
     text += b" " * (-(8 + len(text)) % ALIGNED)
     if len(text) > HEADER:
         raise build(
-            ArgumentError, "save", f"names and tokens of at most {HEADER:,} bytes",
-            f"{len(text):,}", "the header of a safetensors file holds no more",
+            ArgumentError,
+            "save",
+            f"names and tokens of at most {HEADER:,} bytes",
+            f"{len(text):,}",
+            "the header of a safetensors file holds no more",
             "watch fewer layers or calls at a time: watch(model, layers=…)",
-        )  # fmt: skip
+        )
     return len(text).to_bytes(8, "little") + text
 
 
@@ -91,9 +101,13 @@ def _put(file: BinaryIO, planned: Planned) -> str:
     x = x if x.ndim else x[None]
     if tuple(x.shape) != (planned.shape or (1,)) or x.dtype != planned.dtype:
         raise build(
-            ArgumentError, "save", f"a tensor of shape {planned.shape} as before", tuple(x.shape),
-            "the recording grew meanwhile", "save when the watched block is done",
-        )  # fmt: skip
+            ArgumentError,
+            "save",
+            f"a tensor of shape {planned.shape} as before",
+            tuple(x.shape),
+            "the recording grew meanwhile",
+            "save when the watched block is done",
+        )
     sum_of = hashlib.sha256()
     axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
     steps = max(1, PIECE * x.shape[axis] // max(1, planned.size))

@@ -112,9 +112,13 @@ class _Follow(TorchDispatchMode):
         return result
 
     def _follow(
-        self, name: str, args: Any, kwargs: Any, held: Sequence[Scores | Lost | None],
+        self,
+        name: str,
+        args: Any,
+        kwargs: Any,
+        held: Sequence[Scores | Lost | None],
         outs: Sequence[Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         if name in _PRODUCTS:
             self._mixed(name, args, kwargs, held, outs[0])
             return

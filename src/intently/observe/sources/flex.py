@@ -58,9 +58,15 @@ def _wrap(original: Function) -> Function:
 
 
 def operator_call(
-    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block: Any, scale: Any, *rest: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Any,
+    block: Any,
+    scale: Any,
+    *rest: Any,
     y: Tensor,
-) -> Call | str:  # fmt: skip
+) -> Call | str:
     """The call of the operator with ``y`` as what came out; its block mask is a tuple."""
     counts, rule = next(x for x in block if isinstance(x, Tensor)), block[-1]
     dense = _dense(rule, tuple(counts.shape[:2]), query, key)

@@ -139,10 +139,14 @@ class Scores:
             raise Lost("the softmax goes over another axis than the keys")
         turn = {n - 1: n - 2, n - 2: n - 1}
         return replace(
-            self, q=self.k, k=self.q, stage=stage,
-            biases=tuple(x.mT for x in self.biases), masks=tuple(x.mT for x in self.masks),
+            self,
+            q=self.k,
+            k=self.q,
+            stage=stage,
+            biases=tuple(x.mT for x in self.biases),
+            masks=tuple(x.mT for x in self.masks),
             layout=tuple(tuple(turn.get(i, i) for i in held) for held in self.layout),
-        )  # fmt: skip
+        )
 
     def ordered(self, x: Tensor) -> Tensor:
         """A tensor that broadcasts to the one the model holds, as one that does to (…, t, s)."""
@@ -161,10 +165,13 @@ class Scores:
     def changed(self, change: Callable[[Tensor], Tensor]) -> Scores:
         """With the leading axes of all its tensors changed."""
         return replace(
-            self, q=change(self.q), k=change(self.k), biases=tuple(map(change, self.biases)),
+            self,
+            q=change(self.q),
+            k=change(self.k),
+            biases=tuple(map(change, self.biases)),
             masks=tuple(map(change, self.masks)),
             inner=change(self.inner) if isinstance(self.inner, Tensor) else self.inner,
-        )  # fmt: skip
+        )
 
     def permuted(self, order: list[int]) -> Scores:
         """With the axes of the tensor in another order."""

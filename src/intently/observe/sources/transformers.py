@@ -67,27 +67,40 @@ def _seen(function: Function, name: str) -> Function:
     """The function, whose calls are handed to whoever watches."""
 
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-        attention_mask: Any = None, *args: Any, **kwargs: Any,
-    ) -> Any:  # fmt: skip
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         recorders = current()
         if not recorders:
             return function(module, query, key, value, attention_mask, *args, **kwargs)
         with inside():
             result = function(module, query, key, value, attention_mask, *args, **kwargs)
         tell(
-            recorders, "transformers", module,
+            recorders,
+            "transformers",
+            module,
             lambda: _call(name, module, query, key, value, attention_mask, kwargs, result[0]),
-        )  # fmt: skip
+        )
         return result
 
     return attention
 
 
 def _call(
-    name: str, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any,
-    kwargs: dict[str, Any], y: Tensor,
-) -> Call | str:  # fmt: skip
+    name: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any,
+    kwargs: dict[str, Any],
+    y: Tensor,
+) -> Call | str:
     """The call of the function called ``name``, or why it cannot be kept."""
     if name.startswith("paged|") or kwargs.get("cache") is not None:
         return "continuous batching keeps keys in pages, of which a call sees only the new ones"
@@ -118,9 +131,13 @@ def _how(
         bias = added if bias is None else bias if added is None else added + bias
     sinks = kwargs.get("s_aux")
     return How(
-        mask=rule, bias=bias, scale=kwargs.get("scaling"), softcap=kwargs.get("softcap"),
-        sinks=None if sinks is None else sinks.reshape(-1), dropout=kwargs.get("dropout") or 0.0,
-    )  # fmt: skip
+        mask=rule,
+        bias=bias,
+        scale=kwargs.get("scaling"),
+        softcap=kwargs.get("softcap"),
+        sinks=None if sinks is None else sinks.reshape(-1),
+        dropout=kwargs.get("dropout") or 0.0,
+    )
 
 
 def _mask(
@@ -178,9 +195,10 @@ def _buckets(module: nn.Module, position: Tensor, g: Geometry) -> Bias | None:
     if table is None or position.shape != (1, *g.lead[1:], g.t, g.s):
         return None
     found = relative_buckets(
-        table.detach(), bidirectional=not getattr(module, "is_decoder", False),
+        table.detach(),
+        bidirectional=not getattr(module, "is_decoder", False),
         max_distance=getattr(module, "relative_attention_max_distance", 128),
-    )  # fmt: skip
+    )
     cols = torch.arange(g.s, device=g.device)
     for rows in torch.arange(g.t, device=g.device).split(max(1, 2**22 // max(1, g.s))):
         tile = found.tile(g._replace(lead=g.lead[1:]), rows, cols, position.dtype)

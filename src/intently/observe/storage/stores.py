@@ -80,10 +80,12 @@ class Referenced:
         """Return it; raises `StaleError` where it changed, or cannot tell."""
         if self._version is None:
             raise build(
-                StaleError, "store", "tensors that tell when they are changed in place",
+                StaleError,
+                "store",
+                "tensors that tell when they are changed in place",
                 f"an inference tensor of {shape_of(self.tensor)}, which does not",
                 fix='watch with store="copy", or run the model under torch.no_grad()',
-            )  # fmt: skip
+            )
         if self.tensor._version != self._version or not self._same():
             raise self._changed()
         return self.tensor
@@ -101,11 +103,13 @@ class Referenced:
 
     def _changed(self) -> StaleError:
         return build(
-            StaleError, "store", "q, k, mask and bias as the model left them",
+            StaleError,
+            "store",
+            "q, k, mask and bias as the model left them",
             f"a tensor of {shape_of(self.tensor)} changed in place since",
             "the model writes into it again, as static caches do",
             'watch with store="copy"',
-        )  # fmt: skip
+        )
 
 
 class Weight(Referenced):
@@ -113,11 +117,13 @@ class Weight(Referenced):
 
     def _changed(self) -> StaleError:
         return build(
-            StaleError, "store", "the weights that the model had when it ran",
+            StaleError,
+            "store",
+            "the weights that the model had when it ran",
             f"a weight of {shape_of(self.tensor)} changed in place since",
             "a native operator keeps q and k to itself: they are computed when asked for",
             "read or save a recording before the model is trained or loaded",
-        )  # fmt: skip
+        )
 
 
 class OnDisk:
@@ -230,10 +236,13 @@ class Spool:
 
     def __reduce__(self) -> Any:
         raise build(
-            ArgumentError, "store", "a recording in memory to copy or pickle", 'store="disk"',
+            ArgumentError,
+            "store",
+            "a recording in memory to copy or pickle",
+            'store="disk"',
             "its file goes away with it",
             "write one: seen.save(path), then it.load_recording(path)",
-        )  # fmt: skip
+        )
 
     def __del__(self) -> None:
         self._file.close()
@@ -271,9 +280,13 @@ class Store:
             raise build(ArgumentError, "dtype", "a floating-point dtype, or None", repr(dtype))
         if dtype is not None and kind == "reference":
             raise build(
-                ArgumentError, "dtype", 'None with store="reference"', dtype,
-                "a reference is the model's own tensor", 'store="copy" keeps it in another dtype',
-            )  # fmt: skip
+                ArgumentError,
+                "dtype",
+                'None with store="reference"',
+                dtype,
+                "a reference is the model's own tensor",
+                'store="copy" keeps it in another dtype',
+            )
         self.kind, self.dtype = kind, dtype
         self._spool = Spool() if kind == "disk" else None
         self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Held | OnDisk | Referenced]] = {}

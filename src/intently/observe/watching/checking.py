@@ -119,9 +119,10 @@ def _compared(
         if not bool((wrong & (error > 2 * allowed)).any()):
             name = str(coarsest).removeprefix("torch.")
             return Verdict(
-                None, f"too coarse to verify in {name}: A[rows] @ v differs from what came out by "
-                f"{worst:.1g} of its largest entry, as rounding or other weights may make it"
-            )  # fmt: skip
+                None,
+                f"too coarse to verify in {name}: A[rows] @ v differs from what came out by "
+                f"{worst:.1g} of its largest entry, as rounding or other weights may make it",
+            )
     return Verdict(
         False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
     )

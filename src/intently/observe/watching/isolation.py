@@ -17,7 +17,10 @@ def alone(device: torch.device) -> Iterator[None]:
     modes = torch._C._len_torch_dispatch_stack()
     none = _disable_current_modes() if modes else nullcontext()
     with (
-        torch.inference_mode(False), torch.no_grad(), no_autocast(device),
-        torch._C.DisableTorchFunction(), none,
-    ):  # fmt: skip
+        torch.inference_mode(False),
+        torch.no_grad(),
+        no_autocast(device),
+        torch._C.DisableTorchFunction(),
+        none,
+    ):
         yield

@@ -45,9 +45,10 @@ class Seen:
             rule = causal(offset)
         if before is not None or self.after:
             band = window(
-                wide if before is None else before, wide if self.after is None else self.after,
+                wide if before is None else before,
+                wide if self.after is None else self.after,
                 offset,
-            )  # fmt: skip
+            )
             rule = band if rule is None else rule & band
         if self.keys is None:
             return rule

@@ -24,9 +24,12 @@ class Names:
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise build(
-                KindError, "model", "an nn.Module, or None for all attention",
-                type(model).__name__, fix="hand in the module inside it, such as pipeline.unet",
-            )  # fmt: skip
+                KindError,
+                "model",
+                "an nn.Module, or None for all attention",
+                type(model).__name__,
+                fix="hand in the module inside it, such as pipeline.unet",
+            )
         self._model = model
         self._names = {} if model is None else _named(model)
         self._patterns = None if layers is None else _patterns(layers)
@@ -63,10 +66,12 @@ class Names:
             near = difflib.get_close_matches(pattern, names, 3, 0.3)
             some, told = (near, "the nearest") if near else (names[1:4] or names, "the first")
             raise build(
-                ArgumentError, "layers", "names of modules, or patterns that match some",
+                ArgumentError,
+                "layers",
+                "names of modules, or patterns that match some",
                 repr(pattern),
                 fix=f"{told} are {', '.join(map(repr, some))}",
-            )  # fmt: skip
+            )
 
 
 def _named(model: nn.Module) -> dict[nn.Module, str]:
@@ -94,9 +99,11 @@ def _patterns(layers: str | Sequence[str]) -> tuple[str, ...]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise build(
-                KindError, "layers", "names of modules as text, or patterns of them",
+                KindError,
+                "layers",
+                "names of modules as text, or patterns of them",
                 type(pattern).__name__,
-            )  # fmt: skip
+            )
     return patterns
 
 

@@ -374,9 +374,16 @@ class Recorder:
 
 def _attend(q: Tensor, k: Tensor, how: How) -> Attention:
     return attend(
-        q.to(k.dtype), k, score=how.score, mask=how.mask, bias=how.bias, scale=how.scale,
-        softcap=how.softcap, sinks=how.sinks, dropout=how.dropout,
-    )  # fmt: skip
+        q.to(k.dtype),
+        k,
+        score=how.score,
+        mask=how.mask,
+        bias=how.bias,
+        scale=how.scale,
+        softcap=how.softcap,
+        sinks=how.sinks,
+        dropout=how.dropout,
+    )
 
 
 def _device(call: Call) -> torch.device:

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-PRODUCTS = frozenset((
-    "@", "matmul", "bmm", "mm", "mv", "baddbmm", "einsum", "tensordot", "vecdot", "dot", "inner",
-))  # fmt: skip
+PRODUCTS = frozenset(
+    ("@", "matmul", "bmm", "mm", "mv", "baddbmm", "einsum", "tensordot", "vecdot", "dot", "inner")
+)
 """What mixes values with their weights."""
 
 CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"))

@@ -20,10 +20,17 @@ from intently.observe.watching.revealed import (
     still_to_come,
 )
 
-FUNCTIONS = frozenset((
-    "scaled_dot_product_attention", "flex_attention", "memory_efficient_attention",
-    "flash_attn_func", "flash_attn_varlen_func", "flash_attn_qkvpacked_func", "sageattn",
-))  # fmt: skip
+FUNCTIONS = frozenset(
+    (
+        "scaled_dot_product_attention",
+        "flex_attention",
+        "memory_efficient_attention",
+        "flash_attn_func",
+        "flash_attn_varlen_func",
+        "flash_attn_qkvpacked_func",
+        "sageattn",
+    )
+)
 """Names by which code calls attention."""
 
 NAMED_AFTER = (Attentional, AttentionalVector)

@@ -144,9 +144,12 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
     def __enter__(self) -> Recording:
         if self._recorder is not None:
             raise build(
-                KernelError, "watch", "one block for each watch", "one that was entered before",
+                KernelError,
+                "watch",
+                "one block for each watch",
+                "one that was entered before",
                 fix="write `with it.watch(model) as seen:` again",
-            )  # fmt: skip
+            )
         recorder = Recorder(*self._options)
         _refuse_compiled(self._model)
         with ExitStack() as undo:  # undone whatever fails, here or at the end
@@ -170,9 +173,12 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         if self._recorder is None or self._undo is None or not self._undo.alive:
             got = "one that was not entered" if self._recorder is None else "one that was left"
             raise build(
-                KernelError, "watch", "the end of a block that runs", got,
+                KernelError,
+                "watch",
+                "the end of a block that runs",
+                got,
                 fix="write `with it.watch(model) as seen:`, which enters and leaves it",
-            )  # fmt: skip
+            )
         self._undo()
         if self._recorder.ran_compiled and error is None:
             _say_compiled(self._recorder)
@@ -267,9 +273,13 @@ def _say_compiled(recorder: Recorder) -> None:
         warnings.warn(COMPILED, stacklevel=3)
         return
     raise build(
-        KernelError, "watch", "attention that runs module by module", "none that could be seen",
-        COMPILED, FIX_COMPILED,
-    )  # fmt: skip
+        KernelError,
+        "watch",
+        "attention that runs module by module",
+        "none that could be seen",
+        COMPILED,
+        FIX_COMPILED,
+    )
 
 
 def _refuse_compiled(model: nn.Module | None) -> None:
@@ -278,11 +288,13 @@ def _refuse_compiled(model: nn.Module | None) -> None:
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
             raise build(
-                KernelError, "model", "a model that runs module by module",
+                KernelError,
+                "model",
+                "a model that runs module by module",
                 f"{name or type(module).__name__}, compiled by torch.compile",
                 "what a compiled graph attends passes no function that could be watched",
                 FIX_COMPILED,
-            )  # fmt: skip
+            )
 
 
 def _forced_eager() -> bool:

@@ -62,9 +62,15 @@ def encoded(pictures: Sequence[tuple[np.ndarray, int]]) -> bytes:
         image.putpalette(palette.ravel().tolist())
     buffer = io.BytesIO()
     first.save(
-        buffer, format="GIF", save_all=True, append_images=others, loop=0, optimize=False,
-        duration=[milliseconds for _, milliseconds in pictures], disposal=1,
-    )  # fmt: skip
+        buffer,
+        format="GIF",
+        save_all=True,
+        append_images=others,
+        loop=0,
+        optimize=False,
+        duration=[milliseconds for _, milliseconds in pictures],
+        disposal=1,
+    )
     return buffer.getvalue()
 
 

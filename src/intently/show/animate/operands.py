@@ -55,9 +55,13 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
     """Return the one head (t, s) that has been chosen of an attention of one text."""
     if not isinstance(matrix, Attention):
         raise build(
-            KindError, "matrix", "an attention of queries and keys", type(matrix).__name__,
-            "a story of scores begins with queries and keys", "make it: it.attend(q, k, …)",
-        )  # fmt: skip
+            KindError,
+            "matrix",
+            "an attention of queries and keys",
+            type(matrix).__name__,
+            "a story of scores begins with queries and keys",
+            "make it: it.attend(q, k, …)",
+        )
     found = one_text(check(matrix))
     if found.ndim == 3:
         h = found.shape[0]
@@ -67,9 +71,13 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
         found = found[chosen]
     if found.ndim != 2:
         raise build(
-            ArgumentError, "matrix", "shape (t, s), (h, t, s) or (1, h, t, s)", shape_of(matrix),
-            "one story is about one text", "pick a text: A[0]",
-        )  # fmt: skip
+            ArgumentError,
+            "matrix",
+            "shape (t, s), (h, t, s) or (1, h, t, s)",
+            shape_of(matrix),
+            "one story is about one text",
+            "pick a text: A[0]",
+        )
     assert isinstance(found, Attention)
     return found
 
@@ -160,11 +168,19 @@ def steps(matrix: Attention, query: int) -> Steps:
         scale = problem.scale
         sink = None if problem.sinks is None else float(problem.sinks.reshape(-1)[0])
         return Steps(
-            q.reshape(-1, q.shape[-1])[query], k.reshape(-1, k.shape[-1]), products, scores,
-            float(scale if not isinstance(scale, Tensor) else scale.reshape(-1)[0]), scaled,
-            problem.softcap, capped, biased, _row(matrix, query),
-            finite(numbers(matrix[query, :]), "matrix"), sink,
-        )  # fmt: skip
+            q.reshape(-1, q.shape[-1])[query],
+            k.reshape(-1, k.shape[-1]),
+            products,
+            scores,
+            float(scale if not isinstance(scale, Tensor) else scale.reshape(-1)[0]),
+            scaled,
+            problem.softcap,
+            capped,
+            biased,
+            _row(matrix, query),
+            finite(numbers(matrix[query, :]), "matrix"),
+            sink,
+        )
 
 
 def _row(matrix: Attention, query: int) -> np.ndarray:

@@ -149,9 +149,11 @@ class Painter:
         y, y2 = curve.y + down, curve.y2 + down
         first, last = (y, y2) if curve.rise else ((y + y2) / 2, (y + y2) / 2)
         points = [
-            (curve.x, y), (curve.x, first - curve.rise), (curve.x2, last - curve.rise),
+            (curve.x, y),
+            (curve.x, first - curve.rise),
+            (curve.x2, last - curve.rise),
             (curve.x2, y2),
-        ]  # fmt: skip
+        ]
         path = Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4])
         context = self._context(colour(curve.shade), curve.opacity, curve.width)
         context.set_capstyle("butt")

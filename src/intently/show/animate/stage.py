@@ -36,9 +36,10 @@ class Stage:
     def drop(self, *keys: str) -> None:
         """Take shapes away, those whose key is given or begins with it and a dot."""
         gone = [
-            name for name in self.shapes
+            name
+            for name in self.shapes
             if any(name == key or name.startswith(f"{key}.") for key in keys)
-        ]  # fmt: skip
+        ]
         for name in gone:
             del self.shapes[name]
 

@@ -157,10 +157,14 @@ class Table:
             self.stage.put(
                 Grid(f"bar.{j}", self.bar, y + 3, (wide, HIGH - 6), ((0.62,),), edge=""),
                 Text(
-                    f"weight.{j}", self.bar + wide + 6, y + HIGH / 2, number(float(weight)), 12,
+                    f"weight.{j}",
+                    self.bar + wide + 6,
+                    y + HIGH / 2,
+                    number(float(weight)),
+                    12,
                     "quiet" if faint else "ink",
                 ),
-            )  # fmt: skip
+            )
 
     def spread(self, weights: np.ndarray) -> None:
         """Shade every value by its weight: what of it will be in the sum."""

@@ -35,10 +35,7 @@ class Panel(NamedTuple):
 
 
 LOSS = Panel("loss", 2.1, (("loss", "training"), ("validation_loss", "validation")))
-QUALITY = (
-    Panel("exact match", 0.95, (("exact_match", ""),)),
-    Panel("BLEU", 0.95, (("bleu", ""),)),
-)
+QUALITY = (Panel("exact match", 0.95, (("exact_match", ""),)), Panel("BLEU", 0.95, (("bleu", ""),)))
 PACE = {
     "step": Panel("learning rate", 0.75, (("learning_rate", ""),)),
     "seconds": Panel("tokens per second", 0.75, (("tokens_per_second", ""),)),
@@ -46,10 +43,7 @@ PACE = {
 
 
 def training(
-    history: Sequence[Row],
-    *,
-    title: str | None = None,
-    save: str | os.PathLike[str] | None = None,
+    history: Sequence[Row], *, title: str | None = None, save: str | os.PathLike[str] | None = None
 ) -> Figure:
     """Draw the curves of a run against steps and against seconds.
 

@@ -194,9 +194,7 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
 
 
 def _say(axes: Axes, text: str, high: float) -> None:
-    axes.text(
-        0, 1 + 0.06 / high, text, size=9, color=QUIET, transform=axes.transAxes, va="bottom"
-    )  # fmt: skip
+    axes.text(0, 1 + 0.06 / high, text, size=9, color=QUIET, transform=axes.transAxes, va="bottom")
 
 
 def _number(axis: Axis, c: int) -> None:
@@ -206,17 +204,12 @@ def _number(axis: Axis, c: int) -> None:
     locator = MaxNLocator(nbins=4, integer=True, steps=[1, 2, 5, 10])
     half = [int(n) for n in locator.tick_values(0, c // 2 - 1) if 0 <= n < 0.9 * c / 2]
     axis.set_ticks(
-        [*half, *(n + c // 2 for n in half)],
-        [str(2 * n + odd) for odd in (0, 1) for n in half],
+        [*half, *(n + c // 2 for n in half)], [str(2 * n + odd) for odd in (0, 1) for n in half]
     )
 
 
 def _curves(
-    axes: Axes,
-    curves: np.ndarray,
-    names: Sequence[int],
-    of: str,
-    places: np.ndarray | None = None,
+    axes: Axes, curves: np.ndarray, names: Sequence[int], of: str, places: np.ndarray | None = None
 ) -> None:
     shades = [*(WEIGHTS[n] for n in (7, 5)), QUIET, *(WEIGHTS[n] for n in (6, 5, 7))]
     places = np.arange(curves.shape[1]) if places is None else places
@@ -226,6 +219,12 @@ def _curves(
     axes.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
     axes.legend(
-        title=of, title_fontsize=7.5, fontsize=7.5, frameon=False, loc="center left",
-        bbox_to_anchor=(1.01, 0.5), handlelength=2.4, borderaxespad=0,
-    )  # fmt: skip
+        title=of,
+        title_fontsize=7.5,
+        fontsize=7.5,
+        frameon=False,
+        loc="center left",
+        bbox_to_anchor=(1.01, 0.5),
+        handlelength=2.4,
+        borderaxespad=0,
+    )

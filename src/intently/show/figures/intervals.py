@@ -91,9 +91,14 @@ def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
         axes.barh(row, value, height=0.62, color=WEIGHTS[4], lw=0)
         axes.hlines(row, low, high, color=INK, lw=1.2)
         axes.annotate(
-            _number(value, highest), (max(value, high), row), xytext=(5, 0),
-            textcoords="offset points", va="center", size=8, annotation_clip=False,
-        )  # fmt: skip
+            _number(value, highest),
+            (max(value, high), row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            size=8,
+            annotation_clip=False,
+        )
     axes.set_xlim(0, max(highest, 1) if panel == "exact match" else highest or 1)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right", "bottom"]].set_visible(False)

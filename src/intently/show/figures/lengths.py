@@ -70,9 +70,12 @@ def by_length(
             axes = sheet.axes(LEFT + column * (wide + BETWEEN), top, wide, HIGH)
             _plot(axes, visible(panel), lines)
             axes.set_xticks(
-                range(len(labels)), ["\n".join(label) for label in labels], parse_math=False,
-                size=size, linespacing=1.35,
-            )  # fmt: skip
+                range(len(labels)),
+                ["\n".join(label) for label in labels],
+                parse_math=False,
+                size=size,
+                linespacing=1.35,
+            )
             _shade(axes, len(buckets), unseen)
             if column == len(scores) - 1:
                 _name_ends(axes, models, [line[-1][0] for line in lines.values()])
@@ -82,9 +85,7 @@ def by_length(
 
 
 def _check(
-    scores: Mapping[str, Mapping[str, Sequence[Interval]]],
-    buckets: Mapping[str, int],
-    unseen: int,
+    scores: Mapping[str, Mapping[str, Sequence[Interval]]], buckets: Mapping[str, int], unseen: int
 ) -> None:
     if not scores:
         raise build(ArgumentError, "scores", "at least one panel", "none")
@@ -157,9 +158,15 @@ def _shade(axes: Axes, buckets: int, unseen: int) -> None:
     axes.axvspan(max(start, -0.35), buckets - 0.65, color=HOLE, lw=0, zorder=0)
     axes.axvline(max(start, -0.35), color=FRAME, lw=0.7, zorder=0.5)
     axes.text(
-        buckets - 0.68, 1.02, "longer than in training", transform=axes.get_xaxis_transform(),
-        ha="right", va="bottom", size=7.5, color=QUIET,
-    )  # fmt: skip
+        buckets - 0.68,
+        1.02,
+        "longer than in training",
+        transform=axes.get_xaxis_transform(),
+        ha="right",
+        va="bottom",
+        size=7.5,
+        color=QUIET,
+    )
 
 
 def _name_ends(axes: Axes, models: Sequence[str], ends: Sequence[float]) -> None:
@@ -170,7 +177,14 @@ def _name_ends(axes: Axes, models: Sequence[str], ends: Sequence[float]) -> None
     for i in order:
         height = max(starts[i], height + 10)
         axes.annotate(
-            models[i], (1, ends[i]), xycoords=axes.get_yaxis_transform(),
-            xytext=(5, height - starts[i]), textcoords="offset points", va="center", size=8,
-            color=LINES[i], annotation_clip=False, parse_math=False,
-        )  # fmt: skip
+            models[i],
+            (1, ends[i]),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(5, height - starts[i]),
+            textcoords="offset points",
+            va="center",
+            size=8,
+            color=LINES[i],
+            annotation_clip=False,
+            parse_math=False,
+        )

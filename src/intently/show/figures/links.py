@@ -59,10 +59,13 @@ def lines(
     lazy, chosen = one_of(matrix, head)
     if max(lazy.shape) > LARGEST:
         raise build(
-            ArgumentError, "matrix", f"at most {LARGEST} words on each side", shape_of(lazy),
+            ArgumentError,
+            "matrix",
+            f"at most {LARGEST} words on each side",
+            shape_of(lazy),
             "lines between more cannot be told apart",
             "draw a part, or all with intently.show.heatmap",
-        )  # fmt: skip
+        )
     at = None if token is None else place(token, names(lazy).rows)
     values = weights(lazy)
     rows, columns = shown_names(lazy, shown)
@@ -167,7 +170,10 @@ def _legend(sheet: Sheet, corner: tuple[float, float], top: float) -> None:
     for n, share in enumerate((0.1, 0.5, 1.0)):
         start = 0.52 + n * 0.68
         axes.plot(
-            [start, start + 0.26], [0.07, 0.07], lw=WIDEST * share,
-            color=weight_map()(0.3 + 0.6 * share), solid_capstyle="butt",
-        )  # fmt: skip
+            [start, start + 0.26],
+            [0.07, 0.07],
+            lw=WIDEST * share,
+            color=weight_map()(0.3 + 0.6 * share),
+            solid_capstyle="butt",
+        )
         axes.text(start + 0.31, 0.07, f"{share * top:.2g}", size=8, color=INK, va="center")

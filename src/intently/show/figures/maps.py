@@ -83,9 +83,11 @@ def _checked(given: Numbers, name: str, words: Sequence[str]) -> np.ndarray:
     vectors = as_numbers(given, name)
     if vectors.ndim != 2 or len(vectors) != len(words) or len(words) < 2 or not vectors.shape[1]:
         raise build(
-            ArgumentError, name, f"shape (n={len(words)}, c), one row for each of n ≥ 2 words",
+            ArgumentError,
+            name,
+            f"shape (n={len(words)}, c), one row for each of n ≥ 2 words",
             shape_of(vectors),
-        )  # fmt: skip
+        )
     found = numbers(vectors).astype(np.float64)
     if not np.isfinite(found).all():
         raise build(ArgumentError, name, "finite numbers", "NaN or ∞")
@@ -135,10 +137,19 @@ def _draw(
     if plane.after is not None:
         for start, end in zip(plane.before, plane.after):
             axes.annotate(
-                "", end, start, zorder=2,
-                arrowprops={"arrowstyle": "-|>", "color": WEIGHTS[4], "lw": 0.9,
-                            "shrinkA": 2, "shrinkB": 2, "mutation_scale": 8},
-            )  # fmt: skip
+                "",
+                end,
+                start,
+                zorder=2,
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": WEIGHTS[4],
+                    "lw": 0.9,
+                    "shrinkA": 2,
+                    "shrinkB": 2,
+                    "mutation_scale": 8,
+                },
+            )
         axes.scatter(*plane.before.T, s=14, facecolor="white", edgecolor=QUIET, lw=0.9, zorder=3)
     dark = [ACCENT if n in centres else WEIGHTS[6] for n in range(len(names))]
     axes.scatter(*ends.T, s=16, color=dark, lw=0, zorder=3.5)
@@ -205,10 +216,16 @@ def _name(
         taken.append(best)
         middle = low + unit * np.array([(best[0] + best[2]) / 2, (best[1] + best[3]) / 2])
         axes.text(
-            middle[0], middle[1],
-            names[n], size=SIZE, ha="center", va="center_baseline", zorder=4, parse_math=False,
+            middle[0],
+            middle[1],
+            names[n],
+            size=SIZE,
+            ha="center",
+            va="center_baseline",
+            zorder=4,
+            parse_math=False,
             color=ACCENT if n in centres else INK,
-        )  # fmt: skip
+        )
 
 
 def _unit(axes: Axes) -> float:

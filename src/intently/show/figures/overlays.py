@@ -94,9 +94,11 @@ def overlay(
     """
     path = destination(save)
     image = read(picture)
-    for name, given, known in (("looks", looks, (None, "at", "from")),
-                               ("smooth", smooth, SMOOTHING),
-                               ("scale", scale, SCALES)):  # fmt: skip
+    for name, given, known in (
+        ("looks", looks, (None, "at", "from")),
+        ("smooth", smooth, SMOOTHING),
+        ("scale", scale, SCALES),
+    ):
         if given not in known:
             raise build(ArgumentError, name, " or ".join(map(repr, known)), repr(given))
     lazy, chosen = one_of(matrix, head)
@@ -145,13 +147,15 @@ def _grid(n: int, grid: tuple[int, int] | None) -> Grid:
     rows, columns = grid or (_square(n), _square(n))
     if not (rows >= 1 and columns >= 1 and rows * columns <= n):
         raise build(
-            ArgumentError, "grid", f"(rows, columns) with at most {n} patches",
+            ArgumentError,
+            "grid",
+            f"(rows, columns) with at most {n} patches",
             "None" if grid is None else repr(grid),
             f"{n} tokens are no square of patches, with or without one before them"
             if grid is None
             else "the side of the matrix that is the picture has fewer tokens",
             "say grid=(rows, columns), and looks= where it is the other side",
-        )  # fmt: skip
+        )
     return Grid(rows, columns, n - rows * columns)
 
 
@@ -162,14 +166,18 @@ def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
     if isinstance(token, tuple):
         if not inside:
             raise build(
-                ArgumentError, "token", "a word or a position", repr(token),
+                ArgumentError,
+                "token",
+                "a word or a position",
+                repr(token),
                 f"the other side of the matrix has {own} tokens, and is not the picture",
-            )  # fmt: skip
+            )
         row, column = map(whole, token if len(token) == 2 else (None, None))
         if (
-            row is None or column is None
+            row is None
+            or column is None
             or not (0 <= row < grid.rows and 0 <= column < grid.columns)
-        ):  # fmt: skip
+        ):
             raise build(
                 RangeError, "token", f"a patch of {grid.rows} × {grid.columns}", repr(token)
             )
@@ -272,14 +280,20 @@ def _shade(axes: Axes, image: np.ndarray, layer: Layer, norm: Normalize, smooth:
     grey = image @ np.array([0.299, 0.587, 0.114])
     pale = 0.6 + 0.4 * grey
     axes.imshow(
-        np.repeat(pale[..., None], 3, -1), extent=_extent(image), aspect="auto",
+        np.repeat(pale[..., None], 3, -1),
+        extent=_extent(image),
+        aspect="auto",
         interpolation="antialiased",
-    )  # fmt: skip
+    )
     axes.imshow(
-        np.ma.masked_invalid(layer.values), cmap=_map(), norm=norm, extent=_extent(image),
-        aspect="auto", interpolation="nearest" if smooth == "blocks" else "bilinear",
+        np.ma.masked_invalid(layer.values),
+        cmap=_map(),
+        norm=norm,
+        extent=_extent(image),
+        aspect="auto",
+        interpolation="nearest" if smooth == "blocks" else "bilinear",
         interpolation_stage="data",
-    )  # fmt: skip
+    )
     axes.set_title(layer.name, size=8.5, pad=4, parse_math=False)
 
 

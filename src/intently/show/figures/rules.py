@@ -86,10 +86,13 @@ def mask(
     places = _leads(g.lead)
     if t * s * len(places) > LARGEST:
         raise build(
-            ArgumentError, "mask", f"at most {LARGEST:,} entries in all panels",
-            f"{t * s * len(places):,}", "every entry is asked",
+            ArgumentError,
+            "mask",
+            f"at most {LARGEST:,} entries in all panels",
+            f"{t * s * len(places):,}",
+            "every entry is asked",
             "a rule looks alike at smaller sizes: t=1024, s=1024",
-        )  # fmt: skip
+        )
     panels = [_share(moved, g, at) for at in places]
     notes = [_differ(g.lead), "" if max(t, s) <= CELLS else _pooled(t, s)]
     notes.append("blue attends, white does not" if max(t, s) <= CELLS else "blue attends")
@@ -184,9 +187,7 @@ def _counts(shown: Value) -> list[int]:
 
 
 def _leads(lead: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return [
-        tuple(map(int, np.unravel_index(n, lead))) for n in range(min(math.prod(lead), MOST))
-    ]  # fmt: skip
+    return [tuple(map(int, np.unravel_index(n, lead))) for n in range(min(math.prod(lead), MOST))]
 
 
 def _differ(lead: tuple[int, ...]) -> str:

@@ -92,9 +92,13 @@ def text(
     lazy, chosen = one_of(matrix, head)
     if max(lazy.shape) > LARGEST:
         raise build(
-            ArgumentError, "matrix", f"at most {LARGEST:,} rows and columns", shape_of(lazy),
-            "a text is written out in full", "draw it with intently.show.heatmap, which pools",
-        )  # fmt: skip
+            ArgumentError,
+            "matrix",
+            f"at most {LARGEST:,} rows and columns",
+            shape_of(lazy),
+            "a text is written out in full",
+            "draw it with intently.show.heatmap, which pools",
+        )
     at = place(token, names(lazy)[looks == "from"])
     values = _weights(lazy, at, looks)
     passages = _passages(lazy, at, looks, values)
@@ -234,20 +238,39 @@ def _write(
     unknown = value is not None and not known
     face = weight_map()(norm(value)) if value is not None and known else (1.0, 1.0, 1.0, 0.0)
     patch = FancyBboxPatch(
-        (left, top), wide, high, boxstyle="round,pad=0,rounding_size=0.03",
+        (left, top),
+        wide,
+        high,
+        boxstyle="round,pad=0,rounding_size=0.03",
         facecolor=HOLE if unknown else face,
         edgecolor=ACCENT if word.framed else HATCH if unknown else "none",
-        hatch="////" if unknown else None, linewidth=1.6 if word.framed else 0,
-        zorder=2 if word.framed else 1, clip_on=False,
-    )  # fmt: skip
+        hatch="////" if unknown else None,
+        linewidth=1.6 if word.framed else 0,
+        zorder=2 if word.framed else 1,
+        clip_on=False,
+    )
     axes.add_artist(patch)  # as add_patch, without asking how far each word reaches
     middle = left + wide / 2
     axes.text(
-        middle, top + high / 2, word.text, size=SIZE, color=ink_on(face),
-        ha="center", va="center_baseline", parse_math=False, zorder=3,
-    )  # fmt: skip
+        middle,
+        top + high / 2,
+        word.text,
+        size=SIZE,
+        color=ink_on(face),
+        ha="center",
+        va="center_baseline",
+        parse_math=False,
+        zorder=3,
+    )
     if few and value is not None and known and value >= 0.005:
         axes.text(
-            middle, top + high + 0.03, f"{value:.2f}", size=7, color=QUIET,
-            ha="center", va="top", parse_math=False, zorder=3,
-        )  # fmt: skip
+            middle,
+            top + high + 0.03,
+            f"{value:.2f}",
+            size=7,
+            color=QUIET,
+            ha="center",
+            va="top",
+            parse_math=False,
+            zorder=3,
+        )

@@ -68,10 +68,7 @@ def packed(
         "title": title or items[0].name,
         "precision": precision,
         "source": "file",
-        "bound": {
-            "weights": page.bound if math.isfinite(page.bound) else None,
-            "nan": page.nan,
-        },
+        "bound": {"weights": page.bound if math.isfinite(page.bound) else None, "nan": page.nan},
         "blocks": page.blocks.kinds,
         "items": told,
         "statistics": page.statistics,
@@ -128,22 +125,30 @@ class _Page:
             "group": len(made.q) // len(made.k),
             "q": [add(head, self.dtype) for head in made.q],
             "k": [add(head, self.dtype) for head in made.k],
-            "mask": None if mask is None else {
-                "block": add(mask if len(mask) > 1 else mask[0], "bits"), "heads": len(mask),
-            },
-            "bias": None if bias is None else {
-                "kind": bias.kind, "blocks": [add(head, "float32") for head in bias.values],
-            },
-        }  # fmt: skip
+            "mask": None
+            if mask is None
+            else {"block": add(mask if len(mask) > 1 else mask[0], "bits"), "heads": len(mask)},
+            "bias": None
+            if bias is None
+            else {"kind": bias.kind, "blocks": [add(head, "float32") for head in bias.values]},
+        }
 
     def weights(self, made: StoredWeights) -> dict[str, Any]:
         """The weights themselves, head by head."""
         heads = made.matrix.weights.reshape(-1, *made.matrix.shape[-2:])
         blocks = [self.blocks.add(head, self.dtype) for head in heads]
         return {
-            "score": {"kind": "weights", "blocks": blocks}, "scale": 1.0, "softcap": None,
-            "sinks": None, "d": 0, "group": 1, "q": [], "k": [], "mask": None, "bias": None,
-        }  # fmt: skip
+            "score": {"kind": "weights", "blocks": blocks},
+            "scale": 1.0,
+            "softcap": None,
+            "sinks": None,
+            "d": 0,
+            "group": 1,
+            "q": [],
+            "k": [],
+            "mask": None,
+            "bias": None,
+        }
 
     def measures(self, found: Measured) -> dict[str, Any]:
         add = self.blocks.add
@@ -184,17 +189,21 @@ def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
     """A highlight by the number of its layer."""
     if not isinstance(mark, Highlight) or not isinstance(mark.text, str):
         raise build(
-            KindError, "highlights", "highlights: show.page.Highlight(item, layer, head, text)",
+            KindError,
+            "highlights",
+            "highlights: show.page.Highlight(item, layer, head, text)",
             repr(mark)[:60],
-        )  # fmt: skip
+        )
     if type(mark.item) is not int or not 0 <= mark.item < len(items):
         raise build(ArgumentError, "highlights", f"an item < {len(items)}", repr(mark.item))
     names = [layer.name for layer in items[mark.item].layers]
     if mark.layer not in names:
         raise build(
-            ArgumentError, "highlights", f"a layer of item {mark.item}: {', '.join(names)}",
+            ArgumentError,
+            "highlights",
+            f"a layer of item {mark.item}: {', '.join(names)}",
             repr(mark.layer),
-        )  # fmt: skip
+        )
     entry = names.index(mark.layer)
     heads = items[mark.item].layers[entry].heads
     if type(mark.head) is not int or not 0 <= mark.head < heads:
@@ -216,9 +225,11 @@ def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
         plain = value is None or isinstance(value, (str, int, float))
         if not plain or (isinstance(value, float) and not math.isfinite(value)):
             raise build(
-                ArgumentError, f"start[{name!r}]", "a text, a finite number, or None",
+                ArgumentError,
+                f"start[{name!r}]",
+                "a text, a finite number, or None",
                 repr(value)[:60],
-            )  # fmt: skip
+            )
     return {str(name): value for name, value in start.items()}
 
 

@@ -102,9 +102,12 @@ def items_of(
     """
     if not isinstance(sides, Sequence) or not all(isinstance(x, (Text, Picture)) for x in sides):
         raise build(
-            KindError, "sides", "a list of show.page.Text and show.page.Picture", repr(sides)[:60],
+            KindError,
+            "sides",
+            "a list of show.page.Text and show.page.Picture",
+            repr(sides)[:60],
             fix='write sides=[show.page.Text(("the", "cat"))]',
-        )  # fmt: skip
+        )
     if isinstance(source, LazyMatrix):
         source = {"attention": source}
     if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
@@ -116,15 +119,21 @@ def items_of(
         found = [_Named(str(key), matrix, str(key)) for key, matrix in source.items()]
     else:
         raise build(
-            KindError, "source", "a recording, a lazy matrix, or lazy matrices by name",
-            type(source).__name__, fix="wrap dense weights: it.Dense(weights)",
-        )  # fmt: skip
+            KindError,
+            "source",
+            "a recording, a lazy matrix, or lazy matrices by name",
+            type(source).__name__,
+            fix="wrap dense weights: it.Dense(weights)",
+        )
     found = [one for one in found if 0 not in one.matrix.shape]
     if not found:
         raise build(
-            ArgumentError, "source", "at least one attention with queries and keys", "none",
+            ArgumentError,
+            "source",
+            "at least one attention with queries and keys",
+            "none",
             "; ".join(heard) or None,
-        )  # fmt: skip
+        )
     _check_sides(sides, found)
     rows = max(_rows(one.name, one.matrix) for one in found)
     notes = ". ".join(filter(None, [note, *heard])) or None
@@ -150,7 +159,7 @@ def _check_sides(sides: Sequence[Side], found: Sequence[_Named]) -> None:
         listed = ", ".join(f"{n:,}" for n in lengths[:6]) + (", …" if len(lengths) > 6 else "")
         raise build(
             ArgumentError, f"sides[{at}]", f"as many tokens as an axis has: {listed}", got, fix=fix
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -181,16 +190,23 @@ def _recorded(source: Recorded, heard: list[str]) -> Iterator[_Named]:
 def _rows(name: str, matrix: LazyMatrix) -> int:
     if matrix.ndim > 4:
         raise build(
-            ArgumentError, name, "a matrix (t, s), (h, t, s) or (b, h, t, s)",
-            f"shape {matrix.shape}", fix="pick from its leading axes: A[0]",
-        )  # fmt: skip
+            ArgumentError,
+            name,
+            "a matrix (t, s), (h, t, s) or (b, h, t, s)",
+            f"shape {matrix.shape}",
+            fix="pick from its leading axes: A[0]",
+        )
     return matrix.shape[0] if matrix.ndim == 4 else 1
 
 
 def _item(
-    found: Sequence[_Named], row: int, rows: int, name: str | None, given: Sequence[Side],
+    found: Sequence[_Named],
+    row: int,
+    rows: int,
+    name: str | None,
+    given: Sequence[Side],
     note: str | None,
-) -> Item:  # fmt: skip
+) -> Item:
     sides = Sides(given, {one.module for one in found})
     layers = []
     for one in found:

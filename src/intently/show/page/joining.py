@@ -50,9 +50,12 @@ def joined(modules: Sequence[str]) -> str:
             found = TOP.match(line)
             if found is not None and found[1] in known:
                 raise build(
-                    DataError, f"{name}.js", "names that no other module has", found[1],
+                    DataError,
+                    f"{name}.js",
+                    "names that no other module has",
+                    found[1],
                     f"{known[found[1]]}.js has it, too",
-                )  # fmt: skip
+                )
             if found is not None:
                 known[found[1]] = name
     return "\n\n".join(parts) + "\n"
@@ -64,14 +67,18 @@ def _plain(name: str, lines: Sequence[str], known: dict[str, str]) -> Iterator[s
             found = IMPORT.fullmatch(line)
             if found is None or any(known.get(x) != found[2] for x in found[1].split(", ")):
                 raise build(
-                    DataError, f"{name}.js:{number}",
-                    'import { a, b } from "./x.js"; of what an earlier module has', line,
-                )  # fmt: skip
+                    DataError,
+                    f"{name}.js:{number}",
+                    'import { a, b } from "./x.js"; of what an earlier module has',
+                    line,
+                )
             continue
         plain = EXPORT.sub("", line, count=1) if line.startswith("export ") else line
         if plain.startswith("export "):
             raise build(
-                DataError, f"{name}.js:{number}", "export before a function, a class or a const",
+                DataError,
+                f"{name}.js:{number}",
+                "export before a function, a class or a const",
                 line,
-            )  # fmt: skip
+            )
         yield plain

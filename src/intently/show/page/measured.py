@@ -51,7 +51,10 @@ def measured(matrix: LazyMatrix, tokens: Sequence[int] | None) -> Measured:
         largest = pooled.flatten(1).amax(-1) if t * s else torch.zeros(h)
         shares = (pooled / largest.clamp_min(1e-300)[:, None, None]).clamp(0, 1).nan_to_num(0)
         return Measured(
-            lse, held.entropy().reshape(h, t), held.received().reshape(h, s),
-            (255 * shares.sqrt()).round().to(torch.uint8), largest,
+            lse,
+            held.entropy().reshape(h, t),
+            held.received().reshape(h, s),
+            (255 * shares.sqrt()).round().to(torch.uint8),
+            largest,
             {name: average.value().reshape(h) for name, average in statistics.items()},
-        )  # fmt: skip
+        )

@@ -32,11 +32,14 @@ def check_size(size: int, cause: str | None = None) -> None:
     """Raise `MemoryRefused` for a page of more than `LARGEST` bytes."""
     if size > LARGEST:
         raise build(
-            MemoryRefused, "page", f"at most {LARGEST / 1e6:,.0f} MB in one file",
-            f"about {size / 1e6:,.0f} MB", cause,
+            MemoryRefused,
+            "page",
+            f"at most {LARGEST / 1e6:,.0f} MB in one file",
+            f"about {size / 1e6:,.0f} MB",
+            cause,
             "show fewer layers or a shorter text; or seen.save('run.safetensors') and `intently "
             "explore run.safetensors`, which has no limit",
-        )  # fmt: skip
+        )
 
 
 class Blocks:

@@ -349,11 +349,24 @@ def _entry(layer: Layer, block: int) -> dict[str, Any]:
     """A layer as META tells it, without numbers."""
     heads = layer.matrix.shape[-3] if layer.matrix.ndim > 2 else 1
     return {
-        **described(layer), "score": {"kind": "dot"}, "scale": 1.0, "softcap": None,
-        "sinks": None, "d": 0, "group": 1, "q": [], "k": [], "mask": None, "bias": None,
-        "lse": [], "entropy": [], "received": [], "overview": block, "overview_max": None,
+        **described(layer),
+        "score": {"kind": "dot"},
+        "scale": 1.0,
+        "softcap": None,
+        "sinks": None,
+        "d": 0,
+        "group": 1,
+        "q": [],
+        "k": [],
+        "mask": None,
+        "bias": None,
+        "lse": [],
+        "entropy": [],
+        "received": [],
+        "overview": block,
+        "overview_max": None,
         "statistics": {name: [None] * heads for name in STATISTICS},
-    }  # fmt: skip
+    }
 
 
 def _chosen(matrix: LazyMatrix, heads: Sequence[int]) -> Attention:

@@ -69,9 +69,12 @@ class Picture:
     def described(self) -> dict[str, Any]:
         """Return what a page is told of it."""
         return {
-            "kind": "picture", "image": self.address, "rows": self.rows, "columns": self.columns,
+            "kind": "picture",
+            "image": self.address,
+            "rows": self.rows,
+            "columns": self.columns,
             "before": self.before,
-        }  # fmt: skip
+        }
 
 
 Side: TypeAlias = Text | Picture

@@ -131,11 +131,15 @@ def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
     heads = tuple(lead[:-1])  # of size 1
     wide = (x.double().reshape(*heads, *x.shape) if lead else x[0].double() for x in (q, k))
     follows = p.replaced(
-        q=next(wide), k=next(wide), score=DOT if energy is None else _units(energy, h), scale=scale,
-        sinks=sinks if lead or sinks is None else sinks[0], dropout=0.0,
+        q=next(wide),
+        k=next(wide),
+        score=DOT if energy is None else _units(energy, h),
+        scale=scale,
+        sinks=sinks if lead or sinks is None else sinks[0],
+        dropout=0.0,
         bias=None if bias is None else Laid(bias.kind, bias.values),
         geometry=p.geometry._replace(device=torch.device("cpu")),
-    )  # fmt: skip
+    )
     listed = None if sinks is None else tuple(sinks.tolist())
     return Stored(Attention(follows), q, k, scale, energy, p.softcap, listed, mask, bias, coarse)
 

@@ -63,9 +63,12 @@ def _kind() -> type[AnyWidget]:
         import traitlets
     except ImportError:
         raise build(
-            MissingLibraryError, "widget", "anywidget, which shows pages in notebooks",
-            "an environment without it", fix="pip install 'intently[notebook]', or save_page",
-        ) from None  # fmt: skip
+            MissingLibraryError,
+            "widget",
+            "anywidget, which shows pages in notebooks",
+            "an environment without it",
+            fix="pip install 'intently[notebook]', or save_page",
+        ) from None
     from intently.show.page.joining import MODULES, joined
 
     class Page(anywidget.AnyWidget):

@@ -27,7 +27,7 @@ SCRIPT = (*MODULES, "start")
 def destination(path: str | os.PathLike[str]) -> Path:
     """Return the path of a page; call it first, so that a wrong name costs nothing.
 
-    Raises what `intently.foundation.files.destination` raises, for names that a double click would not open.
+    Raises what `files.destination` raises, for names that a double click would not open.
     """
     return files.destination(path, "path", (".html", ".htm"), "out")
 

@@ -77,9 +77,12 @@ class ZoomedHead:
             cells = torch.zeros(-(-self.t // self.side), -(-self.s // self.side))
             peaks = cells if self.side == 1 else torch.zeros_like(cells)
         self.kept = Kept(
-            torch.zeros(self.n, self.t, dtype=dtype), torch.zeros(self.t),
-            torch.zeros(self.s, dtype=torch.float64), cells, peaks,
-        )  # fmt: skip
+            torch.zeros(self.n, self.t, dtype=dtype),
+            torch.zeros(self.t),
+            torch.zeros(self.s, dtype=torch.float64),
+            cells,
+            peaks,
+        )
 
     @property
     def settled(self) -> bool:
@@ -139,9 +142,16 @@ class ZoomedHead:
         return found
 
     def pooled(
-        self, r0: int, r1: int, c0: int, c1: int, h: int, w: int, how: How = "mean",
+        self,
+        r0: int,
+        r1: int,
+        c0: int,
+        c1: int,
+        h: int,
+        w: int,
+        how: How = "mean",
         at_once: int = 1,
-    ) -> Zoomed:  # fmt: skip
+    ) -> Zoomed:
         """Weights of h × w cells of a window, cell i from row ⌈i m / h⌉ of its m rows on.
 
         A cell has the mean of its weights, or their maximum. ``at_once`` is how many such answers

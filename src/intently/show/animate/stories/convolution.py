@@ -74,18 +74,24 @@ def convolution(
     path = destination(save)
     if not all(hasattr(layer, name) for name in ("attend", "kernel", "out_weight", "groups")):
         raise build(
-            KindError, "layer", "a convolution as attention", type(layer).__name__,
+            KindError,
+            "layer",
+            "a convolution as attention",
+            type(layer).__name__,
             fix="write intently.modules.convolution_as_attention(conv)",
-        )  # fmt: skip
+        )
     taps = layer.kernel[0] * layer.kernel[1]
     if taps > TAPS:
         raise build(ArgumentError, "layer", f"at most {TAPS} taps", f"a kernel of {layer.kernel}")
     image = one_item(image, "image", 3, layer)
     if image.ndim != 3 or max(image.shape[-2:]) > LARGEST:
         raise build(
-            ArgumentError, "image", f"shape (c, height, width), at most {LARGEST} pixels a side",
-            shape_of(image), fix="cut a piece: image[:, :32, :32]",
-        )  # fmt: skip
+            ArgumentError,
+            "image",
+            f"shape (c, height, width), at most {LARGEST} pixels a side",
+            shape_of(image),
+            fix="cut a piece: image[:, :32, :32]",
+        )
     with torch.no_grad():
         found = layer(image)
         if max(found.shape[-2:]) > LARGEST:

@@ -60,16 +60,22 @@ def dictionary(
     t, s = chosen.matrix.shape
     if t > QUERIES or s > KEYS:
         raise build(
-            ArgumentError, "matrix", f"at most {QUERIES} queries and {KEYS} keys",
-            shape_of(chosen.matrix), "every key is a row, every query a turn",
+            ArgumentError,
+            "matrix",
+            f"at most {QUERIES} queries and {KEYS} keys",
+            shape_of(chosen.matrix),
+            "every key is a row, every query a turn",
             "take fewer of them before it.attend",
-        )  # fmt: skip
+        )
     every = [steps(chosen.matrix, i) for i in range(t)]
     if not every[0].products:
         raise build(
-            ArgumentError, "matrix", "scores that are dot products",
-            type(chosen.matrix.problem.score).__name__, fix="animate.product tells any score",
-        )  # fmt: skip
+            ArgumentError,
+            "matrix",
+            "scores that are dot products",
+            type(chosen.matrix.problem.score).__name__,
+            fix="animate.product tells any score",
+        )
     d = len(every[0].q)
     if len(features) not in (0, d):
         raise build(ArgumentError, "features", f"d={d} names, or none", len(features))

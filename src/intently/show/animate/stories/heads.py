@@ -48,7 +48,7 @@ def heads(
 
     x may have a batch axis of 1, and be an array or nested lists.
     ``block`` is an `intently.modules.MultiHeadAttention`; weights of anybody's code become one by
-    its ``from_weights``, and modules of PyTorch by ``intently.interop.torch.loading.load``. Vectors wider
+    its ``from_weights``, and modules of PyTorch by ``intently.interop.torch.load``. Vectors wider
     than 96 are drawn as means of neighbours; nothing drops out. Returns the story, written to
     ``save`` if given.
 
@@ -66,10 +66,13 @@ def heads(
     path = destination(save)
     if not hasattr(block, "_matrix_and_values") or not hasattr(block, "out_weight"):
         raise build(
-            KindError, "block", "an intently.modules.MultiHeadAttention", type(block).__name__,
+            KindError,
+            "block",
+            "an intently.modules.MultiHeadAttention",
+            type(block).__name__,
             fix="bring your weights: MultiHeadAttention.from_weights(…), or "
             "intently.interop.torch.loading.load(module)",
-        )  # fmt: skip
+        )
     x = one_item(x, "x", 2, block)
     if x.ndim != 2 or not 1 <= len(x) <= TOKENS:
         raise build(ArgumentError, "x", f"shape (t, c), 1 ≤ t ≤ {TOKENS}", shape_of(x))
@@ -81,9 +84,12 @@ def heads(
         h = matrix.shape[1]
         if h > HEADS:
             raise build(
-                ArgumentError, "block", f"at most {HEADS} heads", h,
+                ArgumentError,
+                "block",
+                f"at most {HEADS} heads",
+                h,
                 fix="draw all of them with intently.show.heads",
-            )  # fmt: skip
+            )
         found = matrix[0].matmul(values[0])
         weights = finite(numbers(matrix[0].dense()), "weights of the block")
         parts = finite(numbers(found), "outputs of the block")
@@ -168,9 +174,7 @@ class _Sheet:
             values = self.parts[n]
             cell = (self.side / values.shape[1], self.line)
             x = self.first + n * self.each
-            self.stage.put(
-                Grid(f"mix.{n}", x, self.below, cell, shades(values, self.most)),
-            )
+            self.stage.put(Grid(f"mix.{n}", x, self.below, cell, shades(values, self.most)))
         middle = self.below + self.line * len(self.names) / 2
         self.stage.put(
             Text("averages", self.first - 12, middle, "weights × values", 11, "quiet", "end")
@@ -209,10 +213,14 @@ class _Sheet:
             Text("equals", x + side + 17, middle, "=", 15, "quiet", "middle"),
             Text("head.y", x + side + 34, self.last - 12, "outputs", 11, "quiet"),
             Grid(
-                "y", x + side + 34, self.last, (150 / out.shape[1], self.line),
-                shades(out, largest), edge="blue",
+                "y",
+                x + side + 34,
+                self.last,
+                (150 / out.shape[1], self.line),
+                shades(out, largest),
+                edge="blue",
             ),
-        )  # fmt: skip
+        )
 
 
 def _fewer(values: np.ndarray, cells: int) -> np.ndarray:

@@ -81,9 +81,12 @@ def permutation(
     path = destination(save)
     if not callable(block) or not callable(getattr(block, "attend", None)):
         raise build(
-            KindError, "block", "a layer with forward and attend", type(block).__name__,
+            KindError,
+            "block",
+            "a layer with forward and attend",
+            type(block).__name__,
             fix="bring your weights: intently.modules.MultiHeadAttention.from_weights(…)",
-        )  # fmt: skip
+        )
     x = one_item(x, "x", 2, block)
     if x.ndim != 2 or not 2 <= len(x) <= LARGEST:
         raise build(ArgumentError, "x", f"shape (t, c), 2 ≤ t ≤ {LARGEST}", shape_of(x))
@@ -173,9 +176,7 @@ class _Sheet:
 
     def matrix(self, weights: np.ndarray, order: Sequence[int]) -> None:
         """Each weight keeps its name, (token that looks, token looked at), wherever it goes."""
-        self.stage.put(
-            Text("weights", self.middle, MARGIN + 6, "weights", 11, "quiet"),
-        )
+        self.stage.put(Text("weights", self.middle, MARGIN + 6, "weights", 11, "quiet"))
         for row, i in enumerate(order):
             for column, j in enumerate(order):
                 shade = round(float(weights[row, column]) / (self.heaviest or 1.0), 3)

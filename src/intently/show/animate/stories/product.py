@@ -55,9 +55,13 @@ def product(
     chosen = one_head(matrix, values, head)
     if len(chosen.keys) > LARGEST:
         raise build(
-            ArgumentError, "matrix", f"at most {LARGEST} keys", shape_of(chosen.matrix),
-            "every key is a row of the picture", "attend to fewer: it.attend(q, k[…, :24, :])",
-        )  # fmt: skip
+            ArgumentError,
+            "matrix",
+            f"at most {LARGEST} keys",
+            shape_of(chosen.matrix),
+            "every key is a row of the picture",
+            "attend to fewer: it.attend(q, k[…, :24, :])",
+        )
     at = place(query, chosen.queries, "query")
     asked, keys = f"‘{short(chosen.queries)[at]}’", short(chosen.keys)
     found = steps(chosen.matrix, at)

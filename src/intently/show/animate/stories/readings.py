@@ -65,9 +65,12 @@ def readings(
     path = destination(save)
     if not isinstance(matrices, Mapping):
         raise build(
-            KindError, "matrices", "readings by name", type(matrices).__name__,
+            KindError,
+            "matrices",
+            "readings by name",
+            type(matrices).__name__,
             fix="write {'head 0': A[0], 'head 3': A[3]}",
-        )  # fmt: skip
+        )
     if not 2 <= len(matrices) <= MOST:
         raise build(ArgumentError, "matrices", f"two to {MOST} readings", len(matrices))
     found = [_reading(str(name), matrix, token) for name, matrix in matrices.items()]
@@ -97,15 +100,20 @@ def _reading(name: str, matrix: Weights, token: int | str) -> Reading:
     rows, columns = both_names(lazy)
     if lazy.shape[0] != lazy.shape[1]:
         raise build(
-            ArgumentError, f"matrices[{name!r}]", "one text as queries and as keys, shape (t, t)",
-            shape_of(lazy), fix="for a translation there is animate.writing",
-        )  # fmt: skip
+            ArgumentError,
+            f"matrices[{name!r}]",
+            "one text as queries and as keys, shape (t, t)",
+            shape_of(lazy),
+            fix="for a translation there is animate.writing",
+        )
     at = place(token, columns, "token")
     if rows != columns:
         raise build(
-            ArgumentError, f"matrices[{name!r}]", "rows named like columns, or like the next ones",
+            ArgumentError,
+            f"matrices[{name!r}]",
+            "rows named like columns, or like the next ones",
             f"rows {rows[:4]!r}, columns {columns[:4]!r}",
-        )  # fmt: skip
+        )
     words = [visible(bare(text), 20) for text, _ in spaced(columns)]
     weight = widest(("0.00",), FIGURE)  # stands below the word
     wide = [max(width + 12, weight + 2) for width in widths(words, SIZE)]
@@ -113,10 +121,13 @@ def _reading(name: str, matrix: Weights, token: int | str) -> Reading:
     ends = np.cumsum([gap + width for gap, width in zip(blank, wide)])
     if ends[-1] > WIDEST:
         raise build(
-            ArgumentError, f"matrices[{name!r}]", f"a text at most {WIDEST:,.0f} pixels wide",
-            f"{ends[-1]:,.0f} pixels", "all of it stands on one line",
+            ArgumentError,
+            f"matrices[{name!r}]",
+            f"a text at most {WIDEST:,.0f} pixels wide",
+            f"{ends[-1]:,.0f} pixels",
+            "all of it stands on one line",
             "draw it with intently.show.text, which breaks lines",
-        )  # fmt: skip
+        )
     lefts = [MARGIN + float(end) - width for end, width in zip(ends, wide)]
     looks = finite(numbers(lazy[at, :]), f"matrices[{name!r}]")
     return Reading(visible(name, 60), words, lefts, wide, at, looks)
@@ -140,16 +151,28 @@ def _sentence(stage: Stage, one: Reading, top: float, looking: bool, largest: fl
         if looking and not own and weight >= SEEN:
             stage.put(
                 Curve(
-                    f"arc.{j}", _middle(one, one.at), top, _middle(one, j), top,
-                    1 + 10 * weight, 0.35 + 0.5 * shade, _rise(one, j),
+                    f"arc.{j}",
+                    _middle(one, one.at),
+                    top,
+                    _middle(one, j),
+                    top,
+                    1 + 10 * weight,
+                    0.35 + 0.5 * shade,
+                    _rise(one, j),
                 )
-            )  # fmt: skip
+            )
         stage.put(
             Grid(
-                f"word.{j}", one.lefts[j], top, (one.widths[j], HIGH), ((shade,),), (word,), SIZE,
+                f"word.{j}",
+                one.lefts[j],
+                top,
+                (one.widths[j], HIGH),
+                ((shade,),),
+                (word,),
+                SIZE,
                 "accent" if own else "",
             )
-        )  # fmt: skip
+        )
         if looking and weight >= SEEN:
             said = number(weight)
             stage.put(

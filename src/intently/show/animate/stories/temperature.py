@@ -52,9 +52,13 @@ def temperature(
     found = scored(matrix, head)
     if found.shape[-1] > LARGEST:
         raise build(
-            ArgumentError, "matrix", f"at most {LARGEST} keys", shape_of(found),
-            "every key is a row of the picture", "attend to fewer: it.attend(q, k[…, :32, :])",
-        )  # fmt: skip
+            ArgumentError,
+            "matrix",
+            f"at most {LARGEST} keys",
+            shape_of(found),
+            "every key is a row of the picture",
+            "attend to fewer: it.attend(q, k[…, :32, :])",
+        )
     for given in temperatures:
         if not given >= 0:
             raise build(ArgumentError, "temperatures", "numbers from 0 to infinity", given)
@@ -134,10 +138,14 @@ def _weigh(stage: Stage, x: float, weights: np.ndarray, heat: float, step: tuple
         stage.put(
             Grid(f"bar.{j}", x, y + 4, (wide, ROW - 8), ((shade,),), edge=""),
             Text(
-                f"weight.{j}", x + wide + 6, y + ROW / 2, number(weight), 12,
+                f"weight.{j}",
+                x + wide + 6,
+                y + ROW / 2,
+                number(weight),
+                12,
                 "ink" if weight >= 0.005 else "quiet",
             ),
-        )  # fmt: skip
+        )
 
 
 def _heat(heat: float) -> str:

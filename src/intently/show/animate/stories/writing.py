@@ -52,9 +52,13 @@ def writing(
     t, s = lazy.shape
     if max(t, s) > LARGEST:
         raise build(
-            ArgumentError, "matrix", f"at most {LARGEST} words a side", shape_of(lazy),
-            "both texts stand on one line each", "merge tokens to words: intently.matrix.Merged",
-        )  # fmt: skip
+            ArgumentError,
+            "matrix",
+            f"at most {LARGEST} words a side",
+            shape_of(lazy),
+            "both texts stand on one line each",
+            "merge tokens to words: intently.matrix.Merged",
+        )
     weights = finite(numbers(lazy.dense().detach()), "matrix")
     read, source = names(lazy)
     produced = lazy.labels[0] or read
@@ -101,10 +105,13 @@ def _laid(source: Sequence[str], produced: Sequence[str]) -> tuple[Places, Place
     whole = max(sum(side) + 8 * (len(side) - 1) for side in wide)
     if whole > WIDEST:
         raise build(
-            ArgumentError, "matrix", f"texts at most {WIDEST:,.0f} pixels wide",
-            f"{whole:,.0f} pixels", "both texts stand on one line each",
+            ArgumentError,
+            "matrix",
+            f"texts at most {WIDEST:,.0f} pixels wide",
+            f"{whole:,.0f} pixels",
+            "both texts stand on one line each",
             "draw it with intently.show.alignment",
-        )  # fmt: skip
+        )
     above, below = (_spread(side, max(whole, 420.0)) for side in wide)
     return above, below
 
@@ -142,10 +149,15 @@ def _ribbons(
             left, width = above[j]
             stage.put(
                 Curve(
-                    f"ribbon.{i}.{j}", x + wide / 2, top + HIGH + APART, left + width / 2,
-                    top + HIGH, 1 + 13 * weight, round(0.25 + 0.6 * weight, 3),
+                    f"ribbon.{i}.{j}",
+                    x + wide / 2,
+                    top + HIGH + APART,
+                    left + width / 2,
+                    top + HIGH,
+                    1 + 13 * weight,
+                    round(0.25 + 0.6 * weight, 3),
                 )
-            )  # fmt: skip
+            )
 
 
 def _received(stage: Stage, above: Places, weights: np.ndarray, top: float) -> None:
