@@ -86,7 +86,7 @@ def figures() -> None:
     """What `intently.show` draws of one translation, of masks and of positions."""
     import intently as it
     from intently import show
-    from intently.cli.watch import translated
+    from intently.runners.texts import translated
     from intently.translation.translator import Translator
 
     seen = translated(Translator.load(), WIDE).seen

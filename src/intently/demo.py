@@ -343,7 +343,7 @@ def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
 
     Beside it stands in how many unseen sentences that head looks most at the word that tells which.
     """
-    from intently.cli.watch import translated
+    from intently.runners.texts import translated
     from intently.show.page import Highlight, Item, items_of, save_page
 
     it = result["it"]

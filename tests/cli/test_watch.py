@@ -14,7 +14,6 @@ import pytest
 import torch
 
 import intently as it
-from intently.cli.watch import translated
 from intently.language.runs import TextModel, new_model
 from intently.language.settings import Variant, language_options
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
@@ -22,6 +21,7 @@ from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptHow
 from intently.observe.watching.call import How
+from intently.runners.texts import translated
 from intently.text import Tokenizer
 from intently.translation.translator import Translator
 

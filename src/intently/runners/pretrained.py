@@ -1,0 +1,180 @@
+"""Models of transformers folders, run on a text or a picture while they are watched.
+
+Only safetensors are read, and no code of a folder is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from intently.errors import ArgumentError, DataError, MissingLibraryError, build
+from intently.observe import watch
+from intently.runners.watched import Watched, fitting
+from intently.show.labels import visible
+from intently.show.page import Picture
+from intently.show.page.items import BEFORE
+
+PRODUCED = 64
+"""Tokens that a model with a decoder writes at most."""
+
+NAMED = 80
+"""Characters of a class's name that are shown."""
+
+HERE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+TEXTS = "a transformers model in safetensors, and its tokenizer"
+PICTURES = "a vision model of transformers in safetensors, with preprocessor_config.json"
+
+
+def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
+    """One pass over a text; where the model has a decoder that writes, what it writes."""
+    with _quiet() as transformers:
+        with _reading(folder, TEXTS):
+            kind = _kind(transformers, folder, TEXTS)
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **HERE)
+            if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
+                raise build(DataError, str(folder), TEXTS, "no vocabulary of a tokenizer")
+            model = kind.from_pretrained(folder, use_safetensors=True, **HERE).eval()
+        config = model.config
+        known = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
+        limit = min((n for n in known if isinstance(n, int) and n > 0), default=None)
+        ids, told = fitting(tokenizer(text)["input_ids"], limit)
+        given = torch.tensor([ids])
+        both = getattr(config, "is_encoder_decoder", False)
+        with torch.inference_mode(), watch(model, layers=layers) as seen:
+            mask, made = torch.ones_like(given), given
+            if both and model.can_generate():
+                made = model.generate(
+                    given,
+                    attention_mask=mask,
+                    max_new_tokens=PRODUCED,
+                    num_beams=1,
+                    do_sample=False,
+                )
+                said = tokenizer.decode(made[0], skip_special_tokens=True)
+                told = [*told, visible(said, 100_000), ""]
+            else:
+                model(given, attention_mask=mask, **({"decoder_input_ids": given} if both else {}))
+        source, target = (
+            [str(x) for x in tokenizer.convert_ids_to_tokens(side[0].tolist())]
+            for side in (given, made)
+        )
+        seen.tokens = (source, target) if both else source
+    return Watched(seen, told)
+
+
+def run_picture(image: Path, folder: Path | None, layers: list[str] | None) -> Watched:
+    """One pass over a picture, and the picture as the model's processor cut it."""
+    if folder is None:
+        raise build(
+            ArgumentError,
+            "--model",
+            "the folder of a model that reads pictures",
+            "none",
+            "the embedded translator reads words",
+            "give what save_pretrained wrote, of a ViT say",
+        )
+    with _quiet() as transformers:
+        picture = _picture(image)
+        with _reading(folder, PICTURES):
+            kind = _kind(transformers, folder, PICTURES)
+            processor: Any = transformers.AutoImageProcessor.from_pretrained(folder, **HERE)
+            model = kind.from_pretrained(folder, use_safetensors=True, **HERE)
+            pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
+        model = getattr(model, "vision_model", model).eval()
+        with torch.inference_mode(), watch(model, layers=layers) as seen:
+            made = model(pixel_values=pixels)
+    mean, std = (
+        torch.tensor(getattr(processor, name, None) or [given] * 3)[:, None, None]
+        for name, given in (("image_mean", 0.0), ("image_std", 1.0))
+    )
+    shown = (pixels[0] * std + mean).permute(1, 2, 0).numpy()
+    rows, columns = _grid(model.config, pixels)
+    before = sorted({n - rows * columns for call in seen.calls for n in call.shape[-2:]})
+    sides = [Picture(shown, rows, columns, n) for n in before if 0 <= n <= BEFORE]
+    return Watched(seen, _class_of(model, made), sides)
+
+
+def _picture(image: Path) -> Any:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(image) as opened:
+            return ImageOps.exif_transpose(opened).convert("RGB")
+    except UnidentifiedImageError:
+        expected = "a picture that Pillow reads, such as PNG or JPEG"
+        raise build(DataError, str(image), expected, "another file") from None
+
+
+def _grid(config: Any, pixels: Any) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    size = getattr(config, "patch_size", None)
+    if not size:
+        expected = "a model that reads patches, with patch_size in its config"
+        raise build(DataError, "--model", expected, f"one of type {config.model_type}")
+    high, wide = (size, size) if isinstance(size, int) else size
+    return pixels.shape[-2] // high, pixels.shape[-1] // wide
+
+
+def _class_of(model: Any, made: Any) -> Sequence[str]:
+    """The likeliest class and its probability, if the model is a classifier."""
+    logits = getattr(made, "logits", None)
+    if logits is None or logits.ndim != 2:
+        return []
+    share, best = logits.softmax(-1)[0].max(-1)
+    label = model.config.id2label.get(int(best), str(int(best)))
+    return [f"{visible(str(label), NAMED)}, {float(share):.0%}"]
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def _kind(transformers: Any, folder: Path, expected: str) -> Any:
+    """The class of transformers that the config of a folder names."""
+    config = transformers.AutoConfig.from_pretrained(folder, **HERE)
+    name = next(iter(config.architectures or ()), None)
+    kind = getattr(transformers, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        raise build(DataError, str(folder), expected, f"one of class {name}")
+    return kind
+
+
+@contextmanager
+def _reading(folder: Path, expected: str) -> Iterator[None]:
+    """Turn whatever transformers raises for files that it cannot use into a `DataError`."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise build(DataError, str(folder), expected, first) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[Any]:
+    """Yield transformers with its warnings and progress bars off."""
+    try:
+        import transformers
+    except ImportError:
+        raise build(
+            MissingLibraryError,
+            "transformers",
+            "transformers, which reads such folders",
+            "an environment without it",
+            fix="install it by pip install transformers",
+        ) from None
+    logging = transformers.utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield transformers
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

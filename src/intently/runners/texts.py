@@ -1,0 +1,73 @@
+"""Our own models, run on a text while they are watched; and which kind of model is in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from intently.decoding import SearchOptions
+from intently.errors import DataError, build
+from intently.language.runs import TextModel
+from intently.observe import watch
+from intently.runners.pretrained import run_text
+from intently.runners.watched import Watched, fitting
+from intently.show.labels import visible
+from intently.translation.translator import Translator
+
+
+def runner(folder: Path | None) -> Callable[..., Watched]:
+    """The function that runs the kind of model that is in a folder."""
+    kinds = {"translator.json": _translation, "language.json": _language, "config.json": run_text}
+    if folder is None:
+        return _translation
+    for name, run in kinds.items():
+        inside = () if name == "config.json" else (folder / "model",)
+        if any((path / name).is_file() for path in (folder, *inside)):
+            return run
+    if not folder.is_dir():
+        got = "a file" if folder.exists() else "no such folder"
+    else:
+        names = sorted(path.name for path in folder.iterdir())
+        got = f"a folder with {', '.join(names[:4])}" if names else "an empty folder"
+    raise build(
+        DataError,
+        str(folder),
+        f"a folder with one of {', '.join(kinds)}",
+        got,
+        fix="give what `intently train`, `intently train-lm` or save_pretrained wrote",
+    )
+
+
+def _translation(folder: Path | None, text: str, layers: list[str] | None, beam: int) -> Watched:
+    """The translation of a text, labelled with the tokens of both sides, of a beam's the source."""
+    return translated(Translator.load(folder), text, layers, beam)
+
+
+def translated(
+    translator: Translator, text: str, layers: list[str] | None = None, beam: int = 1
+) -> Watched:
+    """Watch a translator translate a text; what is labelled are the tokens of both sides."""
+    with watch(translator.model, layers=layers) as seen:
+        (made,) = translator.translate([text], SearchOptions(beam=beam))
+    fitting(made.sides[0].ids, None)
+    source = [*translator.source_tokenizer.tokens(made.sides[0].ids), "</s>"]
+    produced = translator.target_tokenizer.tokens(made.hypothesis.ids)
+    end = ["</s>"] * made.hypothesis.ended  # what was cut at its limit has none
+    target = ["<s>", *produced, *end] if beam == 1 else []  # each beam has its own
+    seen.tokens = source, target
+    return Watched(seen, [visible(made.text, 100_000), ""])
+
+
+def _language(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
+    """One pass of a language model over a text, or as much of it as it has positions for."""
+    made = TextModel.load(folder)
+    ids = made.tokenizer.encode(text)
+    ids, told = fitting(ids, made.model.max_length)
+    with (
+        torch.inference_mode(),
+        watch(made.model, layers=layers, tokens=made.tokenizer.tokens(ids)) as seen,
+    ):
+        made.model(torch.tensor([ids]))
+    return Watched(seen, told)
