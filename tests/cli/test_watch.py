@@ -20,7 +20,7 @@ from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, Tra
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
 from intently.observe.storage.stores import Held, KeptHow
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 from intently.runners.texts import translated
 from intently.text import Tokenizer
 from intently.translation.translator import Translator
@@ -250,7 +250,7 @@ def test_a_listing(watched: Command) -> None:
     q = torch.randn(1, 2, 3, 4)
     made = Recording(["a", "\x1b[31mb", "c" * 99])
     for name, verified, why in (("x", True, None), ("y", False, "it differs"), ("z", None, "drop")):
-        rows = Whole(Held(q), Held(q), KeptHow(How(mask=it.allowed(torch.eye(3) > 0))))
+        rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
         entry = Entry(name, 0, "functional", rows)
         entry.verified, entry.why = verified, why
         made.calls.append(entry)
@@ -367,8 +367,8 @@ def test_nothing_is_unpickled_and_no_code_is_run(
 
 def test_help_does_not_load_what_is_foreign() -> None:
     code = (
-        "import sys; from intently import cli\n"
-        "cli.app(['watch', '--help'], standalone_mode=False)\n"
+        "import sys; from intently.cli.app import app\n"
+        "app(['watch', '--help'], standalone_mode=False)\n"
         "print(*(name for name in ('transformers', 'matplotlib') if name in sys.modules))"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -14,7 +14,7 @@ import intently as it
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.matrix import LazyMatrix
 from intently.models import Transformer
-from intently.modules import Attention, MultiHeadAttention, RelativeBias
+from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
@@ -48,12 +48,12 @@ def test_it_equals_forced_decoding_of_the_same_output(seed: int, beam: int) -> N
     check_forced(model, SOURCES, options, atol=1e-5)
 
 
-OWN: dict[str, Callable[[], Attention]] = {
-    "mask": lambda: Attention(mask=it.window(1, 1)),
-    "alibi": lambda: Attention(bias=it.alibi(2)),
-    "learned": lambda: Attention(bias=RelativeBias(2, buckets=8, max_distance=5)),
-    "turned": lambda: Attention(positions=it.Rotary(8)),
-    "all": lambda: Attention(
+OWN: dict[str, Callable[[], AttentionOptions]] = {
+    "mask": lambda: AttentionOptions(mask=it.window(1, 1)),
+    "alibi": lambda: AttentionOptions(bias=it.alibi(2)),
+    "learned": lambda: AttentionOptions(bias=RelativeBias(2, buckets=8, max_distance=5)),
+    "turned": lambda: AttentionOptions(positions=it.Rotary(8)),
+    "all": lambda: AttentionOptions(
         mask=it.window(2, 2),
         bias=it.alibi(2),
         softcap=2.0,
@@ -71,7 +71,7 @@ def test_the_options_of_layers_are_replayed(own: str) -> None:
     for layer in (*model.encoder, *model.decoder):
         layer.self_attention = MultiHeadAttention(16, 2, attention=OWN[own]()).eval()
     for layer in model.decoder:
-        cross = Attention(softcap=1.0, sinks=torch.ones(2), scale=0.8)
+        cross = AttentionOptions(softcap=1.0, sinks=torch.ones(2), scale=0.8)
         layer.cross_attention = MultiHeadAttention(16, 2, attention=cross).eval()
     options = SearchOptions(beam=2, n_best=2, max_length=8)
     for source, hypotheses in zip(SOURCES, search(model, SOURCES, options)):
@@ -89,8 +89,8 @@ def test_the_options_of_layers_are_replayed(own: str) -> None:
 def test_every_step_is_replayed_as_it_was(own: str) -> None:
     """Angles that hang on the length, and positions of queries of one step over the source."""
     model: Any = tiny_model(0)
-    turned = Attention(positions=it.Rotary(8, scaling=DynamicNTK(4.0, 3)))
-    cross = Attention(mask=it.window(1, 0), bias=it.alibi(2))
+    turned = AttentionOptions(positions=it.Rotary(8, scaling=DynamicNTK(4.0, 3)))
+    cross = AttentionOptions(mask=it.window(1, 0), bias=it.alibi(2))
     for layer in model.decoder:
         if own == "cross":
             layer.cross_attention = MultiHeadAttention(16, 2, attention=cross).eval()

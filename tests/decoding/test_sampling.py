@@ -14,7 +14,7 @@ from intently.decoding.sampling import distribution, sample
 from intently.errors import ArgumentError, KindError
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.modules.caches.key_value import WindowCache
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 
 PROMPTS = [[5, 6, 7, 8, 9], [4], [11, 3, 2]]
 
@@ -39,8 +39,8 @@ KINDS = {
     "learned": {"positions": 16},
     "none": {"positions": None},
     "grouped": {"kv_heads": 1},
-    "window": {"attention": Attention(mask=it.window(3, 0))},
-    "alibi": {"positions": None, "attention": Attention(bias=it.alibi(2))},
+    "window": {"attention": AttentionOptions(mask=it.window(3, 0))},
+    "alibi": {"positions": None, "attention": AttentionOptions(bias=it.alibi(2))},
 }
 
 
@@ -166,7 +166,7 @@ def test_a_mass_of_one_keeps_every_token() -> None:
 
 def test_a_cache_that_does_not_grow() -> None:
     near = it.prefix(1) | it.window(3, 0)
-    net, plain = model(), model(attention=Attention(mask=near))
+    net, plain = model(), model(attention=AttentionOptions(mask=near))
     plain.load_state_dict(net.state_dict())
     cache = net.new_cache(partial(WindowCache, 4, 1))
     found = sample(net, PROMPTS, steps=12, top_k=1, cache=cache)

@@ -14,7 +14,7 @@ from keras import ops
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.keras import SelfAttention, dump, load
-from intently.modules import Attention, MultiHeadAttention, Projections
+from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 B, T, S, C, K, H, D = 2, 5, 6, 16, 7, 4, 3
 LENGTHS = torch.tensor([3, 6])
@@ -493,13 +493,13 @@ REFUSED: dict[str, tuple[Any, type[IntentlyError], str]] = {
         "MultiHeadAttention.dropout: expected 0; got 0.1. There is none in SelfAttention.",
     ),
     "mask": (
-        lambda: MultiHeadAttention(8, 2, attention=Attention(mask=it.causal())),
+        lambda: MultiHeadAttention(8, 2, attention=AttentionOptions(mask=it.causal())),
         ArgumentError,
         "MultiHeadAttention.attention.mask: expected None; got causal(). There is none in "
         "SelfAttention.",
     ),
     "scale": (
-        lambda: MultiHeadAttention(8, 2, attention=Attention(scale=1.0)),
+        lambda: MultiHeadAttention(8, 2, attention=AttentionOptions(scale=1.0)),
         ArgumentError,
         "MultiHeadAttention.attention.scale: expected 1/√d; got 1.0. SelfAttention knows no other.",
     ),

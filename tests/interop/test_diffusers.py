@@ -27,7 +27,7 @@ from intently.interop.diffusers import (
     register,
     unregister,
 )
-from intently.modules import Attention as Options
+from intently.modules import AttentionOptions as Options
 from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
 from intently.modules.image.attention import ChannelNorm, ImageAttention
 

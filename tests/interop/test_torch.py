@@ -14,7 +14,13 @@ from intently.interop.torch import dump, load, mask
 from intently.interop.torch.extra_keys import BesideExtra, KeyValueAttention
 from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.masks import Geometry
-from intently.modules import Attention, DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
+from intently.modules import (
+    AttentionOptions,
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    Projections,
+)
 
 C, H, B, T = 16, 4, 2, 5
 LENGTHS = torch.tensor([3, 6])
@@ -335,12 +341,18 @@ DUMP_ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "groups": ({"kv_heads": 2}, "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2."),
     "widths": ({"head_widths": (4, 3)}, "MultiHeadAttention.head_widths: expected d = e ="),
     "mask": (
-        {"attention": Attention(mask=it.causal())},
+        {"attention": AttentionOptions(mask=it.causal())},
         "MultiHeadAttention.attention.mask: expected None; got causal(). "
         "There is none in nn.MultiheadAttention.",
     ),
-    "norm": ({"attention": Attention(qk_norm=nn.RMSNorm)}, "attention.qk_norm: expected None"),
-    "sinks": ({"attention": Attention(sinks=torch.ones(H))}, "attention.sinks: expected None or"),
+    "norm": (
+        {"attention": AttentionOptions(qk_norm=nn.RMSNorm)},
+        "attention.qk_norm: expected None",
+    ),
+    "sinks": (
+        {"attention": AttentionOptions(sinks=torch.ones(H))},
+        "attention.sinks: expected None or",
+    ),
 }
 
 

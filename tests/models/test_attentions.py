@@ -16,7 +16,7 @@ import intently as it
 from intently.models import Transformer, TransformerOptions
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.vision import VisionOptions, VisionTransformer
-from intently.modules import Attention, MultiHeadAttention, RelativeBias
+from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
@@ -30,21 +30,23 @@ def table() -> Tensor:
     return torch.linspace(-2, 2, 32 * H).view(32, H).double()
 
 
-SELF: dict[str, Callable[[], Attention]] = {
-    "plain": Attention,
-    "mask": lambda: Attention(mask=it.window(2, 2)),
-    "mask per row": lambda: Attention(mask=it.allowed(torch.rand(2, 1, 1, 7) > 0.4)),
-    "alibi": lambda: Attention(bias=it.alibi(H)),
-    "buckets": lambda: Attention(bias=it.relative_buckets(table())),
-    "learned bias": lambda: Attention(bias=RelativeBias(H, buckets=8, max_distance=5)),
-    "turned": lambda: Attention(positions=it.Rotary(D)),
-    "turned by length": lambda: Attention(positions=it.Rotary(D, scaling=DynamicNTK(4.0, 3))),
-    "capped": lambda: Attention(softcap=1.5),
-    "normed": lambda: Attention(qk_norm=nn.RMSNorm),
-    "scaled": lambda: Attention(scale=0.9),
-    "sinks": lambda: Attention(sinks=torch.tensor([1.0, -1.0, 2.0]).double()),
-    "cosine": lambda: Attention(score=it.Cosine(), scale=4.0),
-    "all": lambda: Attention(
+SELF: dict[str, Callable[[], AttentionOptions]] = {
+    "plain": AttentionOptions,
+    "mask": lambda: AttentionOptions(mask=it.window(2, 2)),
+    "mask per row": lambda: AttentionOptions(mask=it.allowed(torch.rand(2, 1, 1, 7) > 0.4)),
+    "alibi": lambda: AttentionOptions(bias=it.alibi(H)),
+    "buckets": lambda: AttentionOptions(bias=it.relative_buckets(table())),
+    "learned bias": lambda: AttentionOptions(bias=RelativeBias(H, buckets=8, max_distance=5)),
+    "turned": lambda: AttentionOptions(positions=it.Rotary(D)),
+    "turned by length": lambda: AttentionOptions(
+        positions=it.Rotary(D, scaling=DynamicNTK(4.0, 3))
+    ),
+    "capped": lambda: AttentionOptions(softcap=1.5),
+    "normed": lambda: AttentionOptions(qk_norm=nn.RMSNorm),
+    "scaled": lambda: AttentionOptions(scale=0.9),
+    "sinks": lambda: AttentionOptions(sinks=torch.tensor([1.0, -1.0, 2.0]).double()),
+    "cosine": lambda: AttentionOptions(score=it.Cosine(), scale=4.0),
+    "all": lambda: AttentionOptions(
         mask=it.window(3, 3),
         bias=it.alibi(H),
         positions=it.Rotary(D, layout="interleaved"),
@@ -151,7 +153,7 @@ def test_a_layer_that_was_replaced() -> None:
     from intently.modules import EncoderLayer
 
     model = LanguageModel(LanguageOptions(11, C, H, 3))
-    heads = MultiHeadAttention(C, H, attention=Attention(mask=it.causal(), bias=it.alibi(H)))
+    heads = MultiHeadAttention(C, H, attention=AttentionOptions(mask=it.causal(), bias=it.alibi(H)))
     model.decoder[1] = EncoderLayer(C, heads, 20, norm="post")
     compare(drawn(model), lambda: model(IDS), IDS)
     shared: Any = model.decoder

@@ -16,7 +16,7 @@ from intently.models.language import LanguageCache, LanguageModel, LanguageOptio
 from intently.models.layers import mlp
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
 BARE = Projections(bias=False, out_bias=False)
@@ -24,10 +24,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary": {},
     "learned": {"positions": 12},
     "none": {"positions": None},
-    "alibi": {"positions": None, "attention": Attention(bias=it.alibi(4))},
+    "alibi": {"positions": None, "attention": AttentionOptions(bias=it.alibi(4))},
     "interleaved": {"positions": partial(it.Rotary, layout="interleaved")},
     "grouped": {"kv_heads": 2, "head_width": 6},
-    "window": {"attention": Attention(mask=it.window(2, 2))},  # the causal mask cuts what is after
+    "window": {
+        "attention": AttentionOptions(mask=it.window(2, 2))
+    },  # the causal mask cuts what is after
     "llama": {
         "kv_heads": 1,
         "norm": nn.RMSNorm,
@@ -35,7 +37,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "tied": False,
         "feed_forward": partial(GatedFeedForward, inner=24, activation=F.silu, bias=False),
     },
-    "qk_norm, softcap": {"attention": Attention(qk_norm=nn.RMSNorm, softcap=5.0)},
+    "qk_norm, softcap": {"attention": AttentionOptions(qk_norm=nn.RMSNorm, softcap=5.0)},
 }
 
 
@@ -128,7 +130,7 @@ def test_bad_input(as_users_call: None) -> None:
     with pytest.raises(ArgumentError, match=r"positions: expected positions in a table of n=12"):
         net(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(ArgumentError, match=r"positions: expected None beside attention=Attention"):
-        LanguageOptions(9, attention=Attention(positions=it.Rotary(32)))
+        LanguageOptions(9, attention=AttentionOptions(positions=it.Rotary(32)))
     with pytest.raises(ArgumentError, match=r"heads: expected a divisor of width=128; got 3"):
         LanguageModel(LanguageOptions(9, heads=3))
 

@@ -11,7 +11,7 @@ from torch import nn
 import intently as it
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import FOURFOLD, mlp
-from intently.modules import Attention
+from intently.modules import AttentionOptions
 
 
 def test_factories_are_equal_where_they_make_the_same() -> None:
@@ -22,7 +22,7 @@ def test_factories_are_equal_where_they_make_the_same() -> None:
 
 def test_a_language_model_can_be_pickled_and_copied() -> None:
     options = LanguageOptions(
-        20, width=16, feed_forward=mlp(24), attention=Attention(mask=it.window(3, 0))
+        20, width=16, feed_forward=mlp(24), attention=AttentionOptions(mask=it.window(3, 0))
     )
     model, ids = LanguageModel(options).eval(), torch.tensor([[5, 6, 7, 8, 9]])
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):

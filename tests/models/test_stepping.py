@@ -95,10 +95,10 @@ def parametrized(model: Transformer) -> None:
 
 
 def capped(model: Transformer) -> None:
-    from intently.modules import Attention, MultiHeadAttention
+    from intently.modules import AttentionOptions, MultiHeadAttention
 
     width, heads = model.options.width, model.options.heads
-    block = MultiHeadAttention(width, heads, attention=Attention(softcap=2.0)).eval()
+    block = MultiHeadAttention(width, heads, attention=AttentionOptions(softcap=2.0)).eval()
     model.decoder[0].self_attention = block
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.models.vision import VisionOptions, VisionTransformer
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 
 OPTIONS = VisionOptions(image=(8, 12), patch=4, classes=5, channels=2, width=16, layers=2)
 
@@ -37,7 +37,7 @@ def test_attentions_are_the_matrices_of_the_pass() -> None:
     }
     near = it.grid(1, 7, 1)
     masked = VisionTransformer(
-        VisionOptions(image=(8, 12), patch=4, classes=5, attention=Attention(mask=near))
+        VisionOptions(image=(8, 12), patch=4, classes=5, attention=AttentionOptions(mask=near))
     )
     weights = masked.attentions(torch.randn(1, 3, 8, 12))["encoder.3.self"].dense()
     assert not weights[..., 0, 2:].any()

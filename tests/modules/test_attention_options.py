@@ -1,4 +1,4 @@
-"""`Attention` options of a block against the formula written out, in every storage."""
+"""`AttentionOptions` options of a block against the formula written out, in every storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import (
     AdditiveScore,
-    Attention,
+    AttentionOptions,
     GeneralScore,
     MultiHeadAttention,
     Projections,
@@ -48,23 +48,29 @@ SHAPES: dict[str, dict[str, Any]] = {
     "grouped": {"kv_heads": 2},
     "e ≠ d": {"head_widths": (D, 3), "kv_heads": 1},
 }
-OPTIONS: dict[str, Callable[[], Attention]] = {
-    "mask": lambda: Attention(mask=it.causal()),
-    "a tensor as mask": lambda: Attention(mask=torch.ones(T, T).tril() > 0),
-    "bias": lambda: Attention(bias=it.alibi(H), softcap=2.0, scale=0.7),
-    "a tensor as bias": lambda: Attention(bias=torch.linspace(-1, 1, T * T).view(T, T).double()),
-    "a table": lambda: Attention(bias=RelativeBias(H, buckets=8, max_distance=6), scale=1.0),
-    "a score": lambda: Attention(score=it.Cosine(), scale=3.0),
-    "general": lambda: Attention(score=GeneralScore(H, D)),
-    "additive": lambda: Attention(score=AdditiveScore(H, D, 5), mask=it.causal()),
-    "sinks": lambda: Attention(sinks=Sinks(H)),
-    "zero sink": lambda: Attention(sinks=torch.zeros(()).double()),
-    "norms": lambda: Attention(qk_norm=nn.RMSNorm),
-    "turned": lambda: Attention(positions=it.Rotary(D), mask=it.causal()),
-    "turned, interleaved": lambda: Attention(positions=it.Rotary(D, layout="interleaved")),
-    "partly turned": lambda: Attention(positions=it.Rotary(D, width=4), qk_norm=nn.LayerNorm),
-    "scaled": lambda: Attention(positions=it.Rotary(D, scaling=YaRN(4.0, 4))),
-    "scaled by length": lambda: Attention(positions=it.Rotary(D, scaling=DynamicNTK(4.0, 4))),
+OPTIONS: dict[str, Callable[[], AttentionOptions]] = {
+    "mask": lambda: AttentionOptions(mask=it.causal()),
+    "a tensor as mask": lambda: AttentionOptions(mask=torch.ones(T, T).tril() > 0),
+    "bias": lambda: AttentionOptions(bias=it.alibi(H), softcap=2.0, scale=0.7),
+    "a tensor as bias": lambda: AttentionOptions(
+        bias=torch.linspace(-1, 1, T * T).view(T, T).double()
+    ),
+    "a table": lambda: AttentionOptions(bias=RelativeBias(H, buckets=8, max_distance=6), scale=1.0),
+    "a score": lambda: AttentionOptions(score=it.Cosine(), scale=3.0),
+    "general": lambda: AttentionOptions(score=GeneralScore(H, D)),
+    "additive": lambda: AttentionOptions(score=AdditiveScore(H, D, 5), mask=it.causal()),
+    "sinks": lambda: AttentionOptions(sinks=Sinks(H)),
+    "zero sink": lambda: AttentionOptions(sinks=torch.zeros(()).double()),
+    "norms": lambda: AttentionOptions(qk_norm=nn.RMSNorm),
+    "turned": lambda: AttentionOptions(positions=it.Rotary(D), mask=it.causal()),
+    "turned, interleaved": lambda: AttentionOptions(positions=it.Rotary(D, layout="interleaved")),
+    "partly turned": lambda: AttentionOptions(
+        positions=it.Rotary(D, width=4), qk_norm=nn.LayerNorm
+    ),
+    "scaled": lambda: AttentionOptions(positions=it.Rotary(D, scaling=YaRN(4.0, 4))),
+    "scaled by length": lambda: AttentionOptions(
+        positions=it.Rotary(D, scaling=DynamicNTK(4.0, 4))
+    ),
 }
 
 
@@ -126,10 +132,10 @@ def test_it_is_the_formula(name: str, shape: str, masked: bool) -> None:
 @pytest.mark.parametrize(
     ("attention", "names"),
     [
-        (lambda: Attention(bias=RelativeBias(H)), {"bias.table"}),
-        (lambda: Attention(sinks=Sinks(H)), {"sinks.logits"}),
-        (lambda: Attention(score=GeneralScore(H, D)), {"score.weight"}),
-        (lambda: Attention(qk_norm=nn.RMSNorm), {"q_norm.weight", "k_norm.weight"}),
+        (lambda: AttentionOptions(bias=RelativeBias(H)), {"bias.table"}),
+        (lambda: AttentionOptions(sinks=Sinks(H)), {"sinks.logits"}),
+        (lambda: AttentionOptions(score=GeneralScore(H, D)), {"score.weight"}),
+        (lambda: AttentionOptions(qk_norm=nn.RMSNorm), {"q_norm.weight", "k_norm.weight"}),
     ],
 )
 def test_what_is_learned_is_the_layers(attention: Any, names: set[str]) -> None:
@@ -148,7 +154,7 @@ def test_what_is_learned_is_the_layers(attention: Any, names: set[str]) -> None:
 
 
 def test_values_move_with_the_layer() -> None:
-    options = Attention(
+    options = AttentionOptions(
         bias=torch.zeros(T, T), sinks=torch.zeros(H), score=it.General(torch.eye(D))
     )
     layer = MultiHeadAttention(C, H, attention=options).double()
@@ -176,7 +182,7 @@ def test_the_table_of_angles_is_rotarys_formula(layout: Any, dtype: Any, offset:
 
 def test_the_table_made_without_gradients_serves_training() -> None:
     rotary = it.Rotary(D, base=1234.5)
-    layer = MultiHeadAttention(C, H, attention=Attention(positions=rotary))
+    layer = MultiHeadAttention(C, H, attention=AttentionOptions(positions=rotary))
     with torch.inference_mode():
         layer(x().float())
     layer(x().float()).sum().backward()
@@ -186,7 +192,7 @@ def test_the_table_made_without_gradients_serves_training() -> None:
 @pytest.mark.skipif("INTENTLY_ANNOTATIONS" in os.environ, reason="checks cannot be traced")
 def test_one_graph() -> None:
     torch._dynamo.reset()
-    options = Attention(
+    options = AttentionOptions(
         mask=it.causal(), positions=it.Rotary(D), bias=RelativeBias(H), qk_norm=nn.RMSNorm
     )
     layer = MultiHeadAttention(C, H, kv_heads=2, attention=options)
@@ -195,7 +201,7 @@ def test_one_graph() -> None:
 
 
 def test_per_sample_gradients() -> None:
-    layer = filled(MultiHeadAttention(C, H, attention=Attention(positions=it.Rotary(D))))
+    layer = filled(MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(D))))
     state = dict(layer.named_parameters())
 
     def loss(p: Any, steps: Tensor) -> Tensor:
@@ -209,46 +215,46 @@ def test_per_sample_gradients() -> None:
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: Attention(bias=nn.Parameter(torch.zeros(3, 3))),
+        lambda: AttentionOptions(bias=nn.Parameter(torch.zeros(3, 3))),
         ArgumentError,
         "bias: expected a value without gradients, or an nn.Module whose call returns it; got a "
         "tensor that needs a gradient. What is learned belongs to a module, which moves it, saves "
         "it and shows it to the optimiser.",
     ),
     (
-        lambda: Attention(score=it.General(torch.eye(3).requires_grad_())),
+        lambda: AttentionOptions(score=it.General(torch.eye(3).requires_grad_())),
         ArgumentError,
         "score: expected a value without gradients, or an nn.Module",
     ),
     (
-        lambda: Attention(mask="causal"),
+        lambda: AttentionOptions(mask="causal"),
         KindError,  # type: ignore[arg-type]
         "mask: expected a mask such as it.causal(), or a boolean tensor; got str.",
     ),
     (
-        lambda: Attention(positions=it.sinusoidal(3, 4)),
+        lambda: AttentionOptions(positions=it.sinusoidal(3, 4)),
         KindError,  # type: ignore[arg-type]
         "positions: expected it.Rotary(d): other positions are added to the embeddings; got Tens",
     ),
     (
-        lambda: Attention(qk_norm=nn.RMSNorm(4)),
+        lambda: AttentionOptions(qk_norm=nn.RMSNorm(4)),
         KindError,
         "qk_norm: expected a function that makes a norm from the head width d; got RMSNorm. Write "
         "qk_norm=torch.nn.RMSNorm, not RMSNorm(d).",
     ),
     (
-        lambda: Attention(sinks=0.0),
+        lambda: AttentionOptions(sinks=0.0),
         KindError,  # type: ignore[arg-type]
         "sinks: expected a tensor (h,) or (), or an nn.Module whose call returns it; got float.",
     ),
     (
-        lambda: MultiHeadAttention(C, H, attention=Attention(positions=it.Rotary(8))),
+        lambda: MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(8))),
         ArgumentError,
         "positions: expected Rotary(d=6), as wide as a head; got Rotary(d=8). To turn some of the "
         "dimensions only, write Rotary(d, width=…).",
     ),
     (
-        lambda: MultiHeadAttention(C, H, attention=Attention(positions=it.Rotary(D)))(
+        lambda: MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(D)))(
             x().float(), x().float()
         ),
         ArgumentError,
@@ -271,7 +277,9 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "x: expected torch.float32 on cpu, as the layer's weights; got torch.float32 on meta.",
     ),
     (
-        lambda: MultiHeadAttention(C, H, attention=Attention(mask=it.grid(2, 2, 1)))(x().float()),
+        lambda: MultiHeadAttention(C, H, attention=AttentionOptions(mask=it.grid(2, 2, 1)))(
+            x().float()
+        ),
         ArgumentError,
         "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=7, s=7.",
     ),

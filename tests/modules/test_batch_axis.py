@@ -13,8 +13,8 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.matrix import LazyMatrix
 from intently.modules import (
-    Attention,
     AttentionHead,
+    AttentionOptions,
     DecoderLayer,
     EncoderLayer,
     FixedCache,
@@ -26,7 +26,7 @@ from intently.modules import (
     convolution_as_attention,
 )
 
-CAUSAL = Attention(mask=it.causal(), positions=it.Rotary(4))
+CAUSAL = AttentionOptions(mask=it.causal(), positions=it.Rotary(4))
 
 
 def steps() -> tuple[Tensor, Tensor]:

@@ -11,7 +11,13 @@ import torch
 import intently as it
 from intently.errors import ArgumentError
 from intently.masks import Geometry, as_mask
-from intently.modules import Attention, DecoderLayer, FixedCache, KeyValueCache, MultiHeadAttention
+from intently.modules import (
+    AttentionOptions,
+    DecoderLayer,
+    FixedCache,
+    KeyValueCache,
+    MultiHeadAttention,
+)
 from intently.modules.caches.beams import side_by_side
 
 from .test_blocks import C, H, T, filled, x
@@ -119,7 +125,7 @@ def test_queries_side_by_side_are_those_of_each_row(name: str) -> None:
 
 def crossed(**options: Any) -> Any:
     """A decoder layer whose cross-attention attends by options of its own."""
-    cross = MultiHeadAttention(12, 4, attention=Attention(**options))
+    cross = MultiHeadAttention(12, 4, attention=AttentionOptions(**options))
     return DecoderLayer(12, 4, 20, cross=cross)
 
 

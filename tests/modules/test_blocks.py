@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import (
-    Attention,
+    AttentionOptions,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
@@ -87,7 +87,7 @@ def test_an_encoder_layer_with_gelu_is_torchs(norm: Any, activation: Any) -> Non
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("norms", [nn.RMSNorm, nn.LayerNorm])
 def test_a_layer_written_out(norm: Any, norms: Any) -> None:
-    heads = MultiHeadAttention(C, H, kv_heads=1, attention=Attention(positions=it.Rotary(4)))
+    heads = MultiHeadAttention(C, H, kv_heads=1, attention=AttentionOptions(positions=it.Rotary(4)))
     layer = filled(EncoderLayer(C, heads, GatedFeedForward(C, 20), norm=norm, norms=norms))
     steps = x()
     assert isinstance(layer.self_norm, norms) and layer.self_attention is heads
@@ -103,7 +103,7 @@ def test_a_layer_written_out(norm: Any, norms: Any) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("make", [KeyValueCache, lambda: WindowCache(3, 1)])
 def test_a_decoder_layer_of_values_in_steps(make: Callable[[], Any]) -> None:
-    heads = MultiHeadAttention(C, H, kv_heads=1, attention=Attention(positions=it.Rotary(4)))
+    heads = MultiHeadAttention(C, H, kv_heads=1, attention=AttentionOptions(positions=it.Rotary(4)))
     cross = MultiHeadAttention(C, 2, context_width=7)
     layer = filled(DecoderLayer(C, heads, GatedFeedForward(C, 20), cross=cross, norms=nn.RMSNorm))
     states, steps, lengths = x(2, 5, 7), x(), it.padding(torch.tensor([5, 2]))

@@ -16,9 +16,9 @@ from intently import modules, reference
 from intently.errors import ArgumentError, KindError
 from intently.modules import (
     AdditiveAttention,
-    Attention,
     AttentionalVector,
     AttentionHead,
+    AttentionOptions,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
@@ -230,7 +230,7 @@ def test_a_head_is_the_reference() -> None:
     head = AttentionHead.from_weights(q.T, k.T, v.T)
     y = reference.attention(x @ q, x @ k, x @ v)
     close(head(X[:1])[0], torch.tensor(y))
-    options = Attention(mask=it.causal(), scale=1.0)
+    options = AttentionOptions(mask=it.causal(), scale=1.0)
     head = AttentionHead.from_weights(q.T, k.T, v.T, attention=options)
     z = np.where(np.tri(T, dtype=bool), x @ q @ (x @ k).T, -np.inf)
     weights = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
@@ -354,7 +354,7 @@ def test_image_attention_of_the_articles(heads: int) -> None:
 
 def test_image_attention_without_norm_and_residual_may_change_the_channels() -> None:
     q, k, v, out = draw(D, C, 1, 1), draw(D, C, 1, 1), draw(E, C, 1, 1), draw(5, E, 1, 1)
-    own = Attention(scale=1.0)
+    own = AttentionOptions(scale=1.0)
     block = ImageAttention.from_weights(
         q, k, v, out, layout="h d", heads=1, residual=False, attention=own
     )

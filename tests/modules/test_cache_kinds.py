@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import (
-    Attention,
+    AttentionOptions,
     FixedCache,
     KeyValueCache,
     MultiHeadAttention,
@@ -25,15 +25,15 @@ from intently.modules import (
 from intently.positions import DynamicNTK
 
 C, H, T, D = 12, 3, 13, 4
-OPTIONS: dict[str, Callable[[], Attention]] = {
-    "plain": Attention,
-    "turned": lambda: Attention(positions=it.Rotary(D)),
-    "normed, capped": lambda: Attention(
+OPTIONS: dict[str, Callable[[], AttentionOptions]] = {
+    "plain": AttentionOptions,
+    "turned": lambda: AttentionOptions(positions=it.Rotary(D)),
+    "normed, capped": lambda: AttentionOptions(
         positions=it.Rotary(D, layout="interleaved"), qk_norm=nn.RMSNorm, softcap=2.0
     ),
-    "alibi": lambda: Attention(bias=it.alibi(H)),
-    "table": lambda: Attention(bias=RelativeBias(H, buckets=8, max_distance=5)),
-    "additive table": lambda: Attention(bias=it.alibi(H) + it.relative_buckets(table())),
+    "alibi": lambda: AttentionOptions(bias=it.alibi(H)),
+    "table": lambda: AttentionOptions(bias=RelativeBias(H, buckets=8, max_distance=5)),
+    "additive table": lambda: AttentionOptions(bias=it.alibi(H) + it.relative_buckets(table())),
 }
 LAYER_MASKS = {
     "none": None,
@@ -239,7 +239,7 @@ def test_steps_taken_back() -> None:
 def test_angles_that_hang_on_the_length(make: Callable[[], Any]) -> None:
     """Each step is the last row of the pass over the text so far."""
     rotary = it.Rotary(D, scaling=DynamicNTK(4.0, 5))
-    attend = MultiHeadAttention(C, H, attention=Attention(positions=rotary)).double()
+    attend = MultiHeadAttention(C, H, attention=AttentionOptions(positions=rotary)).double()
     cache = make()
     near = it.prefix(2) | it.window(3, 0) if isinstance(cache, WindowCache) else it.causal()
     for i in range(T):
@@ -249,7 +249,7 @@ def test_angles_that_hang_on_the_length(make: Callable[[], Any]) -> None:
 
 @torch.no_grad()
 def test_the_layers_own_mask_and_queries_that_are_kept() -> None:
-    attend = MultiHeadAttention(C, H, attention=Attention(mask=it.causal())).double()
+    attend = MultiHeadAttention(C, H, attention=AttentionOptions(mask=it.causal())).double()
     cache = WindowCache(4, 1, keep_queries=True)
     found = torch.cat([attend(part, cache=cache) for part in x().split(3, 1)], 1)
     close(found, attend(x(), mask=it.prefix(1) | it.window(3, 0)))

@@ -14,8 +14,8 @@ import intently as it
 from intently.errors import ArgumentError, KernelError, KindError
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.modules import (
-    Attention,
     AttentionHead,
+    AttentionOptions,
     DecoderLayer,
     FixedCache,
     KeyValueCache,
@@ -40,7 +40,7 @@ def broken(block: MultiHeadAttention, how: str) -> Callable[[Tensor, Any], Any]:
     if how == "kernel":
 
         def call(steps: Tensor, cache: Any) -> Any:
-            block.attention = Attention(softcap=3.0)
+            block.attention = AttentionOptions(softcap=3.0)
             with it.kernels.use("torch_fused"):
                 return block(steps, cache=cache)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.errors import ArgumentError, KindError
-from intently.modules import Attention, MultiHeadAttention
+from intently.modules import AttentionOptions, MultiHeadAttention
 
 C, H, D, E, T = 8, 2, 3, 5, 6
 
@@ -34,7 +34,7 @@ def test_head_after_head(causal: bool) -> None:
     """The textbook's: W_q of shape (h·d, c), viewed as (b, t, h, d)."""
     x, context = draw(2, T, C), draw(2, 4, 7) if not causal else draw(2, T, 7)
     q, k, v, out = draw(H * D, C), draw(H * D, 7, seed=1), draw(H * E, 7, seed=2), draw(C, H * E)
-    options = Attention(mask=it.causal()) if causal else Attention()
+    options = AttentionOptions(mask=it.causal()) if causal else AttentionOptions()
     block = MultiHeadAttention.from_weights(q, k, v, out, layout="h d", heads=H, attention=options)
     Q, K, V = (
         (y @ w.T).view(2, -1, H, w.shape[0] // H).transpose(1, 2)

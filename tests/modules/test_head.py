@@ -7,7 +7,7 @@ import torch
 
 import intently as it
 from intently.errors import ArgumentError
-from intently.modules import Attention, AttentionHead, KeyValueCache, MultiHeadAttention
+from intently.modules import AttentionHead, AttentionOptions, KeyValueCache, MultiHeadAttention
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -40,7 +40,7 @@ def test_it_is_the_formula(bias: bool, widths: tuple[int | None, int | None]) ->
 
 
 def test_a_head_is_a_block_of_one_head_with_nothing_behind_it() -> None:
-    head = AttentionHead(8, 4, bias=True, attention=Attention(mask=it.causal(), softcap=3.0))
+    head = AttentionHead(8, 4, bias=True, attention=AttentionOptions(mask=it.causal(), softcap=3.0))
     block = MultiHeadAttention(8, 1, head_widths=(4, 4), attention=head.attention)
     block.load_state_dict(
         {**head.state_dict(), **{"out_weight": torch.eye(4, 8).T, "out_bias": torch.zeros(8)}}
@@ -52,7 +52,7 @@ def test_a_head_is_a_block_of_one_head_with_nothing_behind_it() -> None:
 
 @torch.no_grad()
 def test_steps_are_the_whole() -> None:
-    head, cache = AttentionHead(8, 4, attention=Attention(mask=it.causal())), KeyValueCache()
+    head, cache = AttentionHead(8, 4, attention=AttentionOptions(mask=it.causal())), KeyValueCache()
     x = torch.randn(2, 5, 8)
     found = torch.cat([head(y, cache=cache) for y in x.split(1, 1)], 1)
     torch.testing.assert_close(found, head(x))

@@ -17,7 +17,7 @@ from intently.modules.image.attention import (
     SpatialTransformer,
     group_norm,
 )
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
 
@@ -88,7 +88,7 @@ def test_neighbourhoods_by_mask() -> None:
     near = it.grid(5, 6, 1)
     x = torch.randn(1, 8, 5, 6)
     given = ImageAttention(8, 2, norm=None, residual=False)
-    owned = ImageAttention(8, 2, norm=None, residual=False, attention=Attention(mask=near))
+    owned = ImageAttention(8, 2, norm=None, residual=False, attention=AttentionOptions(mask=near))
     owned.load_state_dict(given.state_dict())
     torch.testing.assert_close(given(x, mask=near), owned(x))
     far = x.clone()
@@ -256,7 +256,7 @@ def test_pixels_attend_their_neighbours_by_a_mask_given_or_owned() -> None:
     for context_width, context in ((None, None), (6, words)):
         given = SpatialTransformer(8, 2, 4, depth=2, context_width=context_width)
         owned = SpatialTransformer(
-            8, 2, 4, depth=2, context_width=context_width, attention=Attention(mask=near)
+            8, 2, 4, depth=2, context_width=context_width, attention=AttentionOptions(mask=near)
         )
         owned.load_state_dict(given.state_dict())
         torch.testing.assert_close(given(x, context, mask=near), owned(x, context))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.biases import Bias
 from intently.errors import ArgumentError, KindError
-from intently.modules import Attention, KeyValueCache, MultiHeadAttention, Projections
+from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
 
 C, H = 12, 3
 
@@ -425,7 +425,7 @@ def test_errors(call: Callable[[], object], kind: type[Exception], text: str) ->
 
 
 def test_the_options_move_with_the_block() -> None:
-    options = Attention(bias=torch.ones(5, 5), mask=torch.ones(5, 5) > 0)
+    options = AttentionOptions(bias=torch.ones(5, 5), mask=torch.ones(5, 5) > 0)
     layer = MultiHeadAttention(12, 4, attention=options).half()
     assert isinstance(layer.attention.bias, Bias) and layer.attention.bias is layer.bias
     assert layer.attention.bias.tensors()[0].dtype is torch.float16

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import intently as it
 from intently.observe.sources import functional
-from intently.observe.watching.call import After, Call, How
+from intently.observe.watching.call import After, AttentionSpec, Call
 from intently.observe.watching.checking import check, sample
 
 from .attending import SelfAttention, Stack, stack
@@ -21,7 +21,7 @@ from .attending import SelfAttention, Stack, stack
 def call(dtype: torch.dtype = torch.float32, **how: object) -> Call:
     q, k = torch.randn(2, 4, 9, 8, dtype=dtype), torch.randn(2, 2, 9, 8, dtype=dtype)
     v = torch.randn(2, 2, 9, 8, dtype=dtype)
-    given = How(**how)  # type: ignore[arg-type]
+    given = AttentionSpec(**how)  # type: ignore[arg-type]
     y = it.attention(q, k, v, mask=given.mask, scale=given.scale, softcap=given.softcap)
     return Call(q, k, v, y, given)
 
@@ -178,7 +178,7 @@ def test_dropout_cannot_be_compared() -> None:
 def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = functional.how_of
 
-    def wrong(*args: object) -> How:
+    def wrong(*args: object) -> AttentionSpec:
         return replace(whole(*args), scale=1.0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(functional, "how_of", wrong)
@@ -191,7 +191,9 @@ def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_check_that_fails_by_itself_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functional, "how_of", lambda *args: How(scale=torch.ones(7, 1, 1)))
+    monkeypatch.setattr(
+        functional, "how_of", lambda *args: AttentionSpec(scale=torch.ones(7, 1, 1))
+    )
     model = stack(1)
     with it.watch(model) as seen:
         model(torch.randn(1, 5, 32))
@@ -268,6 +270,6 @@ def test_one_head_that_sees_nothing_beside_others_that_see() -> None:
         return mixed.transpose(1, 2).flatten(2)
 
     y[0, 2] = torch.nan
-    assert check(Call(q, k, v, After(y, finish), How()), matrix, 0).verified
+    assert check(Call(q, k, v, After(y, finish), AttentionSpec()), matrix, 0).verified
     y[0, :] = 7
-    assert check(Call(q, k, v, After(y, finish), How()), matrix, 0).verified is False
+    assert check(Call(q, k, v, After(y, finish), AttentionSpec()), matrix, 0).verified is False

@@ -38,18 +38,20 @@ from intently.observe import load_recording
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files, value_json, writing
 from intently.observe.storage.stores import Held, KeptHow
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 from intently.scores import Additive, Cosine, General, Score
 
 T, S, D = 6, 6, 8
 
 
 def entry(
-    name: str = "layers.0.attention", index: int = 0, how: How | None = None, **shape: int
+    name: str = "layers.0.attention", index: int = 0, how: AttentionSpec | None = None, **shape: int
 ) -> Entry:
     h, g = shape.get("h", 4), shape.get("g", 4)
     q, k = torch.randn(2, h, shape.get("t", T), D), torch.randn(2, g, shape.get("s", S), D)
-    made = Entry(name, index, "functional", Whole(Held(q), Held(k), KeptHow(how or How())))
+    made = Entry(
+        name, index, "functional", Whole(Held(q), Held(k), KeptHow(how or AttentionSpec()))
+    )
     made.verified = True
     return made
 
@@ -91,7 +93,7 @@ def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
     q = torch.randn(1, 2, 3, 4).to(dtype)
-    rows = Whole(Held(q), Held(q), KeptHow(How(mask=it.allowed(torch.eye(3) > 0))))
+    rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
     back = reopened(recording(Entry("x", 0, "functional", rows)), tmp_path)
     assert torch.equal(back["x"].dense(), torch.eye(3, dtype=dtype).expand(1, 2, 3, 3))
 
@@ -99,7 +101,7 @@ def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
 def test_tensors_lie_head_after_head(tmp_path: Path) -> None:
     """However they were kept: the rows of one head are then read alone."""
     q = torch.randn(2, 5, 3, 4).transpose(1, 2)
-    rows = Whole(Held(q), Held(q[:, :1].expand(2, 3, 5, 4)), KeptHow(How()))
+    rows = Whole(Held(q), Held(q[:, :1].expand(2, 3, 5, 4)), KeptHow(AttentionSpec()))
     made = Entry("x", 0, "functional", rows)
     (back,) = reopened(recording(made), tmp_path).calls
     assert back.attention().q.is_contiguous() and back.attention().k.is_contiguous()
@@ -162,15 +164,15 @@ SCORES = [
     Additive(torch.randn(3, D), torch.randn(3, D), torch.randn(3), torch.randn(3)),
 ]
 HOWS = [
-    *(How(mask=mask) for mask in MASKS),
-    *(How(bias=bias) for bias in BIASES),
-    *(How(score=score, scale=0.5) for score in SCORES),
-    How(softcap=20.0, scale=torch.rand(4, 1, 1), sinks=torch.randn(4), dropout=0.1),
+    *(AttentionSpec(mask=mask) for mask in MASKS),
+    *(AttentionSpec(bias=bias) for bias in BIASES),
+    *(AttentionSpec(score=score, scale=0.5) for score in SCORES),
+    AttentionSpec(softcap=20.0, scale=torch.rand(4, 1, 1), sinks=torch.randn(4), dropout=0.1),
 ]
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_masks_biases_and_scores_come_back(tmp_path: Path, how: How) -> None:
+def test_masks_biases_and_scores_come_back(tmp_path: Path, how: AttentionSpec) -> None:
     made = recording(entry(how=how))
     back = reopened(made, tmp_path)
     want, got = made.calls[0].matrix().dense(), back.calls[0].matrix().dense()
@@ -183,7 +185,7 @@ def test_masks_biases_and_scores_come_back(tmp_path: Path, how: How) -> None:
 def test_energies_come_back(tmp_path: Path) -> None:
     """The score of recurrent decoders, without heads."""
     q, k = torch.randn(2, 1, D), torch.randn(2, S, D)
-    how = How(score=Energies(torch.randn(D)), mask=it.padding(LENGTHS), scale=1.0)
+    how = AttentionSpec(score=Energies(torch.randn(D)), mask=it.padding(LENGTHS), scale=1.0)
     made = Entry("x", 0, "intently", Whole(Held(q), Held(k), KeptHow(how)))
     back = reopened(recording(made), tmp_path)
     assert torch.equal(back["x"].dense(), made.matrix().dense())
@@ -191,7 +193,7 @@ def test_energies_come_back(tmp_path: Path) -> None:
 
 def test_shared_tensors_are_written_once(tmp_path: Path) -> None:
     mask = it.allowed(torch.rand(T, S) > 0.3)
-    made = recording(*(entry("x", n, How(mask=mask)) for n in range(3)))
+    made = recording(*(entry("x", n, AttentionSpec(mask=mask)) for n in range(3)))
     with safe_open(files.save(made, tmp_path / "a"), "pt") as file:
         assert sum(key.startswith("shared/") for key in file.keys()) == 1  # noqa: SIM118
 
@@ -200,7 +202,9 @@ def test_other_programs_read_the_tensors(tmp_path: Path) -> None:
     odd = it.allowed(torch.rand(1, S) > 0.1)
     made = recording(
         *(
-            entry("x", n, How(mask=odd & it.padding(LENGTHS), sinks=torch.zeros(4).double()))
+            entry(
+                "x", n, AttentionSpec(mask=odd & it.padding(LENGTHS), sinks=torch.zeros(4).double())
+            )
             for n in range(2)
         )
     )
@@ -248,7 +252,7 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux what is in memory")
 def test_one_head_is_read_for_a_tile(tmp_path: Path) -> None:
     q = torch.randn(1, 32, 4096, 64)  # 32 MiB each
-    rows = Whole(Held(q), Held(q), KeptHow(How(mask=it.causal())))
+    rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec(mask=it.causal())))
     path = files.save(recording(Entry("x", 0, "functional", rows)), tmp_path / "big")
     load_recording(path)["x"][0, 1, :2, :2]
     before = resident()
@@ -307,7 +311,9 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
             return super().get()
 
     rows = Whole(
-        Interrupted(torch.randn(1, 1, 2, 2)), Held(torch.randn(1, 1, 2, 2)), KeptHow(How())
+        Interrupted(torch.randn(1, 1, 2, 2)),
+        Held(torch.randn(1, 1, 2, 2)),
+        KeptHow(AttentionSpec()),
     )
     with pytest.raises(KeyboardInterrupt):
         files.save(recording(Entry("x", 0, "functional", rows)), tmp_path / "run.safetensors")
@@ -332,14 +338,14 @@ class Odd(Score):
 def test_what_a_file_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.safetensors"
     with pytest.raises(KindError, match=r"save: expected a score of intently\.scores; got Odd"):
-        files.save(recording(entry(how=How(score=Odd()))), path)
+        files.save(recording(entry(how=AttentionSpec(score=Odd()))), path)
     with pytest.raises(ArgumentError, match=r"got '\.\./x'. Which leads out of a folder"):
         files.save(recording(entry("../x")), path)
     monkeypatch.setattr(value_json, "WRITTEN_OUT", 35)
     with pytest.raises(MemoryRefused, match=r"at most 35 bytes for Even; got 36 bytes"):
-        files.save(recording(entry(how=How(mask=Even()))), path)
+        files.save(recording(entry(how=AttentionSpec(mask=Even()))), path)
     with pytest.raises(MemoryRefused, match=r"for Slope; got 144 bytes for shape \(6, 6\)"):
-        files.save(recording(entry(how=How(bias=Slope()))), path)
+        files.save(recording(entry(how=AttentionSpec(bias=Slope()))), path)
     monkeypatch.setattr(writing, "HEADER", 100)
     with pytest.raises(ArgumentError, match="save: expected names and tokens of at most 100 bytes"):
         files.save(recording(), path)
@@ -353,7 +359,7 @@ def test_a_recording_that_grows_while_it_is_saved(tmp_path: Path) -> None:
             return self.tensor
 
     x = torch.randn(1, 1, 2, 2)
-    grown = Entry("x", 0, "functional", Whole(Growing(x), Held(x), KeptHow(How())))
+    grown = Entry("x", 0, "functional", Whole(Growing(x), Held(x), KeptHow(AttentionSpec())))
     with pytest.raises(ArgumentError, match=r"save: expected a tensor of shape .* as before"):
         files.save(recording(grown), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)
@@ -385,8 +391,13 @@ def good(tmp_path: Path) -> Path:
     """A recording with something of everything."""
     mask = it.causal() & it.padding(LENGTHS) & ~it.allowed(torch.rand(T, S) > 0.9)
     bias = it.alibi() + torch.randn(T, S)
-    how = How(mask=mask, bias=bias, scale=torch.ones(4, 1, 1), sinks=torch.zeros(4), softcap=30.0)
-    one, other = entry(how=how), entry("layers.1.attention", 0, How(score=Cosine(), scale=2.0))
+    how = AttentionSpec(
+        mask=mask, bias=bias, scale=torch.ones(4, 1, 1), sinks=torch.zeros(4), softcap=30.0
+    )
+    one, other = (
+        entry(how=how),
+        entry("layers.1.attention", 0, AttentionSpec(score=Cosine(), scale=2.0)),
+    )
     one.values, one.gradient = Held(torch.randn(2, 4, S, 3)), torch.randn(2, 4, T, 3)
     made = recording(one, other, entry("layers.1.attention", 1))
     made.covered.unseen["layers.2"] = "it did not run"
@@ -623,7 +634,9 @@ def test_masks_of_more_others_than_can_be_asked(good: Path, tmp_path: Path) -> N
         mask, whole = ["both", mask, mask], whole & whole
     change = retold(good, lambda x: first(x)["how"].update(mask=mask))
     assert "a mask, bias or score of more than 256 others" in refused(good, change)
-    back = reopened(recording(entry(how=How(mask=whole))), tmp_path)  # which is written out
+    back = reopened(
+        recording(entry(how=AttentionSpec(mask=whole))), tmp_path
+    )  # which is written out
     assert torch.equal(back.calls[0].matrix().dense() > 0, torch.ones(2, 4, T, S).tril() > 0)
 
 
@@ -631,8 +644,8 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     """Small ones when they are asked for, large ones where the whole file is read."""
     mask = it.allowed(torch.rand(T, S) > 0.3)
     q = torch.randn(1, 2, 2**14, 64)  # 8 MiB
-    rows = Whole(Held(q), Held(q), KeptHow(How()))
-    made = [entry("a"), entry("b", how=How(mask=mask)), Entry("c", 0, "functional", rows)]
+    rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec()))
+    made = [entry("a"), entry("b", how=AttentionSpec(mask=mask)), Entry("c", 0, "functional", rows)]
     made[0].gradient = torch.randn(2, 4, T, 5)
     good = files.save(recording(*made), tmp_path / "run.safetensors")
     header, data = parts(good.read_bytes())
@@ -666,9 +679,9 @@ def test_recordings_of_format_1_had_no_checksums(good: Path) -> None:
 
 def test_scales_and_sinks_that_are_no_numbers(tmp_path: Path) -> None:
     for how, told in (
-        (How(scale=torch.full((4, 1, 1), math.nan)), "a scale that is no finite number"),
-        (How(sinks=torch.full((4,), math.nan)), "sinks that are no numbers"),
-        (How(sinks=torch.full((4,), math.inf)), "sinks that are no numbers"),
+        (AttentionSpec(scale=torch.full((4, 1, 1), math.nan)), "a scale that is no finite number"),
+        (AttentionSpec(sinks=torch.full((4,), math.nan)), "sinks that are no numbers"),
+        (AttentionSpec(sinks=torch.full((4,), math.inf)), "sinks that are no numbers"),
     ):
         path = files.save(recording(entry(how=how)), tmp_path / "x")
         assert told in refused(path, path.read_bytes())
@@ -677,7 +690,7 @@ def test_scales_and_sinks_that_are_no_numbers(tmp_path: Path) -> None:
 def test_leading_axes_that_multiply(tmp_path: Path) -> None:
     """Small tensors that broadcast to something vast."""
     q, k = torch.zeros(512, 1, 1, 1), torch.zeros(1, 512, 1, 1)
-    made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(How())))
+    made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(AttentionSpec())))
     path = files.save(recording(made), tmp_path / "x")
     assert "which do not fit" in refused(path, path.read_bytes())
 
@@ -686,7 +699,7 @@ def test_vectors_without_a_width(tmp_path: Path) -> None:
     """They take no bytes, however many they are."""
     for n, fits in ((2**12, True), (2**12 + 1, False), (2**28, False)):
         q = torch.zeros(1, 1, n, 0)
-        made = Entry("x", 0, "functional", Whole(Held(q), Held(q), KeptHow(How())))
+        made = Entry("x", 0, "functional", Whole(Held(q), Held(q), KeptHow(AttentionSpec())))
         path = files.save(recording(made), tmp_path / "x")
         if fits:
             assert load_recording(path)["x"].shape == (1, 1, n, n)
@@ -698,7 +711,7 @@ def test_vectors_without_a_width(tmp_path: Path) -> None:
 def test_a_tiny_file_that_claims_a_huge_matrix(tmp_path: Path, lead: tuple[int, int]) -> None:
     def written(t: int, s: int, d: int) -> Path:
         q, k = torch.zeros(*lead, t, d), torch.zeros(*lead, s, d)
-        made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(How())))
+        made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(AttentionSpec())))
         return files.save(recording(made), tmp_path / "x")
 
     path = written(2**20, 2**20, 0 if all(lead) else 8)
@@ -711,7 +724,7 @@ def test_a_tiny_file_that_claims_a_huge_matrix(tmp_path: Path, lead: tuple[int, 
 
 def test_a_scale_of_zero_comes_back(tmp_path: Path) -> None:
     """All keys weigh the same then; F.scaled_dot_product_attention takes it."""
-    back = reopened(recording(entry(how=How(scale=0.0))), tmp_path)
+    back = reopened(recording(entry(how=AttentionSpec(scale=0.0))), tmp_path)
     assert torch.allclose(back.calls[0].matrix().dense(), torch.tensor(1 / S))
 
 

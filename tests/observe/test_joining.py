@@ -391,10 +391,10 @@ def test_steps_that_overwrite_their_keys_begin_anew() -> None:
 
 
 def test_our_caches_join() -> None:
-    from intently.modules import Attention, KeyValueCache, MultiHeadAttention, WindowCache
+    from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, WindowCache
 
     block = MultiHeadAttention(
-        32, 4, kv_heads=2, attention=Attention(positions=it.Rotary(8))
+        32, 4, kv_heads=2, attention=AttentionOptions(positions=it.Rotary(8))
     ).eval()
     x = torch.randn(2, 12, 32)
     for cache, mask in (

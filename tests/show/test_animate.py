@@ -13,7 +13,12 @@ from torch import nn
 import intently as it
 from intently.errors import ArgumentError, KindError, RangeError
 from intently.matrix import Dense
-from intently.modules import Attention, AttentionHead, MultiHeadAttention, convolution_as_attention
+from intently.modules import (
+    AttentionHead,
+    AttentionOptions,
+    MultiHeadAttention,
+    convolution_as_attention,
+)
 from intently.show import animate
 from intently.show.animate.operands import without_dropout
 from intently.show.animate.shapes import Curve, Grid, Text
@@ -312,7 +317,7 @@ def test_permuted_inputs_permute_outputs():
 
 def test_a_block_that_knows_the_order_is_told_so():
     for options in ({"mask": it.causal()}, {"positions": it.Rotary(4)}):
-        block = AttentionHead(8, 4, attention=Attention(**options))
+        block = AttentionHead(8, 4, attention=AttentionOptions(**options))
         story = animate.permutation(block, random(3, 8))
         assert story.captions[-1].startswith("Not the same rows: they differ by up to")
 

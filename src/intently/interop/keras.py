@@ -34,7 +34,7 @@ from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.interop.frozen import learns
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.masks.geometry import whole_number
-from intently.modules import Attention, MultiHeadAttention, Projections
+from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:
     import keras
@@ -371,7 +371,9 @@ def _filled(
     weights.finish()
     width, heads, d, e = len(q), q.shape[1], q.shape[2], v.shape[2]
     window = config.get("sliding_window")
-    own = Attention(mask=None if window is None else masks.window(window - 1, window - 1, offset=0))
+    own = AttentionOptions(
+        mask=None if window is None else masks.window(window - 1, window - 1, offset=0)
+    )
     projections = Projections(
         bias=tensors["q_bias"] is not None,
         out_bias=tensors["out_bias"] is not None,

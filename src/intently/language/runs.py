@@ -29,7 +29,7 @@ from intently.masks import Mask, window
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.layers import mlp
 from intently.modules.caches.key_value import WindowCache
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.positions import Rotary
 from intently.text import SOS, Tokenizer
 from intently.training import (
@@ -343,7 +343,7 @@ def new_model(
             positions=Rotary if variant.positions == "rotary" else options.text.max_length,
             feed_forward=mlp(m.inner),
             dropout=m.dropout,
-            attention=Attention(mask=mask),
+            attention=AttentionOptions(mask=mask),
         )
     )
 

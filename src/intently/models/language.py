@@ -29,7 +29,7 @@ from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import KeyValueCache, WindowCache
 from intently.modules.linear import Linear, linear
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 from intently.modules.weights.loading import AllOrNothing
 from intently.positions import Learned, Rotary
@@ -40,11 +40,12 @@ class LanguageOptions:
     """The shape of a `LanguageModel`; the vocabulary counts the special tokens too.
 
     ``positions`` is `Rotary` (or another function that makes one from the head width d), a number n
-    for a learned table of n positions, or None (with ``Attention(bias=it.alibi(heads))``, say).
-    ``norm`` and ``feed_forward`` make these parts from the width c. ``attention`` is what every
-    layer attends by, beside the causal mask: ``Attention(mask=it.window(127, 0))`` sees the last
-    128 tokens. ``tied`` uses the embedding as output projection. Raises `ArgumentError` for sizes
-    that cannot be and where positions are given twice, `KindError` for other types.
+    for a learned table of n positions, or None (with
+    ``AttentionOptions(bias=it.alibi(heads))``, say). ``norm`` and ``feed_forward`` make these parts
+    from the width c. ``attention`` is what every layer attends by, beside the causal mask:
+    ``AttentionOptions(mask=it.window(127, 0))`` sees the last 128 tokens. ``tied`` uses the
+    embedding as output projection. Raises `ArgumentError` for sizes that cannot be and where
+    positions are given twice, `KindError` for other types.
 
     >>> from functools import partial
     >>> import intently as it
@@ -64,7 +65,7 @@ class LanguageOptions:
     norm: Factory = nn.LayerNorm
     feed_forward: Factory = FOURFOLD
     projections: Projections = Projections()
-    attention: Attention = Attention()
+    attention: AttentionOptions = AttentionOptions()
     dropout: float = 0.0
     tied: bool = True
 
@@ -84,7 +85,7 @@ class LanguageOptions:
             raise build(
                 ArgumentError,
                 "positions",
-                "None beside attention=Attention(positions=…)",
+                "None beside attention=AttentionOptions(positions=…)",
                 self.positions,
                 "queries and keys would be turned twice",
             )
@@ -249,7 +250,7 @@ class LanguageModel(AllOrNothing):
         return F.dropout(x, self.options.dropout, self.training)
 
 
-def _attends(o: LanguageOptions) -> Attention:
+def _attends(o: LanguageOptions) -> AttentionOptions:
     """What every layer attends by: causal, and turned by rotary positions where there are any."""
     given = o.attention
     mask = causal() if given.mask is None else causal() & as_mask(given.mask)

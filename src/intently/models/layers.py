@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError, build
 from intently.masks.geometry import probability, whole_number
 from intently.modules.feed_forward import FeedForward
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
 Factory = Callable[[int], nn.Module]
@@ -59,7 +59,7 @@ def check_options(options: Any) -> None:
                 type(factory).__name__,
                 fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
             )
-    for name, kind in (("attention", Attention), ("projections", Projections)):
+    for name, kind in (("attention", AttentionOptions), ("projections", Projections)):
         if not isinstance(getattr(o, name), kind):
             raise build(
                 KindError,

@@ -31,7 +31,7 @@ from intently.modules.caches.key_value import FixedCache, KeyValueCache
 from intently.modules.caches.rows import picked, row_lengths
 from intently.modules.linear import linear
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.replay import Replay
 from intently.modules.weights.loading import AllOrNothing
 from intently.positions import Rotary, sinusoidal
@@ -354,7 +354,7 @@ def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAt
         options.width,
         options.heads,
         kv_heads=options.kv_heads,
-        attention=Attention(positions=positions),
+        attention=AttentionOptions(positions=positions),
     )
 
 

@@ -21,7 +21,7 @@ from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections, check_dtype
 from intently.modules.weights.loading import AllOrNothing
 
@@ -49,7 +49,7 @@ class VisionOptions:
     norm: Factory = nn.LayerNorm
     feed_forward: Factory = FOURFOLD
     projections: Projections = Projections()
-    attention: Attention = Attention()
+    attention: AttentionOptions = AttentionOptions()
     dropout: float = 0.0
 
     def __post_init__(self) -> None:

@@ -19,14 +19,14 @@ from intently.modules.image.attention import (
 from intently.modules.image.convolution import ConvolutionAsAttention, convolution_as_attention
 from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
 __all__ = [
     "AdditiveAttention",
     "AdditiveScore",
-    "Attention",
     "AttentionHead",
+    "AttentionOptions",
     "AttentionalVector",
     "ChannelNorm",
     "ConvolutionAsAttention",

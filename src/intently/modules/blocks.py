@@ -58,8 +58,8 @@ class EncoderLayer(_Residual):
     and `ArgumentError` for parts that are none or do not fit ``width``.
 
     >>> import torch, intently as it
-    >>> from intently.modules import Attention, GatedFeedForward
-    >>> options = Attention(mask=it.causal(), positions=it.Rotary(4))
+    >>> from intently.modules import AttentionOptions, GatedFeedForward
+    >>> options = AttentionOptions(mask=it.causal(), positions=it.Rotary(4))
     >>> heads = MultiHeadAttention(16, 4, kv_heads=2, attention=options)
     >>> layer = EncoderLayer(16, heads, GatedFeedForward(16, 40), norms=nn.RMSNorm)
     >>> layer(torch.zeros(2, 5, 16)).shape

@@ -11,7 +11,7 @@ from intently.masks.geometry import whole_number
 from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
 from intently.modules.weights.layouts import Weights, read
 from intently.modules.weights.reading import filled
@@ -41,7 +41,7 @@ class AttentionHead(Projected):
         context_width: int | None = None,
         value_width: int | None = None,
         bias: bool = True,
-        attention: Attention = Attention(),
+        attention: AttentionOptions = AttentionOptions(),
         dropout: float = 0.0,
     ) -> None:
         widths = (head_width, head_width if value_width is None else value_width)
@@ -60,7 +60,7 @@ class AttentionHead(Projected):
         v: Weights | None,
         *,
         layout: str = "h d",
-        attention: Attention = Attention(),
+        attention: AttentionOptions = AttentionOptions(),
     ) -> AttentionHead:
         """Return a head with the weights of anybody's own code, copied.
 

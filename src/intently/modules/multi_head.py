@@ -16,7 +16,7 @@ from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.linear import linear
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
 from intently.modules.weights.layouts import Weights, read, with_out
 from intently.modules.weights.reading import filled
@@ -49,7 +49,7 @@ class MultiHeadAttention(Projected):
         kv_heads: int | None = None,
         context_width: int | None = None,
         head_widths: tuple[int, int] | None = None,
-        attention: Attention = Attention(),
+        attention: AttentionOptions = AttentionOptions(),
         projections: Projections = Projections(),
         dropout: float = 0.0,
     ) -> None:
@@ -93,7 +93,7 @@ class MultiHeadAttention(Projected):
         layout: str,
         heads: int | None = None,
         kv_heads: int | None = None,
-        attention: Attention = Attention(),
+        attention: AttentionOptions = AttentionOptions(),
     ) -> MultiHeadAttention:
         """Return a block with the weights of anybody's own code, copied.
 

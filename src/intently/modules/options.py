@@ -19,7 +19,7 @@ MODULE = "an nn.Module whose call returns it"
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionOptions:
     """How a block attends: its score, mask, bias, positions, softcap and norms of q and k.
 
     ``mask`` is joined with that of each call by ``&``, ``bias`` is added to the scores,
@@ -33,7 +33,7 @@ class Attention:
     a gradient and is no module's, and `KindError` for other types.
 
     >>> import intently as it
-    >>> Attention(mask=it.causal(), softcap=30.0).mask
+    >>> AttentionOptions(mask=it.causal(), softcap=30.0).mask
     causal()
     """
 

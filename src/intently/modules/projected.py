@@ -24,7 +24,7 @@ from intently.matrix.lazy import in_autocast
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caches.rotary import by_length, turned
 from intently.modules.linear import linear
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.weights.loading import AllOrNothing
 
 Cache = KeyValueCache | WindowCache | FixedCache
@@ -69,13 +69,13 @@ class Projected(AllOrNothing):
         context_width: int | None,
         heads: tuple[int, int],
         head_widths: tuple[int, int],
-        attention: Attention,
+        attention: AttentionOptions,
         projections: Projections,
         dropout: float,
     ) -> None:
         super().__init__()
         for kind, given, name in (
-            (Attention, attention, "attention"),
+            (AttentionOptions, attention, "attention"),
             (Projections, projections, "projections"),
         ):
             if not isinstance(given, kind):
@@ -101,7 +101,7 @@ class Projected(AllOrNothing):
         setattr(self, f"{name}_weight", nn.Parameter(torch.empty(rows, columns)))
         setattr(self, f"{name}_bias", nn.Parameter(torch.empty(rows)) if bias else None)
 
-    def _take(self, options: Attention) -> None:
+    def _take(self, options: AttentionOptions) -> None:
         """Register what is learned, and make ready what every call needs."""
         positions = options.positions
         if positions is not None and positions.d != self.d:

@@ -23,8 +23,8 @@ from intently.positions import Rotary
 class Replay:
     """What a block attends by, its maps aside, as it was: the tensors in it are copies.
 
-    >>> from intently.modules import Attention, MultiHeadAttention
-    >>> replay = Replay.of(MultiHeadAttention(8, 2, attention=Attention(softcap=3.0)))
+    >>> from intently.modules import AttentionOptions, MultiHeadAttention
+    >>> replay = Replay.of(MultiHeadAttention(8, 2, attention=AttentionOptions(softcap=3.0)))
     >>> replay.steps(torch.zeros(2, 3, 4), torch.zeros(2, 3, 4)).shape
     (2, 3, 3)
     """

@@ -14,7 +14,7 @@ from intently.interop.around import AroundAttention
 from intently.interop.diffusers.processor import PLAIN, WITHOUT_QK_NORM, scale_of
 from intently.interop.weights import Weights, check_kind, fill, refuse
 from intently.modules import (
-    Attention,
+    AttentionOptions,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def attention(
     theirs: Any, weights: Weights
 ) -> MultiHeadAttention | ImageAttention | AroundAttention:
-    """Read an `Attention`, and what it has around it."""
+    """Read an `AttentionOptions`, and what it has around it."""
     name, processor = type(theirs).__name__, type(theirs.processor).__name__
     if processor not in PLAIN:
         refuse(
@@ -108,7 +108,7 @@ def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
             kv_heads=theirs.to_k.out_features // d,
             context_width=theirs.to_k.in_features,
             head_widths=None if d * heads == width else (d, d),
-            attention=Attention(**options),
+            attention=AttentionOptions(**options),
             projections=projections,
         ),
         tensors,

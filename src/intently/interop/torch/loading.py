@@ -16,7 +16,7 @@ from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.masks import Mask, allowed
 from intently.modules import (
-    Attention,
+    AttentionOptions,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
@@ -173,7 +173,7 @@ def _attention(theirs: nn.MultiheadAttention, weights: Weights, prefix: str = ""
     has = {"learned": learned["learned_key"] is not None, "zero": theirs.add_zero_attn}
     plain = not has["learned"] and theirs.kdim == theirs.vdim
     if plain and has["zero"]:
-        options["attention"] = Attention(sinks=tensors["out_weight"].new_zeros(()))
+        options["attention"] = AttentionOptions(sinks=tensors["out_weight"].new_zeros(()))
     if plain and joint is not None:
         tensors |= {"qkv_weight": joint, "qkv_bias": bias}
         return _Made(lambda: MultiHeadAttention(width, heads, **options), tensors)

@@ -15,7 +15,7 @@ from intently.interop.transformers.parts import Tensors, activation, linear, nor
 from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import causal
-from intently.modules import Attention, FeedForward, MultiHeadAttention
+from intently.modules import AttentionOptions, FeedForward, MultiHeadAttention
 from intently.modules.linear import Linear
 
 
@@ -30,7 +30,10 @@ def make(config: Any, headed: bool) -> TextModel:
             scale /= i + 1
         return Layer(
             MultiHeadAttention(
-                c, h, attention=Attention(mask=causal(), scale=scale), dropout=config.attn_pdrop
+                c,
+                h,
+                attention=AttentionOptions(mask=causal(), scale=scale),
+                dropout=config.attn_pdrop,
             ),
             FeedForward(
                 c, config.n_inner or 4 * c, activation=activation(config.activation_function)

@@ -25,7 +25,7 @@ from intently.interop.transformers.parts import (
 from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import Mask, causal, window
-from intently.modules import Attention, GatedFeedForward, MultiHeadAttention, Projections
+from intently.modules import AttentionOptions, GatedFeedForward, MultiHeadAttention, Projections
 from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
@@ -41,7 +41,7 @@ def make(config: Any, headed: bool) -> TextModel:
 
     def layer(i: int) -> Layer:
         normed = config.model_type == "qwen3"
-        how = Attention(
+        how = AttentionOptions(
             mask=_mask(config, i),
             positions=rotary(config, d),
             qk_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps) if normed else None,

@@ -15,7 +15,7 @@ from intently.interop.transformers.parts import Tensors, activation, attention, 
 from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights, refuse
 from intently.masks import causal
-from intently.modules import Attention, FeedForward, MultiHeadAttention
+from intently.modules import AttentionOptions, FeedForward, MultiHeadAttention
 from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
@@ -29,13 +29,13 @@ def make(config: Any, headed: bool) -> TextToText:
     c, p = config.d_model, config.dropout
     make_norm = norm(c, 1e-5)
 
-    def block(heads: int, how: Attention) -> MultiHeadAttention:
+    def block(heads: int, how: AttentionOptions) -> MultiHeadAttention:
         return MultiHeadAttention(c, heads, attention=how, dropout=config.attention_dropout)
 
     def side(layers: int, heads: int, inner: int, decodes: bool) -> Stack:
         found = [
             Layer(
-                block(heads, Attention(mask=causal() if decodes else None)),
+                block(heads, AttentionOptions(mask=causal() if decodes else None)),
                 FeedForward(
                     c,
                     inner,
@@ -43,7 +43,7 @@ def make(config: Any, headed: bool) -> TextToText:
                     activation=activation(config.activation_function),
                 ),
                 make_norm,
-                cross=block(heads, Attention()) if decodes else None,
+                cross=block(heads, AttentionOptions()) if decodes else None,
                 order="post",
                 dropout=p,
             )

@@ -23,7 +23,7 @@ from intently.interop.transformers.stack import Layer, Stack
 from intently.interop.weights import Weights
 from intently.masks import causal
 from intently.modules import (
-    Attention,
+    AttentionOptions,
     FeedForward,
     GatedFeedForward,
     MultiHeadAttention,
@@ -40,7 +40,7 @@ def make(config: Any, headed: bool) -> TextToText:
     c, h, d, p = config.d_model, config.num_heads, config.d_kv, config.dropout_rate
     make_norm = rms_norm(c, config.layer_norm_epsilon)
 
-    def block(how: Attention) -> MultiHeadAttention:
+    def block(how: AttentionOptions) -> MultiHeadAttention:
         return MultiHeadAttention(
             c,
             h,
@@ -59,13 +59,13 @@ def make(config: Any, headed: bool) -> TextToText:
             max_distance=config.relative_attention_max_distance,
             bidirectional=not decodes,
         )
-        own = Attention(scale=1.0, bias=shared, mask=causal() if decodes else None)
+        own = AttentionOptions(scale=1.0, bias=shared, mask=causal() if decodes else None)
         found = [
             Layer(
                 block(own),
                 feed(c, config.d_ff, p, activation=activation(config.dense_act_fn), bias=False),
                 make_norm,
-                cross=block(Attention(scale=1.0)) if decodes else None,
+                cross=block(AttentionOptions(scale=1.0)) if decodes else None,
                 dropout=p,
             )
             for _ in range(layers)

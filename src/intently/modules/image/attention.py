@@ -25,7 +25,7 @@ from intently.modules.feed_forward import GatedFeedForward
 from intently.modules.image.norms import LATENT_NORM, UP_TO_32_GROUPS, ChannelNorm, Norm, group_norm
 from intently.modules.linear import Linear
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections, _check_kind, check_dtype
 from intently.modules.weights.layouts import Stored, Weights
 from intently.modules.weights.loading import AllOrNothing
@@ -74,7 +74,7 @@ class ImageAttention(AllOrNothing):
         context_width: int | None = None,
         norm: Norm | None = UP_TO_32_GROUPS,
         residual: bool = True,
-        attention: Attention = Attention(),
+        attention: AttentionOptions = AttentionOptions(),
         projections: Projections = Projections(),
     ) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class SpatialTransformer(AllOrNothing):
         depth: int = 1,
         context_width: int | None = None,
         norm: Norm | None = LATENT_NORM,
-        attention: Attention = Attention(),
+        attention: AttentionOptions = AttentionOptions(),
         projections: Projections = Projections(),
     ) -> None:
         super().__init__()
@@ -333,7 +333,7 @@ def _layer(
     width: int,
     heads: int,
     context_width: int | None,
-    attention: Attention,
+    attention: AttentionOptions,
     projections: Projections,
 ) -> EncoderLayer | DecoderLayer:
     own = MultiHeadAttention(width, heads, attention=attention, projections=projections)

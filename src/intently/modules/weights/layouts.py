@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks.geometry import whole_number
-from intently.modules.options import Attention
+from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 from intently.modules.weights.reading import (
     TRANSPOSED,
@@ -35,7 +35,7 @@ class Stored(TypedDict, total=False):
     layout: Required[str]
     heads: int | None
     kv_heads: int | None
-    attention: Attention
+    attention: AttentionOptions
 
 
 @dataclass(frozen=True)

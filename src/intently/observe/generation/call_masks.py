@@ -14,7 +14,7 @@ from intently.biases.rule import Given
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
 from intently.observe.storage.stores import KeptHow
-from intently.observe.watching.call import Call, How, operand
+from intently.observe.watching.call import AttentionSpec, Call, operand
 from intently.observe.watching.mask_inference import recognise, simplified
 
 
@@ -32,7 +32,7 @@ class Piece:
     parents: Tensor | None = None
 
 
-def joined_how(pieces: Sequence[Piece]) -> How:
+def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
     """Return what `attend` takes beside the queries and keys of all calls."""
     hows = [piece.how.get() for piece in pieces]
     if len(pieces) == 1:
@@ -50,7 +50,7 @@ def joined_how(pieces: Sequence[Piece]) -> How:
     return replace(hows[-1], mask=mask, bias=bias)
 
 
-def looked_at(how: How, g: Geometry) -> Tensor:
+def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
     """Where a call looks (…, t, s); nowhere in rows where it sees nothing.
 
     The plain formula spreads such rows (of padding) over all keys where the lowest number of a
@@ -62,7 +62,7 @@ def looked_at(how: How, g: Geometry) -> Tensor:
     return seen.expand(*seen.shape[:-2], g.t, g.s)
 
 
-def first_part(how: How, g: Geometry, t: int, s: int) -> tuple[How, Geometry]:
+def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[AttentionSpec, Geometry]:
     """What a call saw, for its first t queries and s keys alone."""
     part, mask, bias = g._replace(t=t, s=s), how.mask, how.bias
     if mask is not None:
@@ -74,7 +74,7 @@ def first_part(how: How, g: Geometry, t: int, s: int) -> tuple[How, Geometry]:
     return simplified(replace(how, mask=mask, bias=bias), part), part
 
 
-def one_by_one(call: Call, how: How, g: Geometry) -> tuple[Call, How, Geometry]:
+def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, AttentionSpec, Geometry]:
     """A call of m queries (b, h, m, d) that share their keys, as rows (b·m, h, 1, d) of their own.
 
     So the beams of our decoders ask an encoder's states: row i·m + j is query j of row i.
@@ -97,7 +97,7 @@ def one_by_one(call: Call, how: How, g: Geometry) -> tuple[Call, How, Geometry]:
     return made, how, apart
 
 
-def _plain(pieces: Sequence[Piece], hows: Sequence[How]) -> Mask | None:
+def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | None:
     """The causal mask of a first call, where single steps that see all before follow it."""
     mask = hows[0].mask
     if mask is None and pieces[0].t == pieces[0].geometry.s == 1:
@@ -114,7 +114,7 @@ def _whole(pieces: Sequence[Piece]) -> Geometry:
     return last.geometry._replace(t=t, s=s)
 
 
-def _allowed(piece: Piece, how: How) -> Tensor:
+def _allowed(piece: Piece, how: AttentionSpec) -> Tensor:
     """What the rows of one call may attend, broadcastable to (…, t, s)."""
     g = piece.geometry
     if how.mask is None:
@@ -122,7 +122,7 @@ def _allowed(piece: Piece, how: How) -> Tensor:
     return how.mask.dense(g)
 
 
-def _added(piece: Piece, how: How) -> Tensor:
+def _added(piece: Piece, how: AttentionSpec) -> Tensor:
     """What is added to the scores of one call, broadcastable to (…, t, s)."""
     g = piece.geometry
     if how.bias is None:
@@ -150,7 +150,7 @@ def _written(pieces: Sequence[Piece], tiles: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.to(dtype).expand(*lead, *x.shape[-2:]) for x in reversed(parts)], -2)
 
 
-def may_join(one: How, other: How) -> bool:
+def may_join(one: AttentionSpec, other: AttentionSpec) -> bool:
     """Whether two calls differ in their masks, biases and dropout at most."""
     names = ("score", "scale", "softcap", "sinks")
     return all(_alike(getattr(one, name), getattr(other, name)) for name in names)

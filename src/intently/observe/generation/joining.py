@@ -17,7 +17,7 @@ from intently.observe.generation.call_masks import Piece, first_part, joined_how
 from intently.observe.storage import mmap_pool
 from intently.observe.storage.append_buffer import Growing
 from intently.observe.storage.stores import Kept, KeptHow, Store, packed
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 
 PENDING = 64
 """Rows that are kept in memory before they are written to a file."""
@@ -242,7 +242,7 @@ class Joined:
         assert block.k is not None
         return block.q.get(), block.k.get()
 
-    def how(self) -> How:
+    def how(self) -> AttentionSpec:
         """What `attend` takes beside them."""
         return joined_how(self._pieces)
 

@@ -18,7 +18,7 @@ from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import Labels, Tokens, checked, is_pair, labels
 from intently.observe.saving.mapped import InFile
 from intently.observe.storage.stores import Computed, Kept, KeptHow
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 
 if TYPE_CHECKING:
     from intently.observe.recording.summary import Summary
@@ -31,7 +31,7 @@ class Rows(Protocol):
         """Q (b, h, t, d) and k (b, g, s, d)."""
         ...
 
-    def how(self) -> How:
+    def how(self) -> AttentionSpec:
         """What `attend` takes beside them."""
         ...
 
@@ -51,7 +51,7 @@ class Whole:
         """Return the queries (b, h, t, d) and keys (b, g, s, d)."""
         return self.q.get(), self.k.get()
 
-    def how(self) -> How:
+    def how(self) -> AttentionSpec:
         """Return everything else that makes the matrix."""
         return self._how.get()
 

@@ -32,7 +32,7 @@ from intently.observe.saving.mapped import Mapped, Verified
 from intently.observe.saving.value_json import UnreadableError
 from intently.observe.saving.writing import Planned, write
 from intently.observe.storage.stores import KeptHow, identity
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 from intently.scores import Score
 
 KIND, FORMAT = "intently recording", 2
@@ -144,7 +144,7 @@ class _Sheet:
             },
         }
 
-    def _how(self, how: How, g: Geometry, name: str) -> dict[str, Any]:
+    def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
         score = None if how.score is None else value_json.score_form(how.score, self._once)
         if score is None and how.score is not None:
             raise build(
@@ -248,7 +248,7 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     return entry
 
 
-def _how(form: dict[str, Any], file: Mapped) -> How:
+def _how(form: dict[str, Any], file: Mapped) -> AttentionSpec:
     """What `attend` takes beside q and k."""
     tensors = Verified(file)
 
@@ -262,7 +262,7 @@ def _how(form: dict[str, Any], file: Mapped) -> How:
         return None if form.get(part) is None else _number(form[part], part)
 
     scale = form.get("scale")
-    return How(
+    return AttentionSpec(
         of("score", Score),
         of("mask", Mask),
         of("bias", Bias),
@@ -273,7 +273,7 @@ def _how(form: dict[str, Any], file: Mapped) -> How:
     )
 
 
-def _check(parts: Mapping[str, Tensor], how: How) -> None:
+def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
     """Raise unless the parts make a matrix; of large tensors only the shapes are looked at."""
     q, k = parts["q"], parts["k"]
     for name, x in (("q", q), ("k", k)):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
 from intently.observe.sources.telling import tell
-from intently.observe.watching.call import Call, How
+from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.watch import current, inside
 
@@ -97,7 +97,7 @@ def _call(
     added = None if score_mod is None else _added(score_mod, (*q.shape[:-1], k.shape[-2]), q.device)
     if isinstance(added, str):
         return added
-    return Call(q, k, v, y, How(mask=mask, bias=added, scale=scale), "flex")
+    return Call(q, k, v, y, AttentionSpec(mask=mask, bias=added, scale=scale), "flex")
 
 
 def _added(

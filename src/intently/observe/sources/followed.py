@@ -1,4 +1,4 @@
-"""Scores on their way from q · k to the softmax: what was done to them, as `How` says it.
+"""Scores on their way from q · k to the softmax: what was done to them, as `AttentionSpec` says it.
 
 A product of two tensors is followed through views, scales, biases and masks. Its axes are kept in
 one order (…, t, s); ``layout`` says how the tensor that the model holds is made of them.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import allowed
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.unseen import Softmax
 
 HIDES = -1e4
@@ -73,7 +73,7 @@ class Scores:
         """(…, t, s)."""
         return (*self.q.shape[:-1], self.k.shape[-2])
 
-    def how(self) -> How:
+    def how(self) -> AttentionSpec:
         """What `attend` takes beside q and k."""
         mask = allowed(reduce(torch.logical_and, self.masks)) if self.masks else None
         bias: Bias | None = None
@@ -82,7 +82,7 @@ class Scores:
         cap, scale = self.outer, self.inner
         if cap is not None:
             scale = scale * cap
-        return How(mask=mask, bias=bias, scale=scale, softcap=cap, dropout=self.dropout)
+        return AttentionSpec(mask=mask, bias=bias, scale=scale, softcap=cap, dropout=self.dropout)
 
     def times(self, factor: Any) -> Scores:
         """The scores times a number, or a tensor that is the same for all t and s."""
@@ -204,7 +204,9 @@ class Scores:
             layout[0] = (*held, *layout[0])
         return replace(scores, layout=tuple(layout))
 
-    def operands(self, held: Layout) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], How]:
+    def operands(
+        self, held: Layout
+    ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], AttentionSpec]:
         """With the leading axes in the order of ``held``: q, k, what shapes v alike, and how."""
         order = [i for axes in held for i in axes]
         lead = [self.sizes[i] for i in order]

@@ -14,7 +14,7 @@ from intently.biases import as_bias
 from intently.masks import allowed, causal
 from intently.matrix.lazy import in_autocast
 from intently.observe.sources.telling import tell
-from intently.observe.watching.call import Call, How
+from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
 from intently.observe.watching.watch import current, inside
 
@@ -136,7 +136,7 @@ def _in_autocast(x: Tensor) -> Tensor:
 
 def how_of(
     q: Tensor, k: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, scale: float | None
-) -> How:
+) -> AttentionSpec:
     """What the function does with its arguments."""
     rule = bias = None
     if is_causal:  # counted from the first key
@@ -145,4 +145,4 @@ def how_of(
         rule = allowed(mask) if rule is None else rule & allowed(mask)
     elif mask is not None:
         bias = as_bias(mask)
-    return How(mask=rule, bias=bias, scale=scale, dropout=dropout)
+    return AttentionSpec(mask=rule, bias=bias, scale=scale, dropout=dropout)

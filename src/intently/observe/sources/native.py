@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from intently.biases import as_bias
 from intently.masks import Mask, allowed, padding
 from intently.observe.sources.telling import tell
-from intently.observe.watching.call import After, Call, How, Projected, operand
+from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.watch import current, inside, running
 
@@ -74,7 +74,7 @@ def _attention_call(
         return _cut(F.linear(_merged(mixed), proj_weight, proj_bias), real, rows)
 
     q, k, v = _projected((x, _padded(key), _padded(value)), qkv_weight, qkv_bias, num_head)
-    return Call(q, k, v, After(y, finish), How(mask=rule), "native", module)
+    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", module)
 
 
 def _layer_call(
@@ -125,7 +125,7 @@ def _layer_call(
 
     x = first(before) if norm_first else before
     q, k, v = _projected((x, x, x), qkv_weight, qkv_bias, num_heads)
-    return Call(q, k, v, After(y, finish), How(mask=rule), "native", module)
+    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", module)
 
 
 def _wrap_formula(original: Function) -> Function:
@@ -184,7 +184,9 @@ def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
         rule = allowed(~added)
     elif added is not None:
         bias_added = as_bias(added)
-    how = How(mask=rule, bias=bias_added, dropout=given["dropout_p"] if given["training"] else 0.0)
+    how = AttentionSpec(
+        mask=rule, bias=bias_added, dropout=given["dropout_p"] if given["training"] else 0.0
+    )
     after = After(_batch_first(y), finish)
     return Call(q, keys, values, after, how, "native", handed=y, back=back)
 

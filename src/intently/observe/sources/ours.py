@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from intently.kernels.problem import Problem
 from intently.observe.sources.telling import tell
-from intently.observe.watching.call import Call, How
+from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.watch import current, inside
 
@@ -29,7 +29,7 @@ def _wrap(original: Function) -> Function:
         with inside():
             y = original(problem, v, autocast)
         p = problem
-        how = How(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
+        how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
         tell(recorders, "intently", None, lambda: Call(p.q, p.k, v, y, how, "intently"))
         return y
 

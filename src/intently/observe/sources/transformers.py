@@ -17,7 +17,7 @@ from intently.biases import Bias, as_bias, relative_buckets
 from intently.masks import Geometry, Mask, allowed, causal, window
 from intently.observe.sources.flex import block_mask
 from intently.observe.sources.telling import tell
-from intently.observe.watching.call import Call, How
+from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.watch import current, inside
@@ -119,18 +119,18 @@ def _turned(x: Tensor) -> Tensor:
 
 def _how(
     name: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, kwargs: dict[str, Any]
-) -> How:
+) -> AttentionSpec:
     """What the function called ``name`` does with its arguments."""
     rule, bias = _mask(name, module, q, k, mask, kwargs)
     position = kwargs.get("position_bias")
     if position is not None:
         g = Geometry((*q.shape[:2],), q.shape[-2], k.shape[-2], q.device)
-        how = simplified(How(mask=rule, bias=bias), g)
+        how = simplified(AttentionSpec(mask=rule, bias=bias), g)
         rule, bias = how.mask, how.bias
         added = _position_bias(module, position, g)
         bias = added if bias is None else bias if added is None else added + bias
     sinks = kwargs.get("s_aux")
-    return How(
+    return AttentionSpec(
         mask=rule,
         bias=bias,
         scale=kwargs.get("scaling"),

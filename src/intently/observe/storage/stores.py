@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from intently.errors import ArgumentError, StaleError, build, shape_of
 from intently.foundation.values import Value
 from intently.observe.storage import mmap_pool
-from intently.observe.watching.call import How, Projected
+from intently.observe.watching.call import AttentionSpec, Projected
 
 PIECE = 2**22
 """Bytes that are written to a file at a time."""
@@ -255,10 +255,10 @@ class Spool:
 class KeptHow:
     """What a call handed to `attend` beside q and k; ``tensors`` are those it rests on."""
 
-    how: How
+    how: AttentionSpec
     tensors: tuple[Kept, ...] = ()
 
-    def get(self) -> How:
+    def get(self) -> AttentionSpec:
         """The same again; raises `StaleError` where a tensor is not what it was."""
         for kept in self.tensors:
             kept.get()
@@ -323,7 +323,7 @@ class Store:
             self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
         return kept
 
-    def how(self, how: How) -> KeptHow:
+    def how(self, how: AttentionSpec) -> KeptHow:
         """Keep the tensors that a score, mask, bias, scale and sinks hold, each once."""
         tensors: list[Kept] = []
 

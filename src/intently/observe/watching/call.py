@@ -14,7 +14,7 @@ from intently.scores import Score
 
 
 @dataclass(frozen=True)
-class How:
+class AttentionSpec:
     """All that `intently.attend` takes beside q and k; masks say True where they attend."""
 
     score: Score | None = None
@@ -75,7 +75,7 @@ class Call:
     k: Tensor | Projected
     v: Tensor | Projected
     y: Tensor | After
-    how: How = field(default_factory=How)
+    how: AttentionSpec = field(default_factory=AttentionSpec)
     source: str = "functional"
     module: nn.Module | None = None
     handed: Tensor | None = None

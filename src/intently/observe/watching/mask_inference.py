@@ -14,7 +14,7 @@ from torch import Tensor
 from intently.biases.rule import Given
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
 from intently.masks.by_tensor import Allowed
-from intently.observe.watching.call import How
+from intently.observe.watching.call import AttentionSpec
 
 BLOCK = 2**22
 """Entries of a mask that are compared at a time."""
@@ -56,7 +56,7 @@ class Seen:
         return keys if rule is None else rule & keys
 
 
-def simplified(how: How, g: Geometry) -> How:
+def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
     """Return the same with tensors of mask and bias as values, where they are equal to some."""
     mask, bias = how.mask, how.bias
     if mask is None and type(bias) is Given and not bias.tensor.requires_grad:

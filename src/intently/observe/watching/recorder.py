@@ -27,7 +27,7 @@ from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.storage.stores import KeptHow, Store, identity, packed, same, small
 from intently.observe.watching import checking
-from intently.observe.watching.call import Call, How, operand
+from intently.observe.watching.call import AttentionSpec, Call, operand
 from intently.observe.watching.gradients import Gradients
 from intently.observe.watching.isolation import alone
 from intently.observe.watching.mask_inference import simplified
@@ -93,7 +93,9 @@ class Recorder:
         self._path = Path()
         self._last: dict[tuple[str, int], list[Opened]] = {}
         self._orders: dict[tuple[str, bool], tuple[int | None, int]] = {}
-        self._simple: dict[tuple[object, ...], tuple[StorageWeakRef, Tensor | None, How]] = {}
+        self._simple: dict[
+            tuple[object, ...], tuple[StorageWeakRef, Tensor | None, AttentionSpec]
+        ] = {}
         self._counts: dict[str, int] = {}
         self._open, self.closed = True, False
 
@@ -320,7 +322,9 @@ class Recorder:
                 return self._path.rows // len(k)
         return 1
 
-    def _written(self, how: How, k: Tensor, g: Geometry) -> tuple[How, Tensor, Geometry]:
+    def _written(
+        self, how: AttentionSpec, k: Tensor, g: Geometry
+    ) -> tuple[AttentionSpec, Tensor, Geometry]:
         """Without the last columns, where a static cache has nothing yet and no query looks.
 
         Its empty keys are zeros; padding mostly has others, and where it has none, queries look
@@ -340,7 +344,7 @@ class Recorder:
         how, g = first_part(how, g, g.t, end)
         return how, k[..., :end, :], g
 
-    def _simplified(self, how: How, g: Geometry) -> How:
+    def _simplified(self, how: AttentionSpec, g: Geometry) -> AttentionSpec:
         value = how.bias if how.mask is None else how.mask
         if value is None or type(value) not in (Allowed, Given):
             return how
@@ -372,7 +376,7 @@ class Recorder:
             entry.verified, entry.why = found.verified, found.why
 
 
-def _attend(q: Tensor, k: Tensor, how: How) -> Attention:
+def _attend(q: Tensor, k: Tensor, how: AttentionSpec) -> Attention:
     return attend(
         q.to(k.dtype),
         k,
