@@ -28,8 +28,7 @@ if TYPE_CHECKING:
         window,
     )
     from intently.matrix import Dense, LazyMatrix, Merged, rollout, stack_rows
-    from intently.observe import load_recording
-    from intently.observe.watching import watch
+    from intently.observe import load_recording, watch
     from intently.positions import Learned, Rotary, sinusoidal
     from intently.scores import Additive, Cosine, Dot, General, Score, concat
 

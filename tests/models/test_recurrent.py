@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
-from intently.observe.watching import watch
+from intently.observe import watch
 
 from .slow_recurrent import SlowRecurrent
 

@@ -17,7 +17,7 @@ from intently.errors import ArgumentError, KindError
 from intently.models import Transformer, TransformerOptions
 from intently.models.kinds import cross_heads, options_of
 from intently.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
-from intently.observe.watching import watch
+from intently.observe import watch
 
 from .plain_transformer import COMBINATIONS, VARIANTS, Plain, drawn
 

@@ -11,8 +11,7 @@ import torch
 
 import intently as it
 from intently.interop.keras import SelfAttention, load
-from intently.observe import Recording
-from intently.observe.watching import watch
+from intently.observe import Recording, watch
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 MEMORY = np.random.default_rng(1).normal(size=(2, 6, 8)).astype("float32")

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
+from intently.observe import watch
 from intently.observe.sources import followed
-from intently.observe.watching import watch
 from intently.observe.watching.unseen import LAST_BITS
 
 from .attending import Softmaxes

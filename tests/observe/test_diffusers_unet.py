@@ -14,8 +14,7 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from torch import Tensor, nn
 
-from intently.observe import Recording
-from intently.observe.watching import watch
+from intently.observe import Recording, watch
 
 WORDS = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(1))
 REAL = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])

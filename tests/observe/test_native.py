@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from intently.observe import Recording
+from intently.observe import Recording, watch
 from intently.observe.sources import native
-from intently.observe.watching import watch
 
 B, T, S, C, H = 2, 5, 7, 8, 2
 PADDED = torch.tensor([[False] * 5 + [True] * 2, [False] * 7])

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from intently.interop.transformers.backend import register
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import by_gradient
-from intently.observe import Recording
-from intently.observe.watching import watch
+from intently.observe import Recording, watch
 
 T: Any = transformers
 SIZES: dict[str, Any] = {

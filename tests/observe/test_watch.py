@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import intently as it
 from intently.observe.sources import deep
 from intently.observe.watching import patches
-from intently.observe.watching.watch import current, running
+from intently.observe.watching.scope import current, running
 
 from .attending import FromImport, HoldsFunction, HoldsPartial, SelfAttention, Stack, stack
 

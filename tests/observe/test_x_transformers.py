@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from intently.observe.watching import watch
+from intently.observe import watch
 
 x_transformers = pytest.importorskip(
     "x_transformers", reason="x-transformers is not installed: pip install x-transformers"

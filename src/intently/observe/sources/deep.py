@@ -35,10 +35,9 @@ from torch.utils._python_dispatch import (
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import Lost, Scores, Stage
 from intently.observe.sources.functional import how_of
-from intently.observe.sources.telling import tell
 from intently.observe.watching.call import Call
+from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
-from intently.observe.watching.watch import current
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
-from intently.observe.sources.telling import tell
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.watch import current, inside
+from intently.observe.watching.scope import current, inside, tell
 
 ADDS_NOT = "FlexAttention: its score_mod does more than add to the scores"
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from intently.biases import as_bias
 from intently.masks import allowed, causal
 from intently.matrix.lazy import in_autocast
-from intently.observe.sources.telling import tell
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
-from intently.observe.watching.watch import current, inside
+from intently.observe.watching.scope import current, inside, tell
 
 MOST = 100
 """Entries of a dict or list that are looked at."""

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from intently.biases import as_bias
 from intently.masks import Mask, allowed, padding
-from intently.observe.sources.telling import tell
 from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.watch import current, inside, running
+from intently.observe.watching.scope import current, inside, running, tell
 
 
 def targets(model: nn.Module | None) -> list[Target]:

@@ -15,9 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.observe.sources.telling import as_without
-from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
-from intently.observe.watching.watch import current
+from intently.observe.watching.patches import (
+    Function,
+    Target,
+    as_without,
+    known_to_scripts,
+    names_beside,
+)
+from intently.observe.watching.scope import current
 
 FUNCTION = torch.softmax
 

@@ -16,11 +16,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from intently.biases import Bias, as_bias, relative_buckets
 from intently.masks import Geometry, Mask, allowed, causal, window
 from intently.observe.sources.flex import block_mask
-from intently.observe.sources.telling import tell
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.watch import current, inside
+from intently.observe.watching.scope import current, inside, tell
 
 
 def targets(model: nn.Module | None) -> list[Target]:

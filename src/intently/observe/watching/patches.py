@@ -1,7 +1,7 @@
 """Replacing functions by name: counted, so that watches nest, and undone by the last of them.
 
 What replaces a function stays the same for all watches; whether it does anything is asked at each
-call (`intently.observe.watching.watch.current`), so that other threads and tasks pass through.
+call (`intently.observe.watching.scope.current`), so that other threads and tasks pass through.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
+import torch
 from torch import nn
 from torch.jit._builtins import _find_builtin, _register_builtin
+from torch.overrides import handle_torch_function, has_torch_function
 
 Function = Callable[..., Any]
 
@@ -178,3 +180,13 @@ def _places(module: Any, x: Function) -> Iterator[tuple[dict[str, Any], str]]:
     names = getattr(module, "__dict__", None)
     if isinstance(names, dict):
         yield from [(names, name) for name, held in list(names.items()) if held is x]
+
+
+def as_without(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call what was replaced: subclasses and modes are handed itself, and not the replacement."""
+    given = (*args, *kwargs.values())
+    if not torch.compiler.is_compiling() and has_torch_function(given):
+        return handle_torch_function(function, given, *args, **kwargs)
+    return function(*args, **kwargs)

@@ -1,25 +1,21 @@
 """`watch`: a context manager that keeps what a model attends, and changes nothing.
 
-Functions are replaced by name while anybody watches; who watches is a `ContextVar`, so that the
-replacements act for the thread or task that opened the watch and pass everybody else through.
+Functions are replaced by name while anybody watches. `scope` knows who watches this thread or task;
+the replacements pass everybody else through.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import finalize
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from intently.errors import KernelError, build
 from intently.observe.recording.labels import Tokens
@@ -27,71 +23,12 @@ from intently.observe.recording.recording import Recording
 from intently.observe.watching import patches
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.recorder import COMPILED, Recorder
+from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
 
 FIX_COMPILED = (
     "watch the model that was compiled (model._orig_mod), or run it within "
     'torch.compiler.set_stance("force_eager")'
 )
-
-
-class _Scope(NamedTuple):
-    recorders: tuple[Recorder, ...]
-    thread: int
-    task: asyncio.Task[Any] | None
-
-
-_NOBODY = _Scope((), 0, None)
-_scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
-_open: dict[Recorder, _Scope] = {}
-"""Where the watches of all threads and tasks were opened."""
-
-
-def current() -> tuple[Recorder, ...]:
-    """Who watches this thread or task; nobody within `inside`, and nobody for their children."""
-    scope = _scope.get()
-    if not scope.recorders or not _here(scope):
-        return ()
-    for recorder in scope.recorders:
-        if recorder.closed:  # by another thread, which cannot change what this one watches
-            return _without_closed(scope)
-    return scope.recorders
-
-
-def _without_closed(scope: _Scope) -> tuple[Recorder, ...]:
-    left = tuple(recorder for recorder in scope.recorders if not recorder.closed)
-    _scope.set(scope._replace(recorders=left) if left else _NOBODY)
-    return left
-
-
-def running() -> nn.Module | None:
-    """The innermost running module, None outside of modules; known while somebody watches."""
-    recorders = _scope.get().recorders
-    return recorders[-1].running[-1] if recorders and recorders[-1].running else None
-
-
-class inside:  # noqa: N801 - used as a function: `with inside():`
-    """Calls made within are not recorded: they belong to a call that a source saw already.
-
-    The mode of ``deep=True`` waits meanwhile, so that what runs is what runs without it.
-    """
-
-    def __enter__(self) -> None:
-        self._token: Token[_Scope] = _scope.set(_NOBODY)
-        waits = getattr(_get_current_dispatch_mode(), "waits_inside", False)
-        self._mode = _pop_mode() if waits else None
-
-    def __exit__(self, *error: object) -> None:
-        if self._mode is not None:
-            _push_mode(self._mode)
-        _scope.reset(self._token)
-
-
-def _here(scope: _Scope) -> bool:
-    return scope.thread == threading.get_ident() and scope.task in (None, _task())
-
-
-def _task() -> asyncio.Task[Any] | None:
-    return None if asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
@@ -156,8 +93,8 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             undo.callback(recorder.close)
             undo.callback(_compiler_forgets, _compiler_knows())
             undo.callback(patches.remove, patches.install(_targets(self._model)))
-            undo.callback(_leave, recorder)
-            _begin(recorder)
+            undo.callback(leave, recorder)
+            begin(recorder)
             undo.enter_context(_deep_mode() if self._deep else nullcontext())
             self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
             self._undo.atexit = False
@@ -182,22 +119,6 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         self._undo()
         if self._recorder.ran_compiled and error is None:
             _say_compiled(self._recorder)
-
-
-def _begin(recorder: Recorder) -> None:
-    """Let a recorder watch this thread or task, beside those that do."""
-    before = _scope.get()
-    mine = before.recorders if _here(before) else ()
-    _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
-    _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
-
-
-def _leave(recorder: Recorder) -> None:
-    _open.pop(recorder, None)
-    scope = _scope.get()
-    if recorder in scope.recorders:
-        left = tuple(r for r in scope.recorders if r is not recorder)
-        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
 
 
 def _targets(model: nn.Module | None) -> list[Target]:
@@ -228,7 +149,7 @@ def _named(original: Function) -> Function:
             return original(self, *args, **kwargs)
         recorders = current()
         if not recorders:
-            _tell_elsewhere(self)
+            tell_elsewhere(self)
             return original(self, *args, **kwargs)
         for recorder in recorders:
             recorder.running.append(self)
@@ -240,14 +161,6 @@ def _named(original: Function) -> Function:
                 recorder.running.pop()
 
     return __call__
-
-
-def _tell_elsewhere(module: nn.Module) -> None:
-    """Say to the watches of other threads and tasks that a module of theirs runs here."""
-    for recorder, scope in list(_open.items()):
-        backward = torch._C._current_graph_task_id() != -1
-        if module in recorder.names and not _here(scope) and not backward:
-            recorder.ran.elsewhere.add(module)
 
 
 def _compiled_region(original: Function) -> Function:

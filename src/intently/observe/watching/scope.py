@@ -1,0 +1,140 @@
+"""Who watches this thread or task, and handing a call over to them.
+
+Who watches is a `ContextVar`: a watch that one thread or task opened sees nothing of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar, Token
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
+
+from intently.observe.watching.call import Call
+from intently.observe.watching.recorder import Recorder
+
+
+class _Scope(NamedTuple):
+    recorders: tuple[Recorder, ...]
+    thread: int
+    task: asyncio.Task[Any] | None
+
+
+_NOBODY = _Scope((), 0, None)
+_scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
+_open: dict[Recorder, _Scope] = {}
+"""Where the watches of all threads and tasks were opened."""
+
+
+def current() -> tuple[Recorder, ...]:
+    """Who watches this thread or task; nobody within `inside`, and nobody for their children."""
+    scope = _scope.get()
+    if not scope.recorders or not _here(scope):
+        return ()
+    for recorder in scope.recorders:
+        if recorder.closed:  # by another thread, which cannot change what this one watches
+            return _without_closed(scope)
+    return scope.recorders
+
+
+def _without_closed(scope: _Scope) -> tuple[Recorder, ...]:
+    left = tuple(recorder for recorder in scope.recorders if not recorder.closed)
+    _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+    return left
+
+
+def running() -> nn.Module | None:
+    """The innermost running module, None outside of modules; known while somebody watches."""
+    recorders = _scope.get().recorders
+    return recorders[-1].running[-1] if recorders and recorders[-1].running else None
+
+
+class inside:  # noqa: N801 - used as a function: `with inside():`
+    """Calls made within are not recorded: they belong to a call that a source saw already.
+
+    The mode of ``deep=True`` waits meanwhile, so that what runs is what runs without it.
+    """
+
+    def __enter__(self) -> None:
+        self._token: Token[_Scope] = _scope.set(_NOBODY)
+        waits = getattr(_get_current_dispatch_mode(), "waits_inside", False)
+        self._mode = _pop_mode() if waits else None
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            _push_mode(self._mode)
+        _scope.reset(self._token)
+
+
+def _here(scope: _Scope) -> bool:
+    return scope.thread == threading.get_ident() and scope.task in (None, _task())
+
+
+def _task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+def begin(recorder: Recorder) -> None:
+    """Let a recorder watch this thread or task, beside those that do."""
+    before = _scope.get()
+    mine = before.recorders if _here(before) else ()
+    _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
+    _open[recorder] = _Scope((recorder,), threading.get_ident(), _task())
+
+
+def leave(recorder: Recorder) -> None:
+    """Let a recorder watch no longer."""
+    _open.pop(recorder, None)
+    scope = _scope.get()
+    if recorder in scope.recorders:
+        left = tuple(r for r in scope.recorders if r is not recorder)
+        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+
+
+def tell_elsewhere(module: nn.Module) -> None:
+    """Say to the watches of other threads and tasks that a module of theirs runs here."""
+    for recorder, scope in list(_open.items()):
+        backward = torch._C._current_graph_task_id() != -1
+        if module in recorder.names and not _here(scope) and not backward:
+            recorder.ran.elsewhere.add(module)
+
+
+# --- handing over ---------------------------------------------------------------------------------
+
+
+def tell(
+    recorders: Sequence[Recorder],
+    source: str,
+    module: nn.Module | None,
+    make: Callable[[], Call | str],
+) -> None:
+    """Hand over the call that ``make`` returns, or say why there is none: its text, its error.
+
+    What a source cannot read is missed, and never stops the model.
+    """
+    with torch._C.DisableTorchFunction():  # what is computed here is none of a mode's calls
+        _tell(recorders, source, module, make)
+
+
+def _tell(
+    recorders: Sequence[Recorder],
+    source: str,
+    module: nn.Module | None,
+    make: Callable[[], Call | str],
+) -> None:
+    try:
+        with torch.no_grad(), inside():
+            call = make()
+    except Exception as error:  # whatever a model hands to its attention
+        call = f"{type(error).__name__}: {error}"
+    with inside():  # what a recorder computes itself is nothing to record
+        for recorder in recorders:
+            if isinstance(call, str):
+                recorder.miss(module, source, call)
+            else:
+                recorder.see(call)
