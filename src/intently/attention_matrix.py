@@ -18,11 +18,11 @@ from intently import kernels
 from intently.biases import Bias, as_bias
 from intently.errors import ArgumentError, KindError, StaleError, build, shape_of
 from intently.foundation.arrays import Numbers, as_tensor, as_tensors
+from intently.foundation.checks import probability
 from intently.kernels import differentiated, eager, streamed
 from intently.kernels.problem import Problem
 from intently.kernels.streamed import Block
 from intently.masks import Mask, as_mask, check_broadcast
-from intently.masks.geometry import probability
 from intently.matrix import LazyMatrix, lazy
 from intently.matrix.indexing import split, take
 from intently.matrix.lazy import check_product, in_autocast, no_autocast

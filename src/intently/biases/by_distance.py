@@ -9,6 +9,7 @@ from torch import Tensor
 
 from intently.biases.rule import Bias, check_device, shown
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import whole_number
 from intently.masks.geometry import (
     Cut,
     Geometry,
@@ -17,7 +18,6 @@ from intently.masks.geometry import (
     first_of_run,
     integers,
     pick,
-    whole_number,
     written,
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.checks import is_number, whole_number
 
 PAD, SOS, EOS = 0, 1, 2  # the same in every tokenizer: intently.text.SPECIALS
 
@@ -45,9 +46,9 @@ class SearchOptions:
     forbid: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_int(self.beam, "beam", 1, WIDEST)
-        _check_int(self.n_best, "n_best", 1)
-        _check_int(self.min_length, "min_length", 0, LONGEST)
+        whole_number(self.beam, "beam", 1, WIDEST)
+        whole_number(self.n_best, "n_best", 1)
+        whole_number(self.min_length, "min_length", 0, LONGEST)
         if self.n_best > self.beam:
             raise build(
                 ArgumentError,
@@ -58,13 +59,13 @@ class SearchOptions:
                 "widen the beam",
             )
         alpha = self.length_penalty
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+        if not is_number(alpha):
             raise build(KindError, "length_penalty", "a number", repr(alpha))
         if not -STEEPEST <= alpha <= STEEPEST:
             expected = f"a number from −{STEEPEST} to {STEEPEST}"
             raise build(ArgumentError, "length_penalty", expected, alpha)
         if self.max_length is not None:
-            _check_int(self.max_length, "max_length", 1, LONGEST)
+            whole_number(self.max_length, "max_length", 1, LONGEST)
             if self.min_length >= self.max_length:
                 raise build(
                     ArgumentError,
@@ -76,7 +77,7 @@ class SearchOptions:
         if not isinstance(self.forbid, Collection):
             raise build(KindError, "forbid", "a tuple of token ids", repr(self.forbid))
         for token in self.forbid:
-            _check_int(token, "forbid", 0)
+            whole_number(token, "forbid", 0)
         if EOS in self.forbid:
             raise build(
                 ArgumentError,
@@ -118,11 +119,3 @@ def checked(options: SearchOptions | None) -> SearchOptions:
         expected, fix = "SearchOptions or None", "write SearchOptions(beam=3)"
         raise build(KindError, "options", expected, repr(options)[:60], fix=fix)
     return options
-
-
-def _check_int(value: object, name: str, least: int, most: int | None = None) -> None:
-    expected = f"an int ≥ {least}" if most is None else f"an int from {least} to {most:,}"
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise build(KindError, name, expected, repr(value))
-    if value < least or (most is not None and value > most):
-        raise build(ArgumentError, name, expected, value)

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from intently.decoding.options import _check_int
 from intently.decoding.search import _evaluating, _padded
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import is_number, whole_number
 
 
 class Model(Protocol):
@@ -64,10 +64,10 @@ def sample(
     >>> [len(ids) for ids in found]
     [4, 4]
     """
-    _check_int(steps, "steps", 0)
+    whole_number(steps, "steps", 0)
     _check(temperature, top_k, top_p)
     if stop is not None:
-        _check_int(stop, "stop", 0)
+        whole_number(stop, "stop", 0)
     if generator is not None and not isinstance(generator, torch.Generator):
         raise build(KindError, "generator", "a torch.Generator", type(generator).__name__)
     if cache is not None:
@@ -206,12 +206,12 @@ def _check_empty(cache: Any) -> None:
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
     for name, value in (("temperature", temperature), ("top_p", 1 if top_p is None else top_p)):
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             raise build(KindError, name, "a number", repr(value))
     if not (math.isfinite(temperature) and temperature >= 0):
         raise build(ArgumentError, "temperature", "a finite number ≥ 0", temperature)
     if top_k is not None:
-        _check_int(top_k, "top_k", 1)
+        whole_number(top_k, "top_k", 1)
     if top_p is not None and not 0 < top_p <= 1:
         raise build(ArgumentError, "top_p", "a mass in (0, 1]", top_p)
 

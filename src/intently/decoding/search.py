@@ -15,8 +15,9 @@ from torch import Tensor
 
 from intently.decoding.beams import Model, decode_batch
 from intently.decoding.hypothesis import Hypothesis
-from intently.decoding.options import EOS, PAD, SearchOptions, _check_int, checked
+from intently.decoding.options import EOS, PAD, SearchOptions, checked
 from intently.errors import KindError, build
+from intently.foundation.checks import whole_number
 from intently.foundation.memory import check_fits
 
 SHORT = 16
@@ -60,7 +61,7 @@ def search(
     (4, (4, 1, 1))
     """
     options = checked(options)
-    _check_int(batch_tokens, "batch_tokens", 1)
+    whole_number(batch_tokens, "batch_tokens", 1)
     sentences = [_with_eos(source, i) for i, source in enumerate(sources)]
     found: list[list[Hypothesis]] = [[] for _ in sentences]
     with _evaluating(model):

@@ -25,6 +25,7 @@ from intently.experiments.comparison import (
     train_all,
     write_result,
 )
+from intently.foundation.checks import check_word
 from intently.recipes import recipe
 from intently.show.figures.lengths import Interval, by_length
 from intently.show.style import LINES
@@ -78,9 +79,7 @@ def entries(corpus: str) -> list[Entry]:
     >>> [entry.recipe.name for entry in entries("multi30k")][:2]
     ['multi30k-de-en-fixed', 'multi30k-de-en-bahdanau']
     """
-    if corpus not in PREFIXES:
-        names = " or ".join(PREFIXES)
-        raise build(ArgumentError, "corpus", names, repr(corpus), fix="choose one of them")
+    check_word(corpus, "corpus", PREFIXES)
     return [Entry(label, recipe(f"{PREFIXES[corpus]}-{end}")) for end, label in LABELS.items()]
 
 

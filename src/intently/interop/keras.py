@@ -31,9 +31,9 @@ import intently.masks as masks
 from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend, attention
 from intently.errors import ArgumentError, CheckpointError, KindError, build
+from intently.foundation.checks import whole_number
 from intently.interop.frozen import learns
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
-from intently.masks.geometry import whole_number
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:

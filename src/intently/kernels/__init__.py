@@ -15,7 +15,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from intently.errors import ArgumentError, KernelError, build
+from intently.errors import KernelError, build
+from intently.foundation.checks import check_word
 from intently.kernels import eager, tiled
 from intently.kernels.derivatives import differentiated
 from intently.kernels.eager import Eager
@@ -93,9 +94,7 @@ def use(name: str) -> Iterator[None]:
     ...     it.attend(torch.ones(2, 4), torch.ones(2, 4)).plan().kernel
     'eager'
     """
-    names = [kernel.name for kernel in _KERNELS]
-    if name not in names:
-        raise build(ArgumentError, "name", f"one of {', '.join(names)}", repr(name))
+    check_word(name, "name", [kernel.name for kernel in _KERNELS])
     token = _forced.set(name)
     try:
         yield

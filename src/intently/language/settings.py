@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from intently.errors import ArgumentError, DataError, KindError, build
+from intently.foundation.checks import check_word, whole_number
 from intently.foundation.files import File
-from intently.masks.geometry import whole_number
 from intently.training.options import TrainingOptions
 
 LARGE = 10_000_000
@@ -75,8 +75,7 @@ class Variant:
     positions: Literal["rotary", "learned"] = "rotary"
 
     def __post_init__(self) -> None:
-        if self.positions not in ("rotary", "learned"):
-            raise build(ArgumentError, "positions", '"rotary" or "learned"', repr(self.positions))
+        check_word(self.positions, "positions", ("rotary", "learned"))
         if self.kv_heads is not None:
             whole_number(self.kv_heads, "kv_heads", 1)
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
+from intently.foundation.checks import whole_number
 from intently.masks.blocks import Edges, edges, states
-from intently.masks.geometry import Geometry, Integers, integers, pick, whole_number, written
+from intently.masks.geometry import Geometry, Integers, integers, pick, written
 from intently.masks.queries import Queries, Rows
 from intently.masks.rule import Mask
 

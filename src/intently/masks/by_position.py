@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from intently.foundation.checks import whole_number
 from intently.masks.blocks import edges, states
-from intently.masks.geometry import Geometry, Integers, integers, pick, whole_number, written
+from intently.masks.geometry import Geometry, Integers, integers, pick, written
 from intently.masks.queries import Queries, Rows
 from intently.masks.rule import Mask
 

@@ -139,22 +139,6 @@ def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
         )
 
 
-def whole_number(value: Any, name: str, least: int) -> int:
-    """Return an int that is at least ``least``, or raise."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise build(KindError, name, f"an int ≥ {least}", repr(value))
-    if value < least:
-        raise build(ArgumentError, name, f"an int ≥ {least}", value)
-    return value
-
-
-def probability(value: float, name: str) -> float:
-    """Return a number in [0, 1), or raise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise build(ArgumentError, name, "a probability in [0, 1)", repr(value))
-    return value
-
-
 def copied(value: Any, name: str, expected: str) -> Tensor:
     """Return a list or a NumPy array as a tensor that shares nothing with it."""
     try:

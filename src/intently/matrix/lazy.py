@@ -18,6 +18,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, MemoryRefused, build, shape_of
 from intently.foundation.arrays import Numbers, as_tensor
+from intently.foundation.checks import check_word, whole_number
 from intently.kernels.derivatives import differentiated, transformed
 from intently.kernels.streamed import Block
 from intently.matrix.blocks import Cells, largest
@@ -264,7 +265,7 @@ class LazyMatrix:
         Where a query weighs fewer than n keys, the rest has weight 0 and key −1. Of keys with
         equal weight any may come first. A query of NaN has no order: weights NaN, keys −1.
         """
-        _check_count(n, "n")
+        whole_number(n, "n", 1)
         weights = self._zeros(self.shape[-2], n)
         keys = torch.full_like(weights, -1, dtype=torch.long)
         for block in self._blocks():
@@ -371,10 +372,9 @@ class LazyMatrix:
         Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
         for more cells than there are entries gives the matrix itself. What is masked counts as 0.
         """
-        if how not in ("mean", "max", "sum"):
-            raise build(ArgumentError, "how", '"mean", "max" or "sum"', repr(how))
-        _check_count(rows, "rows")
-        _check_count(cols, "cols")
+        check_word(how, "how", ("mean", "max", "sum"))
+        whole_number(rows, "rows", 1)
+        whole_number(cols, "cols", 1)
         t, s = self.shape[-2:]
         rows, cols = min(rows, t), min(cols, s)
         out = self._zeros(rows, cols)
@@ -434,8 +434,3 @@ def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
             shape_of(v),
             "v holds one row for each key",
         )
-
-
-def _check_count(n: Any, name: str) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise build(ArgumentError, name, "an int ≥ 1", repr(n))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_word
 from intently.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
 from intently.models.transformer import Transformer, TransformerOptions
 
@@ -37,8 +37,7 @@ def options_of(kind: str, values: Mapping[str, Any]) -> EncoderDecoderOptions:
     >>> options_of("recurrent", {"source_vocabulary": 9, "target_vocabulary": 8}).cell
     'gru'
     """
-    if kind not in KINDS:
-        raise build(ArgumentError, "kind", f"one of {', '.join(map(repr, KINDS))}", repr(kind))
+    check_word(kind, "kind", KINDS)
     return KINDS[kind](**values)
 
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.checks import whole_number
 from intently.masks import as_mask, causal
-from intently.masks.geometry import whole_number
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.models.transformer import _check_ids, check_cache
 from intently.modules.attended import attended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build
-from intently.masks.geometry import probability, whole_number
+from intently.foundation.checks import probability, whole_number
 from intently.modules.feed_forward import FeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
@@ -68,14 +68,6 @@ def check_options(options: Any) -> None:
                 type(getattr(o, name)).__name__,
             )
     probability(o.dropout, "dropout")
-
-
-def check_word(name: str, word: object, known: Iterable[str]) -> None:
-    """Raise unless an option is one of the words it knows."""
-    words = tuple(known)
-    if word not in words:
-        quoted = ", ".join(f'"{known_word}"' for known_word in words)
-        raise build(ArgumentError, name, f"one of {quoted}", repr(word))
 
 
 def check_heads(width: int, heads: int) -> None:

@@ -19,8 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, KindError, build
-from intently.masks.geometry import probability, whole_number
-from intently.models.layers import check_word
+from intently.foundation.checks import check_word, probability, whole_number
 from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
 from intently.models.transformer import (
     EncoderCache,
@@ -62,9 +61,9 @@ class RecurrentOptions:
     share: Literal["output", "all"] = "output"
 
     def __post_init__(self) -> None:
-        check_word("cell", self.cell, CELLS)
-        check_word("attention", self.attention, ATTENTIONS)
-        check_word("share", self.share, SHARES)
+        check_word(self.cell, "cell", CELLS)
+        check_word(self.attention, "attention", ATTENTIONS)
+        check_word(self.share, "share", SHARES)
         vocabularies = "source_vocabulary", "target_vocabulary"
         for name in (*vocabularies, "width", "encoder_layers", "decoder_layers"):
             whole_number(getattr(self, name), name, 1)

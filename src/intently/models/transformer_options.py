@@ -7,8 +7,7 @@ from functools import partial
 from typing import Literal
 
 from intently.errors import ArgumentError, build
-from intently.masks.geometry import probability, whole_number
-from intently.models.layers import check_word
+from intently.foundation.checks import check_word, probability, whole_number
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 
 SHARES = ("output", "all")
@@ -53,10 +52,10 @@ class TransformerOptions:
     learned_steps: int = 512
 
     def __post_init__(self) -> None:
-        check_word("share", self.share, SHARES)
-        check_word("norm", self.norm, ("pre", "post"))
-        check_word("positions", self.positions, POSITIONS)
-        check_word("feed_forward", self.feed_forward, FEED_FORWARDS)
+        check_word(self.share, "share", SHARES)
+        check_word(self.norm, "norm", ("pre", "post"))
+        check_word(self.positions, "positions", POSITIONS)
+        check_word(self.feed_forward, "feed_forward", FEED_FORWARDS)
         for name in ("encoder_layers", "decoder_layers"):
             whole_number(getattr(self, name), name, 0)
         for name in ("source_vocabulary", "target_vocabulary", "width", "heads", "learned_steps"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.masks.geometry import whole_number
+from intently.foundation.checks import whole_number
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer

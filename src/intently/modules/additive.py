@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import check_word, probability, whole_number
 from intently.masks import Mask, padding
-from intently.masks.geometry import probability, whole_number
 from intently.modules.caches.rows import picked, row_lengths
 from intently.modules.linear import Linear
 from intently.modules.projected import check_dtype
@@ -242,8 +242,7 @@ class LuongAttention(_Recurrent):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(width, context_width, dropout)
-        if score not in ("dot", "general", "concat"):
-            raise build(ArgumentError, "score", '"dot", "general" or "concat"', repr(score))
+        check_word(score, "score", ("dot", "general", "concat"))
         if score == "dot" and width != context_width:
             raise build(
                 ArgumentError,

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import check_word, probability, whole_number
 from intently.masks import Geometry, Mask, as_mask
-from intently.masks.geometry import probability, whole_number
 from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.beams import side_by_side
 from intently.modules.caches.cache import undone
@@ -36,8 +36,7 @@ class _Residual(AllOrNothing):
 
     def __init__(self, norm: Norm, dropout: float) -> None:
         super().__init__()
-        if norm not in ("pre", "post"):
-            raise build(ArgumentError, "norm", '"pre" or "post"', repr(norm))
+        check_word(norm, "norm", ("pre", "post"))
         self.norm, self.dropout = norm, probability(dropout, "dropout")
 
     def _step(self, x: Tensor, layer_norm: nn.Module, f: Callable[[Tensor], Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.masks.geometry import probability, whole_number
+from intently.foundation.checks import probability, whole_number
 from intently.modules.linear import Linear
 from intently.modules.projected import check_dtype
 from intently.modules.weights.loading import AllOrNothing

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, build
+from intently.foundation.checks import whole_number
 from intently.masks import Mask
-from intently.masks.geometry import whole_number
 from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache

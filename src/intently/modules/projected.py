@@ -17,9 +17,9 @@ from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend
 from intently.biases import as_bias
 from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
+from intently.foundation.checks import probability, whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, as_mask
-from intently.masks.geometry import probability, whole_number
 from intently.matrix.lazy import in_autocast
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.caches.rotary import by_length, turned

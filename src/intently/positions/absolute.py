@@ -8,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.masks.geometry import integers, whole_number
+from intently.masks.geometry import integers
 
 
 def sinusoidal(

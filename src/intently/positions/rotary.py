@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import check_word
 from intently.masks.geometry import Geometry, integers
 from intently.positions.scaling import Scaling, plain_rates
 
@@ -44,14 +45,8 @@ class Rotary:
     width: int | None = None
 
     def __post_init__(self) -> None:
-        if self.layout not in ("half", "interleaved"):
-            raise build(
-                ArgumentError,
-                "layout",
-                '"half" or "interleaved"',
-                repr(self.layout),
-                "half pairs i with i + width/2, interleaved 2i with 2i + 1",
-            )
+        pairs = "half pairs i with i + width/2, interleaved 2i with 2i + 1"
+        check_word(self.layout, "layout", ("half", "interleaved"), pairs)
         if not self.base > 1:
             raise build(ArgumentError, "base", "a number > 1", self.base)
         name, width = ("d", self.d) if self.width is None else ("width", self.width)

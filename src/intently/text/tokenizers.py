@@ -10,6 +10,7 @@ from pathlib import Path
 import tokenizers
 
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.checks import check_word
 from intently.foundation.files import replace_file
 from intently.text import checks, groups
 from intently.text.saved import content, read
@@ -73,8 +74,7 @@ class Tokenizer:
         >>> Tokenizer.train(["to be or not to be"], kind="character").size
         11
         """
-        if kind not in KINDS:
-            raise build(ArgumentError, "kind", f"one of {', '.join(KINDS)}", repr(kind))
+        check_word(kind, "kind", KINDS)
         if size < SMALLEST[kind]:
             cause = f"{len(SPECIALS)} entries are special tokens"
             if kind in COMPLETE:

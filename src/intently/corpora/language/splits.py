@@ -17,7 +17,7 @@ from intently.corpora.language.parsing import translations
 from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose
 from intently.corpora.language.slots import when
 from intently.corpora.language.words import Name
-from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_word
 
 SPLITS = ("train", "validation", "test", "novel", "deeper")
 
@@ -53,14 +53,7 @@ def language(split: str, seed: int = 0) -> Iterator[Pair]:
     >>> next(language("train")) == next(language("train"))
     True
     """
-    if split not in SPLITS:
-        raise build(
-            ArgumentError,
-            "split",
-            f"one of {', '.join(SPLITS)}",
-            repr(split),
-            fix="choose one of intently.corpora.SPLITS",
-        )
+    check_word(split, "split", SPLITS)
     return stream(split, seed)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from intently.biases import Bias
 from intently.errors import ArgumentError, build
+from intently.foundation.checks import whole_number
 from intently.masks import Mask, is_plain_causal
-from intently.masks.geometry import whole_number
 from intently.modules.caches.cache import (
     Cache,
     Steps,

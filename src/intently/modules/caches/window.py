@@ -7,8 +7,8 @@ from torch import Tensor
 
 from intently.biases import Bias
 from intently.errors import ArgumentError, build
+from intently.foundation.checks import whole_number
 from intently.masks import Mask, causal, is_plain_causal, prefix, window
-from intently.masks.geometry import whole_number
 from intently.modules.caches.cache import Steps, check_continues, check_first, grown, must_copy, put
 from intently.modules.caches.masks import KeptBias, KeptMask, Written, at_places, standing
 from intently.modules.caches.row_masks import RowsBias, RowsMask, row_places

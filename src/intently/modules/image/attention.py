@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import whole_number
 from intently.masks import Mask
-from intently.masks.geometry import whole_number
 from intently.matrix import LazyMatrix
 from intently.modules.attended import attended
 from intently.modules.batch_axis import batch_optional

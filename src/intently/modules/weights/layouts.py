@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.masks.geometry import whole_number
+from intently.foundation.checks import whole_number
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 from intently.modules.weights.reading import (

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import check_word
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -172,14 +173,7 @@ def same_kind(maps: Iterable[Map], name: str) -> None:
 
 def check_layout(layout: str, known: Iterable[str]) -> None:
     """Raise unless the layout is one of those known."""
-    if layout not in known:
-        raise build(
-            ArgumentError,
-            "layout",
-            f"one of {', '.join(map(repr, known))}",
-            repr(layout),
-            "fused weights of different layouts have the same shape",
-        )
+    check_word(layout, "layout", known, "fused weights of different layouts have the same shape")
 
 
 def filled(block: M, tensors: Mapping[str, Tensor | None]) -> M:

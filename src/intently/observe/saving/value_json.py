@@ -15,6 +15,7 @@ from torch import Tensor
 
 from intently.biases import Bias, Given, alibi, relative_buckets
 from intently.errors import IntentlyError, MemoryRefused, build
+from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks import (
     Geometry,
@@ -28,7 +29,7 @@ from intently.masks import (
     segments,
     window,
 )
-from intently.masks.geometry import integers, whole_number
+from intently.masks.geometry import integers
 from intently.modules.additive import Energies
 from intently.modules.caches.beams import SideBySide
 from intently.modules.caches.masks import KeptBias, KeptMask, Written

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.errors import ArgumentError, StaleError, build, shape_of
+from intently.foundation.checks import check_word
 from intently.foundation.values import Value
 from intently.observe.storage import mmap_pool
 from intently.observe.watching.call import AttentionSpec, Projected
@@ -273,9 +274,7 @@ class Store:
     """
 
     def __init__(self, kind: str, dtype: torch.dtype | None) -> None:
-        kinds = ("copy", "reference", "disk")
-        if kind not in kinds:
-            raise build(ArgumentError, "store", '"copy", "reference" or "disk"', repr(kind))
+        check_word(kind, "store", ("copy", "reference", "disk"))
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise build(ArgumentError, "dtype", "a floating-point dtype, or None", repr(dtype))
         if dtype is not None and kind == "reference":

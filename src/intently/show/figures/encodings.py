@@ -11,6 +11,7 @@ import torch
 
 from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
+from intently.foundation.checks import whole_number
 from intently.positions import Learned, Rotary
 from intently.show.cells import Sheet, height_of, paint, wrapped
 from intently.show.files import destination, finish
@@ -99,8 +100,8 @@ def positions(
 
 
 def _waves(encoding: Numbers | Learned | Rotary, t: int | None) -> Waves:
-    if t is not None and (isinstance(t, bool) or not isinstance(t, int) or t < 1):
-        raise build(ArgumentError, "t", "a number of positions ≥ 1", repr(t))
+    if t is not None:
+        whole_number(t, "t", 1)
     with torch.no_grad():
         if isinstance(encoding, Rotary):
             angles = encoding.angles(t or STEPS, dtype=torch.float64)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.show.cells import (
     LINE,
@@ -98,7 +99,8 @@ def heatmap(
     (512, 512)
     """
     path = destination(save)
-    _check(scale, sink)
+    check_word(scale, "scale", ("linear", "log"))
+    check_word(sink, "sink", SINKS)
     lazy, chosen = one_of(matrix, head, read=any_numbers)
     plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
     found, notes = _numbers(lazy, how, plain) if plain else _survey(lazy, how)
@@ -117,12 +119,6 @@ def heatmap(
         look = _look(found.cells, scale, how if max(lazy.shape) > CELLS else None, bool(plain))
         sheet = _draw(lazy, found, look, (rows, columns), (heading, foot))
         return finish(sheet.figure, path)
-
-
-def _check(scale: str, sink: str) -> None:
-    for name, given, known in (("scale", scale, ("linear", "log")), ("sink", sink, SINKS)):
-        if given not in known:
-            raise build(ArgumentError, name, " or ".join(map(repr, known)), repr(given))
 
 
 def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:

@@ -15,6 +15,7 @@ from intently.biases import Bias
 from intently.biases.rule import as_bias
 from intently.errors import ArgumentError, IntentlyError, build
 from intently.foundation.arrays import Numbers
+from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask
 from intently.masks.by_tensor import as_mask
@@ -155,8 +156,7 @@ def _sizes(
         t = len(words)
     t, s = (own[0], s or own[1]) if t is None else (t, s or t)
     for name, size in (("t", t), ("s", s)):
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise build(ArgumentError, name, "an int ≥ 1", repr(size))
+        whole_number(size, name, 1)
     if words is not None and (len(words) != s or t > s):
         raise build(ArgumentError, "words", f"{s} words, one for each key", f"{len(words)}")
     return t, s

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import follows
 from intently.show.cells import LINE, Sheet, height_of, limits, width_of, widths_of, wrapped
@@ -87,8 +88,7 @@ def text(
     ['it', '1.00', 'was']
     """
     path = destination(save)
-    if looks not in LOOKS:
-        raise build(ArgumentError, "looks", " or ".join(map(repr, LOOKS)), repr(looks))
+    check_word(looks, "looks", LOOKS)
     lazy, chosen = one_of(matrix, head)
     if max(lazy.shape) > LARGEST:
         raise build(

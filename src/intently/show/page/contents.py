@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.checks import check_word
 from intently.show.page.items import Item, Layer
 from intently.show.page.measured import Measured, measured
 from intently.show.page.packing import Blocks, check_size
@@ -54,8 +55,7 @@ def packed(
     a highlight of nothing or a start that is no state, `KindError` for other types, `MemoryRefused`
     for what would be too large for a page.
     """
-    if precision not in ("half", "full"):
-        raise build(ArgumentError, "precision", '"half" or "full"', repr(precision))
+    check_word(precision, "precision", ("half", "full"))
     if title is not None and not isinstance(title, str):
         raise build(KindError, "title", "a text, or None", repr(title))
     state = _state(start)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from intently.errors import ArgumentError, build
+from intently.foundation.checks import whole_number
 from intently.matrix.labelling import crosses, side
 from intently.matrix.lazy import Labels
 from intently.show.pictures import read
@@ -58,8 +58,7 @@ class Picture:
             ("columns", columns, 1),
             ("before", before, 0),
         ):
-            if not isinstance(count, int) or isinstance(count, bool) or count < least:
-                raise build(ArgumentError, name, f"an int ≥ {least}", repr(count))
+            whole_number(count, name, least)
         self.rows, self.columns, self.before = rows, columns, before
         self.address = _address(image)
 
