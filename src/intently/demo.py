@@ -355,7 +355,7 @@ def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
     items: list[Item] = []
     for pair in SHOWN:
         if pair.pronoun:
-            seen, (text, *_) = translated(translator, pair.source)
+            seen, (text, *_), _ = translated(translator, pair.source)
             items += items_of(seen, pair.source, note=text)
     entry = [each.name for each in items[0].layers].index(layer)
     rows = [_row_of(item.layers[entry].row_labels or (), ("il", "elle")) for item in items]
