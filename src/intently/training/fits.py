@@ -49,9 +49,9 @@ def check_model(
     m = options.model
     count = parameters(make, m.encoder_layers, m.decoder_layers)
     check_fits(
-        "width", OF_A_PARAMETER * count,
+        "inner" if (m.inner or 0) > 4 * m.width else "width", OF_A_PARAMETER * count,
         f"width={m.width} with inner={m.inner} and {m.encoder_layers} + {m.decoder_layers} layers",
-        "choose a smaller width, or fewer layers", device,
+        "choose smaller sizes, or fewer layers", device,
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ def temperature(
             ArgumentError, "matrix", f"at most {LARGEST} keys", shape_of(found),
             "every key is a row of the picture", "attend to fewer: it.attend(q, k[…, :32, :])",
         )  # fmt: skip
+    temperatures = [float(given) for given in temperatures]
     for given in temperatures:
         if not given >= 0:
             raise build(ArgumentError, "temperatures", "numbers from 0 to infinity", given)
