@@ -330,13 +330,15 @@ def _problem(
     lead = _leading(q, k)
     if dropout:
         probability(dropout, "dropout")
-    if softcap is not None and not (isinstance(softcap, (int, float)) and 0 < softcap < math.inf):
+    if softcap is not None and (
+        softcap is True or not isinstance(softcap, (int, float)) or not 0 < softcap < math.inf
+    ):
         raise build(ArgumentError, "softcap", "a finite number > 0, or None", repr(softcap))
     if scale is None:
         scale = score.default_scale(q.shape[-1])
     elif not isinstance(scale, (int, float)):
         scale = as_tensor(scale, "scale", q)
-    elif not math.isfinite(scale):
+    elif isinstance(scale, bool) or not math.isfinite(scale):
         raise build(
             ArgumentError,
             "scale",

@@ -64,6 +64,10 @@ class WriteError(IntentlyError, OSError):
 E = TypeVar("E", bound=IntentlyError)
 
 
+SHOWN = 500
+"""Characters of what came that a message shows."""
+
+
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".")
 
@@ -81,7 +85,9 @@ def build(
     ``argument`` names what was wrong, ``expected`` and ``got`` say what should have come and what
     did, ``cause`` the likely reason and ``fix`` what to do about it.
     """
-    parts = [f"{argument}: expected {expected}; got {got}."]
+    said = str(got)
+    said = said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
+    parts = [f"{argument}: expected {expected}; got {said}."]
     parts += [_sentence(text) for text in (cause, fix) if text]
     return kind(" ".join(parts))
 

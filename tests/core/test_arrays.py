@@ -10,7 +10,7 @@ import torch
 
 import intently as it
 from intently import reference
-from intently.errors import KindError
+from intently.errors import ArgumentError, KindError
 from intently.foundation.arrays import as_tensor, as_tensors
 
 
@@ -186,3 +186,32 @@ class TestAttention:
         ]
         for ours, theirs in pairs:
             assert torch.equal(it.attend(x, x, **ours).dense(), it.attend(x, x, **theirs).dense())
+
+
+K = [[1, 0], [0, 1], [1, 1]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_masks_of_any_layout() -> None:
+    expected = it.attend([[1, 0]], K, mask=[True, False, True]).dense()
+    for mask in (np.array([True, False, True])[::-1], [np.array([True, False, True])]):
+        assert torch.equal(it.attend([[1, 0]], K, mask=mask).dense(), expected)
+    assert repr(it.padding(np.array([3, 2])[::-1])) == "padding([2, 3])"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: it.attend([[1, 0]], K, scale=True), "^scale: expected a finite number.*got True"),
+        (lambda: it.attend([[1, 0]], K, softcap=True), "^softcap: expected a finite.*got True"),
+        (lambda: it.attend([np.array([True, False]), [1, 0]], K), "^q: .*got booleans"),
+        (
+            lambda: it.attend([[1, 0]], K).mass("a"),
+            "^keys: expected positions, or booleans; got 'a'",
+        ),
+        (lambda: it.attend([[1, 0]], K, mask=np.zeros((30, 30))), "^mask: .{,200}$"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_a_few_words(call: Any, text: str) -> None:
+    with pytest.raises((KindError, ArgumentError), match=text):
+        call()

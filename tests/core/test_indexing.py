@@ -205,7 +205,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (
         (..., torch.ones(2)),
         ArgumentError,
-        "index: expected integers (n,) along s; got torch.float32",
+        "index: expected integers, or booleans; got dtype torch.float32",
     ),
     (
         (..., torch.ones(5, 7, dtype=torch.bool)),
@@ -241,3 +241,32 @@ def test_columns_of_a_large_matrix_are_taken_block_by_block(
         A[..., [4, 1, 1], 2], dense[..., [4, 1, 1], 2], atol=1e-14, rtol=1e-13
     )
     torch.testing.assert_close(A.lse, lse)
+
+
+def test_arrays_of_any_layout_and_whole_numbers_index() -> None:
+    A = it.attend(random(1, 3, 2, seed=1), random(1, 4, 2, seed=2))
+    dense = A.dense()
+    backwards = np.array([0, 2, 3])[::-1]
+    assert torch.equal(A[0, 1, backwards], dense[0, 1, [3, 2, 0]])
+    assert torch.equal(A[0, np.array([2, 0], np.uint16)], dense[0, [2, 0]])
+    assert torch.equal(A[0, :, np.array([1, 2], ">i4")], dense[0][:, [1, 2]])
+    assert torch.equal(A.mass(backwards), dense[..., [0, 2, 3]].sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("index", "kind", "text"),
+    [
+        (3, RangeError, r"^index: expected positions within the leading axes of shape \(1, 3, 4\)"),
+        ([3], RangeError, "^index: expected positions within the leading axes"),
+        ([0.5], ArgumentError, r"^index: expected integers, or booleans; got dtype torch\.float64"),
+        (
+            ["a"],
+            ArgumentError,
+            "^index: expected ints, slices, lists, tensors and …; got dtype <U1",
+        ),
+    ],
+)
+def test_leading_axes_refuse_in_our_words(index: Any, kind: type[Exception], text: str) -> None:
+    A = it.attend(random(1, 3, 2, seed=1), random(1, 4, 2, seed=2))
+    with pytest.raises(kind, match=text):
+        A[index]

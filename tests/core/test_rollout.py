@@ -183,3 +183,14 @@ def test_exactly_the_bytes_allowed_are_enough() -> None:
 def test_different_numbers_of_heads_are_averaged_before_they_meet() -> None:
     matrices = [layers(2, n=1)[0], layers(3, n=1)[0]]
     torch.testing.assert_close(rollout(matrices), multiplied(matrices))
+
+
+def test_nan_of_a_padded_query_stays_with_those_who_draw_on_it() -> None:
+    q, k = random(2, 3, T, D, seed=1), random(2, 3, T, D, seed=2)
+    mask = it.padding([3, T])
+    clean = rollout([it.attend(q, k, mask=mask)] * 2)
+    q[0, :, 3:] = k[0, :, 3:] = torch.nan
+    found = rollout([it.attend(q, k, mask=mask)] * 2)
+    torch.testing.assert_close(found[0, :3], clean[0, :3])
+    torch.testing.assert_close(found[1], clean[1])
+    assert bool(found[0, 3:].isnan().all())

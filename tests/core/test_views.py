@@ -263,3 +263,9 @@ class TestAll:
         with torch.autocast("cpu", torch.bfloat16):
             B = self.make(name)
             assert (B @ v.double()).dtype is torch.float64
+
+
+def test_nan_that_only_rows_outside_of_all_words_may_see_reaches_no_word() -> None:
+    A = it.attend(torch.zeros(2, 1), torch.zeros(2, 1), mask=it.causal())
+    merged = it.Merged(A, rows=[[0]], columns=[[0], [1]])
+    assert (merged @ torch.tensor([[1.0], [torch.nan]])).tolist() == [[1.0]]

@@ -6,113 +6,37 @@ import copy
 import json
 import random
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from intently.errors import IntentlyError
 
 DEEP = 100_000
+LONG = 2_000
+"""Characters of a refusal that a person reads."""
+
 TEXTS = [
-    b"",
-    b" ",
-    b"\0",
-    b"\0" * 4096,
-    b"null",
-    b"true",
-    b"3",
-    b"-1",
-    b'"text"',
-    b"[]",
-    b"{}",
-    b"[{}]",
-    b"[[]]",
-    b"{",
-    b"[",
-    b'"',
-    b"}",
-    b"{]",
-    b'{"a"}',
-    b'{"a": }',
-    b"{'a': 1}",
-    b'{"a": 1,}',
-    b'{"a": 1} x',
-    b'{"a": 1}{"a": 1}',
-    b"// no\n{}",
-    b"\xef\xbb\xbf{}",
-    b"\xff\xfe{\0}\0",
-    b"\xff\xff\xff",
-    b'{"\xed\xa0\x80": 1}',
-    b'{"\\ud800": 1}',
-    b'{"a": NaN}',
-    b'{"a": Infinity}',
-    b'{"a": -Infinity}',
-    b'{"a": 1e999}',
-    b'{"a": 01}',
-    b'{"a": 0x10}',
-    b'{"a": 1, "a": 2}',
-    b'{"a": {"b": 1, "b": 1}}',
-    b"9" * 10_000,
-    b'{"a": ' + b"9" * 10_000 + b"}",
-    b"[" * DEEP,
-    b'{"a":' * DEEP,
-    b"[" * DEEP + b"]" * DEEP,
-    b'[{"a":' * DEEP,
-    b"[" * 101 + b"]" * 101,
-    b'"' + b"a" * 2**20 + b'"',
-    b"[" + b"[]," * 2**18 + b"[]]",
-    b"[" + b"0," * 2**18 + b"0]",
-    b'{"a": "\\u0000"}',
-    b"{" + b'"":' * 3,
-    b"PK\x03\x04",
-    b"\x80\x04\x95pickle\x94.",
-    b"\x1f\x8b\x08\0",
-    b"<html></html>",
-    b"kind: translator\n",
-    b"[model]\nwidth = 8\n",
-    b"step-000001",
-    b"../../etc/passwd",
-    b"\x1b[2J\x1b[H",
-    b"\r\n" * 99,
-]
+    b"", b" ", b"\0", b"\0" * 4096, b"null", b"true", b"3", b"-1", b'"text"', b"[]", b"{}", b"[{}]",
+    b"[[]]", b"{", b"[", b'"', b"}", b"{]", b'{"a"}', b'{"a": }', b"{'a': 1}", b'{"a": 1,}',
+    b'{"a": 1} x', b'{"a": 1}{"a": 1}', b"// no\n{}", b"\xef\xbb\xbf{}", b"\xff\xfe{\0}\0",
+    b"\xff\xff\xff", b'{"\xed\xa0\x80": 1}', b'{"\\ud800": 1}', b'{"a": NaN}', b'{"a": Infinity}',
+    b'{"a": -Infinity}', b'{"a": 1e999}', b'{"a": 01}', b'{"a": 0x10}', b'{"a": 1, "a": 2}',
+    b'{"a": {"b": 1, "b": 1}}', b"9" * 10_000, b'{"a": ' + b"9" * 10_000 + b"}",
+    b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b"]" * DEEP, b'[{"a":' * DEEP,
+    b"[" * 101 + b"]" * 101, b'"' + b"a" * 2**20 + b'"', b"[" + b"[]," * 2**18 + b"[]]",
+    b"[" + b"0," * 2**18 + b"0]", b'{"a": "\\u0000"}', b"{" + b'"":' * 3, b"PK\x03\x04",
+    b"\x80\x04\x95pickle\x94.", b"\x1f\x8b\x08\0", b"<html></html>", b"kind: translator\n",
+    b"[model]\nwidth = 8\n", b"step-000001", b"../../etc/passwd", b"\x1b[2J\x1b[H", b"\r\n" * 99,
+]  # fmt: skip
 """Contents of a JSON file, none of which says anything that we write."""
 
 VALUES: list[Any] = [
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    3,
-    2**31,
-    2**53,
-    2**63 - 1,
-    2**64 - 1,
-    -(2**63),
-    0.5,
-    -0.0,
-    1e308,
-    1e-320,
-    "",
-    "0",
-    "a",
-    "\0",
-    "\x1b[2J",
-    "\ud800",
-    "../..",
-    "/etc/passwd",
-    "a" * 10_000,
-    [],
-    [[]],
-    [None],
-    [1, 2],
-    ["a", "b"],
-    [1] * 1000,
-    {},
-    {"a": 1},
-    {"": None},
-    {"tensor": "a"},
-]
+    None, True, False, 0, -1, 1, 3, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63), 0.5,
+    -0.0, 1e308, 1e-320, "", "0", "a", "\0", "\x1b[2J", "\ud800", "../..", "/etc/passwd", "a" *
+    10_000, [], [[]], [None], [1, 2], ["a", "b"], [1] * 1000, {}, {"a": 1}, {"": None}, {"tensor":
+    "a"},
+]  # fmt: skip
 """What may stand where something else belongs."""
 
 
@@ -127,6 +51,7 @@ def outcome(load: Callable[[], Any], path: Path, whole: Any = None) -> bool:
         told = str(error)
         assert str(path) in told, told
         assert told.isprintable(), told
+        assert len(told) < LONG, told
         return True
     assert whole is None or found == whole, f"{path} was taken, and gives another result"
     return False
@@ -211,6 +136,16 @@ CHANGES = (
     *(_flip, _flip, _digit, _digit, _digit, _delete, _repeat, _insert, _blank, _swap, _cut),
     *(_extend, _line),
 )
+
+
+def replaced(document: Any) -> Iterator[Any]:
+    """Yield the document with each of its entries replaced by each of `VALUES`."""
+    for number, _ in enumerate(_places(document)):
+        for value in VALUES:
+            changed = copy.deepcopy(document)
+            within, key = next(islice(_places(changed), number, None))
+            within[key] = value
+            yield changed
 
 
 def forged(document: Any, count: int, seed: int = 0) -> Iterator[Any]:

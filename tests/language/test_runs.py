@@ -250,6 +250,7 @@ def test_a_small_window_against_a_large_one(tmp_path: Path) -> None:
     assert again.exit_code == 0 and "sample" not in again.output
     numbers = [line for line in done.output.splitlines() if line.startswith("  ") and "–" in line]
     assert all(line in again.output for line in numbers)
+    assert command(*given, "--samples", 10**11).exit_code == 2
     wrong = command(*given[:-1], 10)
     assert isinstance(wrong.exception, ArgumentError)
     assert str(wrong.exception).startswith("--against: expected a window smaller than 10; got 10.")

@@ -69,6 +69,7 @@ def test_heads_of_plain_weights_are_chosen_and_averaged():
     [
         (torch.tensor([[0.5, -0.5], [0.5, 0.5]]), "the lowest number is −0.5"),
         ([[3, 1], [0, 1]], "a row sums to 4"),
+        ([[float("inf"), 0], [0, 1]], "one of them is infinite"),
     ],
 )
 def test_what_needs_weights_refuses_other_numbers(name, wrong, why):

@@ -50,6 +50,13 @@ def test_files_without_a_checksum_are_read_too(saved: Path) -> None:
     assert Tokenizer.load(saved).backend.to_str() == tokenizer.backend.to_str()
 
 
+def test_a_checksum_of_nothing_is_another(saved: Path) -> None:
+    document = unsealed(saved)
+    document["model"]["sha256"] = None
+    saved.write_text(json.dumps(document), encoding="utf-8")
+    assert refusal(saved).startswith("another checksum than it was written with")
+
+
 def test_the_tokenizers_library_reads_the_same_file(saved: Path) -> None:
     """The checksum stands where it is passed over."""
     theirs = tokenizers.Tokenizer.from_file(str(saved))

@@ -54,7 +54,7 @@ def train_lm(
     seed: Annotated[int | None, typer.Option(help="of all that is random (default 1)")] = None,
     threads: Annotated[int | None, typer.Option(help="of PyTorch")] = None,
     config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
-    samples: Annotated[int, typer.Option(min=0, help="texts written at the end")] = 2,
+    samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
 ) -> None:
     """Train a language model on any text.

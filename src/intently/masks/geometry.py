@@ -142,9 +142,11 @@ def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
 def copied(value: Any, name: str, expected: str) -> Tensor:
     """Return a list or a NumPy array as a tensor that shares nothing with it."""
     try:
-        return torch.tensor(value)
+        array = np.array(value, order="C")
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError, RuntimeError):
-        raise build(KindError, name, expected, repr(value)) from None
+        found = "a ragged list" if isinstance(value, list | tuple) else repr(value)[:80]
+        raise build(KindError, name, expected, found) from None
 
 
 def integers(tensor: Any, name: str) -> Tensor:

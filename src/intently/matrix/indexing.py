@@ -96,8 +96,10 @@ def _entry(i: Any) -> Entry:
     if isinstance(i, slice):
         return i
     if isinstance(i, (list, range, np.ndarray)):
-        i = torch.as_tensor(i, dtype=None if len(i) else torch.long)
+        i = _array(i)
     if isinstance(i, Tensor) and not (i.ndim == 0 and i.dtype is torch.bool):
+        if i.is_floating_point() or i.is_complex():
+            raise build(ArgumentError, "index", "integers, or booleans", f"dtype {i.dtype}")
         return i
     if isinstance(i, (int, np.integer)) and not isinstance(i, bool):
         return int(i)
@@ -107,6 +109,16 @@ def _entry(i: Any) -> Entry:
         "ints, slices, lists, tensors and …",
         "None (a new axis)" if i is None else repr(i),
     )
+
+
+def _array(i: list[Any] | range | np.ndarray) -> Tensor:
+    """A list or an array of indices as a tensor: int64, or booleans."""
+    array = np.array(i, order="C") if len(i) else np.zeros(0, np.int64)
+    try:
+        return torch.from_numpy(array.astype(np.int64) if array.dtype.kind in "iu" else array)
+    except (TypeError, ValueError):
+        expected = "ints, slices, lists, tensors and …"
+        raise build(ArgumentError, "index", expected, f"dtype {array.dtype}") from None
 
 
 def _axes(i: Entry) -> int:

@@ -185,7 +185,7 @@ class Merged(LazyMatrix):
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, words, e): each word's value counts for all its columns."""
-        v = self._operand(v)
+        v = self._cleared(self._operand(v))
         s, wide = self.matrix.shape[-1], torch.promote_types(self.dtype, torch.float32)
         holding: list[list[int]] = [[] for _ in range(s)]
         for word, positions in enumerate(self.columns):

@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, MemoryRefused, build, shape_of
+from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers, as_tensor
 from intently.foundation.checks import check_word, whole_number
 from intently.kernels.derivatives import differentiated, transformed
 from intently.kernels.streamed import Block
+from intently.masks.geometry import copied
 from intently.matrix.blocks import Cells, largest
 from intently.matrix.indexing import positions, split, take
 
@@ -143,7 +144,11 @@ class LazyMatrix:
         lead, rows, cols = split(index, self.ndim)
         part = self
         if lead:
-            part = self._lead(lead)
+            try:
+                part = self._lead(lead)
+            except IndexError as error:
+                shape = f"positions within the leading axes of shape {self.shape}"
+                raise build(RangeError, "index", shape, str(error)) from None
             part.labels = self.labels
         if rows is None and cols is None:
             return part
@@ -339,7 +344,7 @@ class LazyMatrix:
         ``keys`` are positions, each counted once, or a boolean (s,). Raises `RangeError` for
         positions outside.
         """
-        given = torch.as_tensor(keys)
+        given = keys if isinstance(keys, Tensor) else copied(keys, "keys", "positions, or booleans")
         given = given if given.numel() else given.long()
         index = positions(given, self.shape[-1], "s", self.device)
         assert index is not None

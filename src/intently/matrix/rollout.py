@@ -65,8 +65,20 @@ def rollout(
     columns[at, torch.arange(len(at), device=last.device)] = 1
     columns = columns.expand(*last.shape[:-2], *columns.shape)
     for layer in reversed(layers):
-        columns = residual * columns + (1 - residual) * Transposed(layer).summed(columns)
+        columns = residual * columns + (1 - residual) * _drawn(layer, columns)
     return columns[..., 0] if one else columns.mT
+
+
+def _drawn(layer: LazyMatrix, columns: Tensor) -> Tensor:
+    """Aᵀ columns; a row of A that is NaN reaches only the columns that draw on its position."""
+    found = Transposed(layer).summed(columns)
+    if not bool(found.isnan().any()):
+        return found
+    broken = (
+        layer @ torch.ones(layer.shape[-1], 1, dtype=layer.dtype, device=layer.device)
+    ).isnan()
+    reached = (broken & (columns != 0)).any(-2, keepdim=True)
+    return Transposed(layer).summed(columns, nan=False).masked_fill(reached, math.nan)
 
 
 def _mean_heads(matrix: LazyMatrix) -> LazyMatrix:

@@ -98,8 +98,11 @@ class Transposed(LazyMatrix):
         allow = self.matrix._allow(cols, rows)
         return None if allow is None else allow.mT
 
-    def summed(self, v: Tensor) -> Tensor:
-        """Aᵀ u in the dtype that is summed in, float32 for the half types, for u in any dtype."""
+    def summed(self, v: Tensor, nan: bool = True) -> Tensor:
+        """Aᵀ u in the dtype that is summed in, float32 for the half types, for u in any dtype.
+
+        Without ``nan`` weights that are NaN count as 0.
+        """
         lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
         wide = torch.promote_types(self.dtype, torch.float32)
         out = v.new_zeros((*lead, self.shape[-2], v.shape[-1]), dtype=wide)
@@ -108,7 +111,8 @@ class Transposed(LazyMatrix):
             for block in self.matrix._blocks():
                 own = zip(block.lead, self.shape)
                 cut = (..., *(slice(None) if n == 1 else c for c, n in own))
-                part = block.weights.mT.to(wide) @ v[(*cut, block.rows, slice(None))]
+                weights = block.weights if nan else block.weights.nan_to_num(0.0)
+                part = weights.mT.to(wide) @ v[(*cut, block.rows, slice(None))]
                 out[(*cut, block.cols, slice(None))] += part
         return out
 

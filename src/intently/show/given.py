@@ -30,9 +30,11 @@ class Plain(Dense):
         """Say why the numbers are no attention weights; nothing where they are.
 
         Weights are not below 0, and a row sums to 1, or holds nothing but zeros; with ``part`` it
-        may sum to less, as a part of a matrix does. What is not finite does not count.
+        may sum to less, as a part of a matrix does. NaN does not count.
         """
         w = self.weights.detach()
+        if bool(w.isinf().any()):
+            return "one of them is infinite"
         w = torch.where(w.isfinite(), w, 0).double()
         rough = 1e-3 if self.dtype.itemsize >= 4 else 2e-2
         lowest, sums = float(w.min()), w.sum(-1)

@@ -34,8 +34,8 @@ def read(path: Path) -> tuple[tokenizers.Tokenizer, str]:
     file = File(path, "a tokenizer saved with Tokenizer.save", DataError)
     document = file.json(content=file.read(LONGEST))
     kind = _kind(document)
-    check = document["model"].pop(SEAL, None) if kind else None  # earlier versions wrote none
-    if check is not None and check != digest(plain(document)):
+    sealed = bool(kind) and SEAL in document["model"]  # earlier versions wrote no checksum
+    if sealed and document["model"].pop(SEAL) != digest(plain(document)):
         raise file.damaged("another checksum than it was written with")
     fault = _foreign(document, kind)
     if kind is None or fault:

@@ -49,10 +49,10 @@ def check_model(
     m = options.model
     count = parameters(make, m.encoder_layers, m.decoder_layers)
     check_fits(
-        "width",
+        "inner" if (m.inner or 0) > 4 * m.width else "width",
         OF_A_PARAMETER * count,
         f"width={m.width} with inner={m.inner} and {m.encoder_layers} + {m.decoder_layers} layers",
-        "choose a smaller width, or fewer layers",
+        "choose smaller sizes, or fewer layers",
         device,
     )
 

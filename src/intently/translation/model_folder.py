@@ -27,6 +27,9 @@ FORMAT = 2
 WEIGHTS = "model.safetensors"
 SHA256 = re.compile("[0-9a-f]{64}")
 
+SHOWN = 200
+"""Characters of a cause that are shown."""
+
 HEADER = 2**20
 """Bytes of the header of the weights at most: those of thousands of layers."""
 
@@ -79,7 +82,7 @@ def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> di
     content = described.read()
     found = described.json({str: object}, content)
     kind, version = shape.get("kind"), found.get("format")
-    if kind and found.get("kind") not in kind:
+    if kind and not any(found.get("kind") == known for known in kind):
         raise build(
             CheckpointError,
             str(path),
@@ -127,8 +130,9 @@ def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> 
     try:
         with torch.device("meta"):
             blank = weights(make())
-    except (IntentlyError, RuntimeError, MemoryError, OverflowError) as error:
-        raise stored.refusal("others", f"{cause}, of which none can be made ({error})") from None
+    except (IntentlyError, RuntimeError, MemoryError, OverflowError, TypeError) as error:
+        first = str(error).partition("\n")[0][:SHOWN]  # PyTorch adds the C++ stack below
+        raise stored.refusal("others", f"{cause}, of which none can be made ({first})") from None
     check_alike(blank, header.blank(), cause, str(path))
     content = stored.read(most=None)
     _check(stored, content, check)

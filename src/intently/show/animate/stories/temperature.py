@@ -59,6 +59,7 @@ def temperature(
             "every key is a row of the picture",
             "attend to fewer: it.attend(q, k[…, :32, :])",
         )
+    temperatures = [float(given) for given in temperatures]
     for given in temperatures:
         if not given >= 0:
             raise build(ArgumentError, "temperatures", "numbers from 0 to infinity", given)
