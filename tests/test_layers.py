@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "intently.observe.recording.recording",
         "intently.show",
     ): "a recording writes pages and shows itself",
+    ("intently.observe.recording.recording", "intently.observe.saving"): "a recording saves itself",
     ("intently.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
     ("intently.biases.rule", "intently.show"): "a bias shows itself in notebooks",
 }
@@ -130,6 +132,34 @@ def test_imports_point_upward(path: Path) -> None:
         and (name, f"intently.{part_of(other)}") not in EXCEPTIONS
     ]
     assert not wrong, f"{name} may not import {wrong}"
+
+
+def within(path: Path) -> set[str]:
+    """The modules of the package that a module imports when it runs, functions included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = [
+        n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)
+    ]
+    unseen = {inner for one in typing for inner in ast.walk(one)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in unseen and node.module:
+            base = SOURCE.parent.joinpath(*node.module.split("."))
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules = [base / alias.name for alias in node.names]
+            found |= {
+                name if path.is_dir() or path.with_suffix(".py").is_file() else node.module
+                for name, path in zip(inside, modules)
+            }
+    return {name for name in found if name.startswith("intently.")} - {dotted(path)}
+
+
+def test_no_circles() -> None:
+    graph = {dotted(path): within(path) for path in modules()}
+    del graph["intently"]
+    for importer, imported in EXCEPTIONS:
+        graph[importer] = {name for name in graph[importer] if not name.startswith(imported)}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
 def test_no_exception_is_left_over() -> None:
