@@ -9,11 +9,7 @@ named and passed over.
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
-import sys
-import time
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
 import block_cases
@@ -21,7 +17,7 @@ import measure
 import torch
 from block_cases import LIBRARIES, Decoder, Shape
 from measure import geometric_mean
-from report import NONE, READING, Section, Settings, facts, reached, table
+from report import NONE, READING, Section, Settings, arguments, reached, run, table, versions
 
 SHAPES = (
     Shape(64, 64, 128, 4),
@@ -168,28 +164,24 @@ def decoding(settings: Settings) -> Section:
 
 
 def main() -> None:
-    """Run what is asked for, print each part as it is ready, and the summary last."""
-    given = _arguments()
-    torch.set_num_threads(given.threads)
-    settings = Settings(given.quick, given.threads)
-    header = _header(given.quick, given.only)
-    print(header, flush=True)
+    """Run what is asked for."""
+    given = arguments(
+        "Measure blocks against other libraries' own.", [*LIBRARIES, "decoding"]
+    ).parse_args()
     races: list[Race] = []
-    sections: list[Section] = []
-    for name in given.only:
-        start = time.perf_counter()
-        if name == "decoding":
-            sections.append(decoding(settings))
-        else:
-            races.append(blocks(name, settings))
-            sections.append(races[-1].section)
-        print(f"\n{_chapter(sections[-1])}", flush=True)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-        summary = _summary(races, sections, given.quick)
-        if given.out:
-            chapters = "\n\n".join(map(_chapter, sections))
-            given.out.write_text(f"{header}\n\n{summary}\n\n{chapters}\n")
-    print(f"\n{_summary(races, sections, given.quick)}")
+
+    def part(name: str, settings: Settings) -> Section:
+        races.append(blocks(name, settings))
+        return races[-1].section
+
+    def together() -> list[Section]:
+        return [overall(races)] if sum(bool(x.ours) for x in races) > 1 else []
+
+    packages = {LIBRARIES[name].package for name in given.only if name in LIBRARIES}
+    packages |= {"transformers"} if "decoding" in given.only else set()
+    about = versions(x.replace("_", "-") for x in packages - {"torch"})
+    parts = {name: partial(part, name) for name in LIBRARIES} | {"decoding": decoding}
+    run(given, parts, f" float32, nothing compiled.{about}", together)
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -231,53 +223,6 @@ def _worst(noise: list[float]) -> float:
 
 def _written(shape: Shape) -> str:
     return f"({shape.b}, {shape.t:,}, {shape.c}), {shape.h}"
-
-
-def _summary(races: list[Race], sections: list[Section], quick: bool) -> str:
-    together = [overall(races)] if sum(bool(x.ours) for x in races) > 1 else []
-    rows = [
-        (x.title, x.goal, x.measured, NONE if quick else x.reached) for x in [*together, *sections]
-    ]
-    return table(["what", "goal", "measured", "reached"], rows)
-
-
-def _chapter(section: Section) -> str:
-    return f"### {section.title}\n\n{section.body}"
-
-
-def _header(quick: bool, names: list[str]) -> str:
-    wanted = {LIBRARIES[name].package for name in names if name in LIBRARIES}
-    wanted |= {"transformers"} if "decoding" in names else set()
-    packages = sorted(x.replace("_", "-") for x in wanted - {"torch"})
-    versions = [f"{x} {importlib.metadata.version(x)}" for x in packages if _known(x)]
-    said = f" Beside it: {', '.join(versions)}." if versions else ""
-    trial = " Tiny sizes and two rounds: a trial of the script, its numbers mean nothing."
-    return f"{facts()} float32, nothing compiled.{said}{trial if quick else ''}"
-
-
-def _known(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure blocks against other libraries' own.")
-    names = [*LIBRARIES, "decoding"]
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=names,
-        default=names,
-        metavar="NAME",
-        help=f"parts to run: {', '.join(names)}",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
-    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python benchmarks/figures.py [--quick] [--out FILE.md] [--threads 2]
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import measure
 import torch
 from matplotlib.figure import Figure
-from report import READING, Section, Settings, facts, reached, table
+from report import READING, Section, Settings, arguments, reached, run, table
 
 import intently as it
 
@@ -61,22 +60,5 @@ def _drawing(matrix: it.LazyMatrix, path: Path) -> Callable[[], Figure]:
     return lambda: it.show.heatmap(matrix, save=path)
 
 
-def main() -> None:
-    """Run it and print the tables."""
-    parser = argparse.ArgumentParser(description="Measure the figures.")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
-    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    header, found = facts(), drawn(Settings(given.quick, given.threads))
-    row = (found.title, found.goal, found.measured, "–" if given.quick else found.reached)
-    overview = table(["what", "goal", "measured", "reached"], [row])
-    text = f"{header}\n\n{overview}\n\n### {found.title}\n\n{found.body}"
-    print(text)
-    if given.out:
-        given.out.write_text(f"{text}\n")
-
-
 if __name__ == "__main__":
-    main()
+    run(arguments("Measure the figures.").parse_args(), {"figures": drawn})

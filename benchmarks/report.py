@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,3 +70,62 @@ def facts() -> str:
         f"PyTorch {torch.__version__}, Python {platform.python_version()}, {platform.system()}; "
         f"{datetime.date.today().isoformat()}, load {os.getloadavg()[0]:.1f} at the start."
     )
+
+
+TRIAL = " Tiny sizes and two rounds: a trial of the script, its numbers mean nothing."
+
+
+def arguments(description: str, parts: Iterable[str] = ()) -> argparse.ArgumentParser:
+    """Return the options that every script has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
+    if names := list(parts):
+        said = f"parts to run: {', '.join(names)}"
+        parser.add_argument(
+            "--only", nargs="+", choices=names, default=names, metavar="NAME", help=said
+        )
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
+    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
+    return parser
+
+
+def versions(packages: Iterable[str]) -> str:
+    """Return one sentence on the packages that are installed."""
+    found = []
+    for package in sorted(packages):
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return f" Beside it: {', '.join(found)}." if found else ""
+
+
+def run(
+    given: argparse.Namespace,
+    parts: Mapping[str, Callable[[Settings], Section | list[Section]]],
+    about: str = "",
+    together: Callable[[], list[Section]] = list,
+) -> None:
+    """Run the parts asked for, print each as it is ready, and the summary last.
+
+    ``about`` follows the facts on the machine; the rows of ``together`` lead the summary.
+    """
+    torch.set_num_threads(given.threads)
+    settings, sections = Settings(given.quick, given.threads), []
+    header = f"{facts()}{about}{TRIAL if given.quick else ''}"
+    print(header, flush=True)
+    for name in getattr(given, "only", parts):
+        start = time.perf_counter()
+        made = parts[name](settings)
+        sections += made if isinstance(made, list) else [made]
+        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+        chapters = "\n\n".join(f"### {x.title}\n\n{x.body}" for x in sections)
+        rows = [
+            (x.title, x.goal, x.measured, NONE if given.quick else x.reached)
+            for x in [*together(), *sections]
+        ]
+        summary = table(["what", "goal", "measured", "reached"], rows)
+        if given.out:
+            given.out.write_text(f"{header}\n\n{summary}\n\n{chapters}\n")
+        print(f"\n### {sections[-1].title}\n\n{sections[-1].body}", flush=True)
+    print(f"\n{summary}")

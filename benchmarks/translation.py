@@ -9,13 +9,11 @@ round by round. A library that is not installed is named and passed over.
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import importlib.util
 import random
-import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 import measure
 import torch
 import translation_models as models
-from report import NONE, READING, Section, Settings, facts, reached, table
+from report import NONE, READING, Section, Settings, arguments, reached, run, table, versions
 from translation_models import Rates, Shape, Side, Writers
 
 from intently.training.batches import Batch
@@ -250,62 +248,24 @@ PARTS: dict[str, tuple[str, Callable[[Setting], list[Section]]]] = {
 
 
 def main() -> None:
-    """Run what is asked for, print each part as it is ready, and the summary last."""
-    given = _arguments()
-    torch.set_num_threads(given.threads)
-    shape = SMALL if given.quick else Shape()
+    """Run what is asked for."""
+    parser = arguments("Measure translators against other libraries'.", PARTS)
+    said = "folder with train.en and train.de, whose lengths are taken (the built-in language)"
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help=said)
+    given = parser.parse_args()
     folder = given.data_dir
     files = () if folder is None else (folder / "train.en", folder / "train.de")
-    setting = Setting(Settings(given.quick, given.threads), shape, files)
-    trial = " Tiny sizes and two rounds: a trial, its numbers mean nothing." if given.quick else ""
-    header = f"{facts()} float32, nothing compiled.{_versions(given.only)}{trial}"
-    print(header, flush=True)
-    sections: list[Section] = []
-    for name in given.only:
-        start = time.perf_counter()
-        package, part = PARTS[name]
+
+    def part(name: str, settings: Settings) -> list[Section]:
+        package, measured = PARTS[name]
         if importlib.util.find_spec(package) is None:
             missing = f"`{package}` is not installed: passed over."
-            sections.append(Section(package, NONE, "not installed", NONE, missing))
-        else:
-            sections += part(setting)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-        rows = [(x.title, x.goal, x.measured, NONE if given.quick else x.reached) for x in sections]
-        summary = table(["what", "goal", "measured", "reached"], rows)
-        chapters = "\n\n".join(f"### {x.title}\n\n{x.body}" for x in sections)
-        if given.out:
-            given.out.write_text(f"{header}\n\n{summary}\n\n{chapters}\n")
-        print(f"\n{summary}\n\n{chapters}", flush=True)
+            return [Section(package, NONE, "not installed", NONE, missing)]
+        return measured(Setting(settings, SMALL if given.quick else Shape(), files))
 
-
-def _versions(names: list[str]) -> str:
-    found = []
-    for package in sorted({PARTS[name][0] for name in names} - {"torch"}):
-        if importlib.util.find_spec(package) is not None:
-            found.append(f"{package} {importlib.metadata.version(package)}")
-    return f" Beside it: {', '.join(found)}." if found else ""
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure translators against other libraries'.")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=list(PARTS),
-        default=list(PARTS),
-        metavar="NAME",
-        help=f"parts to run: {', '.join(PARTS)}",
-    )
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder with train.en and train.de, whose lengths are taken (the built-in language)",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
-    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
-    return parser.parse_args()
+    packages = {PARTS[name][0] for name in given.only} - {"torch"}
+    about = f" float32, nothing compiled.{versions(packages)}"
+    run(given, {name: partial(part, name) for name in PARTS}, about)
 
 
 if __name__ == "__main__":

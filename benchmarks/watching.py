@@ -8,9 +8,7 @@ runs take turns in one process; memory is the peak of a fresh process each.
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from typing import Any
 import measure
 import torch
 from measure import Peak
-from report import READING, Section, Settings, facts, megabytes, reached, table
+from report import READING, Section, Settings, arguments, megabytes, reached, run, table
 
 import intently as it
 
@@ -333,37 +331,6 @@ PARTS = {
 }
 
 
-def main() -> None:
-    """Run what is asked for, print each part as it is ready, and the summary last."""
-    parser = argparse.ArgumentParser(description="Measure what watching costs.")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=[*PARTS],
-        default=[*PARTS],
-        metavar="NAME",
-        help=f"parts to run: {', '.join(PARTS)}",
-    )
-    parser.add_argument("--out", type=Path, metavar="FILE.md", help="also write the tables here")
-    parser.add_argument("--threads", type=int, default=2, help="threads of PyTorch (2)")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    settings, sections = Settings(given.quick, given.threads), []
-    header = f"{facts()} float32; GPT-2 shape, {LAYERS} layers, {WIDTH} wide, {HEADS} heads."
-    print(header, flush=True)
-    for name in given.only:
-        start = time.perf_counter()
-        sections.append(PARTS[name](settings))
-        print(f"\n### {sections[-1].title}\n\n{sections[-1].body}", flush=True)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    rows = [(x.title, x.goal, x.measured, "–" if given.quick else x.reached) for x in sections]
-    overview = table(["what", "goal", "measured", "reached"], rows)
-    print(f"\n{overview}")
-    if given.out:
-        chapters = "\n\n".join(f"### {x.title}\n\n{x.body}" for x in sections)
-        given.out.write_text(f"{header}\n\n{overview}\n\n{chapters}\n")
-
-
 if __name__ == "__main__":
-    main()
+    shape = f" float32; GPT-2 shape, {LAYERS} layers, {WIDTH} wide, {HEADS} heads."
+    run(arguments("Measure what watching costs.", PARTS).parse_args(), PARTS, shape)
