@@ -37,7 +37,7 @@ from intently.modules.caches.masks import KeptBias, KeptMask, Written
 from intently.observe import load_recording
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files, value_json, writing
-from intently.observe.storage.stores import Held, KeptHow
+from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 from intently.scores import Additive, Cosine, General, Score
 
@@ -50,7 +50,7 @@ def entry(
     h, g = shape.get("h", 4), shape.get("g", 4)
     q, k = torch.randn(2, h, shape.get("t", T), D), torch.randn(2, g, shape.get("s", S), D)
     made = Entry(
-        name, index, "functional", Whole(Held(q), Held(k), KeptHow(how or AttentionSpec()))
+        name, index, "functional", Whole(Held(q), Held(k), KeptSpec(how or AttentionSpec()))
     )
     made.verified = True
     return made
@@ -93,7 +93,7 @@ def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
     q = torch.randn(1, 2, 3, 4).to(dtype)
-    rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
+    rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
     back = reopened(recording(Entry("x", 0, "functional", rows)), tmp_path)
     assert torch.equal(back["x"].dense(), torch.eye(3, dtype=dtype).expand(1, 2, 3, 3))
 
@@ -101,7 +101,7 @@ def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
 def test_tensors_lie_head_after_head(tmp_path: Path) -> None:
     """However they were kept: the rows of one head are then read alone."""
     q = torch.randn(2, 5, 3, 4).transpose(1, 2)
-    rows = Whole(Held(q), Held(q[:, :1].expand(2, 3, 5, 4)), KeptHow(AttentionSpec()))
+    rows = Whole(Held(q), Held(q[:, :1].expand(2, 3, 5, 4)), KeptSpec(AttentionSpec()))
     made = Entry("x", 0, "functional", rows)
     (back,) = reopened(recording(made), tmp_path).calls
     assert back.attention().q.is_contiguous() and back.attention().k.is_contiguous()
@@ -186,7 +186,7 @@ def test_energies_come_back(tmp_path: Path) -> None:
     """The score of recurrent decoders, without heads."""
     q, k = torch.randn(2, 1, D), torch.randn(2, S, D)
     how = AttentionSpec(score=Energies(torch.randn(D)), mask=it.padding(LENGTHS), scale=1.0)
-    made = Entry("x", 0, "intently", Whole(Held(q), Held(k), KeptHow(how)))
+    made = Entry("x", 0, "intently", Whole(Held(q), Held(k), KeptSpec(how)))
     back = reopened(recording(made), tmp_path)
     assert torch.equal(back["x"].dense(), made.matrix().dense())
 
@@ -252,7 +252,7 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux what is in memory")
 def test_one_head_is_read_for_a_tile(tmp_path: Path) -> None:
     q = torch.randn(1, 32, 4096, 64)  # 32 MiB each
-    rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec(mask=it.causal())))
+    rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.causal())))
     path = files.save(recording(Entry("x", 0, "functional", rows)), tmp_path / "big")
     load_recording(path)["x"][0, 1, :2, :2]
     before = resident()
@@ -313,7 +313,7 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
     rows = Whole(
         Interrupted(torch.randn(1, 1, 2, 2)),
         Held(torch.randn(1, 1, 2, 2)),
-        KeptHow(AttentionSpec()),
+        KeptSpec(AttentionSpec()),
     )
     with pytest.raises(KeyboardInterrupt):
         files.save(recording(Entry("x", 0, "functional", rows)), tmp_path / "run.safetensors")
@@ -359,7 +359,7 @@ def test_a_recording_that_grows_while_it_is_saved(tmp_path: Path) -> None:
             return self.tensor
 
     x = torch.randn(1, 1, 2, 2)
-    grown = Entry("x", 0, "functional", Whole(Growing(x), Held(x), KeptHow(AttentionSpec())))
+    grown = Entry("x", 0, "functional", Whole(Growing(x), Held(x), KeptSpec(AttentionSpec())))
     with pytest.raises(ArgumentError, match=r"save: expected a tensor of shape .* as before"):
         files.save(recording(grown), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)
@@ -644,7 +644,7 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     """Small ones when they are asked for, large ones where the whole file is read."""
     mask = it.allowed(torch.rand(T, S) > 0.3)
     q = torch.randn(1, 2, 2**14, 64)  # 8 MiB
-    rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec()))
+    rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec()))
     made = [entry("a"), entry("b", how=AttentionSpec(mask=mask)), Entry("c", 0, "functional", rows)]
     made[0].gradient = torch.randn(2, 4, T, 5)
     good = files.save(recording(*made), tmp_path / "run.safetensors")
@@ -690,7 +690,7 @@ def test_scales_and_sinks_that_are_no_numbers(tmp_path: Path) -> None:
 def test_leading_axes_that_multiply(tmp_path: Path) -> None:
     """Small tensors that broadcast to something vast."""
     q, k = torch.zeros(512, 1, 1, 1), torch.zeros(1, 512, 1, 1)
-    made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(AttentionSpec())))
+    made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptSpec(AttentionSpec())))
     path = files.save(recording(made), tmp_path / "x")
     assert "which do not fit" in refused(path, path.read_bytes())
 
@@ -699,7 +699,7 @@ def test_vectors_without_a_width(tmp_path: Path) -> None:
     """They take no bytes, however many they are."""
     for n, fits in ((2**12, True), (2**12 + 1, False), (2**28, False)):
         q = torch.zeros(1, 1, n, 0)
-        made = Entry("x", 0, "functional", Whole(Held(q), Held(q), KeptHow(AttentionSpec())))
+        made = Entry("x", 0, "functional", Whole(Held(q), Held(q), KeptSpec(AttentionSpec())))
         path = files.save(recording(made), tmp_path / "x")
         if fits:
             assert load_recording(path)["x"].shape == (1, 1, n, n)
@@ -711,7 +711,7 @@ def test_vectors_without_a_width(tmp_path: Path) -> None:
 def test_a_tiny_file_that_claims_a_huge_matrix(tmp_path: Path, lead: tuple[int, int]) -> None:
     def written(t: int, s: int, d: int) -> Path:
         q, k = torch.zeros(*lead, t, d), torch.zeros(*lead, s, d)
-        made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptHow(AttentionSpec())))
+        made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptSpec(AttentionSpec())))
         return files.save(recording(made), tmp_path / "x")
 
     path = written(2**20, 2**20, 0 if all(lead) else 8)

@@ -13,7 +13,7 @@ from intently.biases import as_bias
 from intently.biases.rule import Given
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
-from intently.observe.storage.stores import KeptHow
+from intently.observe.storage.stores import KeptSpec
 from intently.observe.watching.call import AttentionSpec, Call, operand
 from intently.observe.watching.mask_inference import recognise, simplified
 
@@ -27,7 +27,7 @@ class Piece:
 
     t: int
     low: int
-    how: KeptHow
+    how: KeptSpec
     geometry: Geometry
     parents: Tensor | None = None
 
@@ -56,7 +56,7 @@ def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
     The plain formula spreads such rows (of padding) over all keys where the lowest number of a
     dtype stands for −∞.
     """
-    piece = Piece(g.t, 0, KeptHow(how), g)
+    piece = Piece(g.t, 0, KeptSpec(how), g)
     added = _added(piece, how)
     seen = _allowed(piece, how) & (added > torch.finfo(added.dtype).min / 2)
     return seen.expand(*seen.shape[:-2], g.t, g.s)
@@ -72,6 +72,25 @@ def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[Attenti
         rows, columns = (torch.arange(n, device=g.device) for n in (t, s))
         bias = as_bias(bias.tile(g, rows, columns))
     return simplified(replace(how, mask=mask, bias=bias), part), part
+
+
+def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, Tensor, Geometry]:
+    """A call without the last columns of a static cache: not written yet, and seen by no query.
+
+    Unwritten keys are zeros. Keys of padding mostly are not; where they are, queries see further
+    than a cache lets them, because the last keys are not their own. Queries of padding that see
+    nothing, which the plain formula spreads over all columns, are spread over the remaining ones.
+    """
+    if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1:, :].any()):
+        return how, k, g
+    looks = looked_at(how, g).reshape(-1, g.t, g.s).any(0)
+    columns = looks.any(0).nonzero()
+    end = int(columns.max()) + 1 if len(columns) else g.s
+    written = end == g.s or bool(k[..., end:, :].any())
+    if written or (end != g.t and bool(looks.triu(end - g.t + 1).any())):
+        return how, k, g
+    how, g = first_part(how, g, g.t, end)
+    return how, k[..., :end, :], g
 
 
 def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, AttentionSpec, Geometry]:

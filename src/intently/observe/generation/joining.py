@@ -16,7 +16,7 @@ from intently.masks import Geometry
 from intently.observe.generation.call_masks import Piece, first_part, joined_how, looked_at
 from intently.observe.storage import mmap_pool
 from intently.observe.storage.append_buffer import Growing
-from intently.observe.storage.stores import Kept, KeptHow, Store, packed
+from intently.observe.storage.stores import Kept, KeptSpec, Store, packed
 from intently.observe.watching.call import AttentionSpec
 
 PENDING = 64
@@ -72,7 +72,7 @@ class Link:
 class Joined:
     """The calls of one entry: queries and keys in blocks, and what each call saw."""
 
-    def __init__(self, store: Store, q: Tensor, k: Tensor, how: KeptHow, g: Geometry) -> None:
+    def __init__(self, store: Store, q: Tensor, k: Tensor, how: KeptSpec, g: Geometry) -> None:
         self._store = store
         self._pieces = [Piece(g.t, 0, how, g)]
         self._blocks = [Block(store.keep(q), store.keep(k))]
@@ -190,7 +190,7 @@ class Joined:
             return None
         return Link(0, same & maybe, _chosen(same & maybe))
 
-    def add(self, q: Tensor, k: Tensor | None, how: KeptHow, g: Geometry, link: Link) -> None:
+    def add(self, q: Tensor, k: Tensor | None, how: KeptSpec, g: Geometry, link: Link) -> None:
         """Add a call that continues this one; k (b, …, new, d) holds its own keys alone.
 
         Raises `OSError` where the disk is full, and holds the calls before then.
@@ -243,8 +243,13 @@ class Joined:
         return block.q.get(), block.k.get()
 
     def how(self) -> AttentionSpec:
-        """What `attend` takes beside them."""
+        """The other arguments of `attend`."""
         return joined_how(self._pieces)
+
+    def check(self) -> None:
+        """Raise what reading would, such as `StaleError`."""
+        self.operands()
+        self.how()
 
     @property
     def shape(self) -> tuple[int, ...]:

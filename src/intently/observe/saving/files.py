@@ -31,7 +31,7 @@ from intently.observe.saving import value_json
 from intently.observe.saving.mapped import Mapped, Verified
 from intently.observe.saving.value_json import UnreadableError
 from intently.observe.saving.writing import Planned, write
-from intently.observe.storage.stores import KeptHow, identity
+from intently.observe.storage.stores import KeptSpec, identity
 from intently.observe.watching.call import AttentionSpec
 from intently.scores import Score
 
@@ -229,7 +229,7 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         x for value in (how.mask, how.bias, how.score) if value is not None for x in value.tensors()
     ]
     rows = Whole(
-        file.kept(found["q"]), file.kept(found["k"]), KeptHow(how, tuple(map(file.kept, rests_on)))
+        file.kept(found["q"]), file.kept(found["k"]), KeptSpec(how, tuple(map(file.kept, rests_on)))
     )
     entry = Entry(name, index, _name(form.get("source")), rows)
     entry.verified = _a((bool, type(None)), form.get("verified"), "a verdict")

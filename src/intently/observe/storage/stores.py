@@ -253,7 +253,7 @@ class Spool:
 
 
 @dataclass(frozen=True)
-class KeptHow:
+class KeptSpec:
     """What a call handed to `attend` beside q and k; ``tensors`` are those it rests on."""
 
     how: AttentionSpec
@@ -322,7 +322,7 @@ class Store:
             self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
         return kept
 
-    def how(self, how: AttentionSpec) -> KeptHow:
+    def how(self, how: AttentionSpec) -> KeptSpec:
         """Keep the tensors that a score, mask, bias, scale and sinks hold, each once."""
         tensors: list[Kept] = []
 
@@ -338,7 +338,7 @@ class Store:
             for field in ("score", "mask", "bias", "scale", "sinks")
             if isinstance(value := getattr(how, field), (Value, Tensor))
         }
-        return KeptHow(replace(how, **changed) if changed else how, tuple(tensors))
+        return KeptSpec(replace(how, **changed) if changed else how, tuple(tensors))
 
     def join(self, parts: Sequence[Tensor]) -> Kept:
         """Keep tensors (…, n, d) one below the other, as one."""

@@ -1,7 +1,7 @@
 """Masks that come as tensors, as the values they are equal to: causal, window, padding.
 
-A mask that is a band around the diagonal, joined with a rule about keys alone, is found by the
-first and the last key of each row, and is believed only where it is equal entry by entry.
+A band around the diagonal, joined with a rule about keys, is found by the first and the last key of
+each row, and is used only if it equals the tensor entry by entry.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.biases.rule import Given
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
 from intently.masks.by_tensor import Allowed
+from intently.observe.storage.stores import identity, packed, same, small
 from intently.observe.watching.call import AttentionSpec
 
 BLOCK = 2**22
@@ -67,6 +69,29 @@ def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
         found = recognise(mask.tensor, g)
         mask = mask if found is None else found.mask(g)
     return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
+
+
+class KnownMasks:
+    """`simplified`, remembered for tensors that come again unchanged, as they do in every layer."""
+
+    def __init__(self) -> None:
+        self._known: dict[
+            tuple[object, ...], tuple[StorageWeakRef, Tensor | None, AttentionSpec]
+        ] = {}
+
+    def simplified(self, how: AttentionSpec, g: Geometry) -> AttentionSpec:
+        """Return the same with tensors of mask and bias as values, if they are equal to some."""
+        value = how.bias if how.mask is None else how.mask
+        if value is None or type(value) not in (Allowed, Given):
+            return how
+        (x,) = (x.detach() for x in value.tensors())
+        key = (identity(x), g, how.mask is None)
+        alive, old, found = self._known.get(key, (None, None, how))
+        if alive is None or alive.expired() or (old is not None and not same(old, x)):
+            found = simplified(how, g)
+            old = packed(x) if x.is_inference() or small(x) else None  # not every change is counted
+            self._known[key] = StorageWeakRef(x.untyped_storage()), old, found
+        return replace(how, mask=found.mask, bias=found.bias if how.mask is None else how.bias)
 
 
 def recognise(mask: Tensor, g: Geometry) -> Seen | None:

@@ -1,10 +1,11 @@
-"""Names of modules, and patterns over them."""
+"""Names of modules, patterns over them, and the modules that run."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import SupportsIndex
 
 from torch import nn
 
@@ -14,11 +15,31 @@ OUTSIDE = "attention"
 """The name of attention that no module runs."""
 
 
-class Names:
-    """The names of a model's modules, or of whatever runs where no model is watched.
+class Running(list[nn.Module]):
+    """The modules that run, the innermost last; ``numbers`` count their forwards."""
 
-    Raises `ArgumentError` for patterns that match nothing, with names that there are, and
-    `KindError` for anything but a module.
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+        self._count = 0
+
+    def append(self, module: nn.Module) -> None:
+        """Enter a forward."""
+        self._count += 1
+        self.numbers.append(self._count)
+        super().append(module)
+
+    def pop(self, at: SupportsIndex = -1) -> nn.Module:
+        """Leave the innermost."""
+        self.numbers.pop(at)
+        return super().pop(at)
+
+
+class Names:
+    """The names of a model's modules, or of whatever runs if no model is watched.
+
+    Raises `ArgumentError` with existing names for patterns that match nothing, and `KindError`
+    for anything but a module.
     """
 
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
@@ -47,6 +68,18 @@ class Names:
             if candidate in self._names:
                 return self._names[candidate]
         return None
+
+    def forward(self, module: nn.Module | None, running: Running) -> int | None:
+        """The number of the forward of ``module``, else of the innermost running one with a name.
+
+        None for calls that no module makes.
+        """
+        numbers = (
+            number
+            for inner, number in zip(reversed(running), reversed(running.numbers))
+            if inner is module or (module is None and self.of(inner, ()) is not None)
+        )
+        return next(numbers, None)
 
     def wanted(self, name: str) -> bool:
         """Whether a pattern asks for the module."""
