@@ -15,6 +15,7 @@ from torch import Tensor
 from intently.errors import ArgumentError, KindError, MissingLibraryError, build
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import STATISTICS, measure
+from intently.observe.recording.coverage import printable
 
 Row: TypeAlias = dict[str, Any]
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
@@ -253,4 +254,4 @@ def _written(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.3f}"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+    return printable(str(value))
