@@ -18,8 +18,7 @@ import intently as it
 from intently.corpora import Alignment, alignment_error_rate
 from intently.errors import ArgumentError, IntentlyError, KindError
 from intently.matrix import patterns
-from intently.observe.recording.alignments import alignment_errors
-from intently.observe.recording.summary import SHOWN, MissingLibraryError, Summary
+from intently.observe.recording.summary import SHOWN, MissingLibraryError, Summary, alignment_errors
 
 IDS = torch.tensor([[3, 4, 3, 5, 4, 9], [7, 7, 7, 1, 0, 0]])
 

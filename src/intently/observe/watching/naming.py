@@ -44,13 +44,9 @@ class Names:
 
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise build(
-                KindError,
-                "model",
-                "an nn.Module, or None for all attention",
-                type(model).__name__,
-                fix="hand in the module inside it, such as pipeline.unet",
-            )
+            expected = "an nn.Module, or None for all attention"
+            fix = "hand in the module inside it, such as pipeline.unet"
+            raise build(KindError, "model", expected, type(model).__name__, fix=fix)
         self._model = model
         self._names = {} if model is None else _named(model)
         self._patterns = None if layers is None else _patterns(layers)
@@ -59,7 +55,7 @@ class Names:
                 self._check(pattern)
 
     def of(self, module: nn.Module | None, running: Sequence[nn.Module]) -> str | None:
-        """The name of ``module``, else of the innermost running one; None outside of the model."""
+        """The name of ``module``, else of the innermost running module; None outside the model."""
         if self._model is None:
             return _free_name(module, running)
         if module is not None and module in self._names:
@@ -98,17 +94,13 @@ class Names:
         if not any(_matches(name, pattern) for name in names):
             near = difflib.get_close_matches(pattern, names, 3, 0.3)
             some, told = (near, "the nearest") if near else (names[1:4] or names, "the first")
-            raise build(
-                ArgumentError,
-                "layers",
-                "names of modules, or patterns that match some",
-                repr(pattern),
-                fix=f"{told} are {', '.join(map(repr, some))}",
-            )
+            fix = f"{told} are {', '.join(map(repr, some))}"
+            expected = "names of modules, or patterns that match some"
+            raise build(ArgumentError, "layers", expected, repr(pattern), fix=fix)
 
 
 def _named(model: nn.Module) -> dict[nn.Module, str]:
-    """The names of all modules; Keras' models keep their layers to themselves."""
+    """The names of all modules, including Keras' layers, which `named_modules` does not list."""
     names = {m: name or type(m).__name__ for name, m in model.named_modules()}
     for layer in getattr(model, "_flatten_layers", list)():
         if layer not in names:
@@ -131,12 +123,8 @@ def _patterns(layers: str | Sequence[str]) -> tuple[str, ...]:
     patterns = (layers,) if isinstance(layers, str) else tuple(layers)
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise build(
-                KindError,
-                "layers",
-                "names of modules as text, or patterns of them",
-                type(pattern).__name__,
-            )
+            expected = "names of modules as text, or patterns of them"
+            raise build(KindError, "layers", expected, type(pattern).__name__)
     return patterns
 
 
