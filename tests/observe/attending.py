@@ -82,6 +82,26 @@ class HoldsPartial(SelfAttention):
         return self.merge(y + self.several[0](q, k, v, is_causal=True))
 
 
+class Attend(nn.Module):
+    """Attention alone; the keys are the values."""
+
+    def forward(self, q: Tensor, k: Tensor, **options: Any) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, k, **options)
+
+
+class Decoder(nn.Module):
+    """Self-attention, causal where it reads several steps, and cross-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attend(), Attend()
+
+    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
+        past = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+        self.own(q, k, attn_mask=past.tril(k.shape[-2] - q.shape[-2]) if len(past) > 1 else None)
+        self.cross(q + 1, states)
+
+
 class Stack(nn.Module):
     """Layers with a residual."""
 

@@ -19,7 +19,7 @@ from intently.observe.storage.append_buffer import Growing
 from intently.observe.storage.mmap_pool import LARGE
 from intently.observe.storage.stores import Spool, Store, packed
 
-from .attending import SelfAttention, Stack, stack
+from .attending import Decoder, SelfAttention, Stack, stack
 
 
 def storages(*tensors: Tensor) -> int:
@@ -175,25 +175,6 @@ def test_a_full_disk_ends_the_recording_and_not_the_model(monkeypatch: pytest.Mo
     assert seen["layers.0"].shape == (2, 4, 40, 40)
 
 
-class Steps(nn.Module):
-    """Self-attention over keys that grow, and attention over keys that stay."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.cross = Attend(), Attend()
-
-    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
-        self.own(q, k)
-        self.cross(q + 1, states)
-
-
-class Attend(nn.Module):
-    """Attention alone."""
-
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, k)
-
-
 @pytest.mark.parametrize("moving", [False, True])
 @pytest.mark.parametrize("room", [0, 3_000, 9_000, 15_000, 22_000, 30_000])
 def test_what_was_written_is_read_while_the_disk_is_full(
@@ -210,7 +191,7 @@ def test_what_was_written_is_read_while_the_disk_is_full(
         whole(spool, data)
 
     monkeypatch.setattr(Spool, "_put", write)
-    model = Steps()
+    model = Decoder()
     q, k, states = torch.randn(2, 1, 300, 4), torch.randn(2, 1, 300, 4), torch.randn(2, 1, 7, 4)
     with it.watch(model, store="disk") as seen:
         for n in range(1, 301):

@@ -29,7 +29,7 @@ Layout: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 Stage: TypeAlias = Literal["scores", "exponentials", "logarithms", "weights"]
-"""A softmax leads from scores to weights at once, by exp and division, or by log_softmax and exp."""
+"""Scores become weights at once, by exp and a division, or by log_softmax and exp."""
 
 
 class Lost(Exception):  # noqa: N818 - says where scores went out of sight
@@ -205,7 +205,7 @@ class Scores:
     def operands(
         self, held: Layout
     ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], AttentionSpec]:
-        """Q, k, the function that shapes v alike, and the rest, leading axes ordered by ``held``."""
+        """Q, k, the function that shapes v, and the spec, with leading axes ordered by ``held``."""
         order = [i for axes in held for i in axes]
         lead = [self.sizes[i] for i in order]
         n = len(self.sizes)

@@ -98,7 +98,7 @@ def _call(
     if q.ndim != 4:
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
     how = _how(name, module, q, k, mask, kwargs)
-    return Call(q, k, v, _turned(y), how, "transformers", module, handed=y, back=_turned)
+    return Call(q, k, v, _turned(y), how, "transformers", handed=y, back=_turned)
 
 
 def _turned(x: Tensor) -> Tensor:

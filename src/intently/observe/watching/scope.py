@@ -157,6 +157,8 @@ def _tell(
     try:
         with torch.no_grad(), inside():
             call = make()
+        if isinstance(call, Call):
+            call.module = module
     except Exception as error:  # whatever a model hands to its attention
         call = f"{type(error).__name__}: {error}"
     with inside():  # what a recorder computes itself is nothing to record
