@@ -86,7 +86,7 @@ class Attend(nn.Module):
     """Attention alone; the keys are the values."""
 
     def forward(self, q: Tensor, k: Tensor, **options: Any) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, k, **options)
+        return F.scaled_dot_product_attention(q, k, k, enable_gqa=True, **options)
 
 
 class Decoder(nn.Module):

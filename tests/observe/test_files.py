@@ -56,6 +56,12 @@ def entry(
     return made
 
 
+def single(q: Tensor, k: Tensor | None = None, **how: Any) -> Entry:
+    """An entry "x" of these operands."""
+    operands = Held(q), Held(q if k is None else k)
+    return Entry("x", 0, "functional", Whole(*operands, KeptSpec(AttentionSpec(**how))))
+
+
 def recording(*entries: Entry) -> Recording:
     made = Recording(["The", "cat", "sat", "on", "the", "mat"])
     made.calls.extend(entries or (entry(),))
@@ -93,16 +99,14 @@ def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_dtype_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
     q = torch.randn(1, 2, 3, 4).to(dtype)
-    rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
-    back = reopened(recording(Entry("x", 0, "functional", rows)), tmp_path)
+    back = reopened(recording(single(q, mask=it.allowed(torch.eye(3) > 0))), tmp_path)
     assert torch.equal(back["x"].dense(), torch.eye(3, dtype=dtype).expand(1, 2, 3, 3))
 
 
 def test_tensors_lie_head_after_head(tmp_path: Path) -> None:
     """However they were kept: the rows of one head are then read alone."""
     q = torch.randn(2, 5, 3, 4).transpose(1, 2)
-    rows = Whole(Held(q), Held(q[:, :1].expand(2, 3, 5, 4)), KeptSpec(AttentionSpec()))
-    made = Entry("x", 0, "functional", rows)
+    made = single(q, q[:, :1].expand(2, 3, 5, 4))
     (back,) = reopened(recording(made), tmp_path).calls
     assert back.attention().q.is_contiguous() and back.attention().k.is_contiguous()
     assert torch.equal(back.matrix().dense(), made.matrix().dense())
@@ -185,8 +189,7 @@ def test_masks_biases_and_scores_come_back(tmp_path: Path, how: AttentionSpec) -
 def test_energies_come_back(tmp_path: Path) -> None:
     """The score of recurrent decoders, without heads."""
     q, k = torch.randn(2, 1, D), torch.randn(2, S, D)
-    how = AttentionSpec(score=Energies(torch.randn(D)), mask=it.padding(LENGTHS), scale=1.0)
-    made = Entry("x", 0, "intently", Whole(Held(q), Held(k), KeptSpec(how)))
+    made = single(q, k, score=Energies(torch.randn(D)), mask=it.padding(LENGTHS), scale=1.0)
     back = reopened(recording(made), tmp_path)
     assert torch.equal(back["x"].dense(), made.matrix().dense())
 
@@ -252,8 +255,7 @@ def resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux what is in memory")
 def test_one_head_is_read_for_a_tile(tmp_path: Path) -> None:
     q = torch.randn(1, 32, 4096, 64)  # 32 MiB each
-    rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.causal())))
-    path = files.save(recording(Entry("x", 0, "functional", rows)), tmp_path / "big")
+    path = files.save(recording(single(q, mask=it.causal())), tmp_path / "big")
     load_recording(path)["x"][0, 1, :2, :2]
     before = resident()
     back = load_recording(path)
@@ -310,13 +312,10 @@ def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
             return super().get()
 
-    rows = Whole(
-        Interrupted(torch.randn(1, 1, 2, 2)),
-        Held(torch.randn(1, 1, 2, 2)),
-        KeptSpec(AttentionSpec()),
-    )
+    x = torch.randn(1, 1, 2, 2)
+    made = Entry("x", 0, "functional", Whole(Interrupted(x), Held(x), KeptSpec(AttentionSpec())))
     with pytest.raises(KeyboardInterrupt):
-        files.save(recording(Entry("x", 0, "functional", rows)), tmp_path / "run.safetensors")
+        files.save(recording(made), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)
 
 
@@ -644,8 +643,7 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     """Small ones when they are asked for, large ones where the whole file is read."""
     mask = it.allowed(torch.rand(T, S) > 0.3)
     q = torch.randn(1, 2, 2**14, 64)  # 8 MiB
-    rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec()))
-    made = [entry("a"), entry("b", how=AttentionSpec(mask=mask)), Entry("c", 0, "functional", rows)]
+    made = [entry("a"), entry("b", how=AttentionSpec(mask=mask)), single(q)]
     made[0].gradient = torch.randn(2, 4, T, 5)
     good = files.save(recording(*made), tmp_path / "run.safetensors")
     header, data = parts(good.read_bytes())
@@ -653,7 +651,7 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
         ("a/0/q", lambda seen: seen["a"]),
         ("a/0/gradient", lambda seen: seen.calls[0].grad()),
         ("shared/0", lambda seen: seen["b"]),
-        ("c/0/k", lambda seen: None),
+        ("x/0/k", lambda seen: None),
     ):
         changed = bytearray(data)
         changed[header[name]["data_offsets"][0]] ^= 1
@@ -661,11 +659,11 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
         told = f"another checksum of {name!r} than it was written with"
         with pytest.raises(DataError, match=told):
             load_recording(good, whole=True)
-        if name != "c/0/k":
+        if name != "x/0/k":
             with pytest.raises(DataError, match=told):
                 asked(load_recording(good))
         else:
-            load_recording(good)["c"][0, 0, :2, :2]
+            load_recording(good)["x"][0, 0, :2, :2]
 
 
 def test_recordings_of_format_1_had_no_checksums(good: Path) -> None:
@@ -690,17 +688,14 @@ def test_scales_and_sinks_that_are_no_numbers(tmp_path: Path) -> None:
 def test_leading_axes_that_multiply(tmp_path: Path) -> None:
     """Small tensors that broadcast to something vast."""
     q, k = torch.zeros(512, 1, 1, 1), torch.zeros(1, 512, 1, 1)
-    made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptSpec(AttentionSpec())))
-    path = files.save(recording(made), tmp_path / "x")
+    path = files.save(recording(single(q, k)), tmp_path / "x")
     assert "which do not fit" in refused(path, path.read_bytes())
 
 
 def test_vectors_without_a_width(tmp_path: Path) -> None:
     """They take no bytes, however many they are."""
     for n, fits in ((2**12, True), (2**12 + 1, False), (2**28, False)):
-        q = torch.zeros(1, 1, n, 0)
-        made = Entry("x", 0, "functional", Whole(Held(q), Held(q), KeptSpec(AttentionSpec())))
-        path = files.save(recording(made), tmp_path / "x")
+        path = files.save(recording(single(torch.zeros(1, 1, n, 0))), tmp_path / "x")
         if fits:
             assert load_recording(path)["x"].shape == (1, 1, n, n)
         else:
@@ -711,8 +706,7 @@ def test_vectors_without_a_width(tmp_path: Path) -> None:
 def test_a_tiny_file_that_claims_a_huge_matrix(tmp_path: Path, lead: tuple[int, int]) -> None:
     def written(t: int, s: int, d: int) -> Path:
         q, k = torch.zeros(*lead, t, d), torch.zeros(*lead, s, d)
-        made = Entry("x", 0, "functional", Whole(Held(q), Held(k), KeptSpec(AttentionSpec())))
-        return files.save(recording(made), tmp_path / "x")
+        return files.save(recording(single(q, k)), tmp_path / "x")
 
     path = written(2**20, 2**20, 0 if all(lead) else 8)
     assert path.stat().st_size < 2000
