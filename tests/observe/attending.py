@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
+PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
+"""In a tuple, because names bound to them are replaced, those of this file too."""
+
 
 class SelfAttention(nn.Module):
     """Heads of one fused projection, so that q, k and v share a storage; x (b, t, c)."""

@@ -242,19 +242,11 @@ class InAFunction(nn.Module):
         return _shared(x)
 
 
-HIDDEN = [
-    Concatenated,
-    Pooled,
-    lambda: Pooled(False),
-    ByLogarithm,
-    Divided,
-    DividedLast,
-    InAFunction,
-]
+ALL = [Concatenated, Pooled, lambda: Pooled(False), ByLogarithm, Divided, DividedLast, InAFunction]
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("kind", HIDDEN)
+@pytest.mark.parametrize("kind", ALL)
 def test_nothing_is_missed_in_silence(kind: Callable[[], nn.Module], deep: bool) -> None:
     model, x = nn.Sequential(nn.Linear(16, 16), kind()), torch.randn(3, 6, 16)
     y = model(x)
