@@ -45,7 +45,7 @@ def good(tmp_path: Path) -> Path:
         entry(how=how),
         entry("layers.1.attention", 0, AttentionSpec(score=Cosine(), scale=2.0)),
     )
-    one.values, one.gradient = Held(torch.randn(2, 4, S, 3)), torch.randn(2, 4, T, 3)
+    one.values, one.gradient = Held(torch.randn(2, 4, S, 3)), Held(torch.randn(2, 4, T, 3))
     made = recording(one, other, entry("layers.1.attention", 1))
     made.covered.unseen["layers.2"] = "it did not run"
     return files.save(made, tmp_path / "run.safetensors")

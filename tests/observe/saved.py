@@ -97,3 +97,7 @@ def retold(path: Path, change: Callable[[dict[str, Any]], object]) -> bytes:
         header["__metadata__"]["recording"] = json.dumps(about)
 
     return edited(path, in_metadata)
+
+
+def first(x: dict[str, Any]) -> dict[str, Any]:
+    return x["entries"][0]

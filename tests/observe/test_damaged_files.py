@@ -17,9 +17,10 @@ import intently as it
 from intently.errors import DataError, IntentlyError, StaleError
 from intently.observe import load_recording
 from intently.observe.saving import files
+from intently.observe.storage.stores import Held
 from intently.observe.watching.call import AttentionSpec
 
-from .saved import S, T, entry, packed, parts, recording, refused, retold, single
+from .saved import S, T, entry, first, packed, parts, recording, refused, retold, single
 
 
 def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     mask = it.allowed(torch.rand(T, S) > 0.3)
     q = torch.randn(1, 2, 2**14, 64)  # 8 MiB
     made = [entry("a"), entry("b", how=AttentionSpec(mask=mask)), single(q)]
-    made[0].gradient = torch.randn(2, 4, T, 5)
+    made[0].gradient = Held(torch.randn(2, 4, T, 5))
     good = files.save(recording(*made), tmp_path / "run.safetensors")
     header, data = parts(good.read_bytes())
     for name, asked in (

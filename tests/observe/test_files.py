@@ -38,7 +38,7 @@ def test_all_of_a_recording_comes_back(tmp_path: Path) -> None:
     one.tokens, one.why, one.steps = ["a\n", "\ud800", "c", "d", "e", "f"], None, 3
     other.verified, other.why, other.compared = None, "dropout=0.1 changed what came out", 4
     other.tokens = ["a"], ["b", "c"]
-    other.values, other.gradient = Held(torch.randn(2, 2, S, 5)), torch.randn(2, 4, T, 5)
+    other.values, other.gradient = Held(torch.randn(2, 2, S, 5)), Held(torch.randn(2, 4, T, 5))
     made = recording(one, other)
     made.covered.unseen["layers.1"] = "it did not run"
     made.covered.note("Code compiled by torch.compile ran meanwhile.")

@@ -18,7 +18,20 @@ from intently.observe import load_recording
 from intently.observe.saving import value_json
 from intently.observe.watching.call import AttentionSpec
 
-from .saved import D, S, T, edited, entry, packed, parts, recording, refused, reopened, retold
+from .saved import (
+    D,
+    S,
+    T,
+    edited,
+    entry,
+    first,
+    packed,
+    parts,
+    recording,
+    refused,
+    reopened,
+    retold,
+)
 
 
 def test_cut_files(good: Path) -> None:
@@ -118,10 +131,6 @@ def test_formats(good: Path) -> None:
         ("9" * 10_000, "number of 10000 digits"),
     ):
         assert why in refused(good, told(odd))
-
-
-def first(x: dict[str, Any]) -> dict[str, Any]:
-    return x["entries"][0]
 
 
 LIES: list[tuple[Callable[[dict[str, Any]], object], str]] = [

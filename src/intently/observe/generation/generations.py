@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -64,12 +64,8 @@ class Place(NamedTuple):
     turn: int
 
 
-class Added(NamedTuple):
-    """The entry that keeps a call; ``call`` has the output of the weights ``matrix``."""
-
-    entry: Entry
-    call: Call
-    matrix: Callable[[], Attention]
+Added: TypeAlias = tuple[Entry, Call, Callable[[], Attention]]
+"""The entry that keeps a call, and the call with the weights that have to give its output."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +80,6 @@ class Path:
     maybe: Tensor | None = None
     index: Tensor | None = None
     cropped: bool = False
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are, 0 if unknown."""
-        known = self.maybe if self.index is None else self.index
-        return 0 if known is None else len(known)
 
 
 class Opened:
@@ -184,7 +174,7 @@ class Generations:
             shown = rows.shown()
             return spec.get().attend(q.to(shown.dtype), shown)
 
-        return Added(last.entry, call, matrix)
+        return last.entry, call, matrix
 
     def _same_keys(self, last: Opened, k: Tensor) -> Link | None:
         """How a single query continues others that saw the same keys: those of an encoder.
@@ -220,7 +210,8 @@ class Generations:
         """How many rows (beams) of a decoder of ours share a row of the encoder's keys."""
         for layer, module in pairwise(self._running):
             if isinstance(layer, DecoderLayer) and layer.cross_attention is module:
-                return self._path.rows // len(k)
+                rows = self._path.maybe if self._path.index is None else self._path.index
+                return 0 if rows is None else len(rows) // len(k)
         return 1
 
 

@@ -7,6 +7,7 @@ among those that a call shows tell which row continues which.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -269,26 +270,30 @@ class Joined:
 
     def _paths(self, which: str) -> list[Tensor]:
         """The same, part by part."""
-        rows: Tensor | None = None
         found: list[Tensor] = []
-        for block in reversed(self._blocks):
+        for block, rows in self._backwards():
             kept: Kept | None = getattr(block, which)
             if kept is not None:
                 parts = kept.parts() if isinstance(kept, Growing) else [kept.get()]
                 found += [_picked(x, rows) for x in reversed(parts)]
-            rows = _before(block.parents, rows)
         return found[::-1]
+
+    def _backwards(self) -> Iterator[tuple[Block, Tensor | None]]:
+        """Each block, the last one first, with its rows that the last call continues."""
+        rows: Tensor | None = None
+        for block in reversed(self._blocks):
+            yield block, rows
+            if block.parents is not None:
+                rows = block.parents if rows is None else block.parents[rows]
 
     def _column(self, at: int) -> Tensor:
         """The key in column ``at`` (b, …, d), along the rows of the last call."""
-        rows: Tensor | None = None
         start = self.columns
-        for block in reversed(self._blocks):
+        for block, rows in self._backwards():
             if block.k is not None:
                 start -= block.k.shape[-2]
                 if start <= at:
                     return _picked(block.k.get()[..., at - start, :], rows)
-            rows = _before(block.parents, rows)
         raise AssertionError("columns are counted from 0")
 
     def _by_history(self, maybe: Tensor, shown: Tensor, low: int) -> Tensor:
@@ -308,13 +313,6 @@ def _only(links: list[Link]) -> Link | None:
 def _ends(k: Tensor) -> Tensor:
     """The first and the last key, (b, …, 2, d)."""
     return torch.stack([k[..., 0, :], k[..., -1, :]], -2)
-
-
-def _before(parents: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    """The rows of the block before, for ``rows`` of one that continues ``parents``."""
-    if parents is None or rows is None:
-        return parents if rows is None else rows
-    return parents[rows]
 
 
 def _picked(x: Tensor, rows: Tensor | None) -> Tensor:

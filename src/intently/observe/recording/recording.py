@@ -74,7 +74,7 @@ class Entry:
         self.sources: set[int] = set()
         self.beside: set[str] = {name}
         self.values: Kept | None = None
-        self.gradient: Tensor | Kept | None = None
+        self.gradient: Kept | None = None
         self.ungraded: str | None = None
 
     @property
@@ -127,7 +127,7 @@ class Entry:
             expected = "a backward pass through what was watched"
             fix = "watch(model, gradients=True), then call backward() on a loss"
             raise build(ArgumentError, "grad", expected, "none", self.ungraded, fix)
-        return self.gradient if isinstance(self.gradient, Tensor) else self.gradient.get()
+        return self.gradient.get()
 
 
 class Recording:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -136,7 +135,7 @@ class _Sheet:
             "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
             "how": self._how(how, matrix.problem.geometry, entry.name),
             **{
-                part: self._own(f"{at}/{part}", _tensor(x), partial(_tensor, x))
+                part: self._own(f"{at}/{part}", x.get(), x.get)
                 for part, x in kept.items()
                 if x is not None
             },
@@ -173,10 +172,6 @@ def _told(tokens: Tokens | None) -> list[Any] | None:
     """Tokens as plain data: texts, or two lists of them."""
     found = [list(side) for side in sides(tokens)]
     return (found or [None])[0] if len(found) < 2 else found
-
-
-def _tensor(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else x.get()
 
 
 # --- from plain data ------------------------------------------------------------------------------

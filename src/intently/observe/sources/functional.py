@@ -15,7 +15,7 @@ from intently.masks import allowed, causal
 from intently.matrix.lazy import in_autocast
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
-from intently.observe.watching.scope import current, inside, tell
+from intently.observe.watching.scope import told
 
 MOST = 100
 """Entries of a dict or list at most that are searched."""
@@ -90,7 +90,7 @@ class Seen:
 
     def __init__(self, original: Function) -> None:
         update_wrapper(self, original)
-        self.original = original
+        self.original, self._told = original, told(original, "functional", _call)
 
     def __call__(
         self,
@@ -104,26 +104,30 @@ class Seen:
         enable_gqa: bool = False,
     ) -> Tensor:
         """See `torch.nn.functional.scaled_dot_product_attention`."""
-        recorders = current()
         given = query, key, value, attn_mask, dropout_p, is_causal
-        if not recorders:
-            return self.original(*given, scale=scale, enable_gqa=enable_gqa)
-        with inside():
-            y = self.original(*given, scale=scale, enable_gqa=enable_gqa)
-
-        def call() -> Call:
-            q, k, v = (_in_autocast(x) for x in (query, key, value))
-            how = how_of(q, k, attn_mask, dropout_p, is_causal, scale)
-            return Call(q, k, v, y, how, "functional")
-
-        tell(recorders, "functional", None, call)
-        return y
+        return self._told(*given, scale=scale, enable_gqa=enable_gqa)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copy, (self.original,)
 
 
 HOLDERS = frozenset((Seen, staticmethod, partial))
+
+
+def _call(
+    y: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    *,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Call:
+    q, k, v = (_in_autocast(x) for x in (q, k, v))
+    return Call(q, k, v, y, how_of(q, k, mask, dropout, is_causal, scale), "functional")
 
 
 def _in_autocast(x: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class Gradients:
             try:
                 with alone(grad.device):
                     grad = grad if back is None else back(grad)
-                    entry.gradient = store.own(grad, store.dtype).get()
+                    entry.gradient = store.own(grad, store.dtype)
             except Exception as error:  # no backward pass fails by being watched
                 entry.ungraded = f"it could not be kept: {error}"
                 covered.note(f"The gradient of {entry.name} was not kept: {error}")

@@ -158,7 +158,7 @@ class Recorder:
         self._counts[name] = entry.index + 1
         entry.tokens = self.recording.tokens
         self.recording.add(entry)
-        return Added(entry, step.call, step.matrix or entry.attention)
+        return entry, step.call, step.matrix or entry.attention
 
     def _check(self, entry: Entry, call: Call, matrix: Callable[[], Attention]) -> None:
         """Compare with what came out, and remember the worst verdict."""

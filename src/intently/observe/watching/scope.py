@@ -41,14 +41,13 @@ def current() -> tuple[Recorder, ...]:
         return ()
     for recorder in scope.recorders:
         if recorder.closed:  # by another thread, which cannot change what this one watches
-            return _without_closed(scope)
+            return _keep(scope, [x for x in scope.recorders if not x.closed])
     return scope.recorders
 
 
-def _without_closed(scope: _Scope) -> tuple[Recorder, ...]:
-    left = tuple(recorder for recorder in scope.recorders if not recorder.closed)
-    _scope.set(scope._replace(recorders=left) if left else _NOBODY)
-    return left
+def _keep(scope: _Scope, recorders: list[Recorder]) -> tuple[Recorder, ...]:
+    _scope.set(scope._replace(recorders=tuple(recorders)) if recorders else _NOBODY)
+    return tuple(recorders)
 
 
 def running() -> nn.Module | None:
@@ -95,8 +94,7 @@ def leave(recorder: Recorder) -> None:
     _open.pop(recorder, None)
     scope = _scope.get()
     if recorder in scope.recorders:
-        left = tuple(r for r in scope.recorders if r is not recorder)
-        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+        _keep(scope, [x for x in scope.recorders if x is not recorder])
 
 
 def tell_elsewhere(module: nn.Module) -> None:
@@ -144,24 +142,15 @@ def tell(
 
     A call that a source cannot read is missed, and never stops the model.
     """
-    with torch._C.DisableTorchFunction():  # what is computed here is none of a mode's calls
-        _tell(recorders, source, module, make)
-
-
-def _tell(
-    recorders: Sequence[Recorder],
-    source: str,
-    module: nn.Module | None,
-    make: Callable[[], Call | str],
-) -> None:
-    try:
-        with torch.no_grad(), inside():
-            call = make()
-        if isinstance(call, Call):
-            call.module = module
-    except Exception as error:  # whatever a model hands to its attention
-        call = f"{type(error).__name__}: {error}"
-    with inside():  # what a recorder computes itself is nothing to record
+    # neither a user's mode nor a watch sees what is computed here
+    with torch._C.DisableTorchFunction(), inside():
+        try:
+            with torch.no_grad():
+                call = make()
+            if isinstance(call, Call):
+                call.module = module
+        except Exception as error:  # whatever a model hands to its attention
+            call = f"{type(error).__name__}: {error}"
         for recorder in recorders:
             if isinstance(call, str):
                 recorder.miss(module, source, call)
