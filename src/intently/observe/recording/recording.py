@@ -1,4 +1,4 @@
-"""`Recording`: what was watched, by the names of modules, as lazy matrices."""
+"""`Recording`: the attention of watched modules, by name, as lazy matrices."""
 
 from __future__ import annotations
 

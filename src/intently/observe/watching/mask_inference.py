@@ -26,8 +26,8 @@ BLOCK = 2**22
 class Seen:
     """Query i stands at ``first + i`` and sees keys from − before to + after around it.
 
-    None stands for no bound; ``keys`` (n, s) are the keys that may be seen at all, where n is 1 or
-    the size of the first leading axis.
+    None means no bound; ``keys`` (n, s) says which keys may be seen at all, n being 1 or the size
+    of the first leading axis.
     """
 
     first: int
@@ -36,7 +36,7 @@ class Seen:
     keys: Tensor | None
 
     def mask(self, g: Geometry) -> Mask | None:
-        """The same as a mask, None where all is seen."""
+        """The same as a mask, None if everything is seen."""
         offset = None if self.first == g.s - g.t else self.first
         wide = g.s + g.t
         before = self.before
@@ -59,7 +59,7 @@ class Seen:
 
 
 def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
-    """Return the same with tensors of mask and bias as values, where they are equal to some."""
+    """Return the same with tensors of mask and bias as values, if they are equal to some."""
     mask, bias = how.mask, how.bias
     if mask is None and type(bias) is Given and not bias.tensor.requires_grad:
         hidden = _hidden(bias.tensor)
@@ -95,9 +95,9 @@ class KnownMasks:
 
 
 def recognise(mask: Tensor, g: Geometry) -> Seen | None:
-    """Return a boolean mask, True means attend, as a band joined with a rule about keys.
+    """Return a boolean mask, in which True means attend, as a band joined with a rule about keys.
 
-    None where it is neither, or differs between heads.
+    None if it is neither, or differs between heads.
     """
     lead = len(g.lead)
     mask = mask.reshape((1,) * (lead + 2 - mask.ndim) + tuple(mask.shape))
@@ -151,9 +151,9 @@ def _equal(mask: Tensor, seen: Seen, g: Geometry) -> bool:
 
 
 def _hidden(bias: Tensor) -> Tensor | None:
-    """Where an additive mask of 0 and −∞ hides; None for a bias that says more.
+    """The entries that an additive mask of 0 and −∞ hides; None for any other bias.
 
-    The lowest number of a dtype hides as −∞ does, but in rows that see nothing at all.
+    The lowest number of a dtype hides like −∞, except in rows that see nothing at all.
     """
     hides = bias <= torch.finfo(bias.dtype).min / 2
     if not bool((hides | (bias == 0)).all()):
@@ -165,7 +165,7 @@ def _hidden(bias: Tensor) -> Tensor | None:
 
 
 def _some(keys: Tensor) -> Tensor | None:
-    """Which keys are seen; None where all are."""
+    """The keys that are seen, None if all are."""
     return None if bool(keys.all()) else keys.clone()
 
 

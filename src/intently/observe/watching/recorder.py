@@ -53,7 +53,7 @@ class Recorder:
         self._open, self.closed = True, False
 
     def see(self, call: Call) -> None:
-        """Keep a call under the name of the module that made it; a model never fails by it."""
+        """Keep a call under the name of the module that made it; errors never reach the model."""
         again = _in_backward()  # checkpointing
         name = None if again and self._gradients is None else self._named(call.module)
         if name is None:
@@ -161,7 +161,7 @@ class Recorder:
         return entry, step.call, step.matrix or entry.attention
 
     def _check(self, entry: Entry, call: Call, matrix: Callable[[], Attention]) -> None:
-        """Compare with what came out, and remember the worst verdict."""
+        """Compare with the output, and remember the worst verdict."""
         try:
             turn = crc32(entry.name.encode()) + entry.index + entry.steps  # other rows each time
             found = checking.check(call, matrix(), turn, self._store.dtype)

@@ -43,7 +43,7 @@ ELSEWHERE = (
     "where the model runs."
 )
 LAST_BITS = (
-    "Every operation passed through Python, to be followed: where PyTorch takes another kernel "
+    "Every operation passed through Python, to be followed: if PyTorch picks another kernel "
     "because of that, the last bits of the outputs differ."
 )
 
