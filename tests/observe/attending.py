@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import intently as it
+from intently.observe import Recording
+
 PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
 """In a tuple, because names bound to them are replaced, those of this file too."""
 
@@ -134,3 +137,10 @@ class Softmaxes(TorchDispatchMode):
         if func.__name__.split(".")[0] in ("_softmax", "_safe_softmax", "_log_softmax"):
             self.found.append(result.exp() if "log" in func.__name__ else result.clone())
         return result
+
+
+def seen_by(model: nn.Module, *args: Any, **options: Any) -> Recording:
+    """What a watch with these options sees of one call of a model."""
+    with it.watch(model, **options) as seen:
+        model(*args)
+    return seen

@@ -15,7 +15,7 @@ from intently.observe.sources import functional
 from intently.observe.watching.call import After, AttentionSpec, Call
 from intently.observe.watching.checking import check, sample
 
-from .attending import SelfAttention, Stack, stack
+from .attending import SelfAttention, Stack, seen_by, stack
 
 
 def merged(mixed: Tensor) -> Tensor:
@@ -177,8 +177,7 @@ def test_rows_that_see_nothing_and_values_that_cancel() -> None:
 
 def test_dropout_cannot_be_compared() -> None:
     model = Stack(SelfAttention(dropout_p=0.5))
-    with it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
+    seen = seen_by(model, torch.randn(1, 5, 32))
     entry = seen.calls[0]
     assert entry.verified is None and "dropout=0.5" in str(seen.coverage())
     assert seen["layers.0"].shape == (1, 4, 5, 5)
@@ -192,8 +191,7 @@ def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(functional, "how_of", wrong)
     model = stack(2)
-    with it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
+    seen = seen_by(model, torch.randn(1, 5, 32))
     assert str(seen.coverage()).count("UNVERIFIED: A[rows] @ v differs") == 2
     with pytest.raises(it.errors.UnverifiedError, match=r"seen\['layers.1', 0\]: expected weights"):
         seen["layers.1"]
@@ -204,8 +202,7 @@ def test_a_check_that_fails_by_itself_is_no_verdict(monkeypatch: pytest.MonkeyPa
         functional, "how_of", lambda *args: AttentionSpec(scale=torch.ones(7, 1, 1))
     )
     model = stack(1)
-    with it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
+    seen = seen_by(model, torch.randn(1, 5, 32))
     assert "layers.0" in seen.coverage().unseen or seen.calls[0].verified is False
 
 
@@ -260,8 +257,7 @@ def test_a_small_part_of_the_output_cannot_tell() -> None:
     layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True).eval()
     with torch.no_grad():
         layer.self_attn.out_proj.weight.mul_(1e-5)
-        with it.watch(layer) as seen:
-            layer(torch.randn(2, 6, 16))
+        seen = seen_by(layer, torch.randn(2, 6, 16))
     assert "the values cannot tell" in str(seen.coverage())
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from intently.observe import watch
 
 from .attending import Softmaxes
+from .decoders import MARIAN, SIZES, drawn
 
 T: Any = transformers
 
@@ -93,15 +94,7 @@ def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
 
 
 def test_gradients_of_a_llama_are_as_without() -> None:
-    config = T.LlamaConfig(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=16,
-    )
-    model, ids = T.LlamaForCausalLM(config).eval(), torch.randint(3, 20, (2, 9))
+    model, ids = drawn("llama"), torch.randint(3, 20, (2, 9))
     weights = list(model.parameters())
     expected = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
     with watch(model, deep=True):
@@ -142,36 +135,14 @@ SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
     "big bird": lambda: (
         T.BigBirdModel(
             T.BigBirdConfig(
-                vocab_size=50,
-                hidden_size=16,
-                num_hidden_layers=1,
-                num_attention_heads=2,
-                intermediate_size=32,
-                attention_type="block_sparse",
-                block_size=4,
-                num_random_blocks=1,
-                max_position_embeddings=128,
-                sep_token_id=2,
+                **SIZES | {"num_hidden_layers": 1, "attention_type": "block_sparse"},
+                **{"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 128},
             )
         ),
         64,
     ),
     "pegasus-x": lambda: (
-        T.PegasusXModel(
-            T.PegasusXConfig(
-                vocab_size=50,
-                d_model=16,
-                encoder_layers=2,
-                decoder_layers=1,
-                encoder_attention_heads=2,
-                decoder_attention_heads=2,
-                encoder_ffn_dim=32,
-                decoder_ffn_dim=32,
-                block_size=4,
-                num_global_tokens=2,
-                max_position_embeddings=64,
-            )
-        ).encoder,
+        T.PegasusXModel(T.PegasusXConfig(**MARIAN, block_size=4, num_global_tokens=2)).encoder,
         18,
     ),
 }

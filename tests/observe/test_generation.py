@@ -13,7 +13,7 @@ import intently as it
 from intently.decoding import SearchOptions
 from intently.translation.translator import Translator
 
-from .attending import Attend, Decoder
+from .attending import Attend, Decoder, seen_by
 from .decoders import drawn, plain, plain_decoder, prompts
 
 
@@ -192,8 +192,7 @@ class InChunks(nn.Module):
 
 def test_chunks_of_queries_are_calls_of_their_own() -> None:
     block, x = InChunks(), torch.randn(1, 2, 6, 4)
-    with it.watch(block) as seen:
-        block(x, x, 2)
+    seen = seen_by(block, x, x, 2)
     assert [entry.shape[-2:] for entry in seen.calls] == [(2, 2), (2, 4), (2, 6)]
 
 
@@ -231,8 +230,7 @@ class Loop(nn.Module):
 
 def test_steps_of_a_recurrent_decoder_are_joined() -> None:
     block, k = Loop(), torch.randn(1, 2, 5, 4)
-    with it.watch(block) as seen:
-        block(torch.randn(1, 2, 3, 4), k)
+    seen = seen_by(block, torch.randn(1, 2, 3, 4), k)
     assert [(entry.shape, entry.steps) for entry in seen.calls] == [((1, 2, 3, 5), 3)]
 
 

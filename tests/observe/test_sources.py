@@ -16,7 +16,7 @@ from torch import Tensor, nn, softmax
 import intently as it
 from intently.biases import as_bias
 
-from .attending import SelfAttention, Stack
+from .attending import SelfAttention, Stack, seen_by
 
 X = torch.randn(2, 3, 5, 8)
 TABLE = {"sdpa": F.scaled_dot_product_attention, "several": None}
@@ -152,8 +152,7 @@ def test_softmax_beside_a_call_that_was_seen_is_not_named() -> None:
         return F.scaled_dot_product_attention(x, x, x) + (x @ x.mT).softmax(-1) @ x
 
     model = nn.Sequential(Runs(both))
-    with it.watch(model) as seen:
-        model(X)
+    seen = seen_by(model, X)
     assert seen.layers == ("0",) and not seen.coverage().unseen
 
 
@@ -167,8 +166,7 @@ class HandAttention(nn.Module):
 def test_deep_does_not_ask_for_deep() -> None:
     model = nn.Sequential(HandAttention())
     for deep in (False, True):
-        with it.watch(model, deep=deep) as seen:
-            model(X)
+        seen = seen_by(model, X, deep=deep)
         assert ("deep=True" in str(seen.coverage())) is not deep
         assert list(seen.coverage().unseen) == ["0"]
     assert "neither a call of an attention function nor one by hand" in str(seen.coverage())

@@ -16,7 +16,7 @@ import intently as it
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import Spool, Store, packed
 
-from .attending import Decoder, SelfAttention, Stack, stack
+from .attending import Decoder, SelfAttention, Stack, seen_by, stack
 
 
 def storages(*tensors: Tensor) -> int:
@@ -37,9 +37,7 @@ def exact(entry: Entry) -> int:
 
 def test_copies_let_go_of_what_they_were_cut_from() -> None:
     model, x = stack(2), torch.randn(2, 64, 32)
-    with it.watch(model) as copies:
-        model(x)
-    with it.watch(model, store="reference") as references:
+    with it.watch(model) as copies, it.watch(model, store="reference") as references:
         model(x)
     both = sum(map(exact, copies.calls))
     assert storages(*kept(copies)) <= 1.01 * both
@@ -49,8 +47,7 @@ def test_copies_let_go_of_what_they_were_cut_from() -> None:
 
 def test_half_precision_is_stored_and_close() -> None:
     model, x = stack(2), torch.randn(2, 9, 32)
-    with it.watch(model, dtype=torch.bfloat16) as seen:
-        model(x)
+    seen = seen_by(model, x, dtype=torch.bfloat16)
     assert seen.calls[0].rows.operands()[0].dtype is torch.bfloat16
     expected = model.layers[0].weights(x)  # type: ignore[operator]
     assert torch.allclose(seen["layers.0"].dense().float(), expected, atol=0.02)
@@ -83,20 +80,15 @@ def test_a_mask_that_changed_is_refused() -> None:
         mask.logical_not_()
 
 
-def test_references_to_inference_tensors_are_refused() -> None:
+def test_inference_tensors_are_copied_and_references_to_them_refused() -> None:
     model, x = stack(1), torch.randn(1, 5, 32)
-    with it.watch(model, store="reference") as seen, torch.inference_mode():
+    references = it.watch(model, store="reference")
+    with torch.inference_mode(), it.watch(model) as copies, references as seen:
         model(x)
     with pytest.raises(it.errors.StaleError, match=r"an inference tensor of shape .* does not"):
         seen["layers.0"]
     assert seen.calls[0].verified is None and "inference" in str(seen.coverage())
-
-
-def test_copies_made_in_inference_mode_are_plain_tensors() -> None:
-    model, x = stack(1), torch.randn(1, 5, 32)
-    with torch.inference_mode(), it.watch(model) as seen:
-        model(x)
-    assert not any(tensor.is_inference() for tensor in kept(seen))
+    assert not any(tensor.is_inference() for tensor in kept(copies))
 
 
 def test_masks_and_biases_are_kept_once() -> None:
@@ -117,12 +109,10 @@ def test_disk_keeps_little_in_memory_and_cleans_up(tmp_path: Path) -> None:
     model, x = stack(2), torch.randn(2, 40, 32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path))
-        with it.watch(model, store="disk") as seen:
+        with it.watch(model, store="disk") as seen, it.watch(model) as copies:
             model(x)
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size == pytest.approx(sum(map(exact, seen.calls)), rel=0.05)
-    with it.watch(model) as copies:
-        model(x)
     for name in seen.layers:
         assert torch.equal(seen[name].dense(), copies[name].dense())
     assert all(entry.verified for entry in seen.calls)
@@ -264,8 +254,7 @@ def test_values_and_gradients_are_kept_on_request() -> None:
     (x + layer.merge(mixed)).square().sum().backward()
     assert torch.equal(entry.v(), v)
     assert mixed.grad is not None and torch.allclose(entry.grad(), mixed.grad, atol=1e-5)
-    with it.watch(model) as seen:
-        model(x)
+    seen = seen_by(model, x)
     with pytest.raises(it.errors.ArgumentError, match=r"v: expected .*gradients=True"):
         seen.calls[0].v()
 

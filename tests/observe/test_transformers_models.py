@@ -15,6 +15,8 @@ from intently.matrix import LazyMatrix
 from intently.matrix.patterns import by_gradient
 from intently.observe import Recording, watch
 
+from . import decoders
+
 T: Any = transformers
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -26,30 +28,16 @@ SIZES: dict[str, Any] = {
 ENDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GROUPED: dict[str, Any] = SIZES | ENDS | {"num_key_value_heads": 2}
 GPT2: dict[str, Any] = ENDS | {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50}
-T5: dict[str, Any] = {
+T5: dict[str, Any] = decoders.T5 | {
     "d_model": 16,
     "d_kv": 4,
-    "d_ff": 32,
-    "num_layers": 2,
-    "num_heads": 4,
     "vocab_size": 50,
-    "pad_token_id": 0,
     "decoder_start_token_id": 0,
+    "eos_token_id": 1,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 6,
 }
-MARIAN: dict[str, Any] = ENDS | {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "vocab_size": 50,
-    "max_position_embeddings": 64,
-    "decoder_start_token_id": 1,
-}
+MARIAN: dict[str, Any] = decoders.MARIAN | ENDS | {"d_model": 16, "vocab_size": 50}
 WINDOW: dict[str, Any] = {"sliding_window": 3}
 CAPPED: dict[str, Any] = WINDOW | {"head_dim": 4, "attn_logit_softcapping": 2.0}
 SINKS: dict[str, Any] = WINDOW | {"head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}

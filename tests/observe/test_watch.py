@@ -21,7 +21,16 @@ from intently.observe.sources import deep
 from intently.observe.watching import patches
 from intently.observe.watching.scope import current, running
 
-from .attending import PLAIN, FromImport, HoldsFunction, HoldsPartial, SelfAttention, Stack, stack
+from .attending import (
+    PLAIN,
+    FromImport,
+    HoldsFunction,
+    HoldsPartial,
+    SelfAttention,
+    Stack,
+    seen_by,
+    stack,
+)
 
 pytestmark = pytest.mark.usefixtures("undone")
 
@@ -81,8 +90,7 @@ def test_a_model_may_be_copied_and_pickled_meanwhile(kind: type[SelfAttention]) 
         assert getattr(held, "func", held) is PLAIN[0]
         several = vars(other.layers[0]).get("several", PLAIN[:1])
         assert several[0] is PLAIN[0]
-        with it.watch(other) as own:
-            other(x)
+        own = seen_by(other, x)
         assert len(own.calls) == (2 if kind is HoldsFunction else 5)
 
 
@@ -95,14 +103,12 @@ def test_graphs_that_attend_unseen_are_named() -> None:
     }
     for kind, graph in graphs.items():
         model = Stack(graph, SelfAttention(), torch.jit.trace(nn.Linear(32, 32), x))  # type: ignore[arg-type]
-        with it.watch(model) as seen:
-            model(x)
+        seen = seen_by(model, x)
         assert seen.layers == ("layers.1",)
         why = f"it is {kind}, which calls no function that could be watched: watch the model"
         assert list(seen.coverage().unseen) == ["layers.0"]
         assert why in str(seen.coverage())
-        with it.watch(model, layers="layers.1") as seen:
-            model(x)
+        seen = seen_by(model, x, layers="layers.1")
         assert not seen.coverage().unseen
 
 
@@ -161,8 +167,7 @@ def test_the_fast_path_of_transformer_encoders_stays_on() -> None:
 def test_a_shared_module_is_called_twice() -> None:
     layer, x = SelfAttention(), torch.randn(1, 5, 32)
     model = Stack(layer, layer)
-    with it.watch(model) as seen:
-        model(x)
+    seen = seen_by(model, x)
     assert seen.layers == ("layers.0",)
     y = x + layer(x)
     assert torch.allclose(seen["layers.0", 1].dense(), layer.weights(y), atol=1e-6)
@@ -204,8 +209,7 @@ def test_our_own_products_are_seen_once() -> None:
 def test_layers_are_chosen_by_patterns() -> None:
     model, x = Stack(stack(2), stack(2)), torch.randn(1, 5, 32)
     for layers, count in (("layers.0", 2), ("layers.*.layers.1", 2), (["layers.1.layers.0"], 1)):
-        with it.watch(model, layers=layers) as seen:
-            model(x)
+        seen = seen_by(model, x, layers=layers)
         assert len(seen.layers) == count, layers
     message = r"layers: expected .*; got 'layers.7'. The nearest are 'layers.[01]'"
     with pytest.raises(it.errors.ArgumentError, match=message), it.watch(model, layers="layers.7"):

@@ -17,7 +17,7 @@ import intently as it
 from intently.observe.watching import patches
 from intently.observe.watching.scope import current
 
-from .attending import Stack, stack
+from .attending import Stack, seen_by, stack
 
 pytestmark = pytest.mark.usefixtures("undone")
 
@@ -38,8 +38,7 @@ def test_other_threads_pass_through() -> None:
     theirs: list[int] = []
 
     def other() -> None:
-        with it.watch(model) as own:
-            model(x)
+        own = seen_by(model, x)
         theirs.append(len(own.calls))
         model(x)
 

@@ -81,9 +81,6 @@ class Joined:
         same = store.kind == "copy" and store.dtype in (None, k.dtype)
         self._kept_ends = None if same else packed(_ends(k))
 
-    def __len__(self) -> int:
-        return len(self._pieces)
-
     @property
     def last(self) -> Piece:
         """The last call."""

@@ -13,22 +13,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from intently import masks
 from intently.biases import Bias, Given, alibi, relative_buckets
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.masks import (
-    Geometry,
-    Mask,
-    allowed,
-    causal,
-    dilated,
-    grid,
-    padding,
-    prefix,
-    segments,
-    window,
-)
+from intently.masks import Geometry, Mask
 from intently.masks.geometry import integers
 from intently.modules.additive import Energies
 from intently.modules.caches.beams import SideBySide
@@ -83,7 +73,7 @@ def _buckets(table: Any, max_distance: Any, bidirectional: Any, offset: Any) -> 
 def _segments(*ids: Any) -> Mask:
     if any(not (isinstance(x, Tensor) and x.ndim) for x in ids if x is not None):
         raise UnreadableError("segments without a tensor of ids (…, t)")
-    return segments(*ids)
+    return masks.segments(*ids)
 
 
 def _around(kind: Callable[..., Value], of: type[Value], least: int) -> Callable[..., Value]:
@@ -101,18 +91,21 @@ def _energies(energy: Any) -> Score:
     return Energies(energy)
 
 
-_BOTH, _EITHER, _NOT = (type(m) for m in (causal() & causal(), causal() | causal(), ~causal()))
+_BOTH, _EITHER, _NOT = (
+    type(m)
+    for m in (masks.causal() & masks.causal(), masks.causal() | masks.causal(), ~masks.causal())
+)
 _SUM = type(alibi() + alibi())
 
 _KINDS: dict[str, _Kind] = {
-    "causal": (type(causal()), causal),
-    "window": (type(window(0, 0)), window),
-    "dilated": (type(dilated(1)), dilated),
-    "prefix": (type(prefix(0)), prefix),
-    "padding": (type(padding(torch.ones(1, dtype=torch.long))), padding),
-    "segments": (type(segments(torch.ones(1, dtype=torch.long))), _segments),
-    "grid": (type(grid(1, 1, 0)), grid),
-    "allowed": (type(allowed(torch.ones(1, 1, dtype=torch.bool))), allowed),
+    "causal": (type(masks.causal()), masks.causal),
+    "window": (type(masks.window(0, 0)), masks.window),
+    "dilated": (type(masks.dilated(1)), masks.dilated),
+    "prefix": (type(masks.prefix(0)), masks.prefix),
+    "padding": (type(masks.padding(torch.ones(1, dtype=torch.long))), masks.padding),
+    "segments": (type(masks.segments(torch.ones(1, dtype=torch.long))), _segments),
+    "grid": (type(masks.grid(1, 1, 0)), masks.grid),
+    "allowed": (type(masks.allowed(torch.ones(1, 1, dtype=torch.bool))), masks.allowed),
     "both": (_BOTH, _pair(_BOTH, Mask)),
     "either": (_EITHER, _pair(_EITHER, Mask)),
     "not": (_NOT, lambda mask: ~_a(Mask, mask)),
@@ -143,7 +136,7 @@ def mask_form(mask: Mask, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[
         return _form(mask, tensor)
     lead = mask.allow(g, torch.arange(0), torch.arange(min(1, g.s))).shape[:-2]
     _check_size(mask, g, lead, 1)
-    return _form(allowed(mask.dense(g)), tensor)
+    return _form(masks.allowed(mask.dense(g)), tensor)
 
 
 def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from types import TracebackType
 from typing import Any, Literal
 from weakref import finalize
 
@@ -96,18 +95,13 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         self._recorder = recorder
         return recorder.recording
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self._recorder is None or self._undo is None or not self._undo.alive:
             got = "one that was not entered" if self._recorder is None else "one that was left"
             fix = "write `with it.watch(model) as seen:`, which enters and leaves it"
             raise build(KernelError, "watch", "the end of a block that runs", got, fix=fix)
         self._undo()
-        if self._recorder.ran_compiled and error is None:
+        if self._recorder.ran_compiled and raised[0] is None:
             _say_compiled(self._recorder)
 
 
