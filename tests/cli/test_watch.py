@@ -19,7 +19,7 @@ from intently.language.settings import Variant, language_options
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files
-from intently.observe.storage.stores import Held, KeptHow
+from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 from intently.runners.texts import translated
 from intently.text import Tokenizer
@@ -250,7 +250,7 @@ def test_a_listing(watched: Command) -> None:
     q = torch.randn(1, 2, 3, 4)
     made = Recording(["a", "\x1b[31mb", "c" * 99])
     for name, verified, why in (("x", True, None), ("y", False, "it differs"), ("z", None, "drop")):
-        rows = Whole(Held(q), Held(q), KeptHow(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
+        rows = Whole(Held(q), Held(q), KeptSpec(AttentionSpec(mask=it.allowed(torch.eye(3) > 0))))
         entry = Entry(name, 0, "functional", rows)
         entry.verified, entry.why = verified, why
         made.calls.append(entry)

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import intently as it
+from intently.observe import Recording
+
+PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
+"""In a tuple, because names bound to them are replaced, those of this file too."""
+
 
 class SelfAttention(nn.Module):
     """Heads of one fused projection, so that q, k and v share a storage; x (b, t, c)."""
@@ -82,6 +88,26 @@ class HoldsPartial(SelfAttention):
         return self.merge(y + self.several[0](q, k, v, is_causal=True))
 
 
+class Attend(nn.Module):
+    """Attention alone; the keys are the values."""
+
+    def forward(self, q: Tensor, k: Tensor, **options: Any) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, k, enable_gqa=True, **options)
+
+
+class Decoder(nn.Module):
+    """Self-attention, causal where it reads several steps, and cross-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.cross = Attend(), Attend()
+
+    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
+        past = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+        self.own(q, k, attn_mask=past.tril(k.shape[-2] - q.shape[-2]) if len(past) > 1 else None)
+        self.cross(q + 1, states)
+
+
 class Stack(nn.Module):
     """Layers with a residual."""
 
@@ -111,3 +137,10 @@ class Softmaxes(TorchDispatchMode):
         if func.__name__.split(".")[0] in ("_softmax", "_safe_softmax", "_log_softmax"):
             self.found.append(result.exp() if "log" in func.__name__ else result.clone())
         return result
+
+
+def seen_by(model: nn.Module, *args: Any, **options: Any) -> Recording:
+    """What a watch with these options sees of one call of a model."""
+    with it.watch(model, **options) as seen:
+        model(*args)
+    return seen

@@ -15,7 +15,16 @@ from intently.observe.sources import functional
 from intently.observe.watching.call import After, AttentionSpec, Call
 from intently.observe.watching.checking import check, sample
 
-from .attending import SelfAttention, Stack, stack
+from .attending import SelfAttention, Stack, seen_by, stack
+
+
+def merged(mixed: Tensor) -> Tensor:
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def operands(*shape: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Q, k and v of one shape."""
+    return [torch.randn(*shape).to(dtype) for _ in range(3)]
 
 
 def call(dtype: torch.dtype = torch.float32, **how: object) -> Call:
@@ -57,7 +66,7 @@ HALF = (torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("t", [9, 64, 512])
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_precision_verifies_no_other_scale(dtype: torch.dtype, t: int) -> None:
-    q, k, v = (torch.randn(2, 4, t, 32).to(dtype) for _ in range(3))
+    q, k, v = operands(2, 4, t, 32, dtype=dtype)
     own = Call(q, k, v, F.scaled_dot_product_attention(q, k, v, is_causal=True))
     for turn in range(4):
         assert check(own, it.attend(q, k, mask=it.causal()), turn).verified
@@ -73,7 +82,7 @@ def test_what_rounding_hides_is_not_verified(dtype: torch.dtype) -> None:
     own = call(dtype)
 
     def finish(mixed: Tensor, rows: Tensor) -> Tensor:  # a residual beside which A @ v is small
-        return 1000 + mixed.transpose(1, 2).flatten(2)
+        return 1000 + merged(mixed)
 
     assert isinstance(own.y, Tensor)
     hidden = replace(own, y=After(finish(own.y, torch.arange(9)), finish))
@@ -147,7 +156,7 @@ def test_what_an_operator_made_of_the_product_is_compared() -> None:
     assert isinstance(own.y, Tensor)
 
     def finish(mixed: Tensor, rows: Tensor) -> Tensor:
-        return mixed.transpose(1, 2).flatten(2) @ weight
+        return merged(mixed) @ weight
 
     right = replace(own, y=After(finish(own.y, torch.arange(9)), finish))
     assert check(right, it.attend(own.q, own.k), 0).verified
@@ -168,8 +177,7 @@ def test_rows_that_see_nothing_and_values_that_cancel() -> None:
 
 def test_dropout_cannot_be_compared() -> None:
     model = Stack(SelfAttention(dropout_p=0.5))
-    with it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
+    seen = seen_by(model, torch.randn(1, 5, 32))
     entry = seen.calls[0]
     assert entry.verified is None and "dropout=0.5" in str(seen.coverage())
     assert seen["layers.0"].shape == (1, 4, 5, 5)
@@ -183,8 +191,7 @@ def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(functional, "how_of", wrong)
     model = stack(2)
-    with it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
+    seen = seen_by(model, torch.randn(1, 5, 32))
     assert str(seen.coverage()).count("UNVERIFIED: A[rows] @ v differs") == 2
     with pytest.raises(it.errors.UnverifiedError, match=r"seen\['layers.1', 0\]: expected weights"):
         seen["layers.1"]
@@ -195,8 +202,7 @@ def test_a_check_that_fails_by_itself_is_no_verdict(monkeypatch: pytest.MonkeyPa
         functional, "how_of", lambda *args: AttentionSpec(scale=torch.ones(7, 1, 1))
     )
     model = stack(1)
-    with it.watch(model) as seen:
-        model(torch.randn(1, 5, 32))
+    seen = seen_by(model, torch.randn(1, 5, 32))
     assert "layers.0" in seen.coverage().unseen or seen.calls[0].verified is False
 
 
@@ -219,18 +225,16 @@ def test_sampled_rows_are_within_and_change(t: int) -> None:
 
 @pytest.mark.parametrize("values", [torch.zeros(6, 8), torch.ones(6, 8)])
 def test_values_that_cannot_tell_are_no_verdict(values: Tensor) -> None:
-    q, k, v = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8), values.expand(1, 2, 6, 8)
+    q, k, v = operands(1, 2, 6, 8)
+    v[:, 0] = 1  # one head that tells is enough
+    assert check(
+        Call(q, k, v, F.scaled_dot_product_attention(q, k, v)), it.attend(q, k), 0
+    ).verified
+    v = values.expand(1, 2, 6, 8)
     y = F.scaled_dot_product_attention(q, k, v)
     found = check(Call(q, k, v, y), it.attend(q, k), 0)
     assert found.verified is None and "the values cannot tell" in str(found.why)
     assert check(Call(q, k, v, y + 1), it.attend(q, k), 0).verified is False
-
-
-def test_one_head_that_tells_is_enough() -> None:
-    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
-    v[:, 0] = 1
-    own = Call(q, k, v, F.scaled_dot_product_attention(q, k, v))
-    assert check(own, it.attend(q, k), 0).verified
 
 
 def test_steps_whose_values_cannot_tell_leave_it_to_the_others() -> None:
@@ -253,21 +257,19 @@ def test_a_small_part_of_the_output_cannot_tell() -> None:
     layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True).eval()
     with torch.no_grad():
         layer.self_attn.out_proj.weight.mul_(1e-5)
-        with it.watch(layer) as seen:
-            layer(torch.randn(2, 6, 16))
+        seen = seen_by(layer, torch.randn(2, 6, 16))
     assert "the values cannot tell" in str(seen.coverage())
 
 
 def test_one_head_that_sees_nothing_beside_others_that_see() -> None:
-    mixed = torch.randn(1, 2, 3, 8)
-    q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8), mixed
+    q, k, v = operands(1, 2, 3, 8)
     allowed = torch.ones(1, 2, 3, 3, dtype=torch.bool)
     allowed[0, 1, 2] = False
     matrix = it.attend(q, k, mask=it.allowed(allowed))
-    y = (matrix.dense() @ v).transpose(1, 2).flatten(2)
+    y = merged(matrix.dense() @ v)
 
     def finish(mixed: Tensor, rows: Tensor) -> Tensor:
-        return mixed.transpose(1, 2).flatten(2)
+        return merged(mixed)
 
     y[0, 2] = torch.nan
     assert check(Call(q, k, v, After(y, finish), AttentionSpec()), matrix, 0).verified

@@ -9,38 +9,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor, nn
 
 from intently.observe import watch
 from intently.observe.sources import followed
 from intently.observe.watching.unseen import LAST_BITS
 
-from .attending import Softmaxes
-
-T: Any = transformers
 B, H, N, S, D = 2, 3, 5, 6, 4
-DEBERTA: dict[str, Any] = {
-    "hidden_size": 16,
-    "num_attention_heads": 4,
-    "vocab_size": 50,
-    "num_hidden_layers": 2,
-    "intermediate_size": 32,
-    "relative_attention": True,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_buckets": 8,
-}
-GPT: dict[str, Any] = {
-    "n_embd": 16,
-    "n_layer": 2,
-    "n_head": 4,
-    "vocab_size": 50,
-    "n_positions": 32,
-    "rotary_dim": 4,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-Written = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Written = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
+"""The weights, or the weights and the output."""
 
 
 def operands() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,24 +28,12 @@ def operands() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.randn(B, H, N, D), torch.randn(B, H, S, D), torch.randn(B, H, S, D), mask
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    w = (q @ k.mT / math.sqrt(D)).masked_fill(~mask, -torch.inf).softmax(-1)
-    return w, w @ v
-
-
-def in_place(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def in_place(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     z = q @ k.mT
     z /= 3
     z += torch.linspace(-1, 1, S)
     z.masked_fill_(~mask, -1e9)
-    w = torch.nan_to_num(z.softmax(-1))
-    return w, w @ v
-
-
-def by_einsum(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    w = torch.einsum("bhid,bhjd->bhij", q, k).mul(0.3)
-    w = w.add(torch.where(mask, 0.0, -1e9)).softmax(-1)
-    return w, torch.einsum("bhij,bhjd->bihd", w, v)
+    return torch.nan_to_num(z.softmax(-1))
 
 
 def steps_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,25 +42,28 @@ def steps_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, 
     return w, torch.einsum("bnij,jbnd->ibnd", w, v)
 
 
+def by_einsum(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    w = torch.einsum("bhid,bhjd->bhij", q, k).mul(0.3)
+    w = w.add(torch.where(mask, 0.0, -1e9)).softmax(-1)
+    return w, torch.einsum("bhij,bhjd->bihd", w, v)
+
+
 def heads_in_the_batch(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     z = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).view(B, H, N, S) / math.sqrt(D)
     z = torch.where(mask, z, torch.tensor(-1e9)).view(B * H, N, S)
-    w = F.softmax(z, -1, dtype=torch.float32).type_as(q)
-    w = F.dropout(w, 0.1, training=False)
+    w = F.dropout(F.softmax(z, -1, dtype=torch.float32).type_as(q), 0.1, training=False)
     return w.view(B, H, N, S), torch.bmm(w, v.flatten(0, 1))
 
 
-def added_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def added_product(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     bias = torch.linspace(-2, 2, B * H * S).view(B * H, 1, S)
     z = torch.baddbmm(bias, q.flatten(0, 1), k.flatten(0, 1).mT, beta=0.5, alpha=0.7)
-    w = z.view(B, H, N, S).softmax(-1)
-    return w, w @ v
+    return z.view(B, H, N, S).softmax(-1)
 
 
-def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     z = 2.0 * torch.tanh((q @ k.mT) * 0.5 / 2.0)
-    w = (z + torch.linspace(-1, 1, N * S).view(N, S)).softmax(-1)
-    return w, w @ v
+    return (z + torch.linspace(-1, 1, N * S).view(N, S)).softmax(-1)
 
 
 def keys_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,20 +72,18 @@ def keys_first(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, T
     return w.mT, v.mT @ w
 
 
-def stable(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def stable(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     z = q @ k.mT
-    w = (z - z.amax(-1, keepdim=True)).softmax(-1)
-    return w, w @ v
+    return (z - z.amax(-1, keepdim=True)).softmax(-1)
+
+
+def temperatures(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return ((q @ k.mT) * torch.linspace(0.2, 1, H).view(H, 1, 1)).softmax(-1)
 
 
 def heads_outside(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     w = (q @ k.mT).transpose(0, 1).softmax(-1)
     return w, w @ v.transpose(0, 1)
-
-
-def temperatures(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    w = ((q @ k.mT) * torch.linspace(0.2, 1, H).view(H, 1, 1)).softmax(-1)
-    return w, w @ v
 
 
 def one_sentence(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,37 +96,38 @@ def one_of_each(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, 
     return w, w @ v[:1, :1]
 
 
-def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    w = (q[:, :, :1] @ k.mT).softmax(-1)
-    return w, w @ v
+FOLLOWED: dict[str, Written] = {
+    "plain": lambda q, k, v, m: (q @ k.mT / D**0.5).masked_fill(~m, -torch.inf).softmax(-1),
+    "in place": in_place,
+    "by einsum": by_einsum,
+    "steps first": steps_first,
+    "heads in the batch": heads_in_the_batch,
+    "added product": added_product,
+    "capped": capped,
+    "keys first": keys_first,
+    "stable": stable,
+    "heads outside": heads_outside,
+    "temperatures": temperatures,
+    "one sentence": one_sentence,
+    "one of each": one_of_each,
+    "one query": lambda q, k, v, m: (q[:, :, :1] @ k.mT).softmax(-1),
+}
 
 
-FOLLOWED: list[Written] = [
-    plain,
-    in_place,
-    by_einsum,
-    steps_first,
-    heads_in_the_batch,
-    added_product,
-    capped,
-    keys_first,
-    stable,
-    heads_outside,
-    temperatures,
-    one_sentence,
-    one_of_each,
-    one_query,
-]
+def run(name: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights and the output of one way to write attention."""
+    made = FOLLOWED[name](q, k, v, mask)
+    return made if isinstance(made, tuple) else (made, made @ v)
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("written", FOLLOWED, ids=lambda f: f.__name__)
-def test_written_by_hand(written: Written, mode: Any) -> None:
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_written_by_hand(name: str, mode: Any) -> None:
     given = operands()
     with mode():
-        _, y = written(*given)
+        _, y = run(name, *given)
         with watch(deep=True) as seen:
-            weights, found = written(*given)
+            weights, found = run(name, *given)
     assert torch.equal(found, y)
     (entry,) = seen.calls
     assert entry.source == "deep" and entry.verified, seen.coverage()
@@ -170,8 +137,8 @@ def test_written_by_hand(written: Written, mode: Any) -> None:
 
 def test_softcap_masks_and_scale_are_told_apart() -> None:
     with watch(deep=True) as seen:
-        capped(*operands())
-        plain(*operands())
+        run("capped", *operands())
+        run("plain", *operands())
     first, second = (entry.attention().problem for entry in seen.calls)
     assert (first.softcap, first.scale) == (2.0, 0.5) and first.bias is not None
     assert (second.softcap, second.scale) == (None, 0.5) and second.mask is not None
@@ -194,78 +161,73 @@ def test_dropout_is_named_and_not_compared() -> None:
     torch.testing.assert_close(entry.matrix().dense(), (q @ k.mT).softmax(-1))
 
 
-def squashed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.sigmoid(q @ k.mT).softmax(-1) @ v
-
-
-def additive(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    z = torch.tanh(q[:, :, :, None] + k[:, :, None]) @ torch.ones(D, 1)
-    return z.squeeze(-1).softmax(-1) @ v
-
-
-def given_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.ones(N, S).softmax(-1) @ v
-
-
-def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return ((q @ k.mT).softmax(-1) * torch.linspace(0, 1, S)) @ v
-
-
-def over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT).softmax(-1).mT @ q
-
-
-def replaced_by_numbers(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT).masked_fill(torch.ones(N, S).tril().bool(), 1.0).softmax(-1) @ v
-
-
-def capped_late(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.tanh(q @ k.mT + 1).softmax(-1) @ v
-
-
-def scaled_late(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    hidden = (q @ k.mT).masked_fill(torch.ones(N, S).triu(1).bool(), -1e9)
-    return (hidden * 2).softmax(-1) @ v
-
-
-def weighted_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1) @ v
-
-
-def twice(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT).softmax(-1).softmax(-1) @ v
-
-
 def changed_in_part(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     z = q @ k.mT
     z[..., 0] = -1e9
     return z.softmax(-1) @ v
 
 
-def over_heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return (q @ k.mT).softmax(1) @ v
+HIDES = torch.ones(N, S).triu(1).bool()
+LOST: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
+    "squashed": (
+        lambda q, k, v: torch.sigmoid(q @ k.mT).softmax(-1) @ v,
+        "scores pass through aten.sigmoid",
+    ),
+    "additive": (
+        lambda q, k, v: (
+            (torch.tanh(q[:, :, :, None] + k[:, :, None]) @ torch.ones(D, 1))
+            .squeeze(-1)
+            .softmax(-1)
+            @ v
+        ),
+        "queries or keys are split into several axes",
+    ),
+    "given weights": (
+        lambda q, k, v: torch.ones(N, S).softmax(-1) @ v,
+        "the scores of its softmax are no product of queries and keys",
+    ),
+    "gated": (
+        lambda q, k, v: ((q @ k.mT).softmax(-1) * torch.linspace(0, 1, S)) @ v,
+        "weights are multiplied with something that is not dropout",
+    ),
+    "over queries": (
+        lambda q, k, v: (q @ k.mT).softmax(-1).mT @ q,
+        "the weights are summed over another axis than the keys",
+    ),
+    "replaced": (
+        lambda q, k, v: (q @ k.mT).masked_fill(HIDES, 1.0).softmax(-1) @ v,
+        "some scores are replaced by 1.0",
+    ),
+    "capped late": (
+        lambda q, k, v: torch.tanh(q @ k.mT + 1).softmax(-1) @ v,
+        "tanh of scores to which something was added",
+    ),
+    "scaled late": (
+        lambda q, k, v: ((q @ k.mT).masked_fill(HIDES, -1e9) * 2).softmax(-1) @ v,
+        "scores are scaled after some were hidden",
+    ),
+    "weighted keys": (
+        lambda q, k, v: ((q @ k.mT) * torch.linspace(0, 1, S)).softmax(-1) @ v,
+        "scores are multiplied with a tensor that differs between keys",
+    ),
+    "twice": (
+        lambda q, k, v: (q @ k.mT).softmax(-1).softmax(-1) @ v,
+        "they pass through a second softmax",
+    ),
+    "changed in part": (
+        changed_in_part,
+        "the scores of its softmax are no product of queries and keys",
+    ),
+    "over heads": (
+        lambda q, k, v: (q @ k.mT).softmax(1) @ v,
+        "the softmax goes over another axis than the keys",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("written", "why"),
-    [
-        (squashed, "scores pass through aten.sigmoid"),
-        (additive, "queries or keys are split into several axes"),
-        (given_weights, "the scores of its softmax are no product of queries and keys"),
-        (gated, "weights are multiplied with something that is not dropout"),
-        (over_queries, "the weights are summed over another axis than the keys"),
-        (replaced_by_numbers, "some scores are replaced by 1.0"),
-        (capped_late, "tanh of scores to which something was added"),
-        (scaled_late, "scores are scaled after some were hidden"),
-        (weighted_keys, "scores are multiplied with a tensor that differs between keys"),
-        (twice, "they pass through a second softmax"),
-        (changed_in_part, "the scores of its softmax are no product of queries and keys"),
-        (over_heads, "the softmax goes over another axis than the keys"),
-    ],
-    ids=lambda x: getattr(x, "__name__", "why"),
-)
-def test_what_cannot_be_followed_is_said(written: Callable[..., Tensor], why: str) -> None:
-    q, k, v, _ = operands()
+@pytest.mark.parametrize("name", LOST)
+def test_what_cannot_be_followed_is_said(name: str) -> None:
+    (q, k, v, _), (written, why) = operands(), LOST[name]
     with watch(deep=True) as seen:
         found = written(q, k, v)
     assert torch.equal(found, written(q, k, v))
@@ -279,67 +241,18 @@ def test_a_step_that_fails_is_missed_and_the_model_runs(monkeypatch: pytest.Monk
     monkeypatch.setattr(followed.Scores, "viewed", broken)
     given = operands()
     with watch(deep=True) as seen:
-        _, y = plain(*given)
-    assert torch.equal(y, plain(*given)[1])
+        _, y = run("plain", *given)
+    assert torch.equal(y, run("plain", *given)[1])
     assert "RuntimeError in aten._unsafe_view: no such view" in str(seen.coverage())
 
 
 def test_gradients_are_as_without() -> None:
     q, k, v, mask = operands()
     q.requires_grad_()
-    (plain_grad,) = torch.autograd.grad(plain(q, k, v, mask)[1].sum(), q)
+    (plain_grad,) = torch.autograd.grad(run("plain", q, k, v, mask)[1].sum(), q)
     with watch(deep=True) as seen:
-        (grad,) = torch.autograd.grad(plain(q, k, v, mask)[1].sum(), q)
+        (grad,) = torch.autograd.grad(run("plain", q, k, v, mask)[1].sum(), q)
     assert torch.equal(grad, plain_grad) and len(seen.calls) == 1
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "bloom": lambda: T.BloomModel(
-        T.BloomConfig(hidden_size=16, n_layer=2, n_head=4, vocab_size=50)
-    ),
-    "gpt-j": lambda: T.GPTJModel(T.GPTJConfig(**GPT)),
-    "codegen": lambda: T.CodeGenModel(T.CodeGenConfig(**GPT)),
-    "deberta": lambda: T.DebertaV2Model(T.DebertaV2Config(**DEBERTA)),
-    "xlnet": lambda: T.XLNetModel(
-        T.XLNetConfig(d_model=16, n_layer=2, n_head=4, d_inner=32, vocab_size=50)
-    ),
-    "mpt": lambda: T.MptModel(T.MptConfig(d_model=16, n_layers=2, n_heads=4, vocab_size=50)),
-}
-NAMES = {
-    "bloom": "h.{}.self_attention",
-    "gpt-j": "h.{}.attn",
-    "codegen": "h.{}.attn",
-    "deberta": "encoder.layer.{}.attention.self",
-    "xlnet": "layer.{}.rel_attn",
-    "mpt": "blocks.{}.attn",
-}
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("name", MODELS)
-def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
-    torch.manual_seed(0)
-    model: Any = MODELS[name]().eval()
-    for p in model.parameters():
-        nn.init.normal_(p, std=0.4)
-    given = {
-        "input_ids": torch.randint(3, 50, (rows, 7)),
-        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1] * 7])[:rows],
-    }
-    with torch.no_grad():
-        y = model(**given)[0]
-        expected = model(**given, output_attentions=True).attentions
-        with watch(model, deep=True) as seen:
-            assert torch.equal(model(**given)[0], y)
-        with watch(model) as shallow:
-            model(**given)
-    assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
-    real = given["attention_mask"].bool()[:, None, :, None]
-    for entry, weights in zip(seen.calls, expected):
-        assert entry.verified, entry.why
-        found = entry.matrix().dense() * real
-        torch.testing.assert_close(found, weights * real, atol=1e-5, rtol=1e-5)
-    assert not shallow.calls and "watch with deep=True" in str(shallow.coverage())
 
 
 @pytest.mark.parametrize("act", [F.silu, F.mish])
@@ -359,119 +272,9 @@ def test_composites_run_as_they_do_and_not_as_they_are_written_in_python() -> No
             assert torch.equal(up(x), plain_up)
 
 
-def test_gradients_of_a_llama_are_as_without() -> None:
-    config = T.LlamaConfig(
-        vocab_size=20,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=16,
-    )
-    model, ids = T.LlamaForCausalLM(config).eval(), torch.randint(3, 20, (2, 9))
-    weights = list(model.parameters())
-    expected = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
-    with watch(model, deep=True):
-        found = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
-    assert all(map(torch.equal, found, expected))
-
-
-@pytest.mark.parametrize("std", [0.1, 0.4])
-@pytest.mark.parametrize("cache", [None, "static"])
-@pytest.mark.parametrize("name", ["gpt-j", "codegen"])
-def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> None:
-    """A static one has columns without keys yet, whose scores are hidden before they are scaled."""
-    torch.manual_seed(0)
-    big = GPT | {"n_embd": 64}
-    kind = {
-        "gpt-j": (T.GPTJForCausalLM, T.GPTJConfig),
-        "codegen": (T.CodeGenForCausalLM, T.CodeGenConfig),
-    }[name]
-    model: Any = kind[0](kind[1](**big)).eval()
-    for p in model.parameters():
-        nn.init.normal_(p, std=std)
-    ids = torch.randint(3, 50, (2, 5))
-    options: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
-    if cache is not None:
-        options |= {"cache_implementation": cache, "disable_compile": True}
-    with torch.no_grad():
-        made = model.generate(ids, attention_mask=ids > 0, **options)
-        with watch(model, deep=True) as seen:
-            again = model.generate(ids, attention_mask=ids > 0, **options)
-        expected = model(made[:, :-1], output_attentions=True).attentions
-    assert torch.equal(made, again) and len(seen.calls) == 2, seen.coverage()
-    for entry, weights in zip(seen.calls, expected):
-        assert entry.verified, entry.why
-        torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-4, rtol=1e-4)
-
-
-SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
-    "big bird": lambda: (
-        T.BigBirdModel(
-            T.BigBirdConfig(
-                vocab_size=50,
-                hidden_size=16,
-                num_hidden_layers=1,
-                num_attention_heads=2,
-                intermediate_size=32,
-                attention_type="block_sparse",
-                block_size=4,
-                num_random_blocks=1,
-                max_position_embeddings=128,
-                sep_token_id=2,
-            )
-        ),
-        64,
-    ),
-    "pegasus-x": lambda: (
-        T.PegasusXModel(
-            T.PegasusXConfig(
-                vocab_size=50,
-                d_model=16,
-                encoder_layers=2,
-                decoder_layers=1,
-                encoder_attention_heads=2,
-                decoder_attention_heads=2,
-                encoder_ffn_dim=32,
-                decoder_ffn_dim=32,
-                block_size=4,
-                num_global_tokens=2,
-                max_position_embeddings=64,
-            )
-        ).encoder,
-        18,
-    ),
-}
-
-
-@pytest.mark.parametrize("padding", [0, 3])
-@pytest.mark.parametrize("name", SPARSE)
-@torch.no_grad()
-def test_blocks_that_cannot_be_followed_are_said(name: str, padding: int) -> None:
-    """And what can be: keys of padding that happen to be zeros are columns like others."""
-    torch.manual_seed(0)
-    model, length = SPARSE[name]()
-    for p in model.eval().parameters():
-        nn.init.normal_(p, std=0.3)
-    mask = (torch.arange(length) < length - padding).long()[None]
-    given = {"input_ids": torch.randint(3, 50, (1, length)), "attention_mask": mask}
-    with Softmaxes() as real:
-        y = model(**given)[0]
-    with watch(model, deep=True) as seen:
-        assert torch.equal(model(**given)[0], y)
-    whole = [x for x in real.found if x.ndim == 4]
-    assert len(seen.calls) == len(whole) < len(real.found)
-    for entry, weights in zip(seen.calls, whole):
-        assert entry.verified and entry.shape == tuple(weights.shape), entry.why
-        torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-5, rtol=1e-5)
-    for layer in seen.layers:
-        (note,) = (x for x in seen.coverage().notes if layer in x)
-        assert note.startswith("Not every call of") and "(aten." in note
-
-
 def test_deep_says_that_last_bits_may_differ() -> None:
     """Any dispatch mode may make PyTorch take other kernels; nothing tells which ones it took."""
     for deep in (False, True):
         with watch(deep=deep) as seen:
-            plain(*operands())
+            run("plain", *operands())
         assert (LAST_BITS in seen.coverage().notes) is deep

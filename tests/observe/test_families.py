@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe import Recording
 
-from .attending import Softmaxes
+from .attending import Softmaxes, seen_by
 
 B, H, T, S, D = 2, 2, 5, 7, 8
 Made = Callable[[Tensor], Tensor]
@@ -242,19 +242,11 @@ class InAFunction(nn.Module):
         return _shared(x)
 
 
-HIDDEN = [
-    Concatenated,
-    Pooled,
-    lambda: Pooled(False),
-    ByLogarithm,
-    Divided,
-    DividedLast,
-    InAFunction,
-]
+ALL = [Concatenated, Pooled, lambda: Pooled(False), ByLogarithm, Divided, DividedLast, InAFunction]
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("kind", HIDDEN)
+@pytest.mark.parametrize("kind", ALL)
 def test_nothing_is_missed_in_silence(kind: Callable[[], nn.Module], deep: bool) -> None:
     model, x = nn.Sequential(nn.Linear(16, 16), kind()), torch.randn(3, 6, 16)
     y = model(x)
@@ -275,16 +267,14 @@ def test_nothing_is_missed_in_silence(kind: Callable[[], nn.Module], deep: bool)
 )
 def test_deep_names_the_operation_that_stood_in_the_way(kind: type[nn.Module], why: str) -> None:
     model = nn.Sequential(kind())
-    with it.watch(model, deep=True) as seen:
-        model(torch.randn(3, 6, 16))
+    seen = seen_by(model, torch.randn(3, 6, 16), deep=True)
     assert why in seen.coverage().unseen["0"]
 
 
 @pytest.mark.parametrize("kind", [ByLogarithm, Divided, InAFunction])
 def test_a_softmax_in_steps_is_seen(kind: type[nn.Module]) -> None:
     model, x = kind(), torch.randn(3, 6, 16)
-    with it.watch(model, deep=True) as seen:
-        model(x)
+    seen = seen_by(model, x, deep=True)
     scale = 1 if kind is ByLogarithm else 1 / 16
     expected = (x @ x.mT * scale).softmax(-1)
     torch.testing.assert_close(seen[kind.__name__].dense(), expected, atol=1e-5, rtol=1e-5)
@@ -371,11 +361,9 @@ class HoldsASoftmax(nn.Module):
 
 def test_a_softmax_in_a_part_of_a_module_is_named_once() -> None:
     model = nn.Sequential(HoldsASoftmax())
-    with it.watch(model) as seen:
-        model(torch.randn(2, 6, 16))
+    seen = seen_by(model, torch.randn(2, 6, 16))
     assert list(seen.coverage().unseen) == ["0.softmax"]
-    with it.watch(model, deep=True) as seen:
-        model(torch.randn(2, 6, 16))
+    seen = seen_by(model, torch.randn(2, 6, 16), deep=True)
     assert seen.layers == ("0",) and not seen.coverage().unseen
 
 
@@ -396,6 +384,5 @@ def unknown(x: Tensor) -> Tensor:
 
 def test_what_is_called_attention_and_calls_more_than_its_parts_is_named() -> None:
     model = nn.Sequential(KernelAttention())
-    with it.watch(model) as seen:
-        model(torch.randn(2, 6, 16))
+    seen = seen_by(model, torch.randn(2, 6, 16))
     assert list(seen.coverage().unseen) == ["0"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,83 +13,26 @@ import intently as it
 from intently.decoding import SearchOptions
 from intently.translation.translator import Translator
 
-T: Any = transformers
-ENDS: dict[str, Any] = {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": None}
-SIZES: dict[str, Any] = ENDS | {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.5,
-    "vocab_size": 64,
-}
-WINDOW: dict[str, Any] = {"sliding_window": 4}
-DECODERS: dict[str, Any] = {
-    "llama": lambda: T.LlamaForCausalLM(T.LlamaConfig(**SIZES)),
-    "mistral": lambda: T.MistralForCausalLM(T.MistralConfig(**SIZES, **WINDOW)),
-    "mistral, wide": lambda: T.MistralForCausalLM(T.MistralConfig(**SIZES, sliding_window=40)),
-    "gemma 2": lambda: T.Gemma2ForCausalLM(T.Gemma2Config(**SIZES, **WINDOW, head_dim=8)),
-    "qwen 2": lambda: T.Qwen2ForCausalLM(T.Qwen2Config(**SIZES)),
-    "gemma 3": lambda: T.Gemma3ForCausalLM(T.Gemma3TextConfig(**SIZES, **WINDOW, head_dim=8)),
-}
-MARIAN: dict[str, Any] = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "init_std": 0.5,
-    "vocab_size": 64,
-    "max_position_embeddings": 64,
-    "decoder_start_token_id": 1,
-    "forced_eos_token_id": None,
-    "pad_token_id": 0,
-    "eos_token_id": None,
-}
-
-
-def drawn(name: str, implementation: str = "eager") -> Any:
-    torch.manual_seed(0)
-    model = DECODERS[name]().eval()
-    model.set_attn_implementation(implementation)
-    return model
-
-
-@torch.no_grad()
-def plain(model: Any, ids: Tensor, real: Tensor) -> tuple[Tensor, ...]:
-    """The weights of one pass over the whole sequence."""
-    model.set_attn_implementation("eager")
-    at = (real.cumsum(-1) - 1).clamp(min=0)
-    return model(ids, attention_mask=real, position_ids=at, output_attentions=True).attentions
+from .attending import Attend, Decoder, seen_by
+from .decoders import drawn, plain, plain_decoder, prompts
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral, wide", "qwen 2", "gemma 2", "gemma 3"])
 def test_a_static_cache_with_padding_on_the_left(name: str) -> None:
     """Queries of padding see, in the plain formula, the places that are not written, too."""
-    model, ids = drawn(name), torch.randint(2, 64, (2, 6))
-    real = torch.ones_like(ids)
-    real[1, :2] = 0
-    given: dict[str, Any] = {
-        "attention_mask": real,
-        "max_new_tokens": 7,
-        "do_sample": False,
-        "pad_token_id": 0,
-        "cache_implementation": "static",
-    }
+    model, (ids, given) = drawn(name, "eager"), prompts()
+    given |= {"max_new_tokens": 7, "cache_implementation": "static"}
     expected = model.generate(ids, **given)
     with it.watch(model) as seen:
         found = model.generate(ids, **given)
     assert torch.equal(found, expected)
     assert [(entry.steps, entry.verified) for entry in seen.calls] == [(7, True)] * 2
-    real = torch.cat([real, real.new_ones(2, 6)], 1)
-    for name, weights in zip(seen.layers, plain(model, found[:, :-1], real)):
-        A = seen[name].dense()
+    expected = plain(model, found[:, :-1], given["attention_mask"])
+    for layer, weights in zip(seen.layers, expected):
+        A = seen[layer].dense()
         assert A.shape == weights.shape
         for row, start in ((0, 0), (1, 2)):
-            assert torch.allclose(A[row, :, start:], weights[row, :, start:], atol=1e-5), name
+            assert torch.allclose(A[row, :, start:], weights[row, :, start:], atol=1e-5), layer
         assert torch.allclose(A.sum(-1), torch.ones(()), atol=1e-5)  # of padding, too
 
 
@@ -127,13 +69,6 @@ def test_drafts_that_were_rejected_are_left_out(
         assert not A[..., :s, s:].any()
 
 
-class Attend(nn.Module):
-    """Attention alone."""
-
-    def forward(self, q: Tensor, k: Tensor, **options: Any) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, k, **options)
-
-
 def test_a_cache_is_cropped_within_its_last_call_alone() -> None:
     block, k = Attend(), torch.randn(1, 2, 9, 4)
     other = torch.randn(1, 2, 1, 4)
@@ -162,73 +97,35 @@ def test_a_cache_is_cropped_within_its_last_call_alone() -> None:
     assert "Attend: a cache showed other keys than those that were kept" in str(seen.coverage())
 
 
-def test_what_was_seen_is_not_cropped() -> None:
-    """Rows that stay saw the keys that went: they are no drafts."""
-    block, k = Attend(), torch.randn(1, 2, 6, 4)
-    other = torch.randn(1, 2, 1, 4)
-    with it.watch(block) as seen:
-        block(k, k)
-        block(other, torch.cat([k[..., :4, :], other], -2))
-    assert [entry.shape[-2:] for entry in seen.calls] == [(6, 6), (1, 5)]
-
-
-def test_queries_of_the_same_keys_again_are_no_crop() -> None:
-    block, k = Attend(), torch.randn(1, 2, 5, 4)
-    with it.watch(block) as seen:
-        block(k, k, is_causal=True)
-        block(k[..., 3:, :], k)
-    assert [entry.shape[-2:] for entry in seen.calls] == [(5, 5), (2, 5)]
-
-
-def test_a_cropped_window_that_fits_in_several_ways_begins_anew() -> None:
-    block, k = Attend(), torch.randn(1, 2, 4, 4)
-    same = k[..., -1:, :].expand(1, 2, 5, 4)
-    other = torch.randn(1, 2, 1, 4)
-    kept = torch.cat([k, same], -2)
-    with it.watch(block) as seen:
-        block(kept, kept, is_causal=True)
-        block(other, torch.cat([same[..., :3, :], other], -2))
-    assert [entry.shape[-2:] for entry in seen.calls] == [(9, 9), (1, 4)]
+def test_calls_that_are_no_crop_begin_anew() -> None:
+    """Rows that stay saw the keys that went; the same keys again; a window that fits twice."""
+    block, k, other = Attend(), torch.randn(1, 2, 6, 4), torch.randn(1, 2, 1, 4)
+    same = torch.cat([k, k[..., -1:, :].expand(1, 2, 5, 4)], -2)
+    for first, causal, q, after in (
+        (k, False, other, torch.cat([k[..., :4, :], other], -2)),
+        (k, True, k[..., 4:, :], k),
+        (same, True, other, torch.cat([same[..., -3:, :], other], -2)),
+    ):
+        with it.watch(block) as seen:
+            block(first, first, is_causal=causal)
+            block(q, after)
+        shapes = [(x.shape[-2], y.shape[-2]) for x, y in ((first, first), (q, after))]
+        assert [entry.shape[-2:] for entry in seen.calls] == shapes
 
 
 @pytest.mark.parametrize("name", ["marian", "t5"])
 def test_beams_carry_cross_attention_where_self_attention_is_left_out(name: str) -> None:
-    torch.manual_seed(0)
-    if name == "marian":
-        model, layers = T.MarianMTModel(T.MarianConfig(**MARIAN)).eval(), "*.encoder_attn"
-    else:
-        config = T.T5Config(
-            vocab_size=64,
-            d_model=32,
-            d_kv=8,
-            d_ff=48,
-            num_layers=2,
-            num_heads=4,
-            decoder_start_token_id=1,
-            eos_token_id=None,
-        )
-        model, layers = T.T5ForConditionalGeneration(config).eval(), "*.EncDecAttention"
-    ids = torch.randint(2, 64, (2, 6))
-    real = torch.ones_like(ids)
-    real[1, :2] = 0
-    given: dict[str, Any] = {
-        "attention_mask": real,
-        "max_new_tokens": 9,
-        "do_sample": False,
-        "num_beams": 3,
-    }
+    model, (ids, given) = drawn(name), prompts()
+    layers = {"marian": "*.encoder_attn", "t5": "*.EncDecAttention"}[name]
+    given |= {"max_new_tokens": 9, "num_beams": 3}
     with it.watch(model) as whole:
         expected = model.generate(ids, **given)
     with it.watch(model, layers=layers) as seen:
         found = model.generate(ids, **given)
     assert torch.equal(found, expected)
     assert [(entry.steps, entry.verified) for entry in seen.calls] == [(9, True)] * 2
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        told = model(
-            ids, attention_mask=real, decoder_input_ids=found[:, :-1], output_attentions=True
-        ).cross_attentions
-    for layer, weights in zip(seen.layers, told):
+    told = plain_decoder(model, ids, given["attention_mask"], found)
+    for layer, weights in zip(seen.layers, told.cross_attentions):
         assert torch.equal(seen[layer].dense(), whole[layer].dense())
         rows = seen[layer].dense().unflatten(0, (2, 3))
         for text in range(2):  # the best of its beams
@@ -295,8 +192,7 @@ class InChunks(nn.Module):
 
 def test_chunks_of_queries_are_calls_of_their_own() -> None:
     block, x = InChunks(), torch.randn(1, 2, 6, 4)
-    with it.watch(block) as seen:
-        block(x, x, 2)
+    seen = seen_by(block, x, x, 2)
     assert [entry.shape[-2:] for entry in seen.calls] == [(2, 2), (2, 4), (2, 6)]
 
 
@@ -334,28 +230,14 @@ class Loop(nn.Module):
 
 def test_steps_of_a_recurrent_decoder_are_joined() -> None:
     block, k = Loop(), torch.randn(1, 2, 5, 4)
-    with it.watch(block) as seen:
-        block(torch.randn(1, 2, 3, 4), k)
+    seen = seen_by(block, torch.randn(1, 2, 3, 4), k)
     assert [(entry.shape, entry.steps) for entry in seen.calls] == [((1, 2, 3, 5), 3)]
-
-
-class Asks(nn.Module):
-    """Self-attention and cross-attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.cross = Attend(), Attend()
-
-    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
-        past = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
-        self.own(q, k, attn_mask=past.tril(k.shape[-2] - q.shape[-2]))
-        self.cross(q, states)
 
 
 def test_drafts_that_ask_an_encoder_are_said_to_stay_apart() -> None:
     own, states = torch.randn(1, 2, 6, 4), torch.randn(1, 2, 7, 4)
     other = torch.randn(1, 2, 6, 4)
-    with it.watch(model := Asks()) as seen:
+    with it.watch(model := Decoder()) as seen:
         model(own[:, :, :2], own[:, :, :2], states)
         drafts = torch.cat([own[:, :, 2:4], other[:, :, 4:5]], -2)
         model(drafts, torch.cat([own[:, :, :2], drafts], -2), states)

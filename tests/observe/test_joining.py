@@ -15,67 +15,10 @@ from intently.observe.recording.recording import Recording
 from intently.observe.storage.stores import Store, packed
 from intently.observe.watching.mask_inference import recognise
 
+from .attending import Attend, Decoder
+from .decoders import drawn, plain, plain_decoder, prompts
+
 NEW = 9
-COMMON = {"vocab_size": 64, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": 1}
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.5,
-}
-
-
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**COMMON, **SIZES)).eval()
-
-
-def mistral() -> Any:
-    from transformers import MistralConfig, MistralForCausalLM
-
-    return MistralForCausalLM(MistralConfig(**COMMON, **SIZES, sliding_window=4)).eval()
-
-
-def gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(**COMMON, n_embd=32, n_layer=2, n_head=4, initializer_range=0.5)
-    return GPT2LMHeadModel(config).eval()
-
-
-def marian() -> Any:
-    from transformers import MarianConfig, MarianMTModel
-
-    own = {k: v for k, v in COMMON.items() if k != "bos_token_id"}
-    config = MarianConfig(
-        **own,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        init_std=0.5,
-        decoder_start_token_id=1,
-        forced_eos_token_id=None,
-    )
-    return MarianMTModel(config).eval()
-
-
-def t5() -> Any:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    own = {k: v for k, v in COMMON.items() if k != "bos_token_id"}
-    config = T5Config(
-        **own, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=1
-    )
-    return T5ForConditionalGeneration(config).eval()
-
-
 HOWS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 3},
@@ -85,22 +28,19 @@ HOWS: dict[str, dict[str, Any]] = {
 
 def generated(model: Any, **options: Any) -> tuple[Recording, Tensor, Tensor, Tensor]:
     """What was seen, the sequences, the prompts, and which of their tokens are real."""
-    ids = torch.randint(2, 64, (2, 6))
-    real = torch.ones_like(ids)
-    real[1, :2] = 0
-    given = {"attention_mask": real, "max_new_tokens": NEW, "do_sample": False, **options}
-    plain = model.generate(ids, **given)
+    ids, given = prompts()
+    expected = model.generate(ids, **given, **options, max_new_tokens=NEW)
     with it.watch(model) as seen:
-        watched = model.generate(ids, **given)
-    assert torch.equal(plain, watched)
+        found = model.generate(ids, **given, **options, max_new_tokens=NEW)
+    assert torch.equal(found, expected)
     assert all(entry.verified for entry in seen.calls), str(seen.coverage())
-    return seen, watched, ids, real
+    return seen, found, ids, given["attention_mask"]
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("make", [llama, gpt2, mistral])
-def test_a_decoder_joins_prompt_and_steps(make: Any, how: str) -> None:
-    model = make()
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
+def test_a_decoder_joins_prompt_and_steps(name: str, how: str) -> None:
+    model = drawn(name)
     seen, sequences, _, real = generated(model, **HOWS[how])
     assert len(seen.calls) == 2 and all(entry.steps == NEW for entry in seen.calls)
     s = sequences.shape[1] - 1
@@ -108,19 +48,10 @@ def test_a_decoder_joins_prompt_and_steps(make: Any, how: str) -> None:
         beams = [_beam(model, seen, layer, sequences, real) for layer in range(2)]
         assert beams[0] == beams[1]
         return
-    expected = _dense(model, sequences[:, :-1], real)
+    expected = plain(model, sequences[:, :-1], real)
     for name, weights in zip(seen.layers, expected):
         assert seen[name].shape == (2, 4, s, s)
         _close(seen[name].dense(), weights, real)
-
-
-def _dense(model: Any, ids: Tensor, real: Tensor) -> tuple[Tensor, ...]:
-    """The weights (b, h, t, s) of each layer in one pass of the plain formula."""
-    model.set_attn_implementation("eager")
-    real = torch.cat([real, real.new_ones(len(ids), ids.shape[1] - real.shape[1])], 1)
-    at = (real.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad():
-        return model(ids, attention_mask=real, position_ids=at, output_attentions=True).attentions
 
 
 def _close(found: Tensor, expected: Tensor, real: Tensor) -> None:
@@ -131,7 +62,7 @@ def _close(found: Tensor, expected: Tensor, real: Tensor) -> None:
 def _beam(model: Any, seen: Recording, layer: int, sequences: Tensor, real: Tensor) -> list[int]:
     """Which rows of the joined matrix are the hypotheses that were returned, by their weights."""
     found = seen[seen.layers[layer]].dense()
-    expected = _dense(model, sequences[:, :-1], real)[layer]
+    expected = plain(model, sequences[:, :-1], real)[layer]
     rows: list[int] = []
     for text, weights in enumerate(expected):
         missing = int((real[text] == 0).sum())
@@ -146,39 +77,29 @@ def _beam(model: Any, seen: Recording, layer: int, sequences: Tensor, real: Tens
 
 
 @pytest.mark.parametrize("how", ["greedy", "static"])
-@pytest.mark.parametrize("make", [marian, t5])
-def test_an_encoder_and_decoder_join_steps_that_see_the_same_keys(make: Any, how: str) -> None:
-    model = make()
+@pytest.mark.parametrize("name", ["marian", "t5"])
+def test_an_encoder_and_decoder_join_steps_that_see_the_same_keys(name: str, how: str) -> None:
+    model = drawn(name)
     seen, sequences, ids, real = generated(model, **HOWS[how])
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        told = model(
-            ids, attention_mask=real, decoder_input_ids=sequences[:, :-1], output_attentions=True
-        )
+    told = plain_decoder(model, ids, real, sequences)
     assert len(seen.layers) == len(seen.calls) == 6
     t = sequences.shape[1] - 1
-    own = [n for n in seen.layers if "encoder" not in n.split(".")]
     inner = [n for n in seen.layers if n.startswith(("model.decoder", "decoder"))]
     cross = [n for n in inner if "encoder_attn" in n or "EncDec" in n]
     both = zip(
         [*[n for n in inner if n not in cross], *cross],
         [*told.decoder_attentions, *told.cross_attentions],
     )
-    for name, weights in both:
-        assert seen[name].shape == (2, 4, t, weights.shape[-1])
-        assert torch.allclose(seen[name].dense(), weights, atol=1e-5), name
-    assert own
+    for layer, weights in both:
+        assert seen[layer].shape == (2, 4, t, weights.shape[-1])
+        assert torch.allclose(seen[layer].dense(), weights, atol=1e-5), layer
 
 
 def test_beams_of_a_decoder_carry_their_cross_attention() -> None:
-    model = marian()
+    model = drawn("marian")
     seen, sequences, ids, real = generated(model, num_beams=3)
     assert len(seen.layers) == len(seen.calls) == 6
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        told = model(
-            ids, attention_mask=real, decoder_input_ids=sequences[:, :-1], output_attentions=True
-        )
+    told = plain_decoder(model, ids, real, sequences)
     for layer in range(2):
         own = seen[f"model.decoder.layers.{layer}.self_attn"].dense()
         cross = seen[f"model.decoder.layers.{layer}.encoder_attn"].dense()
@@ -194,12 +115,12 @@ def test_beams_of_a_decoder_carry_their_cross_attention() -> None:
 
 
 def test_references_to_a_static_cache_are_refused() -> None:
-    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    model, ids = drawn("llama"), torch.randint(2, 64, (1, 5))
     given: dict[str, Any] = {"max_new_tokens": 80, "do_sample": False}
-    plain = model.generate(ids, **given, cache_implementation="static")
+    expected = model.generate(ids, **given, cache_implementation="static")
     with it.watch(model, store="reference") as seen:
         watched = model.generate(ids, **given, cache_implementation="static")
-    assert torch.equal(plain, watched)
+    assert torch.equal(watched, expected)
     with pytest.raises(it.errors.StaleError, match="as static caches do"):
         seen[seen.layers[0]]
     with it.watch(model, store="reference") as seen:
@@ -208,7 +129,7 @@ def test_references_to_a_static_cache_are_refused() -> None:
 
 
 def test_two_generations_are_two_entries() -> None:
-    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    model, ids = drawn("llama"), torch.randint(2, 64, (1, 5))
     with it.watch(model) as seen:
         for _ in range(2):
             model.generate(ids, max_new_tokens=4, do_sample=False)
@@ -218,14 +139,14 @@ def test_two_generations_are_two_entries() -> None:
 
 
 def test_calls_without_a_cache_stay_apart() -> None:
-    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    model, ids = drawn("llama"), torch.randint(2, 64, (1, 5))
     with it.watch(model) as seen:
         model.generate(ids, max_new_tokens=4, do_sample=False, use_cache=False)
     assert [entry.shape[-1] for entry in seen.entries(seen.layers[0])] == [5, 6, 7, 8]
 
 
 def test_only_new_keys_are_kept() -> None:
-    model, ids = llama(), torch.randint(2, 64, (1, 5))
+    model, ids = drawn("llama"), torch.randint(2, 64, (1, 5))
     with it.watch(model) as seen:
         model.generate(ids, max_new_tokens=200, do_sample=False)
         during = sum(_bytes(entry.rows) for entry in seen.calls)
@@ -280,25 +201,6 @@ def test_rows_with_the_same_last_key_are_told_apart_by_their_history(seed: int) 
     expected = it.attend(cache.q, cache.k, mask=it.causal()).dense()
     assert repr(entry.rows.how().mask) == "causal()"
     assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
-
-
-class Attend(nn.Module):
-    """Attention alone."""
-
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return it.attention(q, k, k)
-
-
-class Decoder(nn.Module):
-    """Self-attention and cross-attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.cross = Attend(), Attend()
-
-    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
-        self.own(q, k)
-        self.cross(q + 1, states)
 
 
 def test_cross_attention_moves_with_the_beams_of_self_attention() -> None:
@@ -371,22 +273,14 @@ def test_a_call_with_another_mask_or_bias_is_written_out() -> None:
     assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
 
 
-def test_another_scale_begins_anew() -> None:
+@pytest.mark.parametrize(("scale", "changed"), [(2.0, 0), (None, 1)])
+def test_another_scale_and_overwritten_keys_begin_anew(scale: float | None, changed: int) -> None:
     k = torch.randn(1, 2, 5, 4)
     longer = torch.cat([k, torch.randn(1, 2, 1, 4)], -2)
+    longer[..., 4, :] += changed
     with it.watch() as seen:
         it.attention(k, k, k)
-        it.attention(k[..., :1, :], longer, longer, scale=2.0)
-    assert len(seen.calls) == 2
-
-
-def test_steps_that_overwrite_their_keys_begin_anew() -> None:
-    k = torch.randn(1, 2, 5, 4)
-    longer = torch.cat([k, torch.randn(1, 2, 1, 4)], -2)
-    longer[..., 4, :] += 1
-    with it.watch() as seen:
-        it.attention(k, k, k)
-        it.attention(k[..., :1, :], longer, longer)
+        it.attention(k[..., :1, :], longer, longer, scale=scale)
     assert len(seen.calls) == 2
 
 

@@ -80,32 +80,32 @@ def test_one_sequence_does_not_label_the_other() -> None:
     assert found("x", 3, 5, back=True, tokens=five) == Labels(("d", "e", ""), tuple(five), True)
 
 
-def test_a_whole_transformer(tmp_path: Path) -> None:
+def transformer_seen(s: int, t: int, **options: Any) -> Recording:
+    """A pass of an encoder that reads s steps, and a causal decoder that reads t."""
     model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
-    past = nn.Transformer.generate_square_subsequent_mask(6)
-    with torch.no_grad(), it.watch(model, tokens=PAIR) as seen:  # type: ignore[arg-type]
-        model(torch.randn(1, 5, 16), torch.randn(1, 6, 16), tgt_mask=past)
+    past = nn.Transformer.generate_square_subsequent_mask(t)
+    with torch.no_grad(), it.watch(model, **options) as seen:
+        model(torch.randn(1, s, 16), torch.randn(1, t, 16), tgt_mask=past)
+    return seen
 
-    def check(seen: Recording) -> None:
-        read = {name: seen[name].labels for name in seen}
-        assert read["encoder.layers.0.self_attn"] == (SOURCE, SOURCE)
-        assert read["decoder.layers.0.self_attn"] == (MADE, TARGET[:6])
-        assert read["decoder.layers.0.multihead_attn"] == (MADE, SOURCE)
 
-    check(seen)
+def test_a_whole_transformer(tmp_path: Path) -> None:
+    seen = transformer_seen(5, 6, tokens=PAIR)
     seen.save(tmp_path / "run.safetensors")
     again = load_recording(tmp_path / "run.safetensors")
-    check(again)
+    for recording in (seen, again):
+        assert [recording[name].labels for name in recording] == [
+            (SOURCE, SOURCE),
+            (MADE, TARGET[:6]),
+            (MADE, SOURCE),
+        ]
     assert again.tokens == PAIR and isinstance(again.tokens, tuple)
     again.calls[0].tokens = None
     assert again["encoder.layers.0.self_attn"].labels == (None, None)
 
 
 def test_statistics_of_tokens_are_those_of_each_side() -> None:
-    model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
-    past = nn.Transformer.generate_square_subsequent_mask(5)
-    with torch.no_grad(), it.watch(model) as seen:
-        model(torch.randn(1, 5, 16), torch.randn(1, 5, 16), tgt_mask=past)
+    seen = transformer_seen(5, 5)
 
     def measured(source: str, target: str) -> set[str]:
         seen.tokens = list(source), list(target)
@@ -117,16 +117,9 @@ def test_statistics_of_tokens_are_those_of_each_side() -> None:
 
 
 def test_rollout_follows_one_side() -> None:
-    model = nn.Transformer(16, 2, 2, 1, 32, 0.0, batch_first=True).eval()
-    past = nn.Transformer.generate_square_subsequent_mask(5)
-    x = torch.randn(1, 5, 16)
-    with torch.no_grad(), it.watch(model) as both:
-        model(x, x, tgt_mask=past)
     with pytest.raises(it.errors.ArgumentError, match="of an encoder and that of a decoder"):
-        both.rollout(0)
-    with torch.no_grad(), it.watch(model, layers="encoder") as seen:
-        model(x, x, tgt_mask=past)
-    seen.tokens = PAIR
+        transformer_seen(5, 5).rollout(0)
+    seen = transformer_seen(5, 5, layers="encoder", tokens=PAIR)
     assert torch.equal(seen.rollout("road"), seen.rollout(1))
     with pytest.raises(it.errors.ArgumentError, match=r"It occurs 0 times in tokens=\['the'"):
         seen.rollout("route")
@@ -216,22 +209,14 @@ def test_what_a_bias_hides_counts(hides: float, sum_of_two: bool) -> None:
 
 
 def test_a_list_as_long_as_the_source_labels_no_decoder(tmp_path: Path) -> None:
-    model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
-
-    def watched(s: int, t: int) -> Recording:
-        past = nn.Transformer.generate_square_subsequent_mask(t)
-        with torch.no_grad(), it.watch(model, tokens=list("abcdef")) as seen:
-            model(torch.randn(1, s, 16), torch.randn(1, t, 16), tgt_mask=past)
-        return seen
-
     encoder, decoder = "encoder.layers.0.self_attn", "decoder.layers.0.self_attn"
     six = tuple("abcdef")
     for t in (6, 5):
-        seen = watched(6, t)
+        seen = transformer_seen(6, t, tokens=list("abcdef"))
         seen.save(tmp_path / "run.safetensors")
         for found in (seen, load_recording(tmp_path / "run.safetensors")):
             assert found[encoder].labels == (six, six)
             assert found[decoder].labels == (None, None)
-    seen = watched(7, 6)
+    seen = transformer_seen(7, 6, tokens=list("abcdef"))
     assert seen[encoder].labels == (None, None)
     assert seen[decoder].labels == ((*six[1:], ""), six)

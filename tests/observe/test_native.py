@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from intently.observe import Recording, watch
 from intently.observe.sources import native
 
+from .attending import seen_by
+
 B, T, S, C, H = 2, 5, 7, 8, 2
 PADDED = torch.tensor([[False] * 5 + [True] * 2, [False] * 7])
 
@@ -117,8 +119,8 @@ def test_multi_head_attention(kind: str, mask: str, need_weights: bool) -> None:
 def test_averaged_weights_are_the_mean_of_the_heads() -> None:
     block = large(nn.MultiheadAttention(C, H, batch_first=True))
     x, memory = torch.randn(B, T, C), torch.randn(B, S, C)
-    seen = watched(block, x, memory, memory)
-    close(seen["MultiheadAttention"].mean_heads().dense(), block(x, memory, memory)[1])
+    found = watched(block, x, memory, memory)["MultiheadAttention"]
+    close(found.mean_heads().dense(), block(x, memory, memory)[1])
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -205,8 +207,7 @@ def test_transformer(grad: bool) -> None:
 def test_training_keeps_the_weights_before_dropout_uncompared() -> None:
     block = large(nn.MultiheadAttention(C, H, dropout=0.5, batch_first=True))
     x = torch.randn(B, S, C)
-    with watch(block) as seen:
-        block(x, x, x)
+    seen = seen_by(block, x, x, x)
     entry = seen.calls[0]
     assert entry.verified is None and "dropout=0.5" in str(entry.why)
     close(entry.matrix().dense(), block.eval()(x, x, x, average_attn_weights=False)[1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -20,10 +22,11 @@ from .attending import SelfAttention, Stack, stack
 WORDS = ["I", "drink", "cold", "milk", "."]
 
 
-def seen_once(**options: object) -> Recording:
-    model = stack(2)
+def seen_once(model: nn.Module | None = None, times: int = 1, **options: object) -> Recording:
+    model = model or stack(2)
     with it.watch(model, **options) as seen:  # type: ignore[arg-type]
-        model(torch.randn(1, 4, 32))
+        for _ in range(times):
+            model(torch.randn(1, 4, 32))
     return seen
 
 
@@ -63,11 +66,9 @@ def test_tokens_that_are_known_only_afterwards() -> None:
 
 
 def test_rows_of_an_encoder_are_labelled_with_what_they_are() -> None:
-    model = Stack(SelfAttention(is_causal=False))
-    with it.watch(model, tokens=WORDS) as seen:
-        model(torch.randn(1, 5, 32))
-        F.scaled_dot_product_attention(*(torch.randn(1, 2, 5, 8) for _ in "qkv"))
-    assert seen["layers.0"].labels == (tuple(WORDS), tuple(WORDS))
+    words = tuple(WORDS[:4])
+    seen = seen_once(Stack(SelfAttention(is_causal=False)), tokens=words)
+    assert seen["layers.0"].labels == (words, words)
     with it.watch(tokens=WORDS) as seen:
         k = torch.randn(1, 2, 5, 8)
         F.scaled_dot_product_attention(k[..., :3, :], k, k)
@@ -81,42 +82,26 @@ def test_rollout_follows_a_token() -> None:
     assert torch.equal(seen.rollout(1), expected)
     with pytest.raises(it.errors.ArgumentError, match=r"token: expected a position, or a token"):
         seen.rollout("tea")
-    model = stack(1)
-    with it.watch(model) as seen:
-        model(torch.randn(1, 4, 32))
-        model(torch.randn(1, 4, 32))
     with pytest.raises(it.errors.ArgumentError, match=r"several of 'layers.0'"):
-        seen.rollout(0)
+        seen_once(stack(1), 2).rollout(0)
 
 
 def test_a_summary_has_a_row_for_each_head() -> None:
-    model = stack(1)
-    with it.watch(model, tokens=["a", "b", "a", "c"]) as seen:
-        model(torch.randn(1, 4, 32))
-    table = seen.summary()
+    table = seen_once(stack(1), tokens=["a", "b", "a", "c"]).summary()
     assert table["layer"] == ["layers.0"] * 4 and table["head"] == [0, 1, 2, 3]
     assert torch.isfinite(torch.tensor(table["duplicate"])).all()
-    with it.watch(model) as seen:
-        model(torch.randn(1, 4, 32))
-        model(torch.randn(1, 4, 32))
-    assert set(seen.summary()["layer"]) == {"layers.0[0]", "layers.0[1]"}
+    assert set(seen_once(stack(1), 2).summary()["layer"]) == {"layers.0[0]", "layers.0[1]"}
 
 
-class ByHand(nn.Module):
-    """Attention that nobody can see."""
+class HandAttention(nn.Module):
+    """Attention that nobody can see, by a name that tells."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x @ x.mT).softmax(-1) @ x
 
 
-class HandAttention(ByHand):
-    """The same, by a name that tells."""
-
-
 def test_coverage_lists_what_was_not_seen() -> None:
-    model = Stack(SelfAttention(), HandAttention())
-    with it.watch(model) as seen:
-        model(torch.randn(1, 4, 32))
+    seen = seen_once(Stack(SelfAttention(), HandAttention()))
     assert str(seen.coverage()).splitlines() == [
         "layers.0  1 call    functional  verified on 2 of 4 rows",
         "layers.1  not seen              no call of an attention function was seen, but a softmax "
@@ -178,9 +163,6 @@ def test_additive_masks_become_rules_and_other_biases_stay() -> None:
 
 
 def test_import_intently_does_not_load_watching() -> None:
-    import subprocess
-    import sys
-
     code = "import sys, intently; print('intently.observe' in sys.modules, intently.watch.__name__)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["False", "watch"]
@@ -198,14 +180,10 @@ def test_tokens_label_only_the_side_they_belong_to() -> None:
 
 
 def test_a_recording_is_a_mapping_of_names() -> None:
-    model = stack(2)
-    with it.watch(model) as seen:
-        for _ in range(3):
-            model(torch.randn(1, 4, 32))
+    seen = seen_once(times=3)
     assert len(seen) == len(list(seen)) == len(seen.layers) == 2 and len(seen.calls) == 6
     assert "layers.1" in seen and "layers.2" not in seen
-    with it.watch(model) as seen:
-        pass
+    seen = seen_once(times=0)
     assert not seen and len(seen) == 0
 
 
@@ -285,16 +263,13 @@ class BothWays(nn.Module):
 
 
 def test_attention_by_hand_beside_a_call_is_said() -> None:
-    model = nn.Sequential(BothWays())
-    with it.watch(model) as seen:
-        model(torch.randn(1, 4, 8))
+    seen = seen_once(model := nn.Sequential(BothWays()))
     assert str(seen.coverage()).splitlines() == [
         "0  1 call  functional  verified on 2 of 4 rows",
         "0: a softmax of (1, 4, 4) ran beside what was seen: attention by hand, if it is any "
         "(watch with deep=True)",
     ]
-    with it.watch(model, deep=True) as seen:
-        model(torch.randn(1, 4, 8))
+    seen = seen_once(model, deep=True)
     assert len(seen.calls) == 2 and seen.coverage().notes == [LAST_BITS]
 
 

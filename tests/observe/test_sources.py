@@ -16,7 +16,7 @@ from torch import Tensor, nn, softmax
 import intently as it
 from intently.biases import as_bias
 
-from .attending import SelfAttention, Stack
+from .attending import SelfAttention, Stack, seen_by
 
 X = torch.randn(2, 3, 5, 8)
 TABLE = {"sdpa": F.scaled_dot_product_attention, "several": None}
@@ -58,19 +58,14 @@ def test_what_the_file_of_a_model_holds_is_seen() -> None:
     model = Stack(Global())
     plain = model(X)
     with it.watch(model) as seen, it.watch(model) as inner:
+        assert softmax is not PLAIN[-1] and SEVERAL[0] is not PLAIN[1]
         assert torch.equal(model(X), plain)
+    assert torch.softmax is PLAIN[-1] and "softmax" not in vars(Tensor)
     assert len(seen.calls) == len(inner.calls) == 3 and not seen.coverage().unseen
     assert all(entry.verified for entry in seen.calls)
     assert seen["layers.0", 2].mask is not None
     after = TABLE["sdpa"], SEVERAL[0], CAUSAL, softmax
     assert all(x is y for x, y in zip(PLAIN, after, strict=True))
-
-
-def test_functions_of_the_file_are_left_alone_outside() -> None:
-    with it.watch(Stack(Global())):
-        assert softmax is not PLAIN[-1] and SEVERAL[0] is not PLAIN[1]
-    assert softmax is PLAIN[-1] and torch.softmax is PLAIN[-1]
-    assert "softmax" not in vars(Tensor)
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -143,7 +138,6 @@ def test_attention_by_hand_is_named_in_any_class(how: str, grad: bool) -> None:
 def test_a_softmax_that_is_none_of_scores_is_not_named() -> None:
     head = Runs(lambda x: x.flatten(0, 2).softmax(-1))
     model = nn.Sequential(SelfAttention(8, 2), head)
-    model[1].eval()
     with it.watch(model) as seen:
         model(X[0])
         torch.randn(4, 4).softmax(-1)  # outside of the model
@@ -158,8 +152,7 @@ def test_softmax_beside_a_call_that_was_seen_is_not_named() -> None:
         return F.scaled_dot_product_attention(x, x, x) + (x @ x.mT).softmax(-1) @ x
 
     model = nn.Sequential(Runs(both))
-    with it.watch(model) as seen:
-        model(X)
+    seen = seen_by(model, X)
     assert seen.layers == ("0",) and not seen.coverage().unseen
 
 
@@ -173,8 +166,7 @@ class HandAttention(nn.Module):
 def test_deep_does_not_ask_for_deep() -> None:
     model = nn.Sequential(HandAttention())
     for deep in (False, True):
-        with it.watch(model, deep=deep) as seen:
-            model(X)
+        seen = seen_by(model, X, deep=deep)
         assert ("deep=True" in str(seen.coverage())) is not deep
         assert list(seen.coverage().unseen) == ["0"]
     assert "neither a call of an attention function nor one by hand" in str(seen.coverage())

@@ -14,12 +14,9 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.observe.recording.recording import Entry
-from intently.observe.storage import mmap_pool
-from intently.observe.storage.append_buffer import Growing
-from intently.observe.storage.mmap_pool import LARGE
 from intently.observe.storage.stores import Spool, Store, packed
 
-from .attending import SelfAttention, Stack, stack
+from .attending import Decoder, SelfAttention, Stack, seen_by, stack
 
 
 def storages(*tensors: Tensor) -> int:
@@ -40,9 +37,7 @@ def exact(entry: Entry) -> int:
 
 def test_copies_let_go_of_what_they_were_cut_from() -> None:
     model, x = stack(2), torch.randn(2, 64, 32)
-    with it.watch(model) as copies:
-        model(x)
-    with it.watch(model, store="reference") as references:
+    with it.watch(model) as copies, it.watch(model, store="reference") as references:
         model(x)
     both = sum(map(exact, copies.calls))
     assert storages(*kept(copies)) <= 1.01 * both
@@ -52,8 +47,7 @@ def test_copies_let_go_of_what_they_were_cut_from() -> None:
 
 def test_half_precision_is_stored_and_close() -> None:
     model, x = stack(2), torch.randn(2, 9, 32)
-    with it.watch(model, dtype=torch.bfloat16) as seen:
-        model(x)
+    seen = seen_by(model, x, dtype=torch.bfloat16)
     assert seen.calls[0].rows.operands()[0].dtype is torch.bfloat16
     expected = model.layers[0].weights(x)  # type: ignore[operator]
     assert torch.allclose(seen["layers.0"].dense().float(), expected, atol=0.02)
@@ -86,20 +80,15 @@ def test_a_mask_that_changed_is_refused() -> None:
         mask.logical_not_()
 
 
-def test_references_to_inference_tensors_are_refused() -> None:
+def test_inference_tensors_are_copied_and_references_to_them_refused() -> None:
     model, x = stack(1), torch.randn(1, 5, 32)
-    with it.watch(model, store="reference") as seen, torch.inference_mode():
+    references = it.watch(model, store="reference")
+    with torch.inference_mode(), it.watch(model) as copies, references as seen:
         model(x)
     with pytest.raises(it.errors.StaleError, match=r"an inference tensor of shape .* does not"):
         seen["layers.0"]
     assert seen.calls[0].verified is None and "inference" in str(seen.coverage())
-
-
-def test_copies_made_in_inference_mode_are_plain_tensors() -> None:
-    model, x = stack(1), torch.randn(1, 5, 32)
-    with torch.inference_mode(), it.watch(model) as seen:
-        model(x)
-    assert not any(tensor.is_inference() for tensor in kept(seen))
+    assert not any(tensor.is_inference() for tensor in kept(copies))
 
 
 def test_masks_and_biases_are_kept_once() -> None:
@@ -120,12 +109,10 @@ def test_disk_keeps_little_in_memory_and_cleans_up(tmp_path: Path) -> None:
     model, x = stack(2), torch.randn(2, 40, 32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path))
-        with it.watch(model, store="disk") as seen:
+        with it.watch(model, store="disk") as seen, it.watch(model) as copies:
             model(x)
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size == pytest.approx(sum(map(exact, seen.calls)), rel=0.05)
-    with it.watch(model) as copies:
-        model(x)
     for name in seen.layers:
         assert torch.equal(seen[name].dense(), copies[name].dense())
     assert all(entry.verified for entry in seen.calls)
@@ -175,25 +162,6 @@ def test_a_full_disk_ends_the_recording_and_not_the_model(monkeypatch: pytest.Mo
     assert seen["layers.0"].shape == (2, 4, 40, 40)
 
 
-class Steps(nn.Module):
-    """Self-attention over keys that grow, and attention over keys that stay."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.cross = Attend(), Attend()
-
-    def forward(self, q: Tensor, k: Tensor, states: Tensor) -> None:
-        self.own(q, k)
-        self.cross(q + 1, states)
-
-
-class Attend(nn.Module):
-    """Attention alone."""
-
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, k)
-
-
 @pytest.mark.parametrize("moving", [False, True])
 @pytest.mark.parametrize("room", [0, 3_000, 9_000, 15_000, 22_000, 30_000])
 def test_what_was_written_is_read_while_the_disk_is_full(
@@ -210,7 +178,7 @@ def test_what_was_written_is_read_while_the_disk_is_full(
         whole(spool, data)
 
     monkeypatch.setattr(Spool, "_put", write)
-    model = Steps()
+    model = Decoder()
     q, k, states = torch.randn(2, 1, 300, 4), torch.randn(2, 1, 300, 4), torch.randn(2, 1, 7, 4)
     with it.watch(model, store="disk") as seen:
         for n in range(1, 301):
@@ -286,8 +254,7 @@ def test_values_and_gradients_are_kept_on_request() -> None:
     (x + layer.merge(mixed)).square().sum().backward()
     assert torch.equal(entry.v(), v)
     assert mixed.grad is not None and torch.allclose(entry.grad(), mixed.grad, atol=1e-5)
-    with it.watch(model) as seen:
-        model(x)
+    seen = seen_by(model, x)
     with pytest.raises(it.errors.ArgumentError, match=r"v: expected .*gradients=True"):
         seen.calls[0].v()
 
@@ -308,15 +275,6 @@ def test_weights_of_a_native_operator_are_kept_unless_by_reference(store: Any) -
         seen["MultiheadAttention"].dense()
 
 
-def test_large_copies_have_pages_of_their_own_and_the_order_of_the_original() -> None:
-    x = torch.randn(1, 4096, 3, 4, 64)[:, :, 0].transpose(1, 2)
-    own = packed(x)
-    assert torch.equal(own, x) and own.stride() == (4096 * 256, 64, 256, 1)
-    assert own.untyped_storage().nbytes() == x.numel() * 4 >= LARGE
-    own.zero_()
-    assert x.any()
-
-
 def test_a_forked_child_leaves_the_file_to_its_parent() -> None:
     q = torch.randn(1, 2, 5, 8)
     with it.watch(store="disk") as seen:
@@ -328,39 +286,6 @@ def test_a_forked_child_leaves_the_file_to_its_parent() -> None:
         os._exit(0)
     os.waitpid(code, 0)
     assert seen["attention"].dense().shape == (1, 2, 5, 5)
-
-
-def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
-    x = torch.randn(LARGE // 4)
-    first = packed(x)
-    part, place = first[5:], first.data_ptr()
-    del first
-    assert packed(x + 1).data_ptr() != place and torch.equal(part, x[5:])
-    del part
-    assert packed(x).data_ptr() == place
-
-
-def test_pages_that_are_left_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap_pool, "_left", {})
-    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
-    held = [packed(torch.randn(LARGE // 4)) for _ in range(5)]
-    held.clear()
-    assert sum(size * len(areas) for size, areas in mmap_pool._left.items()) == 3 * LARGE
-
-
-def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
-    steps = [torch.randn(3, 2, n, 4) for n in (1, 2, 70, 1, 90)]
-    rows, expected = Growing(steps[0], torch.float32), steps[0]
-    for n, step in enumerate(steps[1:]):
-        parents = torch.tensor([[2, 0, 0], [0, 1, 2]][n % 2])
-        rows.append(step, parents)
-        expected = torch.cat([expected[parents], step], -2)
-        assert torch.equal(rows.get(), expected) and rows.shape == tuple(expected.shape)
-    fewer = torch.randn(2, 2, 1, 4)
-    assert not rows.fits(fewer) and rows.fits(fewer, torch.tensor([1, 1]))
-    rows.append(fewer, torch.tensor([1, 1]))
-    assert torch.equal(rows.get(), torch.cat([expected[[1, 1]], fewer], -2))
-    assert torch.equal(rows.cropped(3).get(), expected[[1, 1]][..., :-2, :])
 
 
 @pytest.mark.parametrize("store", ["copy", "disk"])
@@ -418,27 +343,3 @@ def test_empty_operands_are_kept_and_not_compared(
     assert [entry.verified for entry in seen.calls] == [None, None]
     assert "not compared: nothing to compare" in str(seen.coverage())
     assert seen.calls[0].matrix().dense().shape == (b, h, t, s)
-
-
-def test_sizes_that_never_come_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap_pool, "_left", {})
-    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
-    for large in (3 * LARGE, LARGE, LARGE, LARGE // 2 * 3):
-        held = packed(torch.zeros(large // 4))
-        del held
-    assert {size for size, areas in mmap_pool._left.items() if areas} == {LARGE, LARGE // 2 * 3}
-    held = packed(torch.zeros(LARGE))  # more than is kept at all
-    del held
-    assert not any(size == 4 * LARGE for size in mmap_pool._left)
-
-
-def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(mmap_pool, "_left", {})
-    first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
-    del first
-    (areas,) = mmap_pool._left.values()  # as `_room` has them in hand when a recording goes
-    del second
-    taken = areas.pop()
-    assert all(area is not taken for rest in mmap_pool._left.values() for area in rest)

@@ -15,6 +15,8 @@ from intently.matrix import LazyMatrix
 from intently.matrix.patterns import by_gradient
 from intently.observe import Recording, watch
 
+from . import decoders
+
 T: Any = transformers
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -26,30 +28,16 @@ SIZES: dict[str, Any] = {
 ENDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GROUPED: dict[str, Any] = SIZES | ENDS | {"num_key_value_heads": 2}
 GPT2: dict[str, Any] = ENDS | {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 50}
-T5: dict[str, Any] = {
+T5: dict[str, Any] = decoders.T5 | {
     "d_model": 16,
     "d_kv": 4,
-    "d_ff": 32,
-    "num_layers": 2,
-    "num_heads": 4,
     "vocab_size": 50,
-    "pad_token_id": 0,
     "decoder_start_token_id": 0,
+    "eos_token_id": 1,
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 6,
 }
-MARIAN: dict[str, Any] = ENDS | {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-    "vocab_size": 50,
-    "max_position_embeddings": 64,
-    "decoder_start_token_id": 1,
-}
+MARIAN: dict[str, Any] = decoders.MARIAN | ENDS | {"d_model": 16, "vocab_size": 50}
 WINDOW: dict[str, Any] = {"sliding_window": 3}
 CAPPED: dict[str, Any] = WINDOW | {"head_dim": 4, "attn_logit_softcapping": 2.0}
 SINKS: dict[str, Any] = WINDOW | {"head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
@@ -136,37 +124,16 @@ def close(found: LazyMatrix, expected: Tensor, rows: Tensor | None = None) -> No
     torch.testing.assert_close(found.dense() * seen, expected * seen, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("side", ["", "left", "right"])
-@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
-@pytest.mark.parametrize("name", TEXT)
-def test_language_models(name: str, implementation: str, side: str) -> None:
-    if implementation == "sdpa" and name in ONLY_PLAIN:
-        pytest.skip(f"transformers has no sdpa for {name}")
-    model, given = drawn(name, implementation), tokens(side)
-    seen = watched(model, given)
-    expected = plain_weights(model, given).attentions
-    assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
-    for layer, weights in zip(seen.layers, expected):
-        close(seen[layer], weights, given["attention_mask"])
-
-
-@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
-def test_vision(implementation: str) -> None:
-    model = drawn("vit", implementation)
-    given = {"pixel_values": torch.randn(2, 3, 8, 8)}
-    seen = watched(model, given)
-    assert seen.layers == tuple(NAMES["vit"].format(n) for n in range(2))
+def close_layers(seen: Recording, model: Any, given: dict[str, Any]) -> None:
+    """Every layer of one stack has the weights of the plain formula."""
+    assert len(seen.layers) == 2
     for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
-        close(seen[layer], weights)
+        mask = given.get("attention_mask", torch.empty(0))
+        close(seen[layer], weights, mask if mask.ndim == 2 else None)
 
 
-@pytest.mark.parametrize("side", ["", "left", "right"])
-@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
-@pytest.mark.parametrize("name", ["t5", "marian"])
-def test_encoders_and_decoders(name: str, implementation: str, side: str) -> None:
-    model, given = drawn(name, implementation), tokens(side)
-    given["decoder_input_ids"] = tokens("")["input_ids"][:, :5]
-    seen = watched(model, given)
+def close_sides(name: str, seen: Recording, model: Any, given: dict[str, Any]) -> None:
+    """Every layer of an encoder and a decoder has them."""
     expected = plain_weights(model, given)
     names = T5_NAMES if name == "t5" else MARIAN_NAMES
     assert set(seen.layers) == {x.format(n) for x in names.values() for n in range(2)}
@@ -175,6 +142,29 @@ def test_encoders_and_decoders(name: str, implementation: str, side: str) -> Non
         close(seen[names["encoder"].format(n)], expected.encoder_attentions[n], rows)
         close(seen[names["decoder"].format(n)], expected.decoder_attentions[n])
         close(seen[names["cross"].format(n)], expected.cross_attentions[n])
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [*((n, s) for n in TEXT for s in ("", "left", "right")), ("vit", "")]
+)
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
+def test_models_of_one_stack(name: str, implementation: str, side: str) -> None:
+    if implementation == "sdpa" and name in ONLY_PLAIN:
+        pytest.skip(f"transformers has no sdpa for {name}")
+    model, given = drawn(name, implementation), tokens(side)
+    given = {"pixel_values": torch.randn(2, 3, 8, 8)} if name == "vit" else given
+    seen = watched(model, given)
+    assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
+    close_layers(seen, model, given)
+
+
+@pytest.mark.parametrize("side", ["", "left", "right"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager", "intently"])
+@pytest.mark.parametrize("name", ["t5", "marian"])
+def test_encoders_and_decoders(name: str, implementation: str, side: str) -> None:
+    model, given = drawn(name, implementation), tokens(side)
+    given["decoder_input_ids"] = tokens("")["input_ids"][:, :5]
+    close_sides(name, watched(model, given), model, given)
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -193,10 +183,7 @@ def test_flex_attention(deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for name, side in (("llama", "left"), ("mistral", "right"), ("gemma 2", "left")):
         model, given = drawn(name, "flex_attention"), tokens(side)
-        seen = watched(model, given, deep)
-        assert len(seen.calls) == 2
-        for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
-            close(seen[layer], weights, given["attention_mask"])
+        close_layers(watched(model, given, deep), model, given)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -257,8 +244,7 @@ def test_a_changed_position_bias_is_kept_as_a_tensor(monkeypatch: pytest.MonkeyP
     given = {"input_ids": given["input_ids"]}
     seen = watched(model.encoder, given)
     assert "Given" in repr(seen.calls[0].attention().problem.bias)
-    for layer, weights in zip(seen.layers, plain_weights(model.encoder, given).attentions):
-        close(seen[layer], weights)
+    close_layers(seen, model.encoder, given)
 
 
 def test_a_scale_that_is_misread_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,8 +287,7 @@ def test_a_mask_that_says_more_is_added_to_the_position_bias() -> None:
     seen = watched(model, given)
     bias = repr(seen.calls[0].attention().problem.bias)
     assert bias.startswith("relative_buckets(") and bias.endswith("+ Given(2×1×7×7 tensor)")
-    for layer, weights in zip(seen.layers, plain_weights(model, given).attentions):
-        close(seen[layer], weights)
+    close_layers(seen, model, given)
 
 
 def test_a_paged_cache_is_not_seen_and_said_so() -> None:
@@ -342,11 +327,8 @@ def test_greedy_generation_is_one_matrix(name: str, implementation: str) -> None
         pytest.skip(f"transformers has no sdpa for {name}")
     model, given = drawn(name, implementation), tokens("left")
     seen, found = generated(model, given, do_sample=False)
-    whole = found[:, :-1]
     mask = torch.cat([given["attention_mask"], torch.ones(2, 4, dtype=torch.long)], 1)
-    expected = plain_weights(model, continued(whole, mask)).attentions
-    for layer, weights in zip(seen.layers, expected):
-        close(seen[layer], weights, mask)
+    close_layers(seen, model, continued(found[:, :-1], mask))
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -354,13 +336,7 @@ def test_greedy_generation_is_one_matrix(name: str, implementation: str) -> None
 def test_generation_by_an_encoder_and_a_decoder(name: str, implementation: str) -> None:
     model, given = drawn(name, implementation), tokens("right")
     seen, found = generated(model, given, do_sample=False, num_beams=1)
-    expected = plain_weights(model, given | {"decoder_input_ids": found[:, :-1]})
-    names = T5_NAMES if name == "t5" else MARIAN_NAMES
-    for n in range(2):
-        rows = given["attention_mask"]
-        close(seen[names["encoder"].format(n)], expected.encoder_attentions[n], rows)
-        close(seen[names["decoder"].format(n)], expected.decoder_attentions[n])
-        close(seen[names["cross"].format(n)], expected.cross_attentions[n])
+    close_sides(name, seen, model, given | {"decoder_input_ids": found[:, :-1]})
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])

@@ -1,1 +1,1 @@
-"""Any model of a folder, run on a text or a picture while it is watched."""
+"""Running the model of a folder on a text or a picture while it is watched."""

@@ -20,7 +20,7 @@ from intently.show.page import Picture
 from intently.show.page.items import BEFORE
 
 PRODUCED = 64
-"""Tokens that a model with a decoder writes at most."""
+"""Tokens that a model generates at most."""
 
 NAMED = 80
 """Characters of a class's name that are shown."""
@@ -31,7 +31,7 @@ PICTURES = "a vision model of transformers in safetensors, with preprocessor_con
 
 
 def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
-    """One pass over a text; where the model has a decoder that writes, what it writes."""
+    """One pass over a text, or a generation if the model has a decoder that can generate."""
     with _quiet() as transformers:
         with _reading(folder, TEXTS):
             kind = _kind(transformers, folder, TEXTS)
@@ -68,16 +68,14 @@ def run_text(folder: Path, text: str, layers: list[str] | None, beam: int) -> Wa
 
 
 def run_picture(image: Path, folder: Path | None, layers: list[str] | None) -> Watched:
-    """One pass over a picture, and the picture as the model's processor cut it."""
+    """One pass over a picture; the picture is shown as the model's processor cropped it."""
     if folder is None:
-        raise build(
-            ArgumentError,
-            "--model",
+        expected, why = (
             "the folder of a model that reads pictures",
-            "none",
             "the embedded translator reads words",
-            "give what save_pretrained wrote, of a ViT say",
         )
+        fix = "give a folder that save_pretrained wrote, of a ViT for example"
+        raise build(ArgumentError, "--model", expected, "none", why, fix)
     with _quiet() as transformers:
         picture = _picture(image)
         with _reading(folder, PICTURES):
@@ -145,7 +143,7 @@ def _kind(transformers: Any, folder: Path, expected: str) -> Any:
 
 @contextmanager
 def _reading(folder: Path, expected: str) -> Iterator[None]:
-    """Turn whatever transformers raises for files that it cannot use into a `DataError`."""
+    """Turn any error of transformers about files into a `DataError`."""
     try:
         yield
     except DataError:
@@ -161,13 +159,9 @@ def _quiet() -> Iterator[Any]:
     try:
         import transformers
     except ImportError:
-        raise build(
-            MissingLibraryError,
-            "transformers",
-            "transformers, which reads such folders",
-            "an environment without it",
-            fix="install it by pip install transformers",
-        ) from None
+        expected, got = "transformers, which reads such folders", "an environment without it"
+        fix = "install it by pip install transformers"
+        raise build(MissingLibraryError, "transformers", expected, got, fix=fix) from None
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

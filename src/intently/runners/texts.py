@@ -1,4 +1,4 @@
-"""Our own models, run on a text while they are watched; and which kind of model is in a folder."""
+"""Running our own models on a text while they are watched; the runner for a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intently.translation.translator import Translator
 
 
 def runner(folder: Path | None) -> Callable[..., Watched]:
-    """The function that runs the kind of model that is in a folder."""
+    """Return the function that runs the model in a folder."""
     kinds = {"translator.json": _translation, "language.json": _language, "config.json": run_text}
     if folder is None:
         return _translation
@@ -31,37 +31,36 @@ def runner(folder: Path | None) -> Callable[..., Watched]:
     else:
         names = sorted(path.name for path in folder.iterdir())
         got = f"a folder with {', '.join(names[:4])}" if names else "an empty folder"
-    raise build(
-        DataError,
-        str(folder),
-        f"a folder with one of {', '.join(kinds)}",
-        got,
-        fix="give what `intently train`, `intently train-lm` or save_pretrained wrote",
-    )
+    expected = f"a folder with one of {', '.join(kinds)}"
+    fix = "give what `intently train`, `intently train-lm` or save_pretrained wrote"
+    raise build(DataError, str(folder), expected, got, fix=fix)
 
 
 def _translation(folder: Path | None, text: str, layers: list[str] | None, beam: int) -> Watched:
-    """The translation of a text, labelled with the tokens of both sides, of a beam's the source."""
+    """The translation of a text by the translator of a folder, or the embedded one."""
     return translated(Translator.load(folder), text, layers, beam)
 
 
 def translated(
     translator: Translator, text: str, layers: list[str] | None = None, beam: int = 1
 ) -> Watched:
-    """Watch a translator translate a text; what is labelled are the tokens of both sides."""
+    """Watch a translator translate a text, labelled with the tokens of both sides.
+
+    With a ``beam`` above 1, only the source is labelled.
+    """
     with watch(translator.model, layers=layers) as seen:
         (made,) = translator.translate([text], SearchOptions(beam=beam))
     fitting(made.sides[0].ids, None)
     source = [*translator.source_tokenizer.tokens(made.sides[0].ids), "</s>"]
     produced = translator.target_tokenizer.tokens(made.hypothesis.ids)
-    end = ["</s>"] * made.hypothesis.ended  # what was cut at its limit has none
+    end = ["</s>"] * made.hypothesis.ended  # an output cut at its limit has none
     target = ["<s>", *produced, *end] if beam == 1 else []  # each beam has its own
     seen.tokens = source, target
     return Watched(seen, [visible(made.text, 100_000), ""])
 
 
 def _language(folder: Path, text: str, layers: list[str] | None, beam: int) -> Watched:
-    """One pass of a language model over a text, or as much of it as it has positions for."""
+    """One pass of a language model over a text, cut to the positions of the model."""
     made = TextModel.load(folder)
     ids = made.tokenizer.encode(text)
     ids, told = fitting(ids, made.model.max_length)

@@ -1,4 +1,4 @@
-"""What a run under `watch` hands back, and what is said of it."""
+"""The result of a run under `watch`, and the report on it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from intently.show.page.sides import Side
 
 
 class Watched(NamedTuple):
-    """A recording, and the lines to print with it: a translation, say, or that a text was cut."""
+    """A recording, and lines to print with it, such as a translation or a note on a cut text."""
 
     seen: Recording
     told: Sequence[str] = ()
     sides: Sequence[Side] = ()
-    """What stands on the sides of its matrices, where the tokens of the recording do not say."""
+    """The sides of its matrices, if they are not the tokens of the recording."""
 
 
 def check_seen(command: str, seen: Recording) -> None:
-    """Raise `KernelError` for a recording of nothing, with why."""
+    """Raise `KernelError` with the reason if nothing was recorded."""
     if not seen.calls:
         cause = "; ".join(unsure(seen)).removeprefix("; ") or "no module of it attended"
         raise build(KernelError, command, "attention to be seen", "none", cause)
 
 
 def fitting(ids: Sequence[int], limit: int | None) -> tuple[Sequence[int], list[str]]:
-    """As many tokens as a model takes, and what is to be told where that is not all."""
+    """The tokens that a model takes, and a note if the others are cut."""
     if not ids:
         raise build(DataError, "TEXT", "a text of at least one token", "none")
     if limit is None or len(ids) <= limit:
@@ -37,7 +37,7 @@ def fitting(ids: Sequence[int], limit: int | None) -> tuple[Sequence[int], list[
 
 
 def unsure(seen: Recording, told: Iterable[str] = ()) -> Iterator[str]:
-    """What was not seen, cannot be read or does not give what came out, but for what was told."""
+    """Report layers that were not seen, cannot be read or are unverified, except those ``told``."""
     found, known = seen.coverage(), {name.partition("[")[0] for name in told}
     lines = [
         f"{'not compared' if line.verified is None else 'UNVERIFIED'}: {line.name}: {line.why}"

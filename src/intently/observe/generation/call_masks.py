@@ -1,4 +1,4 @@
-"""What the calls of one entry saw, as one: a value where they agree, else written out."""
+"""The masks and biases of joined calls as one: a value if they agree, else a dense tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intently.biases import as_bias
 from intently.biases.rule import Given
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
-from intently.observe.storage.stores import KeptHow
+from intently.observe.storage.stores import KeptSpec
 from intently.observe.watching.call import AttentionSpec, Call, operand
 from intently.observe.watching.mask_inference import recognise, simplified
 
@@ -22,18 +22,18 @@ from intently.observe.watching.mask_inference import recognise, simplified
 class Piece:
     """The t rows of one call, whose matrix ``geometry`` begins at column ``low`` of the joined one.
 
-    Its rows continue the rows ``parents`` of the call before, the same ones where None.
+    Its rows continue the rows ``parents`` of the call before; without ``parents``, the same ones.
     """
 
     t: int
     low: int
-    how: KeptHow
+    how: KeptSpec
     geometry: Geometry
     parents: Tensor | None = None
 
 
 def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
-    """Return what `attend` takes beside the queries and keys of all calls."""
+    """Return the arguments of `attend` beside the queries and keys of all calls."""
     hows = [piece.how.get() for piece in pieces]
     if len(pieces) == 1:
         return hows[0]
@@ -51,19 +51,19 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
 
 
 def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
-    """Where a call looks (…, t, s); nowhere in rows where it sees nothing.
+    """The entries (…, t, s) that a call may attend; none in rows that see nothing.
 
-    The plain formula spreads such rows (of padding) over all keys where the lowest number of a
-    dtype stands for −∞.
+    The plain formula spreads such rows (of padding) over all keys if the lowest number of a dtype
+    stands for −∞.
     """
-    piece = Piece(g.t, 0, KeptHow(how), g)
+    piece = Piece(g.t, 0, KeptSpec(how), g)
     added = _added(piece, how)
     seen = _allowed(piece, how) & (added > torch.finfo(added.dtype).min / 2)
     return seen.expand(*seen.shape[:-2], g.t, g.s)
 
 
 def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[AttentionSpec, Geometry]:
-    """What a call saw, for its first t queries and s keys alone."""
+    """The arguments of a call for its first t queries and s keys."""
     part, mask, bias = g._replace(t=t, s=s), how.mask, how.bias
     if mask is not None:
         seen = mask.dense(g)
@@ -74,10 +74,29 @@ def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[Attenti
     return simplified(replace(how, mask=mask, bias=bias), part), part
 
 
-def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, AttentionSpec, Geometry]:
-    """A call of m queries (b, h, m, d) that share their keys, as rows (b·m, h, 1, d) of their own.
+def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, Tensor, Geometry]:
+    """A call without the last columns of a static cache: not written yet, and seen by no query.
 
-    So the beams of our decoders ask an encoder's states: row i·m + j is query j of row i.
+    Unwritten keys are zeros. Keys of padding mostly are not; where they are, queries see further
+    than a cache lets them, because the last keys are not their own. Queries of padding that see
+    nothing, which the plain formula spreads over all columns, are spread over the remaining ones.
+    """
+    if g.s <= g.t or (how.mask is None and how.bias is None) or bool(k[..., -1:, :].any()):
+        return how, k, g
+    looks = looked_at(how, g).reshape(-1, g.t, g.s).any(0)
+    columns = looks.any(0).nonzero()
+    end = int(columns.max()) + 1 if len(columns) else g.s
+    written = end == g.s or bool(k[..., end:, :].any())
+    if written or (end != g.t and bool(looks.triu(end - g.t + 1).any())):
+        return how, k, g
+    how, g = first_part(how, g, g.t, end)
+    return how, k[..., :end, :], g
+
+
+def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, AttentionSpec, Geometry]:
+    """Split m queries (b, h, m, d) that share their keys into rows (b·m, h, 1, d) of their own.
+
+    This is how the beams of our decoders query an encoder: row i·m + j is query j of row i.
     """
     b, m = g.lead[0], g.t
     apart = g._replace(lead=(b * m, *g.lead[1:]), t=1)
@@ -98,7 +117,7 @@ def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, Atten
 
 
 def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | None:
-    """The causal mask of a first call, where single steps that see all before follow it."""
+    """The causal mask of a first call that single steps follow which see everything before."""
     mask = hows[0].mask
     if mask is None and pieces[0].t == pieces[0].geometry.s == 1:
         mask = causal()
@@ -108,14 +127,14 @@ def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | Non
 
 
 def _whole(pieces: Sequence[Piece]) -> Geometry:
-    """The matrix of all calls."""
+    """The geometry of all calls."""
     last = pieces[-1]
     t, s = sum(piece.t for piece in pieces), last.low + last.geometry.s
     return last.geometry._replace(t=t, s=s)
 
 
 def _allowed(piece: Piece, how: AttentionSpec) -> Tensor:
-    """What the rows of one call may attend, broadcastable to (…, t, s)."""
+    """The mask of one call, broadcastable to (…, t, s)."""
     g = piece.geometry
     if how.mask is None:
         return torch.ones(1, 1, dtype=torch.bool, device=g.device)
@@ -123,7 +142,7 @@ def _allowed(piece: Piece, how: AttentionSpec) -> Tensor:
 
 
 def _added(piece: Piece, how: AttentionSpec) -> Tensor:
-    """What is added to the scores of one call, broadcastable to (…, t, s)."""
+    """The bias of one call, broadcastable to (…, t, s)."""
     g = piece.geometry
     if how.bias is None:
         return torch.zeros(1, 1, device=g.device)
@@ -151,7 +170,7 @@ def _written(pieces: Sequence[Piece], tiles: Sequence[Tensor]) -> Tensor:
 
 
 def may_join(one: AttentionSpec, other: AttentionSpec) -> bool:
-    """Whether two calls differ in their masks, biases and dropout at most."""
+    """Whether two calls differ at most in masks, biases and dropout."""
     names = ("score", "scale", "softcap", "sinks")
     return all(_alike(getattr(one, name), getattr(other, name)) for name in names)
 

@@ -1,12 +1,13 @@
 """Calls of one generation as one matrix: rows of all calls, keys once, beams along their paths.
 
-A growing cache shows the old keys again at each step, a static one what is not written yet, a
-sliding one only the last keys, and beams show them in another order. What a call shows of the keys
-that were kept before tells which row continues which.
+At each step a growing cache shows the old keys again, a static one also columns that are not
+written yet, a sliding one only the last keys, and beams show them in another order. The old keys
+among those that a call shows tell which row continues which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,18 +17,18 @@ from intently.masks import Geometry
 from intently.observe.generation.call_masks import Piece, first_part, joined_how, looked_at
 from intently.observe.storage import mmap_pool
 from intently.observe.storage.append_buffer import Growing
-from intently.observe.storage.stores import Kept, KeptHow, Store, packed
+from intently.observe.storage.stores import Kept, KeptSpec, Store, packed
 from intently.observe.watching.call import AttentionSpec
 
 PENDING = 64
-"""Rows that are kept in memory before they are written to a file."""
+"""Rows that stay in memory before they are written to a file."""
 
 
 @dataclass
 class Block:
     """Queries and new keys of some calls, (b, …, n, d).
 
-    Row i continues row ``parents[i]`` of the block before, row i where there are none.
+    Row i continues row ``parents[i]`` of the block before; without ``parents``, row i.
     """
 
     q: Kept
@@ -36,11 +37,11 @@ class Block:
 
     @property
     def grows(self) -> bool:
-        """Whether other calls can be put below its rows."""
+        """Whether rows can be appended."""
         return isinstance(self.q, Growing)
 
-    def goes_on(self, q: Tensor, k: Tensor | None, parents: Tensor | None) -> bool:
-        """Whether a call was put below these rows, which go on along ``parents``."""
+    def appended(self, q: Tensor, k: Tensor | None, parents: Tensor | None) -> bool:
+        """Append a call along ``parents`` if it fits; say whether it did."""
         kept = [x for x in (self.q, self.k) if x is not None]
         added = [x for x in (q, k) if x is not None]
         fits = [isinstance(old, Growing) and old.fits(x, parents) for old, x in zip(kept, added)]
@@ -58,9 +59,9 @@ class Block:
 class Link:
     """How a call continues others: the joined column that it shows first, and the rows.
 
-    ``maybe`` (b, rows) says which rows each row may continue as far as its keys tell; ``parents``
-    is one of them for each, None where row i continues row i. ``columns`` are left of a cache that
-    was cropped before, None where it was not.
+    ``maybe`` (b, rows) says which rows each row may continue, as far as its keys tell; ``parents``
+    picks one of them for each row, None if row i continues row i. ``columns`` remain of a cache
+    that was cropped before the call, None if it was not.
     """
 
     low: int
@@ -70,9 +71,9 @@ class Link:
 
 
 class Joined:
-    """The calls of one entry: queries and keys in blocks, and what each call saw."""
+    """The calls of one entry: their queries and keys in blocks, and the rest of each call."""
 
-    def __init__(self, store: Store, q: Tensor, k: Tensor, how: KeptHow, g: Geometry) -> None:
+    def __init__(self, store: Store, q: Tensor, k: Tensor, how: KeptSpec, g: Geometry) -> None:
         self._store = store
         self._pieces = [Piece(g.t, 0, how, g)]
         self._blocks = [Block(store.keep(q), store.keep(k))]
@@ -80,12 +81,9 @@ class Joined:
         same = store.kind == "copy" and store.dtype in (None, k.dtype)
         self._kept_ends = None if same else packed(_ends(k))
 
-    def __len__(self) -> int:
-        return len(self._pieces)
-
     @property
     def last(self) -> Piece:
-        """What the last call saw."""
+        """The last call."""
         return self._pieces[-1]
 
     @property
@@ -111,7 +109,7 @@ class Joined:
     def continued_by(self, k: Tensor, new: int) -> Link | None:
         """How a call with keys k (b, …, s, d), the last ``new`` of them its own, continues this.
 
-        None where it does not, or may do so in several ways.
+        None if it does not, or may do so in several ways.
         """
         old, ends = k.shape[-2] - new, self._ends
         if not 1 <= old <= self.columns or k.ndim != ends.ndim or k.dtype != ends.dtype:
@@ -133,10 +131,10 @@ class Joined:
         return _only(links + (self._cropped(k, old) if low or not found else []))
 
     def _cropped(self, k: Tensor, old: int) -> list[Link]:
-        """How a call may continue columns that were kept, if it shows the last ``old`` of them.
+        """How a call that shows the last ``old`` kept columns may continue after a crop.
 
-        A cache was cropped within the last call then, as assisted decoding does with drafts that
-        were rejected: another key stands in their place. No row that stays may have seen it.
+        Assisted decoding crops a cache within its last call, where drafts were rejected, and
+        another key takes their place. No row that stays may have seen the columns that go.
         """
         last, most = self.last, min(self.last.t - 1, self.columns - old)
         began = len(self._pieces) > 1 or last.t == last.geometry.s
@@ -144,7 +142,7 @@ class Joined:
             return []
         kept = self._all("k")
         shown, new = k[..., :old, :].to(kept.dtype), k[..., old, :].to(kept.dtype)
-        end = self.columns - most  # of what stays, at least
+        end = self.columns - most  # at least so many columns stay
         alike = (kept[..., end - 1 : -1, :] == shown[..., -1:, :]).movedim(-2, 0).flatten(1).all(1)
         found: list[Link] = []
         for columns in (end + alike.nonzero().flatten()).tolist():
@@ -159,9 +157,9 @@ class Joined:
         return found
 
     def crop(self, columns: int) -> None:
-        """Forget what stands after the first ``columns``, and the last call's rows that read it.
+        """Keep the first ``columns``, and forget the rows of the last call that read the others.
 
-        Raises `OSError` where the disk is full; nothing is forgotten then.
+        Raises `OSError` if the disk is full, and forgets nothing then.
         """
         block, last = self._blocks[-1], self.last
         assert block.k is not None
@@ -176,9 +174,9 @@ class Joined:
         self.columns = columns
 
     def shown_again(self, k: Tensor, maybe: Tensor) -> Link | None:
-        """How a call that shows the kept keys again continues this, for rows that are possible.
+        """How a call that shows the kept keys again continues this, given the possible rows.
 
-        The first and the last key are compared.
+        Compares the first and the last key.
         """
         ends = self._ends
         if k.shape[1:] != (*ends.shape[1:-2], self.columns, ends.shape[-1]):
@@ -190,17 +188,17 @@ class Joined:
             return None
         return Link(0, same & maybe, _chosen(same & maybe))
 
-    def add(self, q: Tensor, k: Tensor | None, how: KeptHow, g: Geometry, link: Link) -> None:
-        """Add a call that continues this one; k (b, …, new, d) holds its own keys alone.
+    def add(self, q: Tensor, k: Tensor | None, how: KeptSpec, g: Geometry, link: Link) -> None:
+        """Add a call that continues this one; k (b, …, new, d) holds its own keys only.
 
-        Raises `OSError` where the disk is full, and holds the calls before then.
+        Raises `OSError` if the disk is full; the earlier calls are still held then.
         """
         last, dtype = self._blocks[-1], self._store.dtype
         if self._store.kind == "disk" and last.grows and last.q.shape[-2] >= PENDING:
             written = self._store.own(last.q.get())
             last.k = last.k and self._store.own(last.k.get())
             last.q = written
-        if not last.goes_on(q, k, link.parents):
+        if not last.appended(q, k, link.parents):
             rows = Growing(q, dtype or q.dtype)
             self._blocks.append(
                 Block(rows, None if k is None else Growing(k, dtype or k.dtype), link.parents)
@@ -213,9 +211,9 @@ class Joined:
             self._ends[..., 1, :] = k[..., -1, :]
 
     def compact(self) -> None:
-        """Join the blocks into one, along the paths of the rows that are left.
+        """Join the blocks into one, along the paths of the last rows.
 
-        Raises `OSError` where the disk is full; everything can be read then as before.
+        Raises `OSError` if the disk is full; everything can still be read then.
         """
         if len(self._blocks) == 1:
             return
@@ -232,7 +230,7 @@ class Joined:
     def operands(self) -> tuple[Tensor, Tensor]:
         """Queries (b, …, t, d) and keys (b, …, s, d) of all calls, along the rows of the last.
 
-        They are joined in memory where the disk has no room for them.
+        They are joined in memory if the disk has no room.
         """
         try:
             self.compact()
@@ -243,8 +241,13 @@ class Joined:
         return block.q.get(), block.k.get()
 
     def how(self) -> AttentionSpec:
-        """What `attend` takes beside them."""
+        """The other arguments of `attend`."""
         return joined_how(self._pieces)
+
+    def check(self) -> None:
+        """Raise what reading would, such as `StaleError`."""
+        self.operands()
+        self.how()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -253,41 +256,45 @@ class Joined:
         return (*lead, sum(piece.t for piece in self._pieces), self.columns)
 
     def shown(self) -> Tensor:
-        """The keys (b, …, s, d) that the last call saw, from what is kept."""
+        """The kept keys (b, …, s, d) that the last call saw."""
         piece = self.last
         k = self._all("k")
         return k[..., piece.low : piece.low + piece.geometry.s, :]
 
     def _all(self, which: str) -> Tensor:
-        """The queries or keys of all calls, for the rows of the last one."""
+        """The queries or keys of all calls, along the rows of the last."""
         return mmap_pool.joined(self._paths(which))
 
     def _paths(self, which: str) -> list[Tensor]:
         """The same, part by part."""
-        rows: Tensor | None = None
         found: list[Tensor] = []
-        for block in reversed(self._blocks):
+        for block, rows in self._backwards():
             kept: Kept | None = getattr(block, which)
             if kept is not None:
                 parts = kept.parts() if isinstance(kept, Growing) else [kept.get()]
                 found += [_picked(x, rows) for x in reversed(parts)]
-            rows = _before(block.parents, rows)
         return found[::-1]
 
-    def _column(self, at: int) -> Tensor:
-        """The key in column ``at`` (b, …, d), for the rows of the last call."""
+    def _backwards(self) -> Iterator[tuple[Block, Tensor | None]]:
+        """Each block, the last one first, with its rows that the last call continues."""
         rows: Tensor | None = None
-        start = self.columns
         for block in reversed(self._blocks):
+            yield block, rows
+            if block.parents is not None:
+                rows = block.parents if rows is None else block.parents[rows]
+
+    def _column(self, at: int) -> Tensor:
+        """The key in column ``at`` (b, …, d), along the rows of the last call."""
+        start = self.columns
+        for block, rows in self._backwards():
             if block.k is not None:
                 start -= block.k.shape[-2]
                 if start <= at:
                     return _picked(block.k.get()[..., at - start, :], rows)
-            rows = _before(block.parents, rows)
         raise AssertionError("columns are counted from 0")
 
     def _by_history(self, maybe: Tensor, shown: Tensor, low: int) -> Tensor:
-        """Which of the possible rows (b, rows) each row may continue, by all the keys it shows."""
+        """The possible rows (b, rows) that agree in all keys that a row shows."""
         kept = self._all("k")[..., low : self.columns, :]
         shown, found = shown.to(kept.dtype), maybe.clone()
         for row, parent in maybe.nonzero().tolist():
@@ -296,7 +303,7 @@ class Joined:
 
 
 def _only(links: list[Link]) -> Link | None:
-    """The one that there is; None for none, or for several."""
+    """The only one, None if there are none or several."""
     return links[0] if len(links) == 1 else None
 
 
@@ -305,19 +312,12 @@ def _ends(k: Tensor) -> Tensor:
     return torch.stack([k[..., 0, :], k[..., -1, :]], -2)
 
 
-def _before(parents: Tensor | None, rows: Tensor | None) -> Tensor | None:
-    """The rows that stood before, for rows that continue ``parents``."""
-    if parents is None or rows is None:
-        return parents if rows is None else rows
-    return parents[rows]
-
-
 def _picked(x: Tensor, rows: Tensor | None) -> Tensor:
     return x if rows is None else x.index_select(0, rows)
 
 
 def _chosen(maybe: Tensor) -> Tensor | None:
-    """The row that each row continues: its own where it may; None where all do."""
+    """The row that each row continues, its own if possible; None if all continue their own."""
     n, rows = maybe.shape
     own = torch.arange(n, device=maybe.device)
     if n == rows and bool(maybe.diagonal().all()):
@@ -328,7 +328,7 @@ def _chosen(maybe: Tensor) -> Tensor | None:
 
 
 def _same_rows(a: Tensor, b: Tensor) -> Tensor | None:
-    """Which rows of a (n, …) and b (m, …) are the same, (n, m); None where a row has none."""
+    """Which rows of a (n, …) and b (m, …) are equal, (n, m); None if a row of a equals none."""
     if len(a) == len(b) == 1:
         return torch.ones(1, 1, dtype=torch.bool, device=a.device) if torch.equal(a, b) else None
     same = _fingerprints(a)[:, None] == _fingerprints(b)
@@ -339,7 +339,7 @@ _BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
 def _fingerprints(x: Tensor) -> Tensor:
-    """A number for each row of x (n, …), the same for the same bits."""
+    """A number for each row of x (n, …), equal for equal bits."""
     bits = x.detach().reshape(len(x), -1).view(_BITS[x.element_size()]).long()
     mixed = (bits ^ (bits >> 15)) * 0x2545F4914F6CDD1D
     steps = torch.arange(1, bits.shape[-1] + 1, device=x.device) * 0x5DEECE66D

@@ -1,1 +1,1 @@
-"""What a recording holds, and what it tells."""
+"""The content of a recording: matrices, labels, coverage, statistics."""

@@ -9,12 +9,17 @@ from typing import Any
 NOTHING = "No call of an attention function was seen."
 
 
+def printable(text: str) -> str:
+    """Return a text with escapes in place of what cannot be printed."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 @dataclass
 class Line:
     """One module: how often it attended, what was verified, and why something was not.
 
-    ``compared`` of all its ``rows`` were compared, of which no more is known where they are 0.
-    ``lost`` says of how many calls why they cannot be read any more.
+    ``compared`` of its ``rows`` were compared; 0 if unknown. ``lost`` gives the reason for each
+    call that cannot be read any more.
     """
 
     name: str
@@ -40,23 +45,19 @@ class Line:
 
 @dataclass
 class Coverage:
-    """Lines of what was seen; ``unseen`` says of other modules why they were not."""
+    """A line for each module that was seen; ``unseen`` says why others were not."""
 
     seen: list[Line] = field(default_factory=list)
     unseen: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Say something about the whole, once."""
+        """Add a note about the whole, once."""
         if text not in self.notes:
             self.notes.append(text)
 
-    def missing(self, name: str) -> str | None:
-        """Why a module was not seen."""
-        return self.unseen.get(name)
-
     def of(self, entries: Sequence[Any]) -> Coverage:
-        """The same, with lines for some entries."""
+        """The same, with lines for these entries."""
         lines: dict[str, Line] = {}
         for entry in entries:
             line = lines.setdefault(entry.name, Line(entry.name, entry.source, 0, True))

@@ -1,4 +1,4 @@
-"""Which tokens label the rows and columns of a matrix: what does not surely fit is not labelled."""
+"""The tokens that label the rows and columns of a matrix; labels that may be wrong are left out."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from intently.errors import KindError, build
 from intently.matrix.labelling import crosses, reads_source, side
 
 Tokens: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
-"""The texts of one sequence, or a pair of such: (source, target) of an encoder and a decoder."""
+"""The texts of one sequence, or of two: (source, target) of an encoder and a decoder."""
 
 OWN = (0, 1)
-"""Tokens that a decoder's matrix reads are as many as its keys, or one more: the last produced."""
+"""How many more tokens than keys a decoder may have: the last one is produced and never read."""
 
 
 class Labels(NamedTuple):
-    """Texts of rows and columns, None where unknown; ``same`` where both are of one sequence."""
+    """Texts of rows and columns, None if unknown; ``same`` if both are of one sequence."""
 
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
@@ -27,31 +27,27 @@ NONE = Labels()
 
 
 def checked(tokens: Any) -> Tokens | None:
-    """Return tokens as they are; raises `KindError` for anything but texts, or a pair of such."""
+    """Return the tokens; raises `KindError` for anything but texts, or a pair of sequences."""
     for texts in sides(tokens):
         listed = hasattr(texts, "__getitem__") and hasattr(texts, "__len__")
         odd = next((x for x in texts if not isinstance(x, str)), None) if listed else texts
         if odd is not None or isinstance(texts, dict):
             inside = f" with {type(odd).__name__}" if listed and odd is not None else ""
-            raise build(
-                KindError,
-                "tokens",
-                "a list of texts, or a pair of such lists (source, target)",
-                type(texts).__name__ + inside,
-                fix="a tokenizer's convert_ids_to_tokens(ids) gives texts",
-            )
+            expected = "a list of texts, or a pair of such lists (source, target)"
+            fix = "a tokenizer's convert_ids_to_tokens(ids) gives texts"
+            raise build(KindError, "tokens", expected, type(texts).__name__ + inside, fix=fix)
     return tokens
 
 
 def is_pair(tokens: Any) -> bool:
-    """Whether they are of two sequences: a tuple of two, neither of them a text."""
+    """Whether tokens are of two sequences: a tuple of two, neither of them a text."""
     if not isinstance(tokens, tuple) or len(tokens) != 2:
         return False
     return all(hasattr(x, "__len__") and not isinstance(x, str) for x in tokens)
 
 
 def sides(tokens: Any) -> tuple[Any, ...]:
-    """The sequences that are labelled: none, one, or source and target."""
+    """The sequences of the tokens: none, one, or source and target."""
     if tokens is None:
         return ()
     return tokens if is_pair(tokens) else (tokens,)
@@ -65,12 +61,12 @@ def labels(
     sources: Collection[int] = (),
     beside: Collection[str] = (),
 ) -> Labels:
-    """Return the labels of a matrix (…, t, s); ``looks_back`` says whether it sees the past alone.
+    """Return the labels of a matrix (…, t, s); ``looks_back`` says whether it sees only the past.
 
-    A row is labelled with the token that it produces where it sees the past alone or attends
-    across, else with its own. Tokens of one sequence that are as many as one of ``sources``, the
-    lengths that encoders of the recording read, are theirs alone. ``beside`` are the names of all
-    modules that attended.
+    If a row sees only the past or attends across sequences, its label is the token that it
+    produces, else its own token. ``sources`` are the lengths that encoders of the recording read:
+    one sequence of such a length labels only them. ``beside`` are the names of all modules that
+    attended.
     """
     t, s = shape[-2:]
     if tokens is None:
@@ -103,7 +99,7 @@ def labels(
 def _of_one(
     tokens: tuple[str, ...], across: bool | None, t: int, s: int, looks_back: Callable[[], bool]
 ) -> Labels:
-    """The labels where one sequence is known: of a self-attention, or of the keys."""
+    """The labels from one sequence: of a self-attention, or of the keys only."""
     of_keys = Labels(None, tokens if len(tokens) == s else None)
     if across or t > s or len(tokens) - s not in OWN:
         return of_keys
@@ -113,5 +109,5 @@ def _of_one(
 
 
 def _produced(tokens: tuple[str, ...], t: int) -> tuple[str, ...]:
-    """What each of t rows that read ``tokens`` produces; the last may be unknown."""
+    """The token that each of t rows produces after reading ``tokens``; "" for an unknown last."""
     return (*tokens[1:], "")[:t]

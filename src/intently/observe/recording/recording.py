@@ -1,4 +1,4 @@
-"""`Recording`: what was watched, by the names of modules, as lazy matrices."""
+"""`Recording`: the attention of watched modules, by name, as lazy matrices."""
 
 from __future__ import annotations
 
@@ -6,45 +6,29 @@ import difflib
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from intently.attention_matrix import Attention, attend
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, IntentlyError, UnverifiedError, build
 from intently.matrix import LazyMatrix, rollout
 from intently.matrix.labelling import as_numbers, crosses, looks_back, numbered, reads_source, side
+from intently.observe.generation.joining import Joined
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.labels import Labels, Tokens, checked, is_pair, labels
 from intently.observe.saving.mapped import InFile
-from intently.observe.storage.stores import Computed, Kept, KeptHow
+from intently.observe.storage.stores import Computed, Kept, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 
 if TYPE_CHECKING:
     from intently.observe.recording.summary import Summary
 
 
-class Rows(Protocol):
-    """Where an entry has its queries and keys from."""
-
-    def operands(self) -> tuple[Tensor, Tensor]:
-        """Q (b, h, t, d) and k (b, g, s, d)."""
-        ...
-
-    def how(self) -> AttentionSpec:
-        """What `attend` takes beside them."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(b, h, t, s)."""
-        ...
-
-
 class Whole:
     """The queries and keys of one call."""
 
-    def __init__(self, q: Kept, k: Kept, how: KeptHow) -> None:
+    def __init__(self, q: Kept, k: Kept, how: KeptSpec) -> None:
         self.q, self.k, self._how = q, k, how
 
     def operands(self) -> tuple[Tensor, Tensor]:
@@ -52,7 +36,7 @@ class Whole:
         return self.q.get(), self.k.get()
 
     def how(self) -> AttentionSpec:
-        """Return everything else that makes the matrix."""
+        """Return the other arguments of `attend`."""
         return self._how.get()
 
     @property
@@ -61,20 +45,23 @@ class Whole:
         return (*self.q.shape[:-1], self.k.shape[-2])
 
     def check(self) -> None:
-        """Raise what reading would, `StaleError` say; nothing is computed or read."""
+        """Raise what reading would, such as `StaleError`; nothing is computed or read."""
         for kept in (self.q, self.k, *self._how.tensors):
             for part in (kept.x, kept.weight, kept.bias) if isinstance(kept, Computed) else (kept,):
                 if part is not None:
                     part.check() if isinstance(part, InFile) else part.get()
 
 
+Rows: TypeAlias = Whole | Joined
+
+
 class Entry:
     """One attention of a module: a call, or the calls of a generation joined.
 
-    ``verified`` says whether its weights give what the model put out, None where that could not
-    be compared; ``why`` says why not, ``compared`` on how many rows. ``tokens`` label it, as they
-    do in `Recording`; ``sources`` are how many keys its encoders have, ``beside`` the names of all
-    that attended.
+    ``verified`` says whether its weights give the model's output, None if they could not be
+    compared; ``why`` gives the reason, ``compared`` the number of rows. ``tokens`` label it, as
+    in `Recording`; ``sources`` are the numbers of keys that encoders have, ``beside`` the names of
+    all modules that attended.
     """
 
     def __init__(self, name: str, index: int, source: str, rows: Rows) -> None:
@@ -87,7 +74,7 @@ class Entry:
         self.sources: set[int] = set()
         self.beside: set[str] = {name}
         self.values: Kept | None = None
-        self.gradient: Tensor | Kept | None = None
+        self.gradient: Kept | None = None
         self.ungraded: str | None = None
 
     @property
@@ -96,91 +83,62 @@ class Entry:
         return self.rows.shape
 
     def matrix(self) -> LazyMatrix:
-        """Return the weights (b, h, t, s), lazily, labelled where tokens are known.
+        """Return the weights (b, h, t, s), lazily, labelled if tokens are known.
 
-        Raises `UnverifiedError` where they do not give what the model put out, and `StaleError`
-        where a reference is not what it was.
+        Raises `UnverifiedError` if they do not give the model's output, and `StaleError` if a
+        reference has changed.
         """
         if self.verified is False:
-            raise build(
-                UnverifiedError,
-                f"seen[{self.name!r}, {self.index}]",
-                "weights that give what the model put out",
-                "others",
-                self.why,
-                "the model may change q, k or the weights in a way that its attention call does "
-                "not say",
-            )
+            name, expected = f"seen[{self.name!r}, {self.index}]", "weights that give the output"
+            fix = "the model may change q, k or the weights outside of its attention call"
+            raise build(UnverifiedError, name, expected, "others", self.why, fix)
         matrix = self.attention()
         found = self.labels(matrix)
         return matrix.label(found.rows, found.columns)
 
     def labels(self, matrix: Attention) -> Labels:
-        """The tokens of its rows and columns, as far as they are sure; ``matrix`` is its own."""
+        """The tokens of the rows and columns of its ``matrix``, as far as they are certain."""
         back = lambda: looks_back(matrix)  # noqa: E731 - asked only where it tells
         return labels(self.tokens, self.name, matrix.shape, back, self.sources, self.beside)
 
     def lost(self) -> str | None:
         """Why the weights cannot be computed any more, None while they can."""
         try:
-            if isinstance(self.rows, Whole):
-                self.rows.check()
-            else:
-                self.rows.operands()
-                self.rows.how()
+            self.rows.check()
         except IntentlyError as error:
             return str(error)
         return None
 
     def attention(self) -> Attention:
-        """Return the weights whether or not they were verified."""
-        (q, k), how = self.rows.operands(), self.rows.how()
-        return attend(
-            q,
-            k,
-            score=how.score,
-            mask=how.mask,
-            bias=how.bias,
-            scale=how.scale,
-            softcap=how.softcap,
-            sinks=how.sinks,
-            dropout=how.dropout,
-        )
+        """Return the weights, verified or not."""
+        operands = self.rows.operands()
+        return self.rows.how().attend(*operands)
 
     def v(self) -> Tensor:
         """The values (b, g, s, e), kept by a watch with ``gradients=True``."""
         if self.values is None:
-            raise build(
-                ArgumentError,
-                "v",
-                "a recording with values",
-                "one without",
-                fix="watch(model, gradients=True) keeps them",
-            )
+            fix = "watch(model, gradients=True) keeps them"
+            raise build(ArgumentError, "v", "a recording with values", "one without", fix=fix)
         return self.values.get()
 
     def grad(self) -> Tensor:
         """The gradient (b, h, t, e) of A @ v that a backward pass left."""
         if self.gradient is None:
-            raise build(
-                ArgumentError,
-                "grad",
-                "a backward pass through what was watched",
-                "none",
-                self.ungraded,
-                fix="watch(model, gradients=True), then call backward() on a loss",
-            )
-        return self.gradient if isinstance(self.gradient, Tensor) else self.gradient.get()
+            expected = "a backward pass through what was watched"
+            fix = "watch(model, gradients=True), then call backward() on a loss"
+            raise build(ArgumentError, "grad", expected, "none", self.ungraded, fix)
+        return self.gradient.get()
 
 
 class Recording:
     """What a watch kept: ``seen[name]`` is the lazy matrix of a module.
 
-    It is read as a mapping of names: ``len(seen)`` counts them, iterating gives them. ``layers``
-    are the same names, ``calls`` all entries in the order in which they began. ``tokens`` label
-    the matrices: the texts of one sequence, or a pair (source, target) of what an encoder reads
-    and what a decoder reads and produces. Set afterwards, after a generation say, they label all
-    entries; what does not fit the lengths of a matrix labels nothing.
+    A recording reads as a mapping of names: ``len(seen)`` counts them, iteration yields them.
+    ``layers`` are the same names, ``calls`` all entries in the order in which they began.
+    ``tokens`` label the matrices: the texts of one sequence, or a pair (source, target) of the
+    texts that an encoder reads and those that a decoder reads and produces. They may be set later,
+    for example after a generation, and then label all entries; a matrix of other lengths gets no
+    labels.
     """
 
     def __init__(self, tokens: Tokens | None = None) -> None:
@@ -192,9 +150,9 @@ class Recording:
 
     @property
     def tokens(self) -> Tokens | None:
-        """The labels as they were given: of one sequence, of (source, target), or None.
+        """The labels as given: of one sequence, of (source, target), or None.
 
-        Raises `KindError` where they are set to anything but texts.
+        Raises `KindError` when set to anything but texts.
         """
         return self._tokens
 
@@ -222,14 +180,9 @@ class Recording:
         found = [entry for entry in self.calls if entry.name == name]
         if not found:
             near = difflib.get_close_matches(str(name), self.layers, 3, 0.3)
-            raise build(
-                ArgumentError,
-                "name",
-                "the name of a module that attended",
-                repr(name),
-                self.covered.missing(name),
-                f"the nearest are {', '.join(map(repr, near))}" if near else None,
-            )
+            fix = f"the nearest are {', '.join(map(repr, near))}" if near else None
+            expected, why = "the name of a module that attended", self.covered.unseen.get(name)
+            raise build(ArgumentError, "name", expected, repr(name), why, fix)
         return found
 
     def __getitem__(self, key: str | tuple[str, int]) -> LazyMatrix:
@@ -240,27 +193,14 @@ class Recording:
         """
         name, index = key if isinstance(key, tuple) else (key, None)
         found = self.entries(name)
-        if index is None and len(found) > 1:
-            raise build(
-                ArgumentError,
-                "name",
-                f"seen[{name!r}, i] with i from 0 to {len(found) - 1}",
-                repr(name),
-                f"it attended {len(found)} times",
-            )
+        n = len(found)
+        if index is None and n > 1:
+            expected = f"seen[{name!r}, i] with i from 0 to {n - 1}"
+            raise build(ArgumentError, "name", expected, repr(name), f"it attended {n} times")
         index = index or 0
-        if (
-            isinstance(index, bool)
-            or not isinstance(index, int)
-            or not (-len(found) <= index < len(found))
-        ):
-            raise build(
-                ArgumentError,
-                "i",
-                f"a number from 0 to {len(found) - 1}",
-                repr(index),
-                f"{name!r} attended {len(found)} times",
-            )
+        if isinstance(index, bool) or not isinstance(index, int) or not -n <= index < n:
+            expected, why = f"a number from 0 to {n - 1}", f"{name!r} attended {n} times"
+            raise build(ArgumentError, "i", expected, repr(index), why)
         return found[index].matrix()
 
     def __iter__(self) -> Any:
@@ -270,14 +210,14 @@ class Recording:
         return len(self.layers)
 
     def coverage(self) -> Coverage:
-        """Return what was seen and verified, and what was not, with the reasons; print it."""
+        """Return what was seen and verified, and what was not, with the reasons, to be printed."""
         return self.covered.of(self.calls)
 
     def summary(self) -> Summary:
-        """Return a table (layer, head, statistic) of all that was seen.
+        """Return a table (layer, head, statistic) of everything that was seen.
 
-        Layers that attended several times stand there as ``name[i]``. What is unverified, or
-        cannot be read any more, is named below the table instead, and in its ``left_out``.
+        A layer that attended several times appears as ``name[i]``. Entries that are unverified or
+        cannot be read any more are named below the table instead, and in its ``left_out``.
         """
         from intently.observe.recording.summary import Source, Summary
 
@@ -306,22 +246,22 @@ class Recording:
     def page(
         self, path: str | PathLike[str], precision: Literal["half", "full"] = "half", **about: Any
     ) -> Path:
-        """Write a page that opens in any browser, by itself and offline: every head of every layer.
+        """Write a page that opens offline in any browser: every head of every layer.
 
-        It holds queries and keys at ``precision``, and says how far its weights are from the
-        model's. What else it shows (``title``, ``sides``, ``highlights``) and what is raised stands
-        at `intently.show.page.save_page`. What is unverified is left out, and named.
+        The page holds queries and keys at ``precision``, and says how far its weights are from the
+        model's. `intently.show.page.save_page` documents its other options (``title``, ``sides``,
+        ``highlights``) and errors. Unverified entries are left out, and named.
         """
         from intently.show.page import save_page
 
         return save_page(self, path, precision, **about)
 
     def rollout(self, token: int | str, residual: float = 0.5) -> Tensor:
-        """Return what a token draws on each input position through all layers, (b, s).
+        """Return how much a token draws from each input position through all layers, (b, s).
 
-        ``token`` is a position, or one of ``tokens``. The self-attention of all layers is
-        followed, from the first to the last; raises `ArgumentError` where they differ in shape, or
-        are of an encoder and a decoder.
+        ``token`` is a position, or one of ``tokens``. The rollout follows the self-attention of all
+        layers, from the first to the last; raises `ArgumentError` if they differ in shape, or
+        belong to an encoder and a decoder.
 
         Source: Abnar & Zuidema 2020, section 3.
         """
@@ -332,22 +272,14 @@ class Recording:
         ]
         twice = [entry.name for entry in squares if entry.index]
         if twice:
-            raise build(
-                ArgumentError,
-                "rollout",
-                "one self-attention of each layer",
-                f"several of {twice[0]!r}",
-                "rollout follows one sequence through its layers",
-                "watch one call, or hand matrices to it.rollout([seen[name, i], …])",
-            )
+            expected, got = "one self-attention of each layer", f"several of {twice[0]!r}"
+            why = "rollout follows one sequence through its layers"
+            fix = "watch one call, or hand matrices to it.rollout([seen[name, i], …])"
+            raise build(ArgumentError, "rollout", expected, got, why, fix)
         if {"encoder", "decoder"} <= {side(entry.name) for entry in squares}:
-            raise build(
-                ArgumentError,
-                "rollout",
-                "self-attention of one sequence",
-                "that of an encoder and that of a decoder",
-                fix='watch one of them: watch(model, layers="encoder.*")',
-            )
+            got = "that of an encoder and that of a decoder"
+            fix = 'watch one of them: watch(model, layers="encoder.*")'
+            raise build(ArgumentError, "rollout", "self-attention of one sequence", got, fix=fix)
         matrices = [entry.matrix() for entry in squares]
         texts = self._tokens
         if texts is None or is_pair(texts):
@@ -364,23 +296,19 @@ class Recording:
 
 
 def _numbers(found: Labels) -> list[int] | None:
-    """Tokens of a self-attention as numbers; None if unknown."""
+    """The tokens of a self-attention as numbers, None if unknown."""
     if not found.same or found.rows is None or found.columns is None:
         return None
     return as_numbers(found.columns) if len(found.rows) == len(found.columns) else None
 
 
 def _position(token: int | str, texts: Any) -> int:
-    """Where a token stands in a sequence."""
+    """The position of a token in a sequence."""
     if isinstance(token, int):
         return token
     places = [n for n, text in enumerate(texts) if text == token]
     if len(places) != 1:
-        raise build(
-            ArgumentError,
-            "token",
-            "a position, or a token that occurs once",
-            repr(token),
-            f"it occurs {len(places)} times in tokens={list(texts)}",
-        )
+        expected = "a position, or a token that occurs once"
+        why = f"it occurs {len(places)} times in tokens={list(texts)}"
+        raise build(ArgumentError, "token", expected, repr(token), why)
     return places[0]

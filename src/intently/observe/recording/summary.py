@@ -1,4 +1,4 @@
-"""`Summary`: what every head of a recording does, one row for each."""
+"""What every head does: `Summary`, one row for each, and its alignment error over a corpus."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from intently.corpora import Alignment, alignment_error_rate
 from intently.errors import ArgumentError, KindError, MissingLibraryError, build
 from intently.matrix import LazyMatrix
-from intently.matrix.patterns import STATISTICS, measure
+from intently.matrix.patterns import STATISTICS, links, measure
+from intently.observe.recording.coverage import printable
 
 Row: TypeAlias = dict[str, Any]
 Source: TypeAlias = tuple[str, LazyMatrix, Tensor | Sequence[int] | None]
@@ -24,22 +26,22 @@ ROW = ("layer", "item", "head")
 """What names a row."""
 
 SHOWN = 48
-"""Rows that a repr shows; printing shows all."""
+"""Rows in a repr; printing shows all."""
 
 WIDE = 80
-"""Characters of a printed line, or more where long names would leave few to numbers."""
+"""Characters of a printed line, or more if long names leave too few to numbers."""
 NUMBERS = 40
-"""Characters of a printed line that numbers have at least."""
+"""Characters of a printed line at least that are left to numbers."""
 
 
 class Summary:
     """A tidy table: one row for each head, one column for each statistic.
 
-    Columns are ``layer``, ``head`` (and ``item``, where batch items are apart), ``queries``, how
-    many were counted, and the statistics that `intently.matrix.patterns.measure` defines. A
-    statistic that a head does not have (no tokens known, no query that counts) is NaN. What could
-    not be measured is in ``left_out``, by name with the reason, and printed below the table. What
-    is printed stands in blocks as wide as a terminal, without columns of NaN alone.
+    Columns are ``layer``, ``head`` (and ``item``, if batch items are separate), ``queries``, the
+    number that count, and the statistics that `intently.matrix.patterns.measure` defines. A
+    statistic that a head does not have (no tokens known, no query that counts) is NaN. Layers that
+    could not be measured are in ``left_out``, by name with the reason, and below the printed table.
+    The table is printed in blocks as wide as a terminal, without columns of nothing but NaN.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -70,9 +72,9 @@ class Summary:
     def of(cls, sources: Iterable[Source], *, per_item: bool = False) -> Summary:
         """Measure every head of (name, matrix, tokens or None), each matrix read once.
 
-        A statistic is the mean over all queries of all items that count, whatever batch they came
-        in; with ``per_item`` each item has rows of its own. Rows of padding (queries that may
-        attend to nothing and, where tokens are known, tokens that no query may see) never count.
+        A statistic is the mean over all queries that count, of all items and batches; with
+        ``per_item`` each item has rows of its own. Padding (queries that may attend to nothing and,
+        if tokens are known, tokens that no query may see) never counts.
 
         Raises `KindError` for anything but lazy matrices, `ArgumentError` for tokens of another
         shape.
@@ -91,7 +93,7 @@ class Summary:
     def sort(self, by: str, *, reverse: bool = False) -> Summary:
         """Return the rows ordered by a column, smallest first; NaN comes last either way.
 
-        Numbers in names count as numbers: ``layers.2`` stands before ``layers.10``. Raises
+        Numbers in names count as numbers: ``layers.2`` comes before ``layers.10``. Raises
         `ArgumentError` for an unknown column.
         """
         self._check(by)
@@ -103,8 +105,8 @@ class Summary:
     def filter(self, condition: Callable[[Row], bool] | None = None, /, **columns: Any) -> Summary:
         """Return the rows for which ``condition(row)`` holds and ``columns`` have these values.
 
-        Names are patterns: ``filter(layer="encoder.*", head=3)``. No comparison holds for NaN,
-        where a head has no such statistic. Raises `ArgumentError` for an unknown column.
+        Names are patterns: ``filter(layer="encoder.*", head=3)``. No comparison holds for NaN, a
+        statistic that a head does not have. Raises `ArgumentError` for an unknown column.
         """
         for name in columns:
             self._check(name)
@@ -113,7 +115,7 @@ class Summary:
         return Summary(found, self.columns, self.left_out)
 
     def without(self, left_out: Mapping[str, str]) -> Summary:
-        """Return the table with the names of what is not in it, and why."""
+        """Return the table with the names of layers that are not in it, and why."""
         return Summary(self.rows, self.columns, {**self.left_out, **left_out})
 
     def csv(self, path: str | os.PathLike[str]) -> None:
@@ -129,18 +131,14 @@ class Summary:
     def pandas(self) -> Any:
         """Return the table as a pandas DataFrame.
 
-        Raises `MissingLibraryError`, an ImportError, where pandas is not installed.
+        Raises `MissingLibraryError`, an ImportError, if pandas is not installed.
         """
         try:
             import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
         except ImportError:
-            raise build(
-                MissingLibraryError,
-                "pandas",
-                "pandas, which makes data frames",
-                "an environment without it",
-                fix="pip install pandas, or write .csv(path)",
-            ) from None
+            expected, got = "pandas, which makes data frames", "an environment without it"
+            fix = "pip install pandas, or write .csv(path)"
+            raise build(MissingLibraryError, "pandas", expected, got, fix=fix) from None
         return pandas.DataFrame(list(self), columns=list(self.columns))
 
     def __iter__(self) -> Iterator[Row]:
@@ -172,17 +170,43 @@ class Summary:
             raise build(ArgumentError, "column", f"one of {', '.join(self.columns)}", repr(column))
 
 
+def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) -> list[float]:
+    """Return the alignment error rate of every head over a corpus, from 0 (best) to 1.
+
+    Each matrix (h, t, s) belongs to one sentence pair, with rows for target words and columns for
+    source words (`Merged` makes words of tokens); ``gold`` holds their known links (source,
+    target). Each head links a target word to the source word with the largest weight.
+
+    Raises `ArgumentError` if the two differ in number or are empty, and for matrices of other axes
+    or different numbers of heads.
+
+    Source: Och & Ney 2003, section 5.1, through `intently.corpora.alignment_error_rate`.
+
+    >>> import torch
+    >>> from intently.matrix import Dense
+    >>> straight, crossed = torch.eye(2), torch.eye(2).flip(0)
+    >>> A, gold = Dense(torch.stack([straight, crossed])), Alignment.of([(0, 0), (1, 1)])
+    >>> alignment_errors([A], [gold])
+    [0.0, 1.0]
+    """
+    if len(matrices) != len(gold) or not gold:
+        expected = f"one for each of {len(gold)} gold alignments, and at least one"
+        raise build(ArgumentError, "matrices", expected, len(matrices))
+    wrong = [m.shape for m in matrices if m.ndim != 3 or m.shape[0] != matrices[0].shape[0]]
+    if wrong:
+        expected = "(h, t, s) each, the same h in all"
+        fix = "hand in one sentence pair at a time: A[0] of a batch (b, h, t, s)"
+        raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
+    heads = range(matrices[0].shape[0])
+    return [alignment_error_rate([links(m[h]) for m in matrices], gold) for h in heads]
+
+
 def _rows(
     name: str, matrix: LazyMatrix, ids: Tensor | Sequence[int] | None, per_item: bool
 ) -> Iterator[Row]:
     if not isinstance(matrix, LazyMatrix):
-        raise build(
-            KindError,
-            "matrix",
-            "a lazy matrix",
-            type(matrix).__name__,
-            fix="wrap dense weights: it.Dense(weights)",
-        )
+        fix = "wrap dense weights: it.Dense(weights)"
+        raise build(KindError, "matrix", "a lazy matrix", type(matrix).__name__, fix=fix)
     h = matrix.shape[-3] if matrix.ndim > 2 else 1
     if not h:
         return
@@ -219,7 +243,7 @@ def _natural(value: Any) -> Any:
 
 
 def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """The columns that have numbers, as blocks; each names its rows anew."""
+    """The columns with numbers, in blocks; each block names its rows."""
     known = {name: _aligned(name, rows) for name in columns if not _is_unknown(name, rows)}
     first = [column for name, column in known.items() if name in ROW]
     wide = max(WIDE, _width(first) + NUMBERS)
@@ -253,4 +277,4 @@ def _written(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.3f}"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+    return printable(str(value))

@@ -1,9 +1,9 @@
-"""Recordings as files: one safetensors file, mapped into memory, nothing in it believed.
+"""Recordings as files: one safetensors file, mapped into memory and not trusted.
 
-The tensors are queries and keys (b, h, t, d), head after head, so that rows of one head are read
-alone. Everything else is JSON in the metadata: names, tokens, verdicts, and masks, biases and
-scores as `value_json` spells them. A file that `save` would not have written is
-refused with the reason; nothing in it is unpickled or run, and no name in it names a file.
+The tensors are queries and keys (b, h, t, d), head after head, so that a read of some rows touches
+one head. Everything else is JSON in the metadata: names, tokens, verdicts, and masks, biases and
+scores in the form of `value_json`. A file that `save` would not have written is refused with the
+reason; nothing in it is unpickled or run, and no name in it names a file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,39 +19,39 @@ import torch
 from torch import Tensor
 
 import intently
-from intently.attention_matrix import attend
 from intently.biases import Bias
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
 from intently.masks import Geometry, Mask
 from intently.modules.additive import Energies
+from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, sides
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import value_json
-from intently.observe.saving.mapped import Mapped, Verified
+from intently.observe.saving.mapped import InFile, Mapped
 from intently.observe.saving.value_json import UnreadableError
 from intently.observe.saving.writing import Planned, write
-from intently.observe.storage.stores import KeptHow, identity
+from intently.observe.storage.stores import KeptSpec, identity
 from intently.observe.watching.call import AttentionSpec
 from intently.scores import Score
 
 KIND, FORMAT = "intently recording", 2
-"""What the metadata call a recording, and the version of its format; higher ones are refused."""
+"""The kind in the metadata, and the version of the format; higher versions are refused."""
 
 LONGEST = 4096
 """Characters of a name."""
 
 HOLLOW = 2**24
-"""Weights at most where queries or keys have no entries, and so no bytes in the file."""
+"""Weights at most if queries or keys have no entries, and so no bytes in the file."""
 
 
 def save(recording: Recording, path: str | PathLike[str]) -> Path:
     """Write a recording as one safetensors file, whole or not at all, and return its path.
 
-    Operands are written one after the other, those that a native operator keeps to itself
+    Operands are written one after the other, those inside a native operator after they are
     computed; masks and biases of the user's own classes are written out as tensors. Raises
-    `StaleError` where a reference is not what it was, `KindError` for scores of the user's own
-    classes, `ArgumentError` for names that `load` would refuse, and `WriteError` where the disk is
-    full or the folder is none.
+    `StaleError` if a reference has changed, `KindError` for scores of the user's own classes,
+    `ArgumentError` for names that `load` would refuse, and `WriteError` if the disk is full or the
+    folder does not exist.
     """
     sheet = _Sheet()
     with torch.no_grad():
@@ -74,15 +73,15 @@ def save(recording: Recording, path: str | PathLike[str]) -> Path:
 
 
 def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
-    """Open a recording that `save` wrote; of its tensors nothing is read until asked for.
+    """Open a recording that `save` wrote; no tensor is read until it is asked for.
 
-    Names, tokens, shapes and all else in the header is compared with its checksum at once, a tensor
-    of 4 MiB at most when it is first asked for. Larger ones are compared where the ``whole`` file
-    is to be read now.
+    Names, tokens, shapes and the rest of the header are compared with their checksum at once, a
+    tensor of at most 4 MiB when it is first asked for. Larger ones are compared only if the
+    ``whole`` file is to be read now.
 
     Raises `DataError` with the reason for files that are missing, cut, damaged, foreign or of a
-    newer format, and for what no recording holds. That weights were verified is what the file
-    says: whoever sends you one could have written anything there.
+    newer format, and for content that no recording holds. That weights were verified is only what
+    the file says: whoever sends you one could have written anything there.
     """
     file = Mapped(Path(path))
     about = _about(file)
@@ -108,7 +107,7 @@ def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
 
 
 class _Sheet:
-    """What is to be written: tensors by name, those that several entries share once."""
+    """The content of a file: tensors by name, and once if several entries share them."""
 
     def __init__(self) -> None:
         self.planned: dict[str, Planned] = {}
@@ -117,11 +116,9 @@ class _Sheet:
     def entry(self, entry: Entry) -> dict[str, Any]:
         """An entry as plain data, its tensors planned."""
         for text in (entry.name, entry.source):
-            fault = _fault(text)
-            if fault:
-                raise build(
-                    ArgumentError, "name", "a name that can be read again", repr(text), fault
-                )
+            if fault := _fault(text):
+                expected = "a name that can be read again"
+                raise build(ArgumentError, "name", expected, repr(text), fault)
         at = f"{entry.name}/{entry.index}"
         matrix, how = entry.attention(), entry.rows.how()
         kept = {"values": entry.values, "gradient": entry.gradient}
@@ -138,7 +135,7 @@ class _Sheet:
             "k": self._own(f"{at}/k", matrix.k, lambda: entry.rows.operands()[1]),
             "how": self._how(how, matrix.problem.geometry, entry.name),
             **{
-                part: self._own(f"{at}/{part}", _tensor(x), partial(_tensor, x))
+                part: self._own(f"{at}/{part}", x.get(), x.get)
                 for part, x in kept.items()
                 if x is not None
             },
@@ -147,13 +144,8 @@ class _Sheet:
     def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
         score = None if how.score is None else value_json.score_form(how.score, self._once)
         if score is None and how.score is not None:
-            raise build(
-                KindError,
-                "save",
-                "a score of intently.scores",
-                type(how.score).__name__,
-                f"a file cannot say what {name!r} computes",
-            )
+            got, why = type(how.score).__name__, f"a file cannot say what {name!r} computes"
+            raise build(KindError, "save", "a score of intently.scores", got, why)
         return {
             "score": score,
             "mask": None if how.mask is None else value_json.mask_form(how.mask, g, self._once),
@@ -180,10 +172,6 @@ def _told(tokens: Tokens | None) -> list[Any] | None:
     """Tokens as plain data: texts, or two lists of them."""
     found = [list(side) for side in sides(tokens)]
     return (found or [None])[0] if len(found) < 2 else found
-
-
-def _tensor(x: Any) -> Tensor:
-    return x if isinstance(x, Tensor) else x.get()
 
 
 # --- from plain data ------------------------------------------------------------------------------
@@ -217,7 +205,7 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         raise UnreadableError(f"calls of {name!r} that are not counted from 0")
     try:
         found = {
-            part: value_json.tensor_of(form.get(part), file.tensors)
+            part: value_json.tensor_of(form.get(part), file.tensors.get)
             for part in ("q", "k", "values", "gradient")
             if part in "qk" or form.get(part) is not None
         }
@@ -225,12 +213,10 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
         _check(found, how)
     except (IntentlyError, UnreadableError) as error:
         raise UnreadableError(f"{name!r}, call {index}: {error}") from None
-    rests_on = [
-        x for value in (how.mask, how.bias, how.score) if value is not None for x in value.tensors()
-    ]
-    rows = Whole(
-        file.kept(found["q"]), file.kept(found["k"]), KeptHow(how, tuple(map(file.kept, rests_on)))
-    )
+    values = [value for value in (how.mask, how.bias, how.score) if value is not None]
+    spec = KeptSpec(how, tuple(InFile(file, x) for value in values for x in value.tensors()))
+    kept = {part: InFile(file, x) for part, x in found.items()}
+    rows = Whole(kept["q"], kept["k"], spec)
     entry = Entry(name, index, _name(form.get("source")), rows)
     entry.verified = _a((bool, type(None)), form.get("verified"), "a verdict")
     entry.why = None if form.get("why") is None else _line(form["why"], "a reason")
@@ -241,22 +227,18 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     if not 0 <= entry.compared <= entry.shape[-2]:
         raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
     entry.tokens = _texts(form.get("tokens"), "tokens")
-    if "values" in found:
-        entry.values = file.kept(found["values"])
-    if "gradient" in found:
-        entry.gradient = file.kept(found["gradient"])
+    entry.values, entry.gradient = kept.get("values"), kept.get("gradient")
     return entry
 
 
 def _how(form: dict[str, Any], file: Mapped) -> AttentionSpec:
-    """What `attend` takes beside q and k."""
-    tensors = Verified(file)
+    """The arguments of `attend` beside q and k."""
 
     def of(part: str, kind: type[Any]) -> Any:
-        return None if form.get(part) is None else value_json.value(form[part], tensors, kind)
+        return None if form.get(part) is None else value_json.value(form[part], file.verified, kind)
 
     def tensor(part: str) -> Any:
-        return value_json.tensor_of(form[part], tensors)
+        return value_json.tensor_of(form[part], file.verified)
 
     def number(part: str) -> Any:
         return None if form.get(part) is None else _number(form[part], part)
@@ -274,22 +256,12 @@ def _how(form: dict[str, Any], file: Mapped) -> AttentionSpec:
 
 
 def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
-    """Raise unless the parts make a matrix; of large tensors only the shapes are looked at."""
+    """Raise unless the parts make a matrix; only the shapes of large tensors are checked."""
     q, k = parts["q"], parts["k"]
     for name, x in (("q", q), ("k", k)):
         if not x.is_floating_point():  # `attend` would take them for a learner's
             raise UnreadableError(f"{name}: expected a floating-point tensor; got dtype {x.dtype}")
-    matrix = attend(
-        q,
-        k,
-        score=how.score,
-        mask=how.mask,
-        bias=how.bias,
-        scale=how.scale,
-        softcap=how.softcap,
-        sinks=how.sinks,
-        dropout=how.dropout,
-    )
+    matrix = how.attend(q, k)
     *lead, t, s = matrix.shape
     if math.prod(lead) > max(math.prod(q.shape[:-2]), math.prod(k.shape[:-2])):
         raise UnreadableError(f"q of {shape_of(q)} and k of {shape_of(k)}, which do not fit")
@@ -302,16 +274,14 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
         raise UnreadableError("a scale that is no finite number")
     if how.sinks is not None and bool((how.sinks.isnan() | (how.sinks == math.inf)).any()):
         raise UnreadableError("sinks that are no numbers")
-    for name, x, want in (
-        ("values", parts.get("values"), s),
-        ("gradient", parts.get("gradient"), t),
-    ):
+    for name, want in (("values", s), ("gradient", t)):
+        x = parts.get(name)
         if x is not None and (x.ndim != q.ndim or x.shape[-2] != want or not x.is_floating_point()):
             raise UnreadableError(f"{name} of {shape_of(x)} for weights {matrix.shape}")
 
 
 def _a(kind: Any, x: Any, what: str) -> Any:
-    """Return x, or raise where it is of another kind; True is no number."""
+    """Return x, or raise if it is of another kind; booleans are not numbers."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(x, kind) or (isinstance(x, bool) and bool not in kinds):
         raise UnreadableError(f"{str(x)[:40]!r} where {what} belongs")
@@ -336,20 +306,18 @@ def _texts(x: Any, what: str) -> Tokens | None:
 
 
 def _line(x: Any, what: str) -> str:
-    """A text as it may be printed: others print it without looking."""
-    text = _a(str, x, what)
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    """A text made safe to print."""
+    return printable(_a(str, x, what))
 
 
 def _name(x: Any) -> str:
-    fault = _fault(_a(str, x, "a name"))
-    if fault:
+    if fault := _fault(_a(str, x, "a name")):
         raise UnreadableError(f"the name {x[:40]!r}, {fault}")
     return x
 
 
 def _fault(name: str) -> str | None:
-    """Say why a module or a source cannot have a name, if so."""
+    """Why a module or a source cannot have this name, None if it can."""
     if not name or len(name) > LONGEST:
         return f"which has {len(name)} characters and not 1 to {LONGEST}"
     if not name.isprintable():

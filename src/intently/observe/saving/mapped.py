@@ -1,9 +1,9 @@
-"""A safetensors file that nobody vouches for: mapped into memory, refused with the reason."""
+"""An untrusted safetensors file: mapped into memory, or refused with the reason."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,23 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from intently.errors import ArgumentError, DataError, IntentlyError, StaleError, build
+from intently.errors import ArgumentError, DataError, StaleError, build
 from intently.foundation.files import File, UnfitError, checksums, digest
 
 SMALL = 2**22
-"""Bytes up to which a tensor is read as a whole, to compare its checksum, when a part is wanted."""
+"""Bytes up to which a tensor is read whole, to compare its checksum, when a part is wanted."""
+
+
+AGAIN = "open it again: it.load_recording(path)"
 
 
 class Mapped:
-    """The tensors of an open file by name; nothing is read but its header."""
+    """The tensors of an open file by name; only its header is read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file = File(path, "a recording saved with Recording.save", DataError)
+        self.refusal = self.file.refusal
         self._handle = self.file.open()
         self._state = self._now()
         self._header = self.file.header()
@@ -40,7 +44,7 @@ class Mapped:
         self.check()
 
     def sealed(self) -> None:
-        """Raise `DataError` unless the header is as it was written; its checksums count then."""
+        """Raise `DataError` unless the header is as it was written; then use its checksums."""
         try:
             self._checks = checksums(self._header)
         except UnfitError as error:
@@ -57,32 +61,21 @@ class Mapped:
             raise self.file.damaged(f"another checksum of {name!r} than it was written with")
 
     def check(self) -> None:
-        """Raise `StaleError` if the file is not what it was: a shorter one cannot be read."""
+        """Raise `StaleError` if the file has changed: a shorter one could not be read."""
         if self._now() != self._state:
-            raise build(
-                StaleError,
-                str(self.path),
-                "the file as it was when it was opened",
-                "one that was written to since",
-                fix="open it again: it.load_recording(path)",
-            )
+            expected, got = "the file as it was when it was opened", "one that was written to since"
+            raise build(StaleError, str(self.path), expected, got, fix=AGAIN)
 
-    def refusal(self, got: str, cause: str | None = None, fix: str | None = None) -> IntentlyError:
-        """Return the error that says why the file is not read."""
-        return self.file.refusal(got, cause, fix)
-
-    def kept(self, x: Tensor) -> InFile:
-        """One of ``tensors`` as recordings keep it."""
-        return InFile(self, x)
+    def verified(self, name: str) -> Tensor | None:
+        """Return a tensor by its name, verified if it is small, as those of masks are."""
+        x = self.tensors.get(name)
+        if x is not None:
+            self.verify(x)
+        return x
 
     def __reduce__(self) -> Any:
-        raise build(
-            ArgumentError,
-            str(self.path),
-            "a recording in memory to copy or pickle",
-            "one that is an open file",
-            fix="open it again: it.load_recording(path)",
-        )
+        expected, got = "a recording in memory to copy or pickle", "one that is an open file"
+        raise build(ArgumentError, str(self.path), expected, got, fix=AGAIN)
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -93,45 +86,22 @@ class Mapped:
         return found.st_size, found.st_mtime_ns
 
 
-class Verified(Mapping[str, Tensor]):
-    """The same tensors, each verified when it is taken: small ones that a mask rests on."""
-
-    def __init__(self, file: Mapped) -> None:
-        self._file = file
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = self._file.tensors[name]
-        self._file.verify(x)
-        return x
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file.tensors)
-
-    def __len__(self) -> int:
-        return len(self._file.tensors)
-
-
 class InFile:
     """A tensor in a recording's file, mapped and not read."""
 
     def __init__(self, file: Mapped, x: Tensor) -> None:
-        self._file, self._x = file, x
-        self._sound = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape, known without reading."""
-        return tuple(self._x.shape)
+        self._file, self._x, self._sound = file, x, False
+        self.shape = tuple(x.shape)
 
     def check(self) -> None:
-        """Raise `StaleError` where the file was written to since; nothing is read."""
+        """Raise `StaleError` if the file was written to since; nothing is read."""
         self._file.check()
 
     def get(self) -> Tensor:
-        """Return the tensor; raises `StaleError` where the file was written to since.
+        """Return the tensor; raises `StaleError` if the file was written to since.
 
-        Raises `DataError` where a small one is not what was written, and for booleans that are
-        neither True nor False.
+        Raises `DataError` if a small tensor has another checksum, and for booleans that are neither
+        True nor False.
         """
         self._file.check()
         if not self._sound:

@@ -1,34 +1,24 @@
-"""Masks, biases and scores as plain data and back: the package's own kinds, each by its name.
+"""Masks, biases and scores as plain data and back: only kinds of this package, by name.
 
 A value is ``[name, part, …]``; a part is a number, None, another value, or ``{"tensor": key}``.
-Nothing that is read names a class, a module or a function: there is a table, and it is short.
+Names are looked up in a short table, and never name a class, a module or a function.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from intently import masks
 from intently.biases import Bias, Given, alibi, relative_buckets
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
-from intently.masks import (
-    Geometry,
-    Mask,
-    allowed,
-    causal,
-    dilated,
-    grid,
-    padding,
-    prefix,
-    segments,
-    window,
-)
+from intently.masks import Geometry, Mask
 from intently.masks.geometry import integers
 from intently.modules.additive import Energies
 from intently.modules.caches.beams import SideBySide
@@ -36,30 +26,30 @@ from intently.modules.caches.masks import KeptBias, KeptMask, Written
 from intently.scores import Additive, Cosine, Dot, General, Score
 
 LARGEST = 2**48
-"""No whole number of a mask or bias is larger: positions stay far from what int64 can hold."""
+"""The largest whole number of a mask or bias: positions stay far from the limits of int64."""
 
 DEPTH = 64
-"""Values stand at most so deep in each other."""
+"""How deep values may be nested."""
 
 NODES = 256
-"""Masks, biases and scores that one value is made of, at most: each is asked for every tile."""
+"""Masks, biases and scores in one value at most: each is evaluated for every tile."""
 
 BUCKETS = 2**16
-"""Rows of a table of relative positions."""
+"""Rows at most of a table of relative positions."""
+
+Tensors: TypeAlias = Callable[[str], Tensor | None]
+"""Gives the tensor of a name, None for an unknown one."""
 
 WRITTEN_OUT = 2**30
-"""Bytes at most of a rule that is written out because it has no name."""
+"""Bytes at most of a rule without a name, which is written out."""
 
 
 class UnreadableError(Exception):
     """Plain data that is no value; says why."""
 
 
-class _Kind(NamedTuple):
-    """A kind of value: what it is made of, and the function that makes it of checked parts."""
-
-    type: type[Value]
-    make: Callable[..., Value]
+_Kind: TypeAlias = tuple[type[Value], Callable[..., Value]]
+"""A kind of value, and the function that makes one of checked parts."""
 
 
 def _pair(kind: type[Value], of: type[Value]) -> Callable[..., Value]:
@@ -83,23 +73,14 @@ def _buckets(table: Any, max_distance: Any, bidirectional: Any, offset: Any) -> 
 def _segments(*ids: Any) -> Mask:
     if any(not (isinstance(x, Tensor) and x.ndim) for x in ids if x is not None):
         raise UnreadableError("segments without a tensor of ids (…, t)")
-    return segments(*ids)
+    return masks.segments(*ids)
 
 
 def _around(kind: Callable[..., Value], of: type[Value], least: int) -> Callable[..., Value]:
-    """A maker of a value that holds another one and some whole numbers."""
+    """A maker of a value that wraps another one, with some whole numbers."""
 
     def make(inner: Any, *numbers: Any) -> Value:
         return kind(_a(of, inner), *(whole_number(n, "part", least) for n in numbers))
-
-    return make
-
-
-def _alone(kind: Callable[[], Value]) -> Callable[[], Value]:
-    """A maker of a value that is made of nothing."""
-
-    def make() -> Value:
-        return kind()
 
     return make
 
@@ -110,49 +91,52 @@ def _energies(energy: Any) -> Score:
     return Energies(energy)
 
 
-_BOTH, _EITHER, _NOT = (type(m) for m in (causal() & causal(), causal() | causal(), ~causal()))
+_BOTH, _EITHER, _NOT = (
+    type(m)
+    for m in (masks.causal() & masks.causal(), masks.causal() | masks.causal(), ~masks.causal())
+)
 _SUM = type(alibi() + alibi())
 
 _KINDS: dict[str, _Kind] = {
-    "causal": _Kind(type(causal()), causal),
-    "window": _Kind(type(window(0, 0)), window),
-    "dilated": _Kind(type(dilated(1)), dilated),
-    "prefix": _Kind(type(prefix(0)), prefix),
-    "padding": _Kind(type(padding(torch.ones(1, dtype=torch.long))), padding),
-    "segments": _Kind(type(segments(torch.ones(1, dtype=torch.long))), _segments),
-    "grid": _Kind(type(grid(1, 1, 0)), grid),
-    "allowed": _Kind(type(allowed(torch.ones(1, 1, dtype=torch.bool))), allowed),
-    "both": _Kind(_BOTH, _pair(_BOTH, Mask)),
-    "either": _Kind(_EITHER, _pair(_EITHER, Mask)),
-    "not": _Kind(_NOT, lambda mask: ~_a(Mask, mask)),
-    "written": _Kind(Written, lambda lengths: Written(integers(lengths, "lengths"))),
-    "kept mask": _Kind(KeptMask, _around(KeptMask, Mask, 0)),
-    "side by side": _Kind(SideBySide, _around(SideBySide, Mask, 1)),
-    "alibi": _Kind(type(alibi()), alibi),
-    "buckets": _Kind(type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
-    "given": _Kind(Given, Given),
-    "sum": _Kind(_SUM, _pair(_SUM, Bias)),
-    "kept bias": _Kind(KeptBias, _around(KeptBias, Bias, 0)),
-    "dot": _Kind(Dot, _alone(Dot)),
-    "general": _Kind(General, General),
-    "cosine": _Kind(Cosine, _alone(Cosine)),
-    "additive": _Kind(Additive, Additive),
-    "energies": _Kind(Energies, _energies),
+    "causal": (type(masks.causal()), masks.causal),
+    "window": (type(masks.window(0, 0)), masks.window),
+    "dilated": (type(masks.dilated(1)), masks.dilated),
+    "prefix": (type(masks.prefix(0)), masks.prefix),
+    "padding": (type(masks.padding(torch.ones(1, dtype=torch.long))), masks.padding),
+    "segments": (type(masks.segments(torch.ones(1, dtype=torch.long))), _segments),
+    "grid": (type(masks.grid(1, 1, 0)), masks.grid),
+    "allowed": (type(masks.allowed(torch.ones(1, 1, dtype=torch.bool))), masks.allowed),
+    "both": (_BOTH, _pair(_BOTH, Mask)),
+    "either": (_EITHER, _pair(_EITHER, Mask)),
+    "not": (_NOT, lambda mask: ~_a(Mask, mask)),
+    "written": (Written, lambda lengths: Written(integers(lengths, "lengths"))),
+    "kept mask": (KeptMask, _around(KeptMask, Mask, 0)),
+    "side by side": (SideBySide, _around(SideBySide, Mask, 1)),
+    "alibi": (type(alibi()), alibi),
+    "buckets": (type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
+    "given": (Given, Given),
+    "sum": (_SUM, _pair(_SUM, Bias)),
+    "kept bias": (KeptBias, _around(KeptBias, Bias, 0)),
+    "dot": (Dot, lambda: Dot()),
+    "general": (General, General),
+    "cosine": (Cosine, lambda: Cosine()),
+    "additive": (Additive, Additive),
+    "energies": (Energies, _energies),
 }
-_NAMES = {kind.type: name for name, kind in _KINDS.items()}
+_NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 
 
 def mask_form(mask: Mask, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:
-    """A mask over the matrix ``g`` as plain data; ``tensor`` puts tensors away and names them.
+    """A mask over the matrix ``g`` as plain data; ``tensor`` stores tensors and names them.
 
     A mask without a name here (one of the user's own) is written out as a boolean tensor; raises
-    `MemoryRefused` where that is larger than 1 GiB.
+    `MemoryRefused` if that is larger than 1 GiB.
     """
     if _named(mask):
         return _form(mask, tensor)
     lead = mask.allow(g, torch.arange(0), torch.arange(min(1, g.s))).shape[:-2]
     _check_size(mask, g, lead, 1)
-    return _form(allowed(mask.dense(g)), tensor)
+    return _form(masks.allowed(mask.dense(g)), tensor)
 
 
 def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:
@@ -166,14 +150,14 @@ def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[
 
 
 def score_form(score: Score, tensor: Callable[[Tensor], Any]) -> list[Any] | None:
-    """The same for a score; None where it has no name, and nothing else says the same."""
+    """The same for a score; None if it has no name."""
     return _form(score, tensor) if _named(score) else None
 
 
-def value(form: Any, tensors: Mapping[str, Tensor], kind: type[Value]) -> Any:
-    """Return the value of a kind (`Mask`, `Bias` or `Score`) that ``form`` says.
+def value(form: Any, tensors: Tensors, kind: type[Value]) -> Any:
+    """Return the value of a kind (`Mask`, `Bias` or `Score`) that ``form`` stands for.
 
-    Raises `UnreadableError` for anything that `mask_form` and its like would not have written.
+    Raises `UnreadableError` for anything that the functions above would not have written.
     """
     parts = [form]
     for part in parts:  # which grows meanwhile
@@ -187,7 +171,7 @@ def value(form: Any, tensors: Mapping[str, Tensor], kind: type[Value]) -> Any:
 
 
 def _named(x: Value) -> bool:
-    """Whether a value can be said by names, and be read again."""
+    """Whether every part of a value has a name, so that it can be read again."""
     level, nodes = [x], 0
     for _ in range(DEPTH + 1):
         nodes += len(level)
@@ -214,17 +198,14 @@ def _form(x: Value, tensor: Callable[[Tensor], Any]) -> list[Any]:
 def _check_size(rule: Value, g: Geometry, lead: tuple[int, ...], size: int) -> None:
     size *= math.prod((*lead, g.t, g.s))
     if size > WRITTEN_OUT:
-        raise build(
-            MemoryRefused,
-            "save",
-            f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}",
-            f"{size:,} bytes for shape {(*lead, g.t, g.s)}",
-            "masks and biases of your own classes are written out as tensors",
-            "say it with the masks of intently.masks",
-        )
+        expected = f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}"
+        got = f"{size:,} bytes for shape {(*lead, g.t, g.s)}"
+        cause = "masks and biases of your own classes are written out as tensors"
+        fix = "say it with the masks of intently.masks"
+        raise build(MemoryRefused, "save", expected, got, cause, fix)
 
 
-def _value(form: Any, tensors: Mapping[str, Tensor], depth: int) -> Value:
+def _value(form: Any, tensors: Tensors, depth: int) -> Value:
     if not isinstance(form, list) or not form or not isinstance(form[0], str):
         raise UnreadableError("no name of a mask, bias or score where one belongs")
     if form[0] not in _KINDS:
@@ -233,14 +214,14 @@ def _value(form: Any, tensors: Mapping[str, Tensor], depth: int) -> Value:
         raise UnreadableError(f"masks more than {DEPTH} deep in each other")
     parts = [_part(x, tensors, depth - 1) for x in form[1:]]
     try:
-        return _KINDS[form[0]].make(*parts)
+        return _KINDS[form[0]][1](*parts)
     except IntentlyError:
         raise
     except (TypeError, AttributeError, ValueError, RuntimeError, IndexError):
         raise UnreadableError(f"{form[0]!r} made of other parts than it has") from None
 
 
-def _part(x: Any, tensors: Mapping[str, Tensor], depth: int) -> Any:
+def _part(x: Any, tensors: Tensors, depth: int) -> Any:
     if isinstance(x, list):
         return _value(x, tensors, depth)
     if isinstance(x, dict):
@@ -250,9 +231,10 @@ def _part(x: Any, tensors: Mapping[str, Tensor], depth: int) -> Any:
     raise UnreadableError(f"{str(x)[:40]!r} as a part of a mask, bias or score")
 
 
-def tensor_of(x: Any, tensors: Mapping[str, Tensor]) -> Tensor:
+def tensor_of(x: Any, tensors: Tensors) -> Tensor:
     """Return the tensor that ``{"tensor": key}`` names."""
     key = x.get("tensor") if isinstance(x, dict) and len(x) == 1 else None
-    if not isinstance(key, str) or key not in tensors:
+    found = tensors(key) if isinstance(key, str) else None
+    if found is None:
         raise UnreadableError(f"the name of a tensor that is not there, {str(key)[:40]!r}")
-    return tensors[key]
+    return found

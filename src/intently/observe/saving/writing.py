@@ -1,4 +1,4 @@
-"""A safetensors file written in one piece: tensor after tensor, in little memory, then renamed."""
+"""Writing a safetensors file: tensor after tensor, in little memory, then renamed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What the format calls the dtypes that recordings hold."""
+"""The names in the format of the dtypes that recordings hold."""
 
 ALIGNED = 64
-"""The tensors begin at a multiple of so many bytes."""
+"""Bytes of which the start of the tensors is a multiple."""
 
 NONE = "0" * 64
-"""Stands for the checksum of a tensor that is still to be written."""
+"""Placeholder for the checksum of a tensor that is still to be written."""
 
 PIECE = 2**22
-"""Bytes that are written at a time, but for a head whose rows are more."""
+"""Bytes that are written at a time, or one head if it is larger."""
 
 
 class Planned(NamedTuple):
-    """A tensor to be written, and the function that gives it when its turn comes."""
+    """A tensor to be written, and the function that returns it when its turn comes."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -56,7 +56,7 @@ def write(path: Path, tensors: Mapping[str, Planned], metadata: Mapping[str, str
 
     The metadata get a checksum of each tensor ("checksums") and one of the whole header
     ("sha256"). Raises `ArgumentError` for the name of a folder and for more names and tokens than
-    a header holds, `WriteError` where the file cannot be written.
+    a header holds, `WriteError` if the file cannot be written.
     """
     if path.is_dir():
         raise build(ArgumentError, "path", "the name of a file", f"{str(path)!r}, a folder")
@@ -73,7 +73,7 @@ def write(path: Path, tensors: Mapping[str, Planned], metadata: Mapping[str, str
 def _header(
     tensors: Mapping[str, Planned], metadata: Mapping[str, str], checks: Mapping[str, str]
 ) -> bytes:
-    """The length of the header and the header: where each tensor of ``checks`` stands behind it."""
+    """The length of the header, and the header with the place of each tensor of ``checks``."""
     stored, at = {}, 0
     for name in checks:
         planned = tensors[name]
@@ -84,30 +84,21 @@ def _header(
     text = json.dumps(sealed.plain(), separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNED)
     if len(text) > HEADER:
-        raise build(
-            ArgumentError,
-            "save",
-            f"names and tokens of at most {HEADER:,} bytes",
-            f"{len(text):,}",
-            "the header of a safetensors file holds no more",
-            "watch fewer layers or calls at a time: watch(model, layers=…)",
-        )
+        expected = f"names and tokens of at most {HEADER:,} bytes"
+        cause = "the header of a safetensors file holds no more"
+        fix = "watch fewer layers or calls at a time: watch(model, layers=…)"
+        raise build(ArgumentError, "save", expected, f"{len(text):,}", cause, fix)
     return len(text).to_bytes(8, "little") + text
 
 
 def _put(file: BinaryIO, planned: Planned) -> str:
-    """Write the entries of a tensor in the order of its axes, and return their SHA-256."""
+    """Write the entries of a tensor in the order of its axes; return their SHA-256."""
     x = planned.get().detach()
     x = x if x.ndim else x[None]
     if tuple(x.shape) != (planned.shape or (1,)) or x.dtype != planned.dtype:
-        raise build(
-            ArgumentError,
-            "save",
-            f"a tensor of shape {planned.shape} as before",
-            tuple(x.shape),
-            "the recording grew meanwhile",
-            "save when the watched block is done",
-        )
+        expected, cause = f"a tensor of shape {planned.shape} as before", "the recording grew"
+        fix = "save when the watched block is done"
+        raise build(ArgumentError, "save", expected, tuple(x.shape), cause, fix)
     sum_of = hashlib.sha256()
     axis = next((n for n, size in enumerate(x.shape) if size > 1), 0)
     steps = max(1, PIECE * x.shape[axis] // max(1, planned.size))

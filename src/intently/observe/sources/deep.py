@@ -2,14 +2,14 @@
 
 A dispatch mode sees every operation of PyTorch. It follows products to their softmax, in one
 operation or in several (exp and a division, log_softmax and exp), and the weights to the product
-with the values; a fused operator that was called by another way than
-`F.scaled_dot_product_attention` it sees whole. What it cannot follow is said: each softmax is
-remembered until its weights met values, with the first operation that stood in the way.
+with the values; it sees a fused operator whole if the call bypassed
+`F.scaled_dot_product_attention`. It remembers each softmax until its weights meet values, and
+reports the first operation that it cannot follow.
 
-The results are the same, but where PyTorch takes another kernel because its operations are looked
-at: any dispatch mode does that. Every operation of the model costs some ten microseconds more:
-measured on a processor, Bloom 512 wide took 1.1 to 1.2 times as long at 512 tokens, 256 wide 1.6
-times as long at 128 tokens, and a toy 16 wide more than ten times.
+The results are the same, except where PyTorch picks another kernel under a dispatch mode, as under
+any. Every operation of the model costs some ten microseconds more: measured on a CPU, Bloom 512
+wide took 1.1 to 1.2 times as long at 512 tokens, 256 wide 1.6 times as long at 128 tokens, and a
+toy 16 wide more than ten times.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class mode:  # noqa: N801 - used as a function: `with deep.mode():`
 
 
 class _Follow(TorchDispatchMode):
-    """Follows scores from operation to operation, by the memory they lie in."""
+    """Follows scores from operation to operation, by their memory."""
 
     supports_higher_order_operators = True
     waits_inside = True
@@ -80,7 +80,7 @@ class _Follow(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled stays so, and puts out what it does without this mode."""
+        """Leave compiled code compiled, with the output that it has without this mode."""
         return True
 
     def __torch_dispatch__(
@@ -167,7 +167,7 @@ class _Follow(TorchDispatchMode):
         self._known[_place(x)] = StorageWeakRef(x.untyped_storage()), found
 
     def _forget(self, x: Tensor) -> None:
-        """What lies in the memory of x is no longer what it was."""
+        """Forget everything in the memory of x, which was overwritten."""
         storage = x.untyped_storage()._cdata
         for key in [key for key in self._known if key[0] == storage]:
             del self._known[key]
@@ -185,9 +185,9 @@ _here = _Here()
 
 @cache
 def _kind(func: Any) -> tuple[str, bool, bool]:
-    """Its name, whether it changes its argument, and whether it is made of other operations.
+    """The name of an operation, whether it changes its argument, whether it is a composite.
 
-    Where a backend has a kernel of its own, as for `silu_backward`, that is what runs.
+    If a backend has a kernel of its own, as for `silu_backward`, the operation is no composite.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     composite = has(func.name(), COMPOSITE) and not any(has(func.name(), key) for key in BACKENDS)
@@ -196,7 +196,7 @@ def _kind(func: Any) -> tuple[str, bool, bool]:
 
 
 def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores | Lost:
-    """The scores that a product may be."""
+    """A product as scores."""
     scores = Scores.of(a, b)
     if name != "baddbmm":
         return scores
@@ -209,7 +209,7 @@ def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores 
 
 
 def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Call | str:
-    """The call whose weights are the left (0) or the right (1) of the tensors that made ``out``."""
+    """The call whose weights are the left (0) or the right (1) factor of ``out``."""
     if isinstance(found, Lost):
         return found.why
     if found.stage == "exponentials":
@@ -226,7 +226,7 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
 
 
 def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
-    """The call of a fused operator, into which PyTorch's function was sent by another way."""
+    """The call of a fused operator that bypassed PyTorch's function."""
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args)) | kwargs
     q, k, v = args[:3]
@@ -238,7 +238,7 @@ def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
 
 
 def _higher(func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
-    """Run an operator that takes functions; FlexAttention is read, what others do is not seen."""
+    """Run an operator that takes functions; only FlexAttention can be read."""
     result, name = func(*args, **kwargs), func.name()
     if name == "flex_attention":
         tell(current(), "deep", None, partial(operator_call, *args, **kwargs, y=result[0]))
@@ -268,7 +268,7 @@ _CHOOSES = ("topk", "sort", "max", "gather")
 
 
 def _begun(weights: Tensor) -> Softmax:
-    """Let whoever watches know of a softmax, before it is known what its weights meet."""
+    """Tell whoever watches of a softmax, before its weights meet anything."""
     softmax = Softmax(tuple(weights.shape))
     for recorder in current():
         recorder.softmax(weights, softmax)
@@ -278,7 +278,7 @@ def _begun(weights: Tensor) -> Softmax:
 def _after(
     name: str, found: Scores | Lost, at: int, args: Any, kwargs: Any, outs: Sequence[Tensor]
 ) -> Scores | Lost | None:
-    """What is known of scores, or of what a softmax made of them, after an operation."""
+    """What is known of scores, or of the weights made of them, after an operation."""
     stage: Stage = found.stage
     becomes = _BECOMES.get((stage, name), stage)
     if isinstance(found, Lost):
@@ -297,7 +297,7 @@ def _after(
 
 
 def _leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
-    """Whether weights cannot be told any more: chosen from, or mixed with values entry by entry."""
+    """Whether weights are lost: selected from, or mixed with values entry by entry."""
     weights = args[at]
     if name in _CHOOSES or not isinstance(weights, Tensor):
         return name in _CHOOSES
@@ -306,7 +306,7 @@ def _leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
 
 
 def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor) -> Scores:
-    """The scores after an operation, whose argument ``at`` they were; raises `Lost`."""
+    """The scores after an operation on them as its argument ``at``; raises `Lost`."""
     if name in ("_softmax", "_safe_softmax"):
         return found.over_keys(args[1], "weights")
     if name == "_log_softmax":
@@ -355,7 +355,7 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
 
 
 def _summed_axis(out: Tensor, divisor: Any) -> int | None:
-    """The axis along which exponentials that were divided have the sum 1, if there is one."""
+    """The axis along which divided exponentials sum to 1, if there is one."""
     for axis in (-1, -2):
         if isinstance(divisor, Tensor) and divisor.ndim == out.ndim and divisor.shape[axis] == 1:
             sums = out.sum(axis)
@@ -373,7 +373,7 @@ def _dropped(factor: Any) -> float:
 
 
 def _order(name: str, args: Any, n: int) -> list[int]:
-    """Which axis of the argument each axis of the result was."""
+    """For each axis of the result, the axis of the argument."""
     if name == "permute":
         return [axis % n for axis in args[1]]
     order = list(range(n))

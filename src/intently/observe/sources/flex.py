@@ -1,7 +1,7 @@
-"""FlexAttention: the function as it is called by name, and its operator called by another way.
+"""FlexAttention: the function, called by name, and its operator, called in other ways.
 
-What torch.compile makes of the function runs as compiled code does, unseen. Its mask and what it
-adds to the scores are functions of indices: they are written out here.
+A function compiled by torch.compile runs unseen, like all compiled code. The mask and the bias are
+functions of indices, and are written out here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, inside, tell
+from intently.observe.watching.scope import told
 
 ADDS_NOT = "FlexAttention: its score_mod does more than add to the scores"
 
 
 def targets(model: nn.Module | None) -> list[Target]:
-    """The function, where it is imported."""
+    """The function, if it is imported."""
     theirs = sys.modules.get("torch.nn.attention.flex_attention")
     return [] if theirs is None else [Target(theirs, "flex_attention", _wrap, everywhere=True)]
 
@@ -35,25 +35,15 @@ def targets(model: nn.Module | None) -> list[Target]:
 def _wrap(original: Function) -> Function:
     order = signature(original)
 
-    def flex_attention(*args: Any, **kwargs: Any) -> Any:
-        """The function, and whoever watches is told of its call."""
-        if torch.compiler.is_compiling() or not (recorders := current()):
-            return original(*args, **kwargs)
-        with inside():
-            result = original(*args, **kwargs)
+    def read(result: Any, *args: Any, **kwargs: Any) -> Call | str:
+        given = order.bind(*args, **kwargs).arguments
+        q, k, v = (given[name] for name in ("query", "key", "value"))
+        block = given.get("block_mask")
+        rule = None if block is None else block_mask(block, q, k)
+        y = result[0] if isinstance(result, tuple) else result
+        return _call(q, k, v, given.get("score_mod"), rule, given.get("scale"), y)
 
-        def call() -> Call | str:
-            given = order.bind(*args, **kwargs).arguments
-            block = given.get("block_mask")
-            rule = None if block is None else block_mask(block, given["query"], given["key"])
-            y = result[0] if isinstance(result, tuple) else result
-            q, k, v = (given[name] for name in ("query", "key", "value"))
-            return _call(q, k, v, given.get("score_mod"), rule, given.get("scale"), y)
-
-        tell(recorders, "flex", None, call)
-        return result
-
-    return flex_attention
+    return told(original, "flex", read)
 
 
 def operator_call(
@@ -66,7 +56,7 @@ def operator_call(
     *rest: Any,
     y: Tensor,
 ) -> Call | str:
-    """The call of the operator with ``y`` as what came out; its block mask is a tuple."""
+    """The call of the operator whose output is ``y``; its block mask is a tuple."""
     counts, rule = next(x for x in block if isinstance(x, Tensor)), block[-1]
     dense = _dense(rule, tuple(counts.shape[:2]), query, key)
     return _call(query, key, value, score_mod, allowed(dense), scale, y)
@@ -77,11 +67,10 @@ _masks: WeakKeyDictionary[Any, Mask] = WeakKeyDictionary()
 
 def block_mask(mask: Any, q: Tensor, k: Tensor) -> Mask:
     """A mask of FlexAttention, written out once for all layers."""
-    known = _masks.get(mask)
-    if known is None:
+    if mask not in _masks:
         lead = tuple(mask.kv_num_blocks.shape[:2])
-        known = _masks[mask] = allowed(_dense(mask.mask_mod, lead, q, k))
-    return known
+        _masks[mask] = allowed(_dense(mask.mask_mod, lead, q, k))
+    return _masks[mask]
 
 
 def _dense(rule: Any, lead: tuple[int, ...], q: Tensor, k: Tensor) -> Tensor:
@@ -102,7 +91,7 @@ def _call(
 def _added(
     score_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device
 ) -> Bias | str | None:
-    """What a score_mod adds to the scores (b, h, t, s), or that it does anything else."""
+    """The bias (b, h, t, s) that a score_mod adds, or a text if it does anything else."""
     modified = score_mod
     for axis in (3, 2, 1, 0):
         modified = torch.vmap(modified, (0, *(0 if n == axis else None for n in range(4))))

@@ -1,7 +1,7 @@
-"""Scores on their way from q · k to the softmax: what was done to them, as `AttentionSpec` says it.
+"""Scores on their way from q · k to the softmax, and the operations on them.
 
-A product of two tensors is followed through views, scales, biases and masks. Its axes are kept in
-one order (…, t, s); ``layout`` says how the tensor that the model holds is made of them.
+A product of two tensors is followed through views, scales, biases and masks. Its axes have a fixed
+order (…, t, s); ``layout`` says how the tensor of the model is made of them.
 """
 
 from __future__ import annotations
@@ -17,25 +17,23 @@ from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import allowed
+from intently.matrix.labelling import HIDDEN
 from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.unseen import Softmax
 
-HIDES = -1e4
-"""Scores that are set to this or less are hidden."""
-
 MOST = 6
-"""Biases that are followed; a residual stream is a sum without end."""
+"""Biases that are followed at most; a residual stream is an endless sum."""
 
 Layout: TypeAlias = tuple[tuple[int, ...], ...]
 """For each axis of a tensor, the axes of (…, t, s) that it holds, one inside the other."""
 
 
 Stage: TypeAlias = Literal["scores", "exponentials", "logarithms", "weights"]
-"""What a softmax makes of scores at once, or by exp and division, or by its logarithm and exp."""
+"""Scores become weights at once, by exp and a division, or by log_softmax and exp."""
 
 
 class Lost(Exception):  # noqa: N818 - says where scores went out of sight
-    """The scores, or what a softmax made of them, cannot be followed further; says why."""
+    """The scores, or the weights made of them, cannot be followed further; says why."""
 
     def __init__(self, why: str, stage: Stage = "scores", softmax: Softmax | None = None) -> None:
         super().__init__(why)
@@ -48,7 +46,7 @@ class Scores:
     """outer · tanh(inner · q kᵀ) or inner · q kᵀ, + biases, −∞ where a mask is False.
 
     q (…, t, d) and k (…, s, d) have the same leading axes; biases and masks broadcast to
-    (…, t, s). After ``softmax``, which hears of them, they stand for the weights.
+    (…, t, s). After ``softmax``, they stand for its weights.
     """
 
     q: Tensor
@@ -74,7 +72,7 @@ class Scores:
         return (*self.q.shape[:-1], self.k.shape[-2])
 
     def how(self) -> AttentionSpec:
-        """What `attend` takes beside q and k."""
+        """The arguments of `attend` beside q and k."""
         mask = allowed(reduce(torch.logical_and, self.masks)) if self.masks else None
         bias: Bias | None = None
         for x in self.biases:
@@ -85,7 +83,7 @@ class Scores:
         return AttentionSpec(mask=mask, bias=bias, scale=scale, softcap=cap, dropout=self.dropout)
 
     def times(self, factor: Any) -> Scores:
-        """The scores times a number, or a tensor that is the same for all t and s."""
+        """The scores times a number, or a tensor that is constant along t and s."""
         if isinstance(factor, Tensor) and factor.ndim:
             factor = self.ordered(factor)
             if factor.shape[-2:].numel() != 1:
@@ -124,12 +122,12 @@ class Scores:
             value = value.flatten()[0]
         if self.stage == "weights" and float(value) == 0:  # where nothing may be attended
             return self
-        if not (float(value) == 0 if self.stage == "exponentials" else float(value) <= HIDES):
+        if not (float(value) == 0 if self.stage == "exponentials" else float(value) <= HIDDEN):
             raise Lost(f"some scores are replaced by {float(value)}")
         return replace(self, masks=(*self.masks, ~self.ordered(where)))
 
     def over_keys(self, axis: int, stage: Stage) -> Scores:
-        """What a softmax over ``axis`` makes, queries and keys changing places where that is t."""
+        """The result of a softmax over ``axis``; queries and keys change places if that is t."""
         if self.stage not in ("scores", "exponentials"):
             raise Lost("they pass through a second softmax")
         n, held = len(self.sizes), self.layout[axis]
@@ -149,7 +147,7 @@ class Scores:
         )
 
     def ordered(self, x: Tensor) -> Tensor:
-        """A tensor that broadcasts to the one the model holds, as one that does to (…, t, s)."""
+        """A tensor that broadcasts to the model's, as one that broadcasts to (…, t, s)."""
         x = x.reshape((1,) * (len(self.layout) - x.ndim) + tuple(x.shape))
         if x.ndim > len(self.layout):
             raise Lost("scores are joined with a tensor of more axes")
@@ -181,7 +179,7 @@ class Scores:
         """With the tensor seen in another shape: leading axes may be split and joined."""
         scores, held = self, [i for axes in self.layout for i in axes]
         layout: list[tuple[int, ...]] = []
-        for size in reversed(shape):  # the axes that matter most are the last
+        for size in reversed(shape):  # the last axes matter most
             mine: list[int] = []
             left = size
             while held and (left > 1 or (scores.sizes[held[-1]] == 1 and not mine)):
@@ -207,7 +205,7 @@ class Scores:
     def operands(
         self, held: Layout
     ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], AttentionSpec]:
-        """With the leading axes in the order of ``held``: q, k, what shapes v alike, and how."""
+        """Q, k, the function that shapes v, and the spec, with leading axes ordered by ``held``."""
         order = [i for axes in held for i in axes]
         lead = [self.sizes[i] for i in order]
         n = len(self.sizes)
@@ -216,7 +214,7 @@ class Scores:
 
 
 def _scaled(bias: Tensor, factor: float | Tensor) -> Tensor:
-    """A bias times a number; the lowest numbers of a dtype hide, and stay what they are."""
+    """A bias times a number; the lowest numbers of a dtype, which hide, stay the same."""
     if isinstance(factor, Tensor) or factor <= 0:
         return bias * factor
     return torch.where(bias <= torch.finfo(bias.dtype).min / 2, bias, bias * factor)

@@ -15,16 +15,16 @@ from intently.masks import allowed, causal
 from intently.matrix.lazy import in_autocast
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
-from intently.observe.watching.scope import current, inside, tell
+from intently.observe.watching.scope import told
 
 MOST = 100
-"""Entries of a dict or list that are looked at."""
+"""Entries of a dict or list at most that are searched."""
 CONTAINERS = frozenset((dict, list))
 MODULES_OWN = frozenset(("_parameters", "_buffers", "_modules"))
 
 
 def targets(model: nn.Module | None) -> list[Target]:
-    """The function, its from-imports, and what the modules of the model hold of it."""
+    """The function, its from-imports, and references to it in the modules of the model."""
     name = "scaled_dot_product_attention"
     original = _unwrapped(F.scaled_dot_product_attention)
     modules = [] if model is None else list(model.modules())
@@ -49,9 +49,9 @@ def targets(model: nn.Module | None) -> list[Target]:
 
 
 def _held(owner: Any, name: Any, x: Any, original: Function, wrap: Any) -> list[Target]:
-    """What a module, a class, a dict or a list holds of the function, in a partial or not.
+    """The target in a module, a class, a dict or a list that holds the function or a partial.
 
-    Without ``wrap`` only partials: from-imports are replaced with the function.
+    Without ``wrap`` only partials: from-imports are replaced together with the function.
     """
     if _unwrapped(x) is not original:
         return []
@@ -71,7 +71,7 @@ def _wrap_partial(original: Any) -> Any:
 
 
 def _wrap_static(original: Any) -> Any:
-    """A function that a class holds must not become a method of its instances."""
+    """Wrap a function that a class holds, which must not become a method of its instances."""
     return staticmethod(_wrap(_unwrapped(original)))
 
 
@@ -90,7 +90,7 @@ class Seen:
 
     def __init__(self, original: Function) -> None:
         update_wrapper(self, original)
-        self.original = original
+        self.original, self._told = original, told(original, "functional", _call)
 
     def __call__(
         self,
@@ -104,20 +104,8 @@ class Seen:
         enable_gqa: bool = False,
     ) -> Tensor:
         """See `torch.nn.functional.scaled_dot_product_attention`."""
-        recorders = () if torch.compiler.is_compiling() else current()
         given = query, key, value, attn_mask, dropout_p, is_causal
-        if not recorders:
-            return self.original(*given, scale=scale, enable_gqa=enable_gqa)
-        with inside():
-            y = self.original(*given, scale=scale, enable_gqa=enable_gqa)
-
-        def call() -> Call:
-            q, k, v = (_in_autocast(x) for x in (query, key, value))
-            how = how_of(q, k, attn_mask, dropout_p, is_causal, scale)
-            return Call(q, k, v, y, how, "functional")
-
-        tell(recorders, "functional", None, call)
-        return y
+        return self._told(*given, scale=scale, enable_gqa=enable_gqa)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copy, (self.original,)
@@ -126,8 +114,24 @@ class Seen:
 HOLDERS = frozenset((Seen, staticmethod, partial))
 
 
+def _call(
+    y: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    *,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Call:
+    q, k, v = (_in_autocast(x) for x in (q, k, v))
+    return Call(q, k, v, y, how_of(q, k, mask, dropout, is_causal, scale), "functional")
+
+
 def _in_autocast(x: Tensor) -> Tensor:
-    """What autocast hands on to the function, where it is on."""
+    """X in the dtype in which autocast hands it to the function."""
     if x.dtype is not torch.float32 or not in_autocast(x.device):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
@@ -136,7 +140,7 @@ def _in_autocast(x: Tensor) -> Tensor:
 def how_of(
     q: Tensor, k: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, scale: float | None
 ) -> AttentionSpec:
-    """What the function does with its arguments."""
+    """The arguments of `attend` that stand for those of the function."""
     rule = bias = None
     if is_causal:  # counted from the first key
         rule = causal() if q.shape[-2] == k.shape[-2] else causal(offset=0)

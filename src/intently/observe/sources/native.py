@@ -1,13 +1,14 @@
-"""PyTorch's own attention that passes no `scaled_dot_product_attention`.
+"""PyTorch's own attention that does not call `scaled_dot_product_attention`.
 
 `torch._native_multi_head_attention` and `torch._transformer_encoder_layer_fwd` are the operators of
-the fast paths in evaluation; `F.multi_head_attention_forward` writes the formula out where it is
-asked for weights. They keep q, k and v to themselves: the input and the weights say what they are.
+the fast paths in evaluation; `F.multi_head_attention_forward` writes the formula out if it is asked
+for weights. None of them exposes q, k and v: they are computed from the input and the weights.
 """
 
 from __future__ import annotations
 
-from inspect import Signature, signature
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,38 +19,29 @@ from intently.biases import as_bias
 from intently.masks import Mask, allowed, padding
 from intently.observe.watching.call import After, AttentionSpec, Call, Projected, operand
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, inside, running, tell
+from intently.observe.watching.scope import current, running, told
 
 
 def targets(model: nn.Module | None) -> list[Target]:
     """The two operators, and the function that writes the formula out."""
     return [
-        Target(torch, "_native_multi_head_attention", _wrap_operator(_attention_call)),
-        Target(torch, "_transformer_encoder_layer_fwd", _wrap_operator(_layer_call)),
+        Target(torch, "_native_multi_head_attention", _wrapper(_attention_call)),
+        Target(torch, "_transformer_encoder_layer_fwd", _wrapper(_layer_call)),
         Target(F, "multi_head_attention_forward", _wrap_formula, everywhere=True),
     ]
 
 
-def _wrap_operator(read: Any) -> Any:
-    """What replaces an operator, whose arguments and output ``read`` turns into a call."""
+def _wrapper(read: Callable[..., Call]) -> Callable[[Function], Function]:
+    return lambda original: told(original, "native", read, _block)
 
-    def wrap(original: Function) -> Function:
-        def operator(*args: Any, **kwargs: Any) -> Any:
-            recorders = () if torch.compiler.is_compiling() else current()
-            result = original(*args, **kwargs)
-            if recorders:
-                block = getattr(running(), "self_attn", running())
-                module = block if isinstance(block, nn.Module) else None
-                tell(recorders, "native", module, lambda: read(module, result, *args, **kwargs))
-            return result
 
-        return operator
-
-    return wrap
+def _block(*args: Any, **kwargs: Any) -> nn.Module | None:
+    """The running attention, or that of the running layer."""
+    block = getattr(running(), "self_attn", running())
+    return block if isinstance(block, nn.Module) else None
 
 
 def _attention_call(
-    module: nn.Module | None,
     result: tuple[Tensor, Tensor],
     query: Tensor,
     key: Tensor,
@@ -73,11 +65,10 @@ def _attention_call(
         return _cut(F.linear(_merged(mixed), proj_weight, proj_bias), real, rows)
 
     q, k, v = _projected((x, _padded(key), _padded(value)), qkv_weight, qkv_bias, num_head)
-    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", module)
+    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native")
 
 
 def _layer_call(
-    module: nn.Module | None,
     result: Tensor,
     src: Tensor,
     embed_dim: int,
@@ -124,31 +115,29 @@ def _layer_call(
 
     x = first(before) if norm_first else before
     q, k, v = _projected((x, x, x), qkv_weight, qkv_bias, num_heads)
-    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native", module)
+    return Call(q, k, v, After(y, finish), AttentionSpec(mask=rule), "native")
 
 
 def _wrap_formula(original: Function) -> Function:
     order = signature(original)
 
+    def given(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        bound = order.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def read(result: Any, *args: Any, **kwargs: Any) -> Call:
+        return _formula_call(given(*args, **kwargs), result[0])
+
+    seen = told(original, "native", read)
+
     def multi_head_attention_forward(*args: Any, **kwargs: Any) -> Any:
-        recorders = () if torch.compiler.is_compiling() else current()
-        if not recorders:
+        # without weights, it calls F.scaled_dot_product_attention
+        if not current() or not given(*args, **kwargs)["need_weights"]:
             return original(*args, **kwargs)
-        given = _arguments(order, args, kwargs)
-        if not given["need_weights"]:  # goes on to F.scaled_dot_product_attention
-            return original(*args, **kwargs)
-        with inside():
-            result = original(*args, **kwargs)
-        tell(recorders, "native", None, lambda: _formula_call(given, result[0]))
-        return result
+        return seen(*args, **kwargs)
 
     return multi_head_attention_forward
-
-
-def _arguments(order: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    bound = order.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
@@ -191,7 +180,7 @@ def _formula_call(given: dict[str, Any], y: Tensor) -> Call:
 
 
 def _linear_dtype(x: Tensor) -> torch.dtype:
-    """In what a linear map of x is computed, autocast or not."""
+    """The dtype in which a linear map of x is computed, with or without autocast."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
@@ -201,7 +190,7 @@ def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _longer(x: Projected, given: dict[str, Any], name: str) -> Projected | Tensor:
-    """Keys or values with what the module adds after the last of them."""
+    """Keys or values, and those that the module appends."""
     static, last = given[f"static_{name}"], given[f"bias_{name}"]
     if static is None and last is None and not given["add_zero_attn"]:
         return x
@@ -213,7 +202,7 @@ def _longer(x: Projected, given: dict[str, Any], name: str) -> Projected | Tenso
 
 
 def _added(mask: Tensor | None, keys: Tensor | None, heads: int, x: Tensor) -> Tensor | None:
-    """Both masks of PyTorch, True means hidden or floats that are added, as one tensor."""
+    """Both masks of PyTorch (True means hidden, floats are added) as one tensor."""
     if mask is not None and mask.ndim == 3 and x.ndim == 3:
         mask = mask.unflatten(0, (-1, heads))
     if keys is not None and keys.ndim == 2:
@@ -232,7 +221,7 @@ def _as_floats(hidden: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _operator_mask(mask: Tensor | None, kind: int | None) -> Mask | None:
-    """A mask of the operators: all but zero is hidden; kind 1 is padding (b, s)."""
+    """A mask of the operators, in which nonzero means hidden; kind 1 is padding (b, s)."""
     if mask is None:
         return None
     if kind == 2 and torch.equal(mask, mask[:, :1].expand_as(mask)):
@@ -241,7 +230,7 @@ def _operator_mask(mask: Tensor | None, kind: int | None) -> Mask | None:
 
 
 def _real(x: Tensor) -> Tensor | None:
-    """Which steps of a nested batch hold a token, (b, t); None where it is not nested."""
+    """Which steps of a nested batch hold a token, (b, t); None if it is not nested."""
     if not x.is_nested:
         return None
     lengths = torch.tensor([len(row) for row in x.unbind()], device=x.device)
@@ -249,12 +238,12 @@ def _real(x: Tensor) -> Tensor | None:
 
 
 def _nested_mask(real: Tensor) -> Mask:
-    """What is no token of a nested batch neither attends nor is attended."""
+    """Only tokens of a nested batch attend and are attended."""
     return padding(real.sum(-1)) & allowed(real[:, None, :, None])
 
 
 def _cut(y: Tensor, real: Tensor | None, rows: Tensor) -> Tensor:
-    """Zeros in the rows (b, n, c) that a nested batch does not have."""
+    """Y (b, n, c) with zeros in the rows that a nested batch does not have."""
     return y if real is None else y * real.index_select(-1, rows)[..., None]
 
 

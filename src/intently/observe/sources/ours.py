@@ -1,7 +1,7 @@
-"""Our own products, ``A @ v``; and caches that a beam search reorders, ours and transformers'.
+"""Our own products, ``A @ v``, and caches that a beam search reorders, ours and transformers'.
 
-How rows are reordered tells which row of a step continues which. The keys of self-attention tell
-that, too; where it is not watched, only this does.
+The order of the rows tells which row of a step continues which. The keys of self-attention tell it
+too, but only if self-attention is watched.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from intently.kernels.problem import Problem
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, inside, tell
+from intently.observe.watching.scope import current, inside, told
 
 
 def targets(model: nn.Module | None) -> list[Target]:
-    """The one function that every product of ours passes, and what reorders caches, if imported."""
+    """The one function that every product of ours calls, and methods that reorder caches."""
     theirs = sys.modules.get("transformers.cache_utils")
     ours = sys.modules.get("intently.models.transformer")
     found = [Target(sys.modules["intently.attention_matrix"], "_product", _wrap)]
@@ -32,28 +31,20 @@ def targets(model: nn.Module | None) -> list[Target]:
 
 
 def _wrap(original: Function) -> Function:
-    def product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
-        if torch.compiler.is_compiling():
-            return original(problem, v, autocast)
-        recorders = current()
-        if not recorders:
-            return original(problem, v, autocast)
-        with inside():
-            y = original(problem, v, autocast)
-        p = problem
-        how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
-        tell(recorders, "intently", None, lambda: Call(p.q, p.k, v, y, how, "intently"))
-        return y
+    return told(original, "intently", _call)
 
-    return product
+
+def _call(y: Tensor, p: Problem, v: Tensor, autocast: bool) -> Call:
+    how = AttentionSpec(p.score, p.mask, p.bias, p.scale, p.softcap, p.sinks, p.dropout)
+    return Call(p.q, p.k, v, y, how, "intently")
 
 
 def _reordering(original: Function) -> Function:
     def reorder(*args: Any, **kwargs: Any) -> Any:
-        recorders = () if torch.compiler.is_compiling() else current()
+        recorders = current()
         if not recorders:
             return original(*args, **kwargs)
-        with inside():  # one for the decoder and the encoder is made of two
+        with inside():  # a cache for decoder and encoder is made of two
             result = original(*args, **kwargs)
         for index in (*args[1:], *kwargs.values()):
             for recorder in recorders:

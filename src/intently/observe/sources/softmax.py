@@ -1,10 +1,10 @@
-"""The softmax of code that attends by hand: not its weights, but that there was one, and where.
+"""The softmax of code that attends by hand: not its weights, but in which module it ran.
 
-`F.softmax` and `nn.Softmax` end in `Tensor.softmax`. What runs within a function that was seen
-belongs to it; of the others `coverage()` names the modules.
+`F.softmax` and `nn.Softmax` end in `Tensor.softmax`. A softmax within a function that was seen
+belongs to it; `coverage()` names the modules of the others.
 
-PyTorch's compiler takes the replacement for the function only if it is one: a model that was built
-meanwhile holds it for good, and is pickled with its name here.
+PyTorch's compiler accepts only a function as the replacement. A model that was built during a watch
+keeps it for good, and is pickled with its name in this file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def targets(model: nn.Module | None) -> list[Target]:
 @cache
 def _wrap(original: Function) -> Function:
     def softmax(*args: Any, **kwargs: Any) -> Any:
-        """The function, and whoever watches is told of what it returns."""
+        """See the original; whoever watches is told the result."""
         return _told(as_without(original, args, kwargs))
 
     if original is FUNCTION:
@@ -51,9 +51,10 @@ def _wrap(original: Function) -> Function:
 
 
 def _told(weights: Any) -> Any:
-    if not torch.compiler.is_compiling():
+    recorders = current()
+    if recorders:
         with torch._C.DisableTorchFunction():
-            for recorder in current():
+            for recorder in recorders:
                 recorder.softmax(weights)
     return weights
 

@@ -1,7 +1,7 @@
-"""transformers: every attention that its models ask the attention interface for.
+"""transformers: every attention function that a model gets from the attention interface.
 
-A model asks `AttentionInterface.get_interface` at each call which function to run; what it gets
-here runs that very function, and says what went in and came out, and whose call it was.
+A model asks `AttentionInterface.get_interface` at each call which function to run. Here it gets a
+wrapper that runs the same function and reports its arguments, its result and the calling module.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from intently.observe.sources.flex import block_mask
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
-from intently.observe.watching.scope import current, inside, tell
+from intently.observe.watching.scope import current, inside, told
 
 
 def targets(model: nn.Module | None) -> list[Target]:
-    """What hands out attention functions, where transformers is imported."""
+    """The method that returns attention functions, if transformers is imported."""
     theirs, masks = (
         sys.modules.get(f"transformers.{n}") for n in ("modeling_utils", "masking_utils")
     )
@@ -36,10 +36,10 @@ def targets(model: nn.Module | None) -> list[Target]:
 
 
 def _wrap_mask(original: Function) -> Function:
-    """FlexAttention's masks are made by compiled code, in which nothing attends."""
+    """Hide the compiled code that makes FlexAttention's masks: it does not attend."""
 
     def create_block_mask(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not current():
+        if not current():
             return original(*args, **kwargs)
         with inside():
             return original(*args, **kwargs)
@@ -50,7 +50,7 @@ def _wrap_mask(original: Function) -> Function:
 def _wrap(original: Function) -> Function:
     def get_interface(self: Any, attn_implementation: str, default: Function) -> Function:
         function = original(self, attn_implementation, default)
-        if torch.compiler.is_compiling() or not current() or _is_ours(function):
+        if not current() or _is_ours(function):
             return function
         return _seen(function, str(attn_implementation))
 
@@ -58,14 +58,15 @@ def _wrap(original: Function) -> Function:
 
 
 def _is_ours(function: Function) -> bool:
-    """Ours end in products that are seen themselves, with masks that were never written out."""
+    """Our functions end in products that are seen themselves, with masks as values."""
     return str(getattr(function, "__module__", "")).startswith("intently.")
 
 
 def _seen(function: Function, name: str) -> Function:
     """The function, whose calls are handed to whoever watches."""
 
-    def attention(
+    def read(
+        result: Any,
         module: nn.Module,
         query: Tensor,
         key: Tensor,
@@ -73,21 +74,10 @@ def _seen(function: Function, name: str) -> Function:
         attention_mask: Any = None,
         *args: Any,
         **kwargs: Any,
-    ) -> Any:
-        recorders = current()
-        if not recorders:
-            return function(module, query, key, value, attention_mask, *args, **kwargs)
-        with inside():
-            result = function(module, query, key, value, attention_mask, *args, **kwargs)
-        tell(
-            recorders,
-            "transformers",
-            module,
-            lambda: _call(name, module, query, key, value, attention_mask, kwargs, result[0]),
-        )
-        return result
+    ) -> Call | str:
+        return _call(name, module, query, key, value, attention_mask, kwargs, result[0])
 
-    return attention
+    return told(function, "transformers", read, lambda module, *args, **kwargs: module)
 
 
 def _call(
@@ -108,7 +98,7 @@ def _call(
     if q.ndim != 4:
         return f"queries of {q.ndim} axes, not (b, h, t, d)"
     how = _how(name, module, q, k, mask, kwargs)
-    return Call(q, k, v, _turned(y), how, "transformers", module, handed=y, back=_turned)
+    return Call(q, k, v, _turned(y), how, "transformers", handed=y, back=_turned)
 
 
 def _turned(x: Tensor) -> Tensor:
@@ -119,7 +109,7 @@ def _turned(x: Tensor) -> Tensor:
 def _how(
     name: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, kwargs: dict[str, Any]
 ) -> AttentionSpec:
-    """What the function called ``name`` does with its arguments."""
+    """The arguments of `attend` that stand for those of the function called ``name``."""
     rule, bias = _mask(name, module, q, k, mask, kwargs)
     position = kwargs.get("position_bias")
     if position is not None:
@@ -144,8 +134,8 @@ def _mask(
 ) -> tuple[Mask | None, Bias | None]:
     """The mask of a call: a boolean tensor, floats that are added, FlexAttention's, or none.
 
-    Without one, all functions but the plain formula and FlexAttention see the past alone where the
-    module is causal: counted from the first key, by flash attention from the last.
+    Without a mask, all functions but the plain formula and FlexAttention are causal if the module
+    is: queries count from the first key, those of flash attention from the last.
     """
     flash = "flash" in name
     t, s = q.shape[-2], k.shape[-2]
@@ -176,9 +166,9 @@ _position_biases = WeakTensorKeyDictionary()
 
 
 def _position_bias(module: nn.Module, position: Tensor, g: Geometry) -> Bias | None:
-    """T5's position bias (1, h, t, s) as buckets of distances where it is equal to them.
+    """T5's position bias (1, h, t, s), as buckets of distances if it is equal to them.
 
-    The first layer computes it and all share it; None where it is zero.
+    The first layer computes it and all share it; None if it is zero.
     """
     if position in _position_biases:
         return _position_biases[position]

@@ -1,7 +1,7 @@
-"""Rows that come a few at a time, in a few large pieces.
+"""Rows that come a few at a time, stored in a few large pieces.
 
-A tensor for each step of a generation would lie between those that the model makes and frees, and
-keep its heap from shrinking: 200 steps took 24 times their bytes.
+A tensor for each step of a generation would lie between those that the model allocates and frees,
+and keep its heap from shrinking: 200 steps took 24 times their bytes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor
 from intently.observe.storage import mmap_pool
 
 LEAST = 64
-"""Steps that a piece has room for at least; it has for a quarter of what there is before it."""
+"""Steps that a piece has room for at least; large ones have room for a quarter of all before."""
 
 
 class Growing:
-    """Rows (b, …, n, d) that grow along n, the axis that comes first in memory."""
+    """Rows (b, …, n, d) that grow along n, the first axis in memory."""
 
     def __init__(self, x: Tensor, dtype: torch.dtype) -> None:
         self._dtype, self._rows, self._room = dtype, 0, 0
@@ -42,7 +42,7 @@ class Growing:
         return found
 
     def fits(self, x: Tensor, parents: Tensor | None = None) -> bool:
-        """Whether x (b, …, m, d) can be appended, after rows that go on along ``parents``."""
+        """Whether x (b, …, m, d) can be appended, once the rows follow ``parents``."""
         b = self._order[0] if parents is None else len(parents)
         return (*x.shape[:-2], x.shape[-1]) == (b, *self._order[1:])
 
@@ -60,7 +60,7 @@ class Growing:
             self._rows, left = self._rows + n, left[n:]
 
     def cropped(self, last: int) -> Growing:
-        """Return the rows without the ``last`` ones, which are forgotten."""
+        """Forget the ``last`` rows, and return the others."""
         self._rows -= last
         while self._room - len(self._pieces[-1]) >= self._rows:
             self._room -= len(self._pieces.pop())

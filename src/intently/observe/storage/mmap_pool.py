@@ -1,7 +1,7 @@
-"""Memory for large copies: pages of their own, which recordings hand on to one another.
+"""Memory for large copies: private pages, which a recording leaves to the next one.
 
-On the model's heap a recording took 1.5 times its bytes, and memory that a process touches for the
-first time costs more than the copy itself. What a recording leaves is kept for the next one.
+On the model's heap a recording took 1.5 times its bytes, and touching memory for the first time
+costs more than the copy itself.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import torch
 from torch import Tensor
 
 LARGE = 2**17
-"""Bytes from which on a copy has pages of its own."""
+"""Bytes from which a copy has pages of its own."""
 
 HUGE = 2**22
-"""Bytes from which on the system is asked for huge pages."""
+"""Bytes from which the system is asked for huge pages."""
 
 LEFT = 2**28
-"""Bytes of recordings that are gone that are kept at most, those that were left last."""
+"""Bytes at most that stay allocated after their recordings are gone."""
 
 _PRIVATE = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
-"""Shared pages, Python's default, would be a forked child's too, and are never huge."""
+"""Shared pages, Python's default, would belong to a forked child too, and are never huge."""
 
 _left: dict[int, list[mmap.mmap]] = {}
 
 
 def empty_like(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return room for a copy of x, in the order of its memory."""
+    """Return uninitialised memory for a copy of x, in the order of its memory."""
     order = sorted(range(x.ndim), key=x.stride, reverse=True)
     room = empty([x.shape[n] for n in order], dtype, x.device)
     return room.permute([order.index(n) for n in range(x.ndim)])
@@ -47,7 +47,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a tensor that is not written yet; a large one has pages of its own."""
+    """Return an uninitialised tensor; a large one has pages of its own."""
     size = math.prod(shape) * dtype.itemsize
     if device.type != "cpu" or size < LARGE:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -55,7 +55,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
 
 
 def _room(size: int) -> Tensor:
-    """Return ``size`` bytes (size,), of which only those that are written take memory."""
+    """Return ``size`` bytes (size,); only bytes that are written take memory."""
     rounded = _rounded(size)
     try:
         area = _left[rounded].pop()
@@ -69,10 +69,10 @@ def _room(size: int) -> Tensor:
 
 
 def _leave(area: mmap.mmap, size: int) -> None:
-    """Keep pages that nobody reads any more, and let go of the sizes that came last long ago.
+    """Keep pages that nobody reads any more, and evict the least recently used sizes.
 
-    It runs in the middle of anything, of `_room` too: a list of areas stays the same list, so that
-    what is taken from it stands nowhere else.
+    A finaliser may run at any time, even inside `_room`: each list of areas is changed in place,
+    so that an area which `_room` takes from it is in no other list.
     """
     same = _left.pop(size, [])
     same.append(area)

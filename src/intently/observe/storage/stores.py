@@ -23,7 +23,7 @@ PIECE = 2**22
 """Bytes that are written to a file at a time."""
 
 SMALL = 2**22
-"""Entries up to which a tensor that seems the same is looked at before its copy serves again."""
+"""Entries up to which a tensor that seems unchanged is compared before its copy serves again."""
 
 
 class Kept(Protocol):
@@ -35,7 +35,7 @@ class Kept(Protocol):
         ...
 
     def get(self) -> Tensor:
-        """Return the tensor; raises `StaleError` where it is not what it was."""
+        """Return the tensor; raises `StaleError` if it has changed."""
         ...
 
 
@@ -59,40 +59,32 @@ class Held:
         return same(self.tensor, x.to(self.tensor.dtype))
 
 
-class Referenced:
+class Referenced(Held):
     """A tensor of the model's own, refused once it was changed in place.
 
-    PyTorch counts changes, but not those by ``x.data``, by NumPy or by a fused optimiser: where
-    ``looked`` is True the sum of its bits tells, too, else they are not noticed. Entries that only
-    changed places are noticed by neither.
+    PyTorch counts changes, but not those by ``x.data``, NumPy or a fused optimiser: those are
+    noticed only if ``looked`` is True, by the sum of the bits. A permutation of the entries keeps
+    that sum and goes unnoticed.
     """
 
     def __init__(self, tensor: Tensor, looked: bool = False) -> None:
-        self.tensor = tensor.detach()
+        super().__init__(tensor.detach())
         self._version = None if tensor.is_inference() else tensor._version
         self._sum = self._summed() if looked else None
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        return tuple(self.tensor.shape)
-
     def get(self) -> Tensor:
-        """Return it; raises `StaleError` where it changed, or cannot tell."""
+        """Return it; raises `StaleError` if it changed, or cannot tell."""
         if self._version is None:
-            raise build(
-                StaleError,
-                "store",
-                "tensors that tell when they are changed in place",
-                f"an inference tensor of {shape_of(self.tensor)}, which does not",
-                fix='watch with store="copy", or run the model under torch.no_grad()',
-            )
+            expected = "tensors that tell when they are changed in place"
+            got = f"an inference tensor of {shape_of(self.tensor)}, which does not"
+            fix = 'watch with store="copy", or run the model under torch.no_grad()'
+            raise build(StaleError, "store", expected, got, fix=fix)
         if self.tensor._version != self._version or not self._same():
             raise self._changed()
         return self.tensor
 
     def holds(self, x: Tensor) -> bool:
-        """Whether x, the same tensor, did not change since."""
+        """Whether x, the same tensor, has not changed since."""
         return self._version is not None and self._same()
 
     def _same(self) -> bool:
@@ -114,7 +106,7 @@ class Referenced:
 
 
 class Weight(Referenced):
-    """A weight of the model's own, with which operands are computed when they are asked for."""
+    """A weight of the model's own, from which operands are computed on demand."""
 
     def _changed(self) -> StaleError:
         return build(
@@ -134,18 +126,13 @@ class OnDisk:
         self, file: Spool, at: int, dtype: torch.dtype, stored: torch.Size, shape: torch.Size
     ) -> None:
         self._file, self._at, self._dtype, self._stored = file, at, dtype, stored
-        self._shape = tuple(shape)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        return self._shape
+        self.shape = tuple(shape)
 
     def get(self) -> Tensor:
         """Return it, mapped and not read."""
         size = self._stored.numel() * self._dtype.itemsize
         flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
-        return flat.view(self._stored).expand(self._shape)
+        return flat.view(self._stored).expand(self.shape)
 
     def holds(self, x: Tensor) -> bool:
         """Whether it holds what x holds."""
@@ -153,7 +140,7 @@ class OnDisk:
 
 
 class Computed:
-    """Heads that a native operator projects: x and the weights are kept."""
+    """Heads that a native operator projects, computed from x and the weights."""
 
     def __init__(self, x: Kept, weight: Kept, bias: Kept | None, heads: int) -> None:
         self.x, self.weight, self.bias, self.heads = x, weight, bias, heads
@@ -165,7 +152,7 @@ class Computed:
         return (*lead, self.heads, steps, self.weight.shape[0] // self.heads)
 
     def get(self) -> Tensor:
-        """Return the heads, computed; raises `StaleError` where the weights changed."""
+        """Return the heads, computed; raises `StaleError` if the weights have changed."""
         bias = None if self.bias is None else self.bias.get()
         weight = self.weight.get()
         return Projected(self.x.get().to(weight.dtype), weight, bias, self.heads).tensor()
@@ -174,7 +161,7 @@ class Computed:
 def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return a copy of x that holds its entries and nothing else, in the order of their memory.
 
-    What is expanded stays so.
+    Expanded axes stay expanded.
     """
     with torch.inference_mode(False), torch.no_grad():
         part = _unexpanded(x.detach())
@@ -182,7 +169,7 @@ def packed(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _unexpanded(x: Tensor) -> Tensor:
-    """The entries of x that differ: one along each axis without a stride."""
+    """X without its expanded axes: one entry along each axis of stride 0."""
     for axis in range(x.ndim):
         if not x.stride(axis) and x.shape[axis] > 1:
             x = x.narrow(axis, 0, 1)
@@ -229,21 +216,16 @@ class Spool:
             left = left[n:]
 
     def _cut(self, size: int) -> None:
-        """Give back what a write that failed took."""
+        """Give back the space of a failed write."""
         self._size = size
         with suppress(OSError):
             self._file.seek(size)
             self._file.truncate()
 
     def __reduce__(self) -> Any:
-        raise build(
-            ArgumentError,
-            "store",
-            "a recording in memory to copy or pickle",
-            'store="disk"',
-            "its file goes away with it",
-            "write one: seen.save(path), then it.load_recording(path)",
-        )
+        expected, cause = "a recording in memory to copy or pickle", "its file goes away with it"
+        fix = "write one: seen.save(path), then it.load_recording(path)"
+        raise build(ArgumentError, "store", expected, 'store="disk"', cause, fix)
 
     def __del__(self) -> None:
         self._file.close()
@@ -253,24 +235,24 @@ class Spool:
 
 
 @dataclass(frozen=True)
-class KeptHow:
-    """What a call handed to `attend` beside q and k; ``tensors`` are those it rests on."""
+class KeptSpec:
+    """The arguments of a call beside q and k, and the kept ``tensors`` among them."""
 
     how: AttentionSpec
     tensors: tuple[Kept, ...] = ()
 
     def get(self) -> AttentionSpec:
-        """The same again; raises `StaleError` where a tensor is not what it was."""
+        """Return the arguments; raises `StaleError` if a tensor has changed."""
         for kept in self.tensors:
             kept.get()
         return self.how
 
 
 class Store:
-    """Keeps tensors its own way; what is seen again unchanged is kept once.
+    """Keeps tensors by one of three strategies, and a tensor that comes again unchanged once.
 
-    Raises `ArgumentError` for another name and for a ``dtype`` that is no floating-point type, or
-    that a reference cannot change.
+    Raises `ArgumentError` for an unknown strategy, for a ``dtype`` that is not floating-point, and
+    for any ``dtype`` with references, which cannot change theirs.
     """
 
     def __init__(self, kind: str, dtype: torch.dtype | None) -> None:
@@ -278,14 +260,9 @@ class Store:
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise build(ArgumentError, "dtype", "a floating-point dtype, or None", repr(dtype))
         if dtype is not None and kind == "reference":
-            raise build(
-                ArgumentError,
-                "dtype",
-                'None with store="reference"',
-                dtype,
-                "a reference is the model's own tensor",
-                'store="copy" keeps it in another dtype',
-            )
+            expected, cause = 'None with store="reference"', "a reference is the model's own tensor"
+            fix = 'store="copy" keeps it in another dtype'
+            raise build(ArgumentError, "dtype", expected, dtype, cause, fix)
         self.kind, self.dtype = kind, dtype
         self._spool = Spool() if kind == "disk" else None
         self._seen: dict[tuple[Any, ...], tuple[StorageWeakRef, Held | OnDisk | Referenced]] = {}
@@ -301,7 +278,7 @@ class Store:
         return Weight(x, looked=True) if self.kind == "reference" else self.once(x, look=True)
 
     def own(self, x: Tensor, dtype: torch.dtype | None = None) -> Held | OnDisk:
-        """Keep a copy of x, also where tensors are kept by reference."""
+        """Keep a copy of x, whatever the strategy."""
         if self._spool is None:
             return Held(packed(x, dtype))
         part, dtype = _unexpanded(x.detach()), dtype or x.dtype
@@ -309,10 +286,10 @@ class Store:
         return OnDisk(self._spool, at, dtype, part.shape, x.shape)
 
     def once(self, x: Tensor, dtype: torch.dtype | None = None, look: bool = False) -> Kept:
-        """Keep x, or return what was kept of the same tensor before.
+        """Keep x, or return the earlier copy of the same tensor.
 
-        Not every change of a tensor is counted: small ones, those of inference mode and those with
-        ``look`` are compared with what was kept.
+        PyTorch does not count every change of a tensor: small tensors, inference tensors and those
+        with ``look`` are compared with the copy.
         """
         key = identity(x)
         look = look or x.is_inference() or small(x)
@@ -322,8 +299,8 @@ class Store:
             self._seen[key] = StorageWeakRef(x.untyped_storage()), kept
         return kept
 
-    def how(self, how: AttentionSpec) -> KeptHow:
-        """Keep the tensors that a score, mask, bias, scale and sinks hold, each once."""
+    def how(self, how: AttentionSpec) -> KeptSpec:
+        """Keep the tensors of score, mask, bias, scale and sinks, each once."""
         tensors: list[Kept] = []
 
         def change(x: Tensor) -> Tensor:
@@ -338,7 +315,7 @@ class Store:
             for field in ("score", "mask", "bias", "scale", "sinks")
             if isinstance(value := getattr(how, field), (Value, Tensor))
         }
-        return KeptHow(replace(how, **changed) if changed else how, tuple(tensors))
+        return KeptSpec(replace(how, **changed) if changed else how, tuple(tensors))
 
     def join(self, parts: Sequence[Tensor]) -> Kept:
         """Keep tensors (…, n, d) one below the other, as one."""
@@ -346,7 +323,7 @@ class Store:
         return self.own(whole, self.dtype) if self._spool else Held(whole)
 
     def forget(self) -> None:
-        """Let go of what only tells whether a tensor comes again."""
+        """Forget which tensors came before."""
         self._seen.clear()
 
 
@@ -356,19 +333,19 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def small(x: Tensor) -> bool:
-    """Whether it costs little to look whether a tensor is what it was."""
+    """Whether a tensor is cheap to compare."""
     return _unexpanded(x).numel() <= SMALL
 
 
 def _bits(x: Tensor) -> Tensor:
-    """The bits of a tensor (…), eight bytes of it in a number where that fits: it is faster."""
+    """The bits of a tensor (…), as int64 if they fit, which is faster."""
     flat = _unexpanded(x.detach()).contiguous().view(-1).view(torch.uint8)
     fits = not flat.numel() % 8 and not flat.storage_offset() % 8
     return flat.view(torch.int64) if fits else flat
 
 
 def identity(x: Tensor) -> tuple[Any, ...]:
-    """What two looks at the same unchanged tensor have in common, while its storage lives."""
+    """A key that stays the same while a tensor is unchanged and its storage lives."""
     version = None if x.is_inference() else x._version
     storage = x.untyped_storage()
     return storage._cdata, x.storage_offset(), tuple(x.shape), x.stride(), x.dtype, version

@@ -1,4 +1,4 @@
-"""What a source saw of one attention call: operands, everything else `attend` takes, the result."""
+"""`Call`: the operands, the other arguments and the result of one attention, as a source saw it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intently.attention_matrix import Attention, attend
 from intently.biases import Bias
 from intently.masks import Mask
 from intently.scores import Score
@@ -15,7 +16,7 @@ from intently.scores import Score
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """All that `intently.attend` takes beside q and k; masks say True where they attend."""
+    """All arguments of `intently.attend` beside q and k; True in a mask means attend."""
 
     score: Score | None = None
     mask: Mask | None = None
@@ -25,10 +26,14 @@ class AttentionSpec:
     sinks: Tensor | None = None
     dropout: float = 0.0
 
+    def attend(self, q: Tensor, k: Tensor) -> Attention:
+        """The weights of queries (b, h, t, d) and keys (b, g, s, d), lazily."""
+        return attend(q, k, **vars(self))
+
 
 @dataclass(frozen=True)
 class Projected:
-    """Operands that an operator keeps to itself: ``heads`` of x (b, steps, c) · weightᵀ + bias.
+    """An operand inside a fused operator: ``heads`` of x (b, steps, c) · weightᵀ + bias.
 
     ``weight`` is (heads · d, c) and ``bias`` (heads · d,).
     """
@@ -52,10 +57,10 @@ class Projected:
 
 @dataclass(frozen=True)
 class After:
-    """What an operator shows of A @ v once it went through the rest of a layer.
+    """The output of an operator that computes more of a layer than A @ v.
 
-    ``output`` (b, t, c) came out; ``finish(mixed, rows)`` turns A[rows] @ v (b, h, n, e) into the
-    output (b, n, c) of those rows (n,).
+    ``output`` (b, t, c) is its result; ``finish(mixed, rows)`` turns A[rows] @ v (b, h, n, e) into
+    the output (b, n, c) of those rows (n,).
     """
 
     output: Tensor
@@ -66,9 +71,9 @@ class After:
 class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
 
-    ``source`` says who saw it; ``module`` whose call it is where the source knows, else it is the
-    innermost running module. ``handed`` is what the model goes on with, where that is not y itself;
-    ``back`` turns its gradient into the one of y (b, h, t, e). Nothing is kept yet.
+    ``source`` names the source that saw it. ``module`` is the caller if the source knows it;
+    otherwise the innermost running module is. ``handed`` is the tensor that the model continues
+    with, if that is not y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
     """
 
     q: Tensor | Projected
@@ -83,5 +88,5 @@ class Call:
 
 
 def operand(x: Tensor | Projected) -> Tensor:
-    """The tensor (b, heads, steps, d) of an operand, computed where it has to be."""
+    """The tensor (b, heads, steps, d) of an operand, computed if necessary."""
     return x.tensor() if isinstance(x, Projected) else x

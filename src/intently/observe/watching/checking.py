@@ -1,4 +1,4 @@
-"""Nothing is believed unchecked: on sampled rows, A[rows] @ v is compared with what came out."""
+"""The check of every call: on sampled rows, A[rows] @ v is compared with the output."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from intently.observe.watching.call import After, Call, operand
 RELATIVE = 1e-4
 CANNOT_TELL = "the values cannot tell: other weights would have given the same"
 ROWS, HALF_ROWS, MORE = 2, 8, 64
-"""Rows that are compared: in half precision, where each tells less; where these cannot tell."""
+"""Rows that are compared: at first, in half precision, and if these cannot tell."""
 
 SCORES = 1.25
-"""Times the bound of independent roundings: the largest of thousands of them comes near it."""
+"""Factor on the bound of independent roundings: the largest of thousands comes near it."""
 
 APART = 3
-"""By how many times what rounding may change the weights at half the scale have to differ.
+"""Factor by which the weights at half the scale have to differ from the output beyond rounding.
 
-If they were the true ones, those that are compared would differ by two thirds of that: too much.
+If they were the true ones, the compared weights would differ by two thirds of that: too much.
 """
 
 CELLS = 2**22
-"""Weights that are compared at most where a few rows cannot tell."""
+"""Weights that are compared at most if a few rows cannot tell."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether ``rows`` of an entry agree with what came out; None for no verdict, with why."""
+    """Whether ``rows`` of an entry agree with the output; None for no verdict, and ``why``."""
 
     verified: bool | None
     why: str | None = None
@@ -40,13 +40,13 @@ class Verdict:
 
 
 def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None = None) -> Verdict:
-    """Compare some rows of ``matrix`` @ v with what the call put out.
+    """Compare some rows of ``matrix`` @ v with the output of the call.
 
-    They agree where they differ by at most 1e-4 of the largest entry of each head, and in half
-    precision by what rounding the scores, the weights and the output does; the comparison itself
-    is made in float32. There is no verdict where they differ by more, but by no more than rounding
-    may make it, nor where the weights at half the scale would have given the same; more rows are
-    compared before that is said. Rows that may attend to nothing are left out.
+    They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
+    precision by the rounding of scores, weights and output; the comparison itself is made in
+    float32. There is no verdict if they differ by more, but not by more than rounding may explain,
+    nor if the weights at half the scale would have given the same; more rows are compared before
+    that is said. Rows that may attend to nothing are left out.
     """
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
@@ -68,7 +68,7 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
 def _compared(
     call: Call, matrix: Attention, real: Tensor, rows: Tensor, coarsest: torch.dtype
 ) -> Verdict:
-    v = operand(call.v).detach()[..., : matrix.shape[-1], :]  # what is not written is not seen
+    v = operand(call.v).detach()[..., : matrix.shape[-1], :]  # without unwritten columns
     weights, given = matrix.tile(rows), v.dtype
     wide = weights.dtype
     v, real = v.to(wide), real.detach().index_select(-2, rows).to(wide)
@@ -129,16 +129,16 @@ def _compared(
 
 
 def _rounded_weights(weights: Tensor, v: Tensor, y: Tensor, eps: float) -> Tensor:
-    """What fused kernels may change in y = weights @ v: they round y, and each weight by itself."""
+    """Rounding of y = weights @ v in fused kernels, which round y and each weight."""
     return eps * y.abs() / 2 + 2 * eps * _times(weights.square(), v.square()).sqrt()
 
 
 def _rounded_scores(
     matrix: Attention, rows: Tensor, weights: Tensor, v: Tensor, y: Tensor, eps: float
 ) -> Tensor:
-    """What the plain formula may change beside that: it rounds each z, and z less its maximum.
+    """Further rounding in the plain formula, which rounds each z, and z less its maximum.
 
-    That moves y by √(Σ w² δz² (v − y)²) where roundings are independent.
+    That moves y by √(Σ w² δz² (v − y)²) if roundings are independent.
     """
     z = matrix.scores[..., rows, :]
     size = torch.where(weights > 0, z.abs() + (z - z.amax(-1, keepdim=True)).abs(), 0.0)
@@ -148,15 +148,15 @@ def _rounded_scores(
 
 
 def _signs(x: Tensor) -> Tensor:
-    """A pattern of ±1 that has nothing to do with what it is multiplied with."""
+    """A pattern of ±1 that is independent of x."""
     turns = torch.arange(x.numel(), device=x.device) * 0.6180339887 % 1
     return torch.where(turns < 0.5, -1.0, 1.0).to(x.dtype).view(x.shape)
 
 
 def _tells(put_out: Callable[[Tensor], Tensor], real: Tensor, weights: Tensor, call: Call) -> bool:
-    """Whether the weights at half the scale would have been told from these, if they differ.
+    """Whether the output tells the weights at half the scale from these, if they differ.
 
-    The first head mostly says so by itself.
+    The first head alone mostly tells.
     """
     if not isinstance(call.y, After):
         some, v = weights[(0,) * (weights.ndim - 2)], operand(call.v)
@@ -171,7 +171,7 @@ def _tells(put_out: Callable[[Tensor], Tensor], real: Tensor, weights: Tensor, c
 
 
 def _halved(weights: Tensor) -> Tensor:
-    """The weights at half the scale, which a check has to tell from them."""
+    """The weights at half the scale, which a check has to tell from the given ones."""
     root = weights.sqrt()
     return root / root.sum(-1, keepdim=True).clamp_min(1e-30)
 

@@ -1,4 +1,4 @@
-"""`gradients=True`: v of each call, and the gradient of A @ v that a backward pass brings."""
+"""`gradients=True`: v of each call, and the gradient of A @ v from a backward pass."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROUNDING = 16
 
 
 class Gradients:
-    """Keeps them; what a backward pass holds on to for it is the store, not the model."""
+    """Keeps values and gradients; its hooks hold the store, not the model."""
 
     def __init__(self, store: Store, covered: Coverage) -> None:
         self._store, self._covered = store, covered
         self._waiting: dict[str, list[Entry]] = {}
 
     def keep(self, entry: Entry, call: Call) -> None:
-        """Keep v now, and the gradient when it comes; raises `OSError` where the disk is full."""
+        """Keep v now, and the gradient when it comes; raises `OSError` if the disk is full."""
         entry.values = self._store.keep(call.v)
         if not self._wait(entry, call):
             entry.ungraded = NO_GRAPH
@@ -38,7 +38,8 @@ class Gradients:
     def again(self, name: str, call: Call) -> None:
         """Take the graph of a call that a backward pass computes again.
 
-        A reentrant checkpoint ran it without one before, and begins with the last call.
+        A reentrant checkpoint ran the call without a graph first; its backward pass begins with the
+        last call.
         """
         waiting = self._waiting.get(name, [])
         for entry in reversed(waiting):
@@ -59,7 +60,7 @@ class Gradients:
             try:
                 with alone(grad.device):
                     grad = grad if back is None else back(grad)
-                    entry.gradient = store.own(grad, store.dtype).get()
+                    entry.gradient = store.own(grad, store.dtype)
             except Exception as error:  # no backward pass fails by being watched
                 entry.ungraded = f"it could not be kept: {error}"
                 covered.note(f"The gradient of {entry.name} was not kept: {error}")
@@ -69,7 +70,7 @@ class Gradients:
 
 
 def _same(entry: Entry, call: Call) -> bool:
-    """Whether a call has the queries and keys of an entry, but for rounding where computed."""
+    """Whether a call has the queries and keys of an entry, up to rounding."""
     given = operand(call.q), operand(call.k)
     return all(_close(x, y) for x, y in zip(given, entry.rows.operands()))
 

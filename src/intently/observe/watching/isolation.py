@@ -1,4 +1,4 @@
-"""Computing beside a model, unseen by it."""
+"""Computing beside a model without side effects on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intently.matrix.lazy import no_autocast
 
 @contextmanager
 def alone(device: torch.device) -> Iterator[None]:
-    """No gradients, no autocast, and no mode of the user's that would see what is computed here."""
+    """Compute without gradients, autocast and modes of the user."""
     modes = torch._C._len_torch_dispatch_stack()
     none = _disable_current_modes() if modes else nullcontext()
     with (

@@ -1,7 +1,7 @@
 """Masks that come as tensors, as the values they are equal to: causal, window, padding.
 
-A mask that is a band around the diagonal, joined with a rule about keys alone, is found by the
-first and the last key of each row, and is believed only where it is equal entry by entry.
+A band around the diagonal, joined with a rule about keys, is found by the first and the last key of
+each row, and is used only if it equals the tensor entry by entry.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.biases.rule import Given
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
 from intently.masks.by_tensor import Allowed
+from intently.observe.storage.stores import identity, packed, same, small
 from intently.observe.watching.call import AttentionSpec
 
 BLOCK = 2**22
@@ -24,8 +26,8 @@ BLOCK = 2**22
 class Seen:
     """Query i stands at ``first + i`` and sees keys from − before to + after around it.
 
-    None stands for no bound; ``keys`` (n, s) are the keys that may be seen at all, where n is 1 or
-    the size of the first leading axis.
+    None means no bound; ``keys`` (n, s) says which keys may be seen at all, n being 1 or the size
+    of the first leading axis.
     """
 
     first: int
@@ -34,7 +36,7 @@ class Seen:
     keys: Tensor | None
 
     def mask(self, g: Geometry) -> Mask | None:
-        """The same as a mask, None where all is seen."""
+        """The same as a mask, None if everything is seen."""
         offset = None if self.first == g.s - g.t else self.first
         wide = g.s + g.t
         before = self.before
@@ -57,7 +59,7 @@ class Seen:
 
 
 def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
-    """Return the same with tensors of mask and bias as values, where they are equal to some."""
+    """Return the same with tensors of mask and bias as values, if they are equal to some."""
     mask, bias = how.mask, how.bias
     if mask is None and type(bias) is Given and not bias.tensor.requires_grad:
         hidden = _hidden(bias.tensor)
@@ -69,10 +71,33 @@ def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
     return how if mask is how.mask and bias is how.bias else replace(how, mask=mask, bias=bias)
 
 
-def recognise(mask: Tensor, g: Geometry) -> Seen | None:
-    """Return a boolean mask, True means attend, as a band joined with a rule about keys.
+class KnownMasks:
+    """`simplified`, remembered for tensors that come again unchanged, as they do in every layer."""
 
-    None where it is neither, or differs between heads.
+    def __init__(self) -> None:
+        self._known: dict[
+            tuple[object, ...], tuple[StorageWeakRef, Tensor | None, AttentionSpec]
+        ] = {}
+
+    def simplified(self, how: AttentionSpec, g: Geometry) -> AttentionSpec:
+        """Return the same with tensors of mask and bias as values, if they are equal to some."""
+        value = how.bias if how.mask is None else how.mask
+        if value is None or type(value) not in (Allowed, Given):
+            return how
+        (x,) = (x.detach() for x in value.tensors())
+        key = (identity(x), g, how.mask is None)
+        alive, old, found = self._known.get(key, (None, None, how))
+        if alive is None or alive.expired() or (old is not None and not same(old, x)):
+            found = simplified(how, g)
+            old = packed(x) if x.is_inference() or small(x) else None  # not every change is counted
+            self._known[key] = StorageWeakRef(x.untyped_storage()), old, found
+        return replace(how, mask=found.mask, bias=found.bias if how.mask is None else how.bias)
+
+
+def recognise(mask: Tensor, g: Geometry) -> Seen | None:
+    """Return a boolean mask, in which True means attend, as a band joined with a rule about keys.
+
+    None if it is neither, or differs between heads.
     """
     lead = len(g.lead)
     mask = mask.reshape((1,) * (lead + 2 - mask.ndim) + tuple(mask.shape))
@@ -126,9 +151,9 @@ def _equal(mask: Tensor, seen: Seen, g: Geometry) -> bool:
 
 
 def _hidden(bias: Tensor) -> Tensor | None:
-    """Where an additive mask of 0 and −∞ hides; None for a bias that says more.
+    """The entries that an additive mask of 0 and −∞ hides; None for any other bias.
 
-    The lowest number of a dtype hides as −∞ does, but in rows that see nothing at all.
+    The lowest number of a dtype hides like −∞, except in rows that see nothing at all.
     """
     hides = bias <= torch.finfo(bias.dtype).min / 2
     if not bool((hides | (bias == 0)).all()):
@@ -140,7 +165,7 @@ def _hidden(bias: Tensor) -> Tensor | None:
 
 
 def _some(keys: Tensor) -> Tensor | None:
-    """Which keys are seen; None where all are."""
+    """The keys that are seen, None if all are."""
     return None if bool(keys.all()) else keys.clone()
 
 

@@ -1,10 +1,11 @@
-"""Names of modules, and patterns over them."""
+"""Names of modules, patterns over them, and the modules that run."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from typing import SupportsIndex
 
 from torch import nn
 
@@ -14,22 +15,38 @@ OUTSIDE = "attention"
 """The name of attention that no module runs."""
 
 
-class Names:
-    """The names of a model's modules, or of whatever runs where no model is watched.
+class Running(list[nn.Module]):
+    """The modules that run, the innermost last; ``numbers`` count their forwards."""
 
-    Raises `ArgumentError` for patterns that match nothing, with names that there are, and
-    `KindError` for anything but a module.
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+        self._count = 0
+
+    def append(self, module: nn.Module) -> None:
+        """Enter a forward."""
+        self._count += 1
+        self.numbers.append(self._count)
+        super().append(module)
+
+    def pop(self, at: SupportsIndex = -1) -> nn.Module:
+        """Leave the innermost."""
+        self.numbers.pop(at)
+        return super().pop(at)
+
+
+class Names:
+    """The names of a model's modules, or of whatever runs if no model is watched.
+
+    Raises `ArgumentError` with existing names for patterns that match nothing, and `KindError`
+    for anything but a module.
     """
 
     def __init__(self, model: nn.Module | None, layers: str | Sequence[str] | None) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise build(
-                KindError,
-                "model",
-                "an nn.Module, or None for all attention",
-                type(model).__name__,
-                fix="hand in the module inside it, such as pipeline.unet",
-            )
+            expected = "an nn.Module, or None for all attention"
+            fix = "hand in the module inside it, such as pipeline.unet"
+            raise build(KindError, "model", expected, type(model).__name__, fix=fix)
         self._model = model
         self._names = {} if model is None else _named(model)
         self._patterns = None if layers is None else _patterns(layers)
@@ -38,7 +55,7 @@ class Names:
                 self._check(pattern)
 
     def of(self, module: nn.Module | None, running: Sequence[nn.Module]) -> str | None:
-        """The name of ``module``, else of the innermost running one; None outside of the model."""
+        """The name of ``module``, else of the innermost running module; None outside the model."""
         if self._model is None:
             return _free_name(module, running)
         if module is not None and module in self._names:
@@ -47,6 +64,18 @@ class Names:
             if candidate in self._names:
                 return self._names[candidate]
         return None
+
+    def forward(self, module: nn.Module | None, running: Running) -> int | None:
+        """The number of the forward of ``module``, else of the innermost running one with a name.
+
+        None for calls that no module makes.
+        """
+        numbers = (
+            number
+            for inner, number in zip(reversed(running), reversed(running.numbers))
+            if inner is module or (module is None and self.of(inner, ()) is not None)
+        )
+        return next(numbers, None)
 
     def wanted(self, name: str) -> bool:
         """Whether a pattern asks for the module."""
@@ -65,17 +94,13 @@ class Names:
         if not any(_matches(name, pattern) for name in names):
             near = difflib.get_close_matches(pattern, names, 3, 0.3)
             some, told = (near, "the nearest") if near else (names[1:4] or names, "the first")
-            raise build(
-                ArgumentError,
-                "layers",
-                "names of modules, or patterns that match some",
-                repr(pattern),
-                fix=f"{told} are {', '.join(map(repr, some))}",
-            )
+            fix = f"{told} are {', '.join(map(repr, some))}"
+            expected = "names of modules, or patterns that match some"
+            raise build(ArgumentError, "layers", expected, repr(pattern), fix=fix)
 
 
 def _named(model: nn.Module) -> dict[nn.Module, str]:
-    """The names of all modules; Keras' models keep their layers to themselves."""
+    """The names of all modules, including Keras' layers, which `named_modules` does not list."""
     names = {m: name or type(m).__name__ for name, m in model.named_modules()}
     for layer in getattr(model, "_flatten_layers", list)():
         if layer not in names:
@@ -98,12 +123,8 @@ def _patterns(layers: str | Sequence[str]) -> tuple[str, ...]:
     patterns = (layers,) if isinstance(layers, str) else tuple(layers)
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise build(
-                KindError,
-                "layers",
-                "names of modules as text, or patterns of them",
-                type(pattern).__name__,
-            )
+            expected = "names of modules as text, or patterns of them"
+            raise build(KindError, "layers", expected, type(pattern).__name__)
     return patterns
 
 

@@ -1,7 +1,7 @@
 """Replacing functions by name: counted, so that watches nest, and undone by the last of them.
 
-What replaces a function stays the same for all watches; whether it does anything is asked at each
-call (`intently.observe.watching.scope.current`), so that other threads and tasks pass through.
+All watches share one replacement, which asks at each call who watches
+(`intently.observe.watching.scope.current`), so that other threads and tasks pass through.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class _Patch:
 _lock = threading.Lock()
 _patches: dict[tuple[int, Any], _Patch] = {}
 _left: deque[list[Target]] = deque()
-"""What is still to be removed."""
+"""Targets that are still to be removed."""
 _bound: dict[int, tuple[list[Any], list[tuple[dict[str, Any], str]]]] = {}
-"""For a function by id: which modules were searched, and where it was bound in them."""
+"""For a function by id: the modules that were searched, and where they bind it."""
 
 
 def install(targets: Iterable[Target]) -> list[Target]:
-    """Replace every target, or count once more where it is replaced already.
+    """Replace every target, or count once more if it is replaced already.
 
-    Returns what was installed, to be handed to `remove`; if one fails, none stays.
+    Returns the targets for `remove`; if one fails, none stays.
     """
     done: list[Target] = []
     try:
@@ -70,10 +70,10 @@ def install(targets: Iterable[Target]) -> list[Target]:
 
 
 def remove(targets: Iterable[Target]) -> None:
-    """Count every target down, and put the original back where nobody is left.
+    """Count every target down, and restore the original if nobody is left.
 
-    The garbage collector may ask for it at any time, while targets are installed, too: whoever
-    holds the lock then does it afterwards.
+    The garbage collector may call this at any time, even while targets are installed: whoever holds
+    the lock then removes them afterwards.
     """
     _left.append(list(targets))
     _settle()
@@ -104,7 +104,7 @@ def active() -> int:
 
 
 def names_beside(model: nn.Module | None) -> list[dict[str, Any]]:
-    """The globals of the files in which the classes of a model are written, PyTorch's aside."""
+    """The globals of the files that define the classes of a model, except PyTorch's."""
     modules = () if model is None else model.modules()
     files = {kind.__module__ for kind in {type(m) for m in modules} for kind in kind.__mro__}
     ours = [name for name in sorted(files) if name.split(".")[0] not in ("torch", "builtins")]
@@ -112,7 +112,7 @@ def names_beside(model: nn.Module | None) -> list[dict[str, Any]]:
 
 
 def known_to_scripts(replacement: Function, original: Function) -> None:
-    """Let `torch.jit.script` take a replacement, which must never go away, for the original."""
+    """Let `torch.jit.script` take a replacement, which has to live forever, for the original."""
     known = _find_builtin(original)
     if known is not None:
         _register_builtin(replacement, known)
@@ -144,7 +144,7 @@ def _restore(target: Target, patch: _Patch) -> None:
 
 
 def _own(owner: Any) -> Mapping[Any, Any]:
-    """What an owner itself holds, by name, key or index."""
+    """The own entries of an owner, by name, key or index."""
     if isinstance(owner, list):
         return dict(enumerate(owner))
     return owner if isinstance(owner, dict) else vars(owner)
@@ -160,9 +160,9 @@ def _set(owner: Any, name: Any, x: Any) -> None:
 def _rebind(old: Function, new: Function, which: int) -> None:
     """Change the globals of all modules that are bound to ``old``, ``which`` by id.
 
-    All modules are searched where they are not those of the last search, else only those that were
-    found then and ``__main__``, where people type. PyTorch's compiler knows functions by their
-    names in ``torch._C``, which stay.
+    If the modules are those of the last search, only the places found then and ``__main__``, where
+    people type, are searched. Names in ``torch._C``, by which PyTorch's compiler knows functions,
+    stay.
     """
     searched, places = _bound.get(which, ([], []))
     named = dict(sys.modules)
@@ -185,7 +185,7 @@ def _places(module: Any, x: Function) -> Iterator[tuple[dict[str, Any], str]]:
 def as_without(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Call what was replaced: subclasses and modes are handed itself, and not the replacement."""
+    """Call the original: subclasses and modes get the original, and not the replacement."""
     given = (*args, *kwargs.values())
     if not torch.compiler.is_compiling() and has_torch_function(given):
         return handle_torch_function(function, given, *args, **kwargs)

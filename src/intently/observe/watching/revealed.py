@@ -1,6 +1,6 @@
-"""What code reveals of attention by hand: the functions and operators it names, in their order.
+"""Signs of attention by hand in code: the functions and operators it names, in their order.
 
-It is read and never run. A name that is not there proves nothing: it may be called another way.
+The code is read and never run. A missing name proves nothing: a function may be called otherwise.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import nn
 PRODUCTS = frozenset(
     ("@", "matmul", "bmm", "mm", "mv", "baddbmm", "einsum", "tensordot", "vecdot", "dot", "inner")
 )
-"""What mixes values with their weights."""
+"""Functions that mix values with their weights."""
 
 CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"))
-"""What picks some of the probabilities: routers and samplers do."""
+"""Functions that select from probabilities, as routers and samplers do."""
 
 FORMULAS: dict[str, tuple[Set[str], ...]] = {
     "softmax": (PRODUCTS,),
@@ -31,7 +31,7 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
     "exp": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
     "exp_": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
 }
-"""By the function that makes weights: what has to come after it, in any order."""
+"""By the function that makes weights: the functions that have to follow it, in any order."""
 
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
@@ -41,7 +41,7 @@ PASSED = ("torch", "intently.observe")
 
 
 class Word(NamedTuple):
-    """A name or an operator, where it stands in the bytecode and in the file."""
+    """A name or an operator, and its place in the bytecode and in the file."""
 
     text: str
     offset: int
@@ -62,10 +62,10 @@ def words(code: CodeType) -> tuple[Word, ...]:
 
 
 def still_to_come(modules: int) -> set[str]:
-    """What the running code names after the call that it waits for.
+    """The names in the running code after the call that it waits for.
 
-    That is the code of the forward of the innermost modules, as many as ``modules`` says, and of
-    all that they called on the way; PyTorch's own is left out.
+    This is the code of the forwards of the innermost ``modules`` modules, and of everything between
+    them and here, except PyTorch's own.
     """
     found: set[str] = set()
     frame = sys._getframe(1)
@@ -81,9 +81,9 @@ def still_to_come(modules: int) -> set[str]:
 
 
 def mixes(shape: Sequence[int], come: set[str]) -> bool:
-    """Whether a softmax of this shape may be one of scores, by what its code does afterwards.
+    """Whether a softmax of this shape may be one of scores, by the names that come after it.
 
-    Where it says nothing, weights have more than two axes, or as many keys as queries.
+    If they do not tell, weights have more than two axes, or as many keys as queries.
     """
     if come & PRODUCTS:
         return True
@@ -97,7 +97,7 @@ _formulas: WeakKeyDictionary[type[nn.Module], str | None] = WeakKeyDictionary()
 
 
 def formula(kind: type[nn.Module]) -> str | None:
-    """The function by which the forward of a class makes weights by hand; None if none is seen."""
+    """The function by which the forward of a class makes weights by hand, None if none is seen."""
     if kind not in _formulas:
         _formulas[kind] = next(filter(None, map(_formula, _codes(kind))), None)
     return _formulas[kind]
@@ -113,7 +113,7 @@ def _formula(code: CodeType) -> str | None:
 
 
 def only_calls_its_parts(module: nn.Module) -> bool:
-    """Whether a forward names nothing but plain parts of its module: layers of PyTorch, say."""
+    """Whether a forward names nothing but plain parts of its module, such as layers of PyTorch."""
     code = getattr(unwrap(type(module).forward), "__code__", None)
     if code is None:
         return False
@@ -130,7 +130,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def _after(word: Word, other: Word) -> bool:
-    """Whether a word acts after another: operators by their place, functions by their line.
+    """Whether a word acts after another: operators by their offset, functions by their line.
 
     A function is named before its arguments are computed, and called after them.
     """
@@ -140,7 +140,7 @@ def _after(word: Word, other: Word) -> bool:
 
 
 def methods(kind: type) -> dict[str, Any]:
-    """What a class and those above it define, PyTorch's aside."""
+    """The attributes of a class and its bases, except PyTorch's."""
     kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
     return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
 

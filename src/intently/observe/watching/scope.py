@@ -1,6 +1,6 @@
-"""Who watches this thread or task, and handing a call over to them.
+"""Who watches this thread or task, and how sources hand them a call.
 
-Who watches is a `ContextVar`: a watch that one thread or task opened sees nothing of another.
+The watches are in a `ContextVar`: one that a thread or task opened sees nothing of another.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from intently.observe.watching.call import Call
+from intently.observe.watching.patches import Function
 from intently.observe.watching.recorder import Recorder
 
 
@@ -28,28 +29,29 @@ class _Scope(NamedTuple):
 _NOBODY = _Scope((), 0, None)
 _scope: ContextVar[_Scope] = ContextVar("intently_watch", default=_NOBODY)
 _open: dict[Recorder, _Scope] = {}
-"""Where the watches of all threads and tasks were opened."""
+"""The thread and task in which each watch was opened."""
 
 
 def current() -> tuple[Recorder, ...]:
-    """Who watches this thread or task; nobody within `inside`, and nobody for their children."""
+    """Who watches this thread or task; nobody within `inside`, torch.compile and child tasks."""
+    if torch.compiler.is_compiling():
+        return ()
     scope = _scope.get()
     if not scope.recorders or not _here(scope):
         return ()
     for recorder in scope.recorders:
         if recorder.closed:  # by another thread, which cannot change what this one watches
-            return _without_closed(scope)
+            return _keep(scope, [x for x in scope.recorders if not x.closed])
     return scope.recorders
 
 
-def _without_closed(scope: _Scope) -> tuple[Recorder, ...]:
-    left = tuple(recorder for recorder in scope.recorders if not recorder.closed)
-    _scope.set(scope._replace(recorders=left) if left else _NOBODY)
-    return left
+def _keep(scope: _Scope, recorders: list[Recorder]) -> tuple[Recorder, ...]:
+    _scope.set(scope._replace(recorders=tuple(recorders)) if recorders else _NOBODY)
+    return tuple(recorders)
 
 
 def running() -> nn.Module | None:
-    """The innermost running module, None outside of modules; known while somebody watches."""
+    """The innermost running module, None outside of modules or if nobody watches."""
     recorders = _scope.get().recorders
     return recorders[-1].running[-1] if recorders and recorders[-1].running else None
 
@@ -57,7 +59,7 @@ def running() -> nn.Module | None:
 class inside:  # noqa: N801 - used as a function: `with inside():`
     """Calls made within are not recorded: they belong to a call that a source saw already.
 
-    The mode of ``deep=True`` waits meanwhile, so that what runs is what runs without it.
+    The mode of ``deep=True`` is suspended, so that the same operations run as without it.
     """
 
     def __enter__(self) -> None:
@@ -80,7 +82,7 @@ def _task() -> asyncio.Task[Any] | None:
 
 
 def begin(recorder: Recorder) -> None:
-    """Let a recorder watch this thread or task, beside those that do."""
+    """Let a recorder watch this thread or task, beside others."""
     before = _scope.get()
     mine = before.recorders if _here(before) else ()
     _scope.set(_Scope((*mine, recorder), threading.get_ident(), _task()))
@@ -88,16 +90,15 @@ def begin(recorder: Recorder) -> None:
 
 
 def leave(recorder: Recorder) -> None:
-    """Let a recorder watch no longer."""
+    """Let a recorder stop watching."""
     _open.pop(recorder, None)
     scope = _scope.get()
     if recorder in scope.recorders:
-        left = tuple(r for r in scope.recorders if r is not recorder)
-        _scope.set(scope._replace(recorders=left) if left else _NOBODY)
+        _keep(scope, [x for x in scope.recorders if x is not recorder])
 
 
 def tell_elsewhere(module: nn.Module) -> None:
-    """Say to the watches of other threads and tasks that a module of theirs runs here."""
+    """Tell the watches of other threads and tasks that a module of theirs runs here."""
     for recorder, scope in list(_open.items()):
         backward = torch._C._current_graph_task_id() != -1
         if module in recorder.names and not _here(scope) and not backward:
@@ -107,32 +108,49 @@ def tell_elsewhere(module: nn.Module) -> None:
 # --- handing over ---------------------------------------------------------------------------------
 
 
+def told(
+    original: Function,
+    source: str,
+    read: Callable[..., Call | str],
+    caller: Callable[..., nn.Module | None] = lambda *args, **kwargs: None,
+) -> Function:
+    """Wrap a function so that whoever watches is told ``read(result, *args, **kwargs)``, its call.
+
+    ``caller`` of the same arguments is the module that made the call, if it is known.
+    """
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        recorders = current()
+        if not recorders:
+            return original(*args, **kwargs)
+        with inside():
+            result = original(*args, **kwargs)
+        module = caller(*args, **kwargs)
+        tell(recorders, source, module, lambda: read(result, *args, **kwargs))
+        return result
+
+    return function
+
+
 def tell(
     recorders: Sequence[Recorder],
     source: str,
     module: nn.Module | None,
     make: Callable[[], Call | str],
 ) -> None:
-    """Hand over the call that ``make`` returns, or say why there is none: its text, its error.
+    """Hand over the call that ``make`` returns, or its text or error: why there is none.
 
-    What a source cannot read is missed, and never stops the model.
+    A call that a source cannot read is missed, and never stops the model.
     """
-    with torch._C.DisableTorchFunction():  # what is computed here is none of a mode's calls
-        _tell(recorders, source, module, make)
-
-
-def _tell(
-    recorders: Sequence[Recorder],
-    source: str,
-    module: nn.Module | None,
-    make: Callable[[], Call | str],
-) -> None:
-    try:
-        with torch.no_grad(), inside():
-            call = make()
-    except Exception as error:  # whatever a model hands to its attention
-        call = f"{type(error).__name__}: {error}"
-    with inside():  # what a recorder computes itself is nothing to record
+    # neither a user's mode nor a watch sees what is computed here
+    with torch._C.DisableTorchFunction(), inside():
+        try:
+            with torch.no_grad():
+                call = make()
+            if isinstance(call, Call):
+                call.module = module
+        except Exception as error:  # whatever a model hands to its attention
+            call = f"{type(error).__name__}: {error}"
         for recorder in recorders:
             if isinstance(call, str):
                 recorder.miss(module, source, call)

@@ -1,4 +1,4 @@
-"""What might have attended unseen: modules that ran and left no call, with the likely reason."""
+"""Modules that may have attended unseen: they ran and left no call, with the likely reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FUNCTIONS = frozenset(
 """Names by which code calls attention."""
 
 NAMED_AFTER = (Attentional, AttentionalVector)
-"""Modules of ours that are named after attention, and attend nothing themselves."""
+"""Modules of ours that are named after attention, and do not attend themselves."""
 
 DEEPER = " (watch with deep=True)"
 
@@ -43,20 +43,20 @@ ELSEWHERE = (
     "where the model runs."
 )
 LAST_BITS = (
-    "Every operation passed through Python, to be followed: where PyTorch takes another kernel "
+    "Every operation passed through Python, to be followed: if PyTorch picks another kernel "
     "because of that, the last bits of the outputs differ."
 )
 
 MOST = 64
-"""Softmaxes of a module that are remembered while nothing is known of their weights."""
+"""Softmaxes of a module at most that are remembered until their weights meet values."""
 
 
 @dataclass(eq=False)
 class Softmax:
-    """A softmax by hand that may be one of scores, and what is known of its weights.
+    """A softmax by hand that may be one of scores, and the fate of its weights.
 
-    They ``met`` values, in a product that was seen or of which it was said why not; else ``why``
-    is what happened to them first that could not be followed.
+    They ``met`` values, in a product that was seen or reported; else ``why`` is the first operation
+    that could not be followed.
     """
 
     shape: tuple[int, ...]
@@ -66,16 +66,16 @@ class Softmax:
 
 @dataclass
 class Ran:
-    """Modules that ran where somebody watches, those that ran elsewhere, and softmax by hand."""
+    """Modules that ran here, those that ran in other threads or tasks, and softmax by hand."""
 
     here: set[nn.Module] = field(default_factory=set)
     elsewhere: set[nn.Module] = field(default_factory=set)
     softmax: dict[nn.Module, list[Softmax]] = field(default_factory=dict)
 
     def weights(self, running: Sequence[nn.Module], weights: Any, followed: Softmax | None) -> None:
-        """A softmax ran that may be one of scores; ``followed`` hears of its weights.
+        """Remember a softmax that may be one of scores; ``followed`` is told of its weights.
 
-        Where nobody follows them, the first of a module says it for all.
+        If nobody follows them, the first softmax of a module stands for all.
         """
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return
@@ -89,7 +89,7 @@ class Ran:
             self.softmax[inner] = [*known[: MOST - 1], made]
 
     def by_hand(self) -> dict[nn.Module, Softmax]:
-        """The first softmax of each module whose weights met nothing that was told."""
+        """The first softmax of each module whose weights did not meet values."""
         left = {module: [x for x in found if not x.met] for module, found in self.softmax.items()}
         return {module: found[0] for module, found in left.items() if found}
 
@@ -97,9 +97,9 @@ class Ran:
 def unseen(
     names: Mapping[nn.Module, str], seen: Iterable[str], ran: Ran, deep: bool
 ) -> dict[str, str]:
-    """What looks like attention among the modules of ``names`` and was not ``seen``, and why.
+    """The modules of ``names`` that look like attention and were not ``seen``, and why.
 
-    A module that was seen is among them where it may have attended by hand as well.
+    A module that was seen is among them if it may have attended by hand as well.
     """
     found: dict[str, str] = {}
     known = set(seen)
@@ -125,13 +125,13 @@ def unseen(
 
 
 def _under(name: str, known: set[str]) -> bool:
-    """Whether a module is one of the known ones, or a part of one."""
+    """Whether a module is a known one, or a part of one."""
     parts = name.split(".")
     return any(".".join(parts[:n]) in known for n in range(1, len(parts) + 1))
 
 
 def _by_hand(softmax: Softmax, seen: bool, deep: bool) -> str:
-    """What is said of a module in which a softmax ran by hand, beside what was ``seen`` or not."""
+    """The note on a module in which a softmax ran by hand, ``seen`` otherwise or not."""
     text = "" if seen else "no call of an attention function was seen, but "
     text += f"a softmax of {softmax.shape}{' ran beside what was seen' if seen else ''}"
     if deep:
@@ -140,7 +140,7 @@ def _by_hand(softmax: Softmax, seen: bool, deep: bool) -> str:
 
 
 def _written_out(module: nn.Module, ran: Ran, deep: bool) -> str | None:
-    """Why a module that ran may have attended by functions that nobody watches."""
+    """Why a module that ran may have attended by unwatched functions."""
     made_by = formula(type(module)) if module in ran.here else None
     if made_by is None:
         return None
@@ -182,7 +182,7 @@ def _looks(kind: type) -> bool:
 
 
 def _names_in_code(kind: type) -> set[str]:
-    """What the methods of a class call by name."""
+    """The names in the methods of a class."""
     codes = (getattr(unwrap(x), "__code__", None) for x in methods(kind).values())
     return {name for code in codes for name in getattr(code, "co_names", ())}
 

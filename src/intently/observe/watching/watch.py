@@ -1,7 +1,7 @@
 """`watch`: a context manager that keeps what a model attends, and changes nothing.
 
 Functions are replaced by name while anybody watches. `scope` knows who watches this thread or task;
-the replacements pass everybody else through.
+for everybody else, the replacements call the originals.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from types import TracebackType
 from typing import Any, Literal
 from weakref import finalize
 
@@ -32,24 +31,23 @@ FIX_COMPILED = (
 
 
 class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
-    """Keep what every attention of ``model`` sees while the block runs, and change nothing.
+    """Keep the queries and keys of every attention of ``model`` while the block runs.
 
-    Without a model all attention of this thread or task is kept. ``layers`` are names of modules or
-    patterns such as "decoder.layers.*.self_attn" (a name stands for all that is in it); ``tokens``
+    Without a model, all attention of this thread or task is kept. ``layers`` are names of modules
+    or patterns such as "decoder.layers.*.self_attn" (a name includes all modules in it); ``tokens``
     label the matrices, ``(source, target)`` the two sides of an encoder and decoder; ``store`` is
     "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
-    they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype`` a
-    floating-point type to store in; ``gradients`` keeps v, and after a backward pass the gradient
-    of what came out; ``deep`` sees hand-written matmul, softmax, matmul too, which makes the model
-    slower.
+    they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype``
+    is a floating-point type to store in; ``gradients`` keeps v, and after a backward pass the
+    gradient of the output; ``deep`` also sees hand-written matmul, softmax, matmul, which makes
+    the model slower.
 
-    Outputs are the same bit for bit. With ``deep`` every operation passes through Python; where
-    PyTorch takes another kernel because of that, last bits differ. A generator that holds a watch
-    open shares it, while it waits, with whoever runs it, as it does `torch.no_grad`. A watch that
-    is dropped without being left is undone when it is collected. Raises `ArgumentError` for
-    patterns that match nothing, with the nearest names, and `KernelError` for a compiled model,
-    whose calls cannot be seen, for a watch that is entered twice, and for one that is left without
-    having been entered.
+    Outputs are the same bit for bit. With ``deep`` every operation passes through Python; the last
+    bits differ if PyTorch picks another kernel because of that. A generator that holds a watch open
+    shares it, while it waits, with whoever runs it, like `torch.no_grad`. A watch that is dropped
+    without being left is undone when it is collected. Raises `ArgumentError` with the nearest names
+    for patterns that match nothing, and `KernelError` for a compiled model, whose calls cannot be
+    seen, for a watch that is entered twice, and for one that is left without being entered.
 
     >>> import torch, intently as it
     >>> layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
@@ -80,13 +78,9 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
 
     def __enter__(self) -> Recording:
         if self._recorder is not None:
-            raise build(
-                KernelError,
-                "watch",
-                "one block for each watch",
-                "one that was entered before",
-                fix="write `with it.watch(model) as seen:` again",
-            )
+            expected, got = "one block for each watch", "one that was entered before"
+            fix = "write `with it.watch(model) as seen:` again"
+            raise build(KernelError, "watch", expected, got, fix=fix)
         recorder = Recorder(*self._options)
         _refuse_compiled(self._model)
         with ExitStack() as undo:  # undone whatever fails, here or at the end
@@ -101,28 +95,18 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
         self._recorder = recorder
         return recorder.recording
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if self._recorder is None or self._undo is None or not self._undo.alive:
             got = "one that was not entered" if self._recorder is None else "one that was left"
-            raise build(
-                KernelError,
-                "watch",
-                "the end of a block that runs",
-                got,
-                fix="write `with it.watch(model) as seen:`, which enters and leaves it",
-            )
+            fix = "write `with it.watch(model) as seen:`, which enters and leaves it"
+            raise build(KernelError, "watch", "the end of a block that runs", got, fix=fix)
         self._undo()
-        if self._recorder.ran_compiled and error is None:
+        if self._recorder.ran_compiled and raised[0] is None:
             _say_compiled(self._recorder)
 
 
 def _targets(model: nn.Module | None) -> list[Target]:
-    """What every source replaces, and what tells which module is running."""
+    """The targets of every source, and `nn.Module.__call__`, which tells what is running."""
     from intently.observe import sources
 
     found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
@@ -145,11 +129,10 @@ def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
 
 def _named(original: Function) -> Function:
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-        if torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
         recorders = current()
         if not recorders:
-            tell_elsewhere(self)
+            if not torch.compiler.is_compiling():
+                tell_elsewhere(self)
             return original(self, *args, **kwargs)
         for recorder in recorders:
             recorder.running.append(self)
@@ -181,18 +164,12 @@ def _deep_mode() -> AbstractContextManager[Any]:
 
 
 def _say_compiled(recorder: Recorder) -> None:
-    """Raise where nothing but compiled code attended, warn where others did beside it."""
+    """Raise if only compiled code attended, warn if other modules did, too."""
     if recorder.recording.calls:
         warnings.warn(COMPILED, stacklevel=3)
         return
-    raise build(
-        KernelError,
-        "watch",
-        "attention that runs module by module",
-        "none that could be seen",
-        COMPILED,
-        FIX_COMPILED,
-    )
+    expected, got = "attention that runs module by module", "none that could be seen"
+    raise build(KernelError, "watch", expected, got, COMPILED, FIX_COMPILED)
 
 
 def _refuse_compiled(model: nn.Module | None) -> None:
@@ -200,14 +177,10 @@ def _refuse_compiled(model: nn.Module | None) -> None:
         return
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
-            raise build(
-                KernelError,
-                "model",
-                "a model that runs module by module",
-                f"{name or type(module).__name__}, compiled by torch.compile",
-                "what a compiled graph attends passes no function that could be watched",
-                FIX_COMPILED,
-            )
+            got = f"{name or type(module).__name__}, compiled by torch.compile"
+            cause = "what a compiled graph attends passes no function that could be watched"
+            expected = "a model that runs module by module"
+            raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)
 
 
 def _forced_eager() -> bool:

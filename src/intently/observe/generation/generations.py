@@ -1,0 +1,227 @@
+"""`Generations`: which calls continue which, and along which rows (the beams of a search)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from intently.attention_matrix import Attention
+from intently.masks import Geometry
+from intently.modules.blocks import DecoderLayer
+from intently.observe.generation.call_masks import may_join, one_by_one
+from intently.observe.generation.joining import Joined, Link
+from intently.observe.recording.coverage import Coverage
+from intently.observe.recording.recording import Entry, Whole
+from intently.observe.storage.stores import KeptSpec, Store, identity
+from intently.observe.watching.call import Call, Projected, operand
+from intently.observe.watching.naming import OUTSIDE, Running
+
+CROPPED = (
+    "A cache was cropped within its last call (drafts that were rejected): rows that read what it "
+    "forgot are left out, but for those of the last call of all."
+)
+OTHER_KEYS = (
+    "{}: a cache showed other keys than those that were kept (cropped further back, or "
+    "overwritten), or those of several: what follows is a call of its own."
+)
+APART = (
+    "{}: queries see the same keys again, and nothing that was seen tells which of them belong "
+    "together: each call is one of its own."
+)
+OPEN = 4
+"""How many entries of a module the next call may continue: it may have several caches."""
+
+
+class Step(NamedTuple):
+    """A call, normalised: masks as values, and no columns that a static cache has not written.
+
+    ``matrix`` is its weights where the entry that keeps it is not the way to compute them.
+    """
+
+    call: Call
+    q: Tensor | Projected
+    k: Tensor | Projected
+    spec: KeptSpec
+    geometry: Geometry
+    matrix: Callable[[], Attention] | None = None
+
+
+class Place(NamedTuple):
+    """The name of a call, and how many of that name its module's forward made before it.
+
+    ``turn`` counts them in the outermost forward: there, one module may be called with several
+    caches, each in its turn.
+    """
+
+    name: str
+    order: int
+    turn: int
+
+
+Added: TypeAlias = tuple[Entry, Call, Callable[[], Attention]]
+"""The entry that keeps a call, and the call with the weights that have to give its output."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """The last call of a self-attention: which rows each row may continue, None if it began.
+
+    Or its cache was reordered since: row i continues row ``index[i]``. After a crop, calls that saw
+    the same keys may have rows of rejected drafts.
+    """
+
+    number: int = 0
+    maybe: Tensor | None = None
+    index: Tensor | None = None
+    cropped: bool = False
+
+
+class Opened:
+    """An entry that the next call may continue."""
+
+    def __init__(self, entry: Entry, rows: Joined, call: Call, path: int, turn: int) -> None:
+        assert isinstance(call.k, Tensor)
+        self.entry, self.rows, self.path, self.turn = entry, rows, path, turn
+        self.key, self.alive = identity(call.k), StorageWeakRef(call.k.untyped_storage())
+
+
+class Generations:
+    """Counts the calls of every forward, joins the steps of a generation, follows its beams."""
+
+    def __init__(self, store: Store, running: Running, covered: Coverage) -> None:
+        self._store, self._running, self._covered = store, running, covered
+        self._path = Path()
+        self._open: dict[tuple[str, int], list[Opened]] = {}
+        self._counts: dict[tuple[str, bool], tuple[int | None, int]] = {}
+
+    def place(self, name: str, forward: int | None) -> Place:
+        """Count a call of ``forward``, a number of `Running`; None for a call of no module."""
+        outermost = next(iter(self._running.numbers), None)
+        return Place(
+            name, self._count((name, False), forward), self._count((name, True), outermost)
+        )
+
+    def _count(self, of: tuple[str, bool], forward: int | None) -> int:
+        before, count = self._counts.get(of, (None, -1))
+        count = count + 1 if forward is not None and forward == before else 0
+        self._counts[of] = forward, count
+        return count
+
+    def reordered(self, index: Tensor) -> None:
+        """A cache goes on with the rows ``index`` (b,) of the step before."""
+        self._path = Path(self._path.number + 1, index=index)
+
+    def rows(self, step: Step) -> Joined | Whole:
+        """Keep the operands of a call that continues none."""
+        q, k, g = step.q, step.k, step.geometry
+        if isinstance(q, Tensor) and isinstance(k, Tensor):
+            if g.t == g.s:
+                self._path = Path(self._path.number + 1)
+            if 0 not in (*q.shape, *k.shape):  # else no key could tell which call continues it
+                return Joined(self._store, q, k, step.spec, g)
+        return Whole(self._store.keep(q), self._store.keep(k), step.spec)
+
+    def begin(self, place: Place, entry: Entry, call: Call) -> None:
+        """Let the next calls continue an entry."""
+        if isinstance(entry.rows, Joined):
+            key = place.name, place.order
+            others = [x for x in self._open.get(key, []) if x.turn != place.turn]
+            made = Opened(entry, entry.rows, call, self._path.number, place.turn)
+            self._open[key] = [*others[1 - OPEN :], made]
+
+    def add(self, place: Place, step: Step) -> Added | None:
+        """Add a call to the entry that it continues; None if it continues none.
+
+        That is the entry in the same place of the forward before, else the only possible one.
+        """
+        call, q, k, spec, g, _ = step
+        opened = self._open.get((place.name, place.order), []) if g.s else []
+        opened = [x for x in opened if may_join(spec.how, x.rows.last.how.how)]
+        if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor):
+            return None
+        keys, new, own = k, k[..., g.s - g.t :, :], g.t
+        found = None
+        if g.s > g.t:
+            found = _chosen(opened, place, lambda x: x.rows.continued_by(keys, own))
+        if found is not None:
+            cropped = found[1].columns is not None
+            self._path = Path(self._path.number + 1, found[1].maybe, cropped=cropped)
+        else:
+            if self._beams(k) == g.t > 1 and spec.how.bias is None:
+                call, how, g = one_by_one(call, spec.get(), g)
+                q, k, spec = operand(call.q), operand(call.k), self._store.how(how)
+            if g.t == 1:
+                found, new = _chosen(opened, place, lambda x: self._same_keys(x, k)), None
+        if found is None:
+            self._say_apart(opened[-1], k, g)
+            return None
+        last, link = found
+        rows, last.turn = last.rows, place.turn
+        if link.columns is not None:
+            self._covered.note(CROPPED)
+            rows.crop(link.columns)
+        rows.add(q, new, spec, g, link)
+        last.entry.steps += 1
+        last.path = self._path.number
+
+        def matrix() -> Attention:
+            shown = rows.shown()
+            return spec.get().attend(q.to(shown.dtype), shown)
+
+        return last.entry, call, matrix
+
+    def _same_keys(self, last: Opened, k: Tensor) -> Link | None:
+        """How a single query continues others that saw the same keys: those of an encoder.
+
+        If self-attention ran meanwhile, its rows tell which row continues which; if there is none
+        (recurrent decoders), the keys have to be the same tensor. Nothing tells whether calls that
+        no module makes belong together: they stay apart.
+        """
+        path = self._path
+        if path.cropped or (not self._running and last.entry.name == OUTSIDE):
+            return None
+        if path.number == last.path:
+            same = last.key == identity(k) and not last.alive.expired()
+            rows = torch.eye(len(k), dtype=torch.bool, device=k.device)
+            return Link(0, rows, None) if same else None
+        maybe = path.maybe
+        if path.index is not None:
+            rows = torch.arange(last.rows.rows, device=k.device)
+            maybe = path.index.to(k.device)[:, None] == rows
+        return None if maybe is None else last.rows.shown_again(k, maybe)
+
+    def _say_apart(self, last: Opened, k: Tensor, g: Geometry) -> None:
+        """Note why a call that looks like a step does not continue the last one."""
+        rows, name = last.rows, last.entry.name
+        every = torch.ones(len(k), rows.rows, dtype=torch.bool, device=k.device)
+        step = g.t == 1 or self._path.maybe is not None  # drafts are several queries at a time
+        if step and rows.shown_again(k, every):
+            self._covered.note(APART.format(name))
+        elif g.t < g.s != rows.columns and rows.begins_like(k):
+            self._covered.note(OTHER_KEYS.format(name))
+
+    def _beams(self, k: Tensor) -> int:
+        """How many rows (beams) of a decoder of ours share a row of the encoder's keys."""
+        for layer, module in pairwise(self._running):
+            if isinstance(layer, DecoderLayer) and layer.cross_attention is module:
+                rows = self._path.maybe if self._path.index is None else self._path.index
+                return 0 if rows is None else len(rows) // len(k)
+        return 1
+
+
+def _chosen(
+    opened: Sequence[Opened], place: Place, link: Callable[[Opened], Link | None]
+) -> tuple[Opened, Link] | None:
+    """The entry that a call in this place continues, and how."""
+    for here in (True, False):
+        some = [x for x in opened if (x.turn == place.turn) == here]
+        found = [(x, made) for x in some if (made := link(x)) is not None]
+        if found:
+            return found[0] if len(found) == 1 else None
+    return None

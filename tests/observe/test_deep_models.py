@@ -1,0 +1,173 @@
+"""`deep=True` on models of transformers that write their attention out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from intently.observe import watch
+
+from .attending import Softmaxes
+from .decoders import MARIAN, SIZES, drawn
+
+T: Any = transformers
+
+
+DEBERTA: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "vocab_size": 50,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+}
+
+
+GPT: dict[str, Any] = {
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 50,
+    "n_positions": 32,
+    "rotary_dim": 4,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "bloom": lambda: T.BloomModel(
+        T.BloomConfig(hidden_size=16, n_layer=2, n_head=4, vocab_size=50)
+    ),
+    "gpt-j": lambda: T.GPTJModel(T.GPTJConfig(**GPT)),
+    "codegen": lambda: T.CodeGenModel(T.CodeGenConfig(**GPT)),
+    "deberta": lambda: T.DebertaV2Model(T.DebertaV2Config(**DEBERTA)),
+    "xlnet": lambda: T.XLNetModel(
+        T.XLNetConfig(d_model=16, n_layer=2, n_head=4, d_inner=32, vocab_size=50)
+    ),
+    "mpt": lambda: T.MptModel(T.MptConfig(d_model=16, n_layers=2, n_heads=4, vocab_size=50)),
+}
+
+
+NAMES = {
+    "bloom": "h.{}.self_attention",
+    "gpt-j": "h.{}.attn",
+    "codegen": "h.{}.attn",
+    "deberta": "encoder.layer.{}.attention.self",
+    "xlnet": "layer.{}.rel_attn",
+    "mpt": "blocks.{}.attn",
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
+    torch.manual_seed(0)
+    model: Any = MODELS[name]().eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.4)
+    given = {
+        "input_ids": torch.randint(3, 50, (rows, 7)),
+        "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1] * 7])[:rows],
+    }
+    with torch.no_grad():
+        y = model(**given)[0]
+        expected = model(**given, output_attentions=True).attentions
+        with watch(model, deep=True) as seen:
+            assert torch.equal(model(**given)[0], y)
+        with watch(model) as shallow:
+            model(**given)
+    assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
+    real = given["attention_mask"].bool()[:, None, :, None]
+    for entry, weights in zip(seen.calls, expected):
+        assert entry.verified, entry.why
+        found = entry.matrix().dense() * real
+        torch.testing.assert_close(found, weights * real, atol=1e-5, rtol=1e-5)
+    assert not shallow.calls and "watch with deep=True" in str(shallow.coverage())
+
+
+def test_gradients_of_a_llama_are_as_without() -> None:
+    model, ids = drawn("llama"), torch.randint(3, 20, (2, 9))
+    weights = list(model.parameters())
+    expected = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
+    with watch(model, deep=True):
+        found = torch.autograd.grad(model(ids).logits.pow(2).sum(), weights)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("std", [0.1, 0.4])
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["gpt-j", "codegen"])
+def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> None:
+    """A static one has columns without keys yet, whose scores are hidden before they are scaled."""
+    torch.manual_seed(0)
+    big = GPT | {"n_embd": 64}
+    kind = {
+        "gpt-j": (T.GPTJForCausalLM, T.GPTJConfig),
+        "codegen": (T.CodeGenForCausalLM, T.CodeGenConfig),
+    }[name]
+    model: Any = kind[0](kind[1](**big)).eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=std)
+    ids = torch.randint(3, 50, (2, 5))
+    options: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    if cache is not None:
+        options |= {"cache_implementation": cache, "disable_compile": True}
+    with torch.no_grad():
+        made = model.generate(ids, attention_mask=ids > 0, **options)
+        with watch(model, deep=True) as seen:
+            again = model.generate(ids, attention_mask=ids > 0, **options)
+        expected = model(made[:, :-1], output_attentions=True).attentions
+    assert torch.equal(made, again) and len(seen.calls) == 2, seen.coverage()
+    for entry, weights in zip(seen.calls, expected):
+        assert entry.verified, entry.why
+        torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-4, rtol=1e-4)
+
+
+SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
+    "big bird": lambda: (
+        T.BigBirdModel(
+            T.BigBirdConfig(
+                **SIZES | {"num_hidden_layers": 1, "attention_type": "block_sparse"},
+                **{"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 128},
+            )
+        ),
+        64,
+    ),
+    "pegasus-x": lambda: (
+        T.PegasusXModel(T.PegasusXConfig(**MARIAN, block_size=4, num_global_tokens=2)).encoder,
+        18,
+    ),
+}
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("name", SPARSE)
+@torch.no_grad()
+def test_blocks_that_cannot_be_followed_are_said(name: str, padding: int) -> None:
+    """And what can be: keys of padding that happen to be zeros are columns like others."""
+    torch.manual_seed(0)
+    model, length = SPARSE[name]()
+    for p in model.eval().parameters():
+        nn.init.normal_(p, std=0.3)
+    mask = (torch.arange(length) < length - padding).long()[None]
+    given = {"input_ids": torch.randint(3, 50, (1, length)), "attention_mask": mask}
+    with Softmaxes() as real:
+        y = model(**given)[0]
+    with watch(model, deep=True) as seen:
+        assert torch.equal(model(**given)[0], y)
+    whole = [x for x in real.found if x.ndim == 4]
+    assert len(seen.calls) == len(whole) < len(real.found)
+    for entry, weights in zip(seen.calls, whole):
+        assert entry.verified and entry.shape == tuple(weights.shape), entry.why
+        torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-5, rtol=1e-5)
+    for layer in seen.layers:
+        (note,) = (x for x in seen.coverage().notes if layer in x)
+        assert note.startswith("Not every call of") and "(aten." in note

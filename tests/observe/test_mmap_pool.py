@@ -1,0 +1,77 @@
+"""Memory of copies: its pages, who gets them next, and rows that grow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from intently.observe.storage import mmap_pool
+from intently.observe.storage.append_buffer import Growing
+from intently.observe.storage.mmap_pool import LARGE
+from intently.observe.storage.stores import packed
+
+
+def test_large_copies_have_pages_of_their_own_and_the_order_of_the_original() -> None:
+    x = torch.randn(1, 4096, 3, 4, 64)[:, :, 0].transpose(1, 2)
+    own = packed(x)
+    assert torch.equal(own, x) and own.stride() == (4096 * 256, 64, 256, 1)
+    assert own.untyped_storage().nbytes() == x.numel() * 4 >= LARGE
+    own.zero_()
+    assert x.any()
+
+
+def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
+    x = torch.randn(LARGE // 4)
+    first = packed(x)
+    part, place = first[5:], first.data_ptr()
+    del first
+    assert packed(x + 1).data_ptr() != place and torch.equal(part, x[5:])
+    del part
+    assert packed(x).data_ptr() == place
+
+
+def test_pages_that_are_left_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap_pool, "_left", {})
+    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
+    held = [packed(torch.randn(LARGE // 4)) for _ in range(5)]
+    held.clear()
+    assert sum(size * len(areas) for size, areas in mmap_pool._left.items()) == 3 * LARGE
+
+
+def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
+    steps = [torch.randn(3, 2, n, 4) for n in (1, 2, 70, 1, 90)]
+    rows, expected = Growing(steps[0], torch.float32), steps[0]
+    for n, step in enumerate(steps[1:]):
+        parents = torch.tensor([[2, 0, 0], [0, 1, 2]][n % 2])
+        rows.append(step, parents)
+        expected = torch.cat([expected[parents], step], -2)
+        assert torch.equal(rows.get(), expected) and rows.shape == tuple(expected.shape)
+    fewer = torch.randn(2, 2, 1, 4)
+    assert not rows.fits(fewer) and rows.fits(fewer, torch.tensor([1, 1]))
+    rows.append(fewer, torch.tensor([1, 1]))
+    assert torch.equal(rows.get(), torch.cat([expected[[1, 1]], fewer], -2))
+    assert torch.equal(rows.cropped(3).get(), expected[[1, 1]][..., :-2, :])
+
+
+def test_sizes_that_never_come_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap_pool, "_left", {})
+    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
+    for large in (3 * LARGE, LARGE, LARGE, LARGE // 2 * 3):
+        held = packed(torch.zeros(large // 4))
+        del held
+    assert {size for size, areas in mmap_pool._left.items() if areas} == {LARGE, LARGE // 2 * 3}
+    held = packed(torch.zeros(LARGE))  # more than is kept at all
+    del held
+    assert not any(size == 4 * LARGE for size in mmap_pool._left)
+
+
+def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mmap_pool, "_left", {})
+    first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
+    del first
+    (areas,) = mmap_pool._left.values()  # as `_room` has them in hand when a recording goes
+    del second
+    taken = areas.pop()
+    assert all(area is not taken for rest in mmap_pool._left.values() for area in rest)
