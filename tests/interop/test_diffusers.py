@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.diffusers import (
-    AroundAttention,
     IntentlyAttnProcessor,
+    ResidualAttention,
     dump,
     load,
     register,
@@ -69,18 +69,18 @@ FORMS: dict[str, tuple[type, dict[str, Any]]] = {
         ImageAttention,
         {"norm_num_groups": 4, "residual_connection": True, "bias": True, "dim_head": 3},
     ),
-    "residual": (AroundAttention, {"residual_connection": True}),
+    "residual": (ResidualAttention, {"residual_connection": True}),
     "divisor": (
-        AroundAttention,
+        ResidualAttention,
         {"residual_connection": True, "rescale_output_factor": 1.5, "norm_num_groups": 2},
     ),
 }
 CROSS: dict[str, tuple[type, dict[str, Any]]] = {
     "cross": (MultiHeadAttention, {}),
     "same width": (MultiHeadAttention, {"cross_attention_dim": C, "bias": True}),
-    "context layer norm": (AroundAttention, {"cross_attention_norm": "layer_norm"}),
+    "context layer norm": (ResidualAttention, {"cross_attention_norm": "layer_norm"}),
     "context group norm": (
-        AroundAttention,
+        ResidualAttention,
         {
             "cross_attention_norm": "group_norm",
             "cross_attention_norm_num_groups": 2,
@@ -201,7 +201,7 @@ def test_the_processor_shares_key_heads() -> None:
 def test_dropout_acts_on_the_output() -> None:
     theirs = made({"dropout": 0.5})
     ours: Any = load(theirs)
-    assert type(ours) is AroundAttention and ours.dropout == 0.5
+    assert type(ours) is ResidualAttention and ours.dropout == 0.5
     x = torch.randn(B, T, C)
     assert same_again(ours, theirs).to_out[1].p == 0.5
     torch.manual_seed(1)
@@ -480,4 +480,4 @@ def test_nothing_to_register() -> None:
 
 def test_around_attention_wants_steps_or_an_image() -> None:
     with pytest.raises(ArgumentError, match=r"x: expected shape \(b, t, c\) or \(b, c, height"):
-        AroundAttention(MultiHeadAttention(C, H))(torch.zeros(2, C))
+        ResidualAttention(MultiHeadAttention(C, H))(torch.zeros(2, C))

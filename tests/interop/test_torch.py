@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from torch import Tensor, nn
 
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.torch import dump, load, mask
 from intently.interop.torch.extra_keys import BesideExtra, KeyValueAttention
-from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.masks import Geometry
 from intently.modules import (
     AttentionOptions,

@@ -249,16 +249,16 @@ def test_dropout_acts_where_theirs_does(name: str, given: dict[str, Any]) -> Non
 
 def test_dropout_of_the_weights_is_kept() -> None:
     for name, given, place in (
-        ("GPT2Model", {**GPT2, "attn_pdrop": 0.4}, "attention"),
-        ("LlamaModel", {**SHARED, "attention_dropout": 0.4}, "attention"),
-        ("BertModel", {**BERT, "attention_probs_dropout_prob": 0.4}, "attention"),
-        ("ViTModel", {**VIT, "attention_probs_dropout_prob": 0.4}, "attention"),
+        ("GPT2Model", {**GPT2, "attn_pdrop": 0.4}, "self"),
+        ("LlamaModel", {**SHARED, "attention_dropout": 0.4}, "self"),
+        ("BertModel", {**BERT, "attention_probs_dropout_prob": 0.4}, "self"),
+        ("ViTModel", {**VIT, "attention_probs_dropout_prob": 0.4}, "self"),
         ("T5Model", {**T5, "dropout_rate": 0.4}, "cross"),
         ("MarianModel", {**MARIAN, "attention_dropout": 0.4}, "cross"),
     ):
         model = load(foreign(name, given))
         stack = model.decoder if isinstance(model, TextToText) else model.stack
-        assert stack.layers[0].get_submodule(place).dropout == 0.4, name
+        assert stack.layers[0].get_submodule(f"{place}_attention").dropout == 0.4, name
 
 
 def test_positions_of_the_caller() -> None:
@@ -342,8 +342,8 @@ def test_gradients_of_two_sides(family: str) -> None:
     if family == "t5":
         for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
             first_block = getattr(theirs, side).block[0].layer[0].SelfAttention
-            table = stack.layers[0].attention.bias.table
-            assert table is stack.layers[1].attention.bias.table
+            table = stack.layers[0].self_attention.bias.table
+            assert table is stack.layers[1].self_attention.bias.table
             close(table.grad, first_block.relative_attention_bias.weight.grad, tol=5e-5)
 
 

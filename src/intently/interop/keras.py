@@ -32,7 +32,7 @@ from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend, attention
 from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.foundation.checks import whole_number
-from intently.interop.frozen import learns
+from intently.interop.requires_grad import learns
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, CheckpointError, KindError, build
-from intently.interop.frozen import freeze
+from intently.interop.requires_grad import copy_requires_grad
 from intently.modules import MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
@@ -82,10 +82,9 @@ left over. Our block would compute something else without them.
 def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     """Return the module that ``make`` makes with these parameters and buffers, and no others.
 
-    It is made without drawing random numbers, and the tensors become its own: their dtypes and
-    devices are kept, and whether they learn (`freeze`). An entry that is None stands for a tensor
-    the module must not have. Raises `CheckpointError` where the tensors are not those of the
-    module, by name or by shape.
+    Makes it without drawing random numbers. The tensors become its own and keep their dtypes,
+    devices and ``requires_grad`` (`copy_requires_grad`); None stands for a tensor that the module
+    must not have. Raises `CheckpointError` where names or shapes are not those of the module.
 
     >>> fill(lambda: nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": None})
     Traceback (most recent call last):
@@ -107,7 +106,7 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     got = [f"{listed(names)} {what}" for names, what in wrong if names]
     if got:
         raise build(CheckpointError, type(module).__name__, "its own tensors", ", ".join(got))
-    freeze(module, given)
+    copy_requires_grad(module, given)
     return module
 
 

@@ -16,8 +16,8 @@ Weights are copied, with their dtype and device; train or eval mode is kept, and
 stays frozen.
 """
 
-from intently.interop.around import AroundAttention
 from intently.interop.diffusers.loading import dump, load
 from intently.interop.diffusers.processor import IntentlyAttnProcessor, register, unregister
+from intently.interop.residual_attention import ResidualAttention
 
-__all__ = ["AroundAttention", "IntentlyAttnProcessor", "dump", "load", "register", "unregister"]
+__all__ = ["IntentlyAttnProcessor", "ResidualAttention", "dump", "load", "register", "unregister"]

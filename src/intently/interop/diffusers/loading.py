@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from intently.interop.around import AroundAttention
 from intently.interop.diffusers.reading import attention, layer, spatial
+from intently.interop.residual_attention import ResidualAttention
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.modules import MultiHeadAttention
 from intently.modules.image.attention import ImageAttention
@@ -25,7 +25,7 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
 
     An `Attention` becomes a `MultiHeadAttention`; with a group norm before it, as for images, an
     `ImageAttention`; with a norm of the context, dropout, a residual or a divisor beside, an
-    `AroundAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
+    `ResidualAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
     whose states are the context; a `Transformer2DModel` of images, as U-Nets hold many, a
     `SpatialTransformer`. The module is read and left as it is. Raises `KindError` for others,
     `ArgumentError` for options that ours cannot have, `CheckpointError` naming parameters left
@@ -54,7 +54,7 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
 
 
 @torch.inference_mode(False)
-def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAttention:
+def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> TheirAttention:
     """Return diffusers' `Attention` with the weights of our block, in the same train or eval mode.
 
     Raises `KindError` for other modules, `ArgumentError` for what diffusers cannot compute (shared
@@ -66,12 +66,12 @@ def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAt
     """
     from diffusers.models.attention_processor import Attention as TheirAttention
 
-    check_kind(ours, MultiHeadAttention, ImageAttention, AroundAttention, verb="dump")
+    check_kind(ours, MultiHeadAttention, ImageAttention, ResidualAttention, verb="dump")
     if isinstance(ours, ImageAttention):
         norm = None if type(ours.norm) is nn.Identity else ours.norm
-        around = AroundAttention(ours.attention, norm=norm, residual=ours.residual)
+        around = ResidualAttention(ours.attention, norm=norm, residual=ours.residual)
     else:
-        around = ours if isinstance(ours, AroundAttention) else AroundAttention(ours)
+        around = ours if isinstance(ours, ResidualAttention) else ResidualAttention(ours)
     inner, weights = around.attention, Weights.of(around)
     norms = {
         "group_norm": (around.norm, "norm"),
@@ -154,7 +154,7 @@ def _options(inner: MultiHeadAttention) -> dict[str, Any]:
     }
 
 
-def _norm_options(around: AroundAttention) -> dict[str, Any]:
+def _norm_options(around: ResidualAttention) -> dict[str, Any]:
     """Say what stands around the attention, and its norms of q and k, likewise."""
     options: dict[str, Any] = {
         "dropout": around.dropout,

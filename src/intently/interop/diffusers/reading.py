@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.around import AroundAttention
 from intently.interop.diffusers.processor import PLAIN, WITHOUT_QK_NORM, scale_of
+from intently.interop.residual_attention import ResidualAttention
 from intently.interop.weights import Weights, check_kind, fill, refuse
 from intently.modules import (
     AttentionOptions,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def attention(
     theirs: Any, weights: Weights
-) -> MultiHeadAttention | ImageAttention | AroundAttention:
+) -> MultiHeadAttention | ImageAttention | ResidualAttention:
     """Read an `AttentionOptions`, and what it has around it."""
     name, processor = type(theirs).__name__, type(theirs.processor).__name__
     if processor not in PLAIN:
@@ -62,7 +62,7 @@ def attention(
         image.norm, image.attention = norm, inner
         image.residual = theirs.residual_connection
         return image
-    return AroundAttention(
+    return ResidualAttention(
         inner,
         norm=norm,
         context_norm=context_norm,

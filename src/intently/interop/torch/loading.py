@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.interop.frozen import learns
+from intently.interop.requires_grad import learns
+from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch.extra_keys import KeyValueAttention
-from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.weights import Weights, check_kind, fill, refuse, separate
 from intently.masks import Mask, allowed
 from intently.modules import (

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.frozen import learns
+from intently.interop.requires_grad import learns
 from intently.interop.weights import Weights, refuse
 from intently.positions import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
@@ -52,16 +52,6 @@ def activation(name: Any) -> Callable[[Tensor], Tensor]:
             "other activations have no counterpart",
         )
     return ACTIVATIONS[name]
-
-
-def norm(width: int, eps: float) -> Callable[[], nn.Module]:
-    """Return a maker of layer norms."""
-    return partial(nn.LayerNorm, width, eps=eps)
-
-
-def rms_norm(width: int, eps: float) -> Callable[[], nn.Module]:
-    """Return a maker of root-mean-square norms (Zhang & Sennrich 2019)."""
-    return partial(nn.RMSNorm, width, eps=eps)
 
 
 def rotary(config: Any, d: int) -> Rotary:
@@ -130,6 +120,14 @@ def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
         f"{ours}.weight": weights.take(f"{theirs}.weight"),
         f"{ours}.bias": weights.optional(f"{theirs}.bias"),
     }
+
+
+def linears(weights: Weights, theirs: str, ours: str, names: Mapping[str, str]) -> Tensors:
+    """Take several linear maps and norms of a layer; ``names`` maps our names to theirs."""
+    found: Tensors = {}
+    for own, name in names.items():
+        found |= linear(weights, f"{theirs}.{name}", f"{ours}.{own}")
+    return found
 
 
 def gate_up(weights: Weights, gate: str, up: str, ours: str) -> Tensors:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, build
 
 
-def freeze(module: nn.Module, given: Mapping[str, Tensor]) -> None:
+def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
     """Let each parameter of the module learn where the tensors that it was made of do.
 
     ``given`` are those tensors by name, the maps of queries, keys and values in one or apart.

@@ -15,14 +15,14 @@ from intently.modules import MultiHeadAttention
 from intently.modules.weights.loading import AllOrNothing
 
 
-class AroundAttention(AllOrNothing):
+class ResidualAttention(AllOrNothing):
     """Attention with what diffusers puts around it, for steps (b, t, c) or an image.
 
     y = (x + dropout(attention(norm(x), context_norm(context)))) / divisor, without x where
     ``residual`` is False. Group norms see (b, c, t), layer norms (b, t, c).
 
     >>> import torch
-    >>> block = AroundAttention(MultiHeadAttention(8, 2), norm=nn.GroupNorm(4, 8), residual=True)
+    >>> block = ResidualAttention(MultiHeadAttention(8, 2), norm=nn.GroupNorm(4, 8), residual=True)
     >>> block(torch.zeros(1, 8, 3, 3)).shape
     torch.Size([1, 8, 3, 3])
     """
