@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from torch import Tensor, nn
 
 import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
+from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch import dump, load, mask
 from intently.interop.torch.extra_keys import BesideExtra, KeyValueAttention
 from intently.masks import Geometry

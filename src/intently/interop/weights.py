@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, CheckpointError, KindError, build
 from intently.interop.requires_grad import copy_requires_grad
-from intently.modules import MultiHeadAttention
+from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -140,6 +140,43 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
                 f"{type(module).__name__}, which has a {name} of its own",
                 "what it computes is not known",
             )
+
+
+def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) -> None:
+    """Refuse options, and shared key heads, that the layer ``there`` does not have."""
+    for option in options:
+        got = getattr(ours.attention, option)
+        if got is not None:
+            name = f"attention.{option}"
+            refuse("MultiHeadAttention", name, "None", got, f"there is none in {there}")
+    if ours.kv_heads != ours.heads:
+        expected, cause = f"kv_heads=heads={ours.heads}", f"heads share no keys in {there}"
+        refuse("MultiHeadAttention", "kv_heads", expected, ours.kv_heads, cause)
+
+
+def read_norm(theirs: nn.Module, weights: Weights) -> nn.Module:
+    """Return a copy of a layer norm or a group norm, whose weights these are."""
+    tensors = {name: weights.optional(name) for name in ("weight", "bias")}
+    weights.finish()
+    affine, bias = (x is not None for x in tensors.values())
+    if isinstance(theirs, nn.GroupNorm):
+        groups, c, eps = theirs.num_groups, theirs.num_channels, theirs.eps
+        return fill(lambda: nn.GroupNorm(groups, c, eps, affine), tensors)
+    assert isinstance(theirs, nn.LayerNorm)
+    shape, eps = list(theirs.normalized_shape), theirs.eps
+    return fill(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+
+
+def assemble(
+    width: int, parts: Mapping[str, nn.Module | None], **options: Any
+) -> EncoderLayer | DecoderLayer:
+    """Return the layer of our own with these parts, by the names that it has for them."""
+    kind = DecoderLayer if "cross_attention" in parts else EncoderLayer
+    with torch.device("meta"):
+        layer = kind(width, 1, nn.Identity(), **options)
+    for name, part in parts.items():
+        setattr(layer, name, part)
+    return layer
 
 
 def separate(

@@ -9,7 +9,7 @@ from torch import nn
 
 from intently.interop.diffusers.reading import attention, layer, spatial
 from intently.interop.residual_attention import ResidualAttention
-from intently.interop.weights import Weights, check_kind, fill, refuse, separate
+from intently.interop.weights import Weights, check_kind, check_plain, fill, refuse, separate
 from intently.modules import MultiHeadAttention
 from intently.modules.image.attention import ImageAttention
 
@@ -106,45 +106,20 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
 def _options(inner: MultiHeadAttention) -> dict[str, Any]:
     """Say the shape of our block in the words of diffusers."""
     own, name = inner.attention, "MultiHeadAttention"
-    if inner.kv_heads != inner.heads:
-        refuse(
-            name,
-            "kv_heads",
-            f"kv_heads=heads={inner.heads}",
-            inner.kv_heads,
-            "diffusers' plain processors share no key heads",
-        )
+    options = ("score", "mask", "bias", "positions", "softcap", "sinks")
+    check_plain(inner, options, "diffusers' Attention")
     if len(inner.out_weight) != inner.width:
-        refuse(
-            name,
-            "projections.out_width",
-            f"width={inner.width}",
-            len(inner.out_weight),
-            "diffusers ties it to the width of the heads",
-        )
+        expected, cause = f"width={inner.width}", "diffusers ties it to the width of the heads"
+        refuse(name, "projections.out_width", expected, len(inner.out_weight), cause)
     if inner.d != inner.e:
         refuse(name, "head_widths", "d = e", (inner.d, inner.e), "diffusers has one width")
     if inner.dropout:
         refuse(name, "dropout", "0", inner.dropout, "diffusers drops outputs, not weights")
-    for option in ("score", "mask", "bias", "positions", "softcap", "sinks"):
-        if getattr(own, option) is not None:
-            refuse(
-                name,
-                f"attention.{option}",
-                "None",
-                getattr(own, option),
-                "diffusers' Attention has none",
-            )
     if own.scale not in (None, 1.0, inner.d**-0.5):
         refuse(name, "attention.scale", "1 or 1/√d", own.scale, "diffusers knows no other")
     if own.scale == 1 and inner.q_norm is not None:
-        refuse(
-            name,
-            "attention.scale",
-            "1/√d beside qk_norm",
-            1,
-            "diffusers' processor without scale passes over norms",
-        )
+        cause = "diffusers' processor without scale passes over norms"
+        refuse(name, "attention.scale", "1/√d beside qk_norm", 1, cause)
     return {
         "query_dim": inner.width,
         "cross_attention_dim": None if inner.context_width == inner.width else inner.context_width,
