@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from intently.show.page import server as serving
+from intently.show.page.serving import server as serving
 from intently.show.page.items import items_of
-from intently.show.page.served import Answer
-from intently.show.page.server import Server
+from intently.show.page.serving.answers import Answer
+from intently.show.page.serving.server import Server
 
 from .test_server import ask, server, source
 

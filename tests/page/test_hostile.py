@@ -12,7 +12,7 @@ import pytest
 
 from intently.show.page import save_page
 from intently.show.page.items import items_of
-from intently.show.page.server import Server
+from intently.show.page.serving.server import Server
 
 from .driving import asked, status, until
 from .pages import HOSTILE, hostile

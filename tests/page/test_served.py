@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import intently as it
-from intently.show.page import zooming
+from intently.show.page.serving import zooming
 from intently.show.page.items import items_of
-from intently.show.page.server import Server
+from intently.show.page.serving.server import Server
 
 from .driving import asked, status, until
 from .pages import forms, made, translation
@@ -106,7 +106,7 @@ def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> Non
 def test_a_long_head_settles(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until its pass is done, a long head is drawn from some queries, and the page says so."""
     monkeypatch.setattr(zooming, "NORMALIZED", 2**16)
-    monkeypatch.setattr("intently.show.page.served.AT_ONCE", 0)
+    monkeypatch.setattr("intently.show.page.serving.answers.AT_ONCE", 0)
     step, gate = zooming.ZoomedHead.steps, threading.Event()
 
     def steps(head: Any) -> Iterator[None]:
@@ -183,7 +183,7 @@ from contextlib import suppress
 from pathlib import Path
 import torch
 from intently import explore_cli
-from intently.show.page.served import Served
+from intently.show.page.serving.answers import Served
 
 begun = threading.Semaphore(0)
 

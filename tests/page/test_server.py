@@ -19,7 +19,7 @@ import torch
 
 import intently as it
 from intently.show.page.items import items_of
-from intently.show.page.server import Server
+from intently.show.page.serving.server import Server
 
 T, H = 40, 3
 
@@ -315,7 +315,7 @@ def test_no_oversized_request(server: Server) -> None:
 
 
 def test_a_window_of_too_many_weights(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setattr("intently.show.page.served.LARGEST", 100)
+    monkeypatch.setattr("intently.show.page.serving.answers.LARGEST", 100)
     status, body, _ = ask(server, f"tile?{HEAD}&r0=0&r1=11&c0=0&c1=10")
     assert (status, body) == (413, b"an answer has at most 100 numbers")
     assert ask(server, f"tile?{HEAD}&r0=0&r1=10&c0=0&c1=10")[0] == 200

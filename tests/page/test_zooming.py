@@ -12,8 +12,9 @@ from torch import Tensor
 
 import intently as it
 from intently.attention_matrix import Attention
-from intently.show.page import zooming
-from intently.show.page.zooming import ZoomedHead, edges
+from intently.show.page.serving import zooming
+from intently.show.page.serving.cells import edges
+from intently.show.page.serving.zooming import ZoomedHead
 
 T, S, D = 700, 900, 16
 

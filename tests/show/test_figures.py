@@ -613,7 +613,7 @@ def test_unknown_suffixes_and_folders_are_refused_before_drawing(tmp_path, name)
 
 def test_the_path_is_checked_before_drawing(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("intently.show.figures.heatmaps.one_of", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("intently.show.figures.heatmap.one_of", lambda *_: pytest.fail("drawn"))
     with pytest.raises(ArgumentError, match="Not a directory"):
         show.heatmap(milk(), save=tmp_path / "file" / "a.png")
 

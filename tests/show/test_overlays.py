@@ -110,7 +110,7 @@ def test_a_caption_looks_at_patches():
 
 
 def test_the_picture_shows_where_the_weight_is_nothing():
-    from intently.show.figures.overlays import _map
+    from intently.show.figures.overlay import _map
 
     alphas = _map()(np.linspace(0, 1, 50))[:, 3]
     assert alphas[0] == 0

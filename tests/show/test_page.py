@@ -18,9 +18,10 @@ from page_reader import Page
 import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
-from intently.show.page import Highlight, Text, joining, packed, packing, save_page, writing
+from intently.show.page import Highlight, Text, packed, save_page, script, writing
+from intently.show.page.numbers import packing
 from intently.show.page.items import items_of
-from intently.show.page.packing import unpacked
+from intently.show.page.numbers.packing import unpacked
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -145,7 +146,7 @@ def test_the_size_of_512_tokens_and_12_heads_is_within_its_share() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
 def test_numbers_come_back(dtype: str) -> None:
-    from intently.show.page.packing import Blocks
+    from intently.show.page.numbers.packing import Blocks
 
     numbers = (torch.randn(3, 5, 7) * 50).abs().to(getattr(torch, dtype))
     blocks = Blocks()
@@ -156,7 +157,7 @@ def test_numbers_come_back(dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (5, 13), (2, 3, 9)])
 def test_bits_come_back_row_by_row(shape: tuple[int, ...]) -> None:
-    from intently.show.page.packing import Blocks
+    from intently.show.page.numbers.packing import Blocks
 
     mask = torch.randn(shape) > 0
     blocks = Blocks()
@@ -175,7 +176,7 @@ def test_what_is_not_finite_is_null() -> None:
 
 
 def test_weights_that_are_nan_in_the_page_alone_are_not_within_any_bound() -> None:
-    from intently.show.page.stored import bound, stored
+    from intently.show.page.numbers.stored import bound, stored
 
     A = it.attend(torch.ones(1, 3, 4), torch.ones(1, 3, 4))
     broken = it.attend(torch.full((1, 3, 4), float("nan")), torch.ones(1, 3, 4))
@@ -276,8 +277,8 @@ def test_a_dense_bias_is_refused_where_it_is_large(monkeypatch: pytest.MonkeyPat
 
 
 def joined(monkeypatch: pytest.MonkeyPatch, **modules: str) -> str:
-    monkeypatch.setattr(joining, "source", lambda name: modules[name.removesuffix(".js")])
-    return joining.joined(tuple(modules))
+    monkeypatch.setattr(script, "source", lambda name: modules[name.removesuffix(".js")])
+    return script.joined(tuple(modules))
 
 
 def test_modules_lose_imports_and_exports_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +312,7 @@ def test_other_forms_are_refused(monkeypatch: pytest.MonkeyPatch, code: str, mes
 
 
 def test_the_modules_of_the_package_are_all_joined() -> None:
-    folder = Path(str(joining.__file__)).parent / "modules"
+    folder = Path(str(script.__file__)).parent / "modules"
     assert {path.stem for path in folder.glob("*.js")} == {*writing.SCRIPT, "widget"}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import intently as it
 from intently.matrix import LazyMatrix
 from intently.show.page.items import items_of
-from intently.show.page.stored import stored
+from intently.show.page.numbers.stored import stored
 
 H, T, S, D = 4, 7, 9, 8
 

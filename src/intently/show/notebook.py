@@ -98,7 +98,7 @@ def _cells(matrix: LazyMatrix) -> np.ndarray:
 
 def _bias(bias: Bias) -> str:
     from intently.masks import Geometry
-    from intently.show.figures.rules import STEPS, lead_of
+    from intently.show.figures.masks import STEPS, lead_of
 
     moved = bias.replaced(lambda x: x.detach().cpu())
     t = s = STEPS

@@ -16,7 +16,7 @@ from intently.show.animate.painting import Painter, colour, named
 from intently.show.animate.shapes import Grid, Scene, Shape, Text
 from intently.show.animate.stage import MARGIN
 from intently.show.animate.tween import between
-from intently.show.cells import wrapped
+from intently.show.sheet import wrapped
 from intently.show.style import style
 
 SCALE = 1.25

@@ -13,9 +13,9 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show.page.items import Item, Layer
-from intently.show.page.measured import Measured, measured
-from intently.show.page.packing import Blocks, check_size
-from intently.show.page.stored import Precision, Stored, StoredWeights, bound, stored
+from intently.show.page.numbers.measured import Measured, measured
+from intently.show.page.numbers.packing import Blocks, check_size
+from intently.show.page.numbers.stored import Precision, Stored, StoredWeights, bound, stored
 
 FORMAT = "intently-page-1"
 
@@ -59,7 +59,7 @@ def packed(
     if title is not None and not isinstance(title, str):
         raise build(KindError, "title", "a text, or None", repr(title))
     state = _state(start)
-    _check_size(items, precision)
+    check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
     marks = [_highlight(mark, items) for mark in highlights]
     page = _Page(precision)
     told = [page.item(item) for item in items]
@@ -137,18 +137,7 @@ class _Page:
         """The weights themselves, head by head."""
         heads = made.matrix.weights.reshape(-1, *made.matrix.shape[-2:])
         blocks = [self.blocks.add(head, self.dtype) for head in heads]
-        return {
-            "score": {"kind": "weights", "blocks": blocks},
-            "scale": 1.0,
-            "softcap": None,
-            "sinks": None,
-            "d": 0,
-            "group": 1,
-            "q": [],
-            "k": [],
-            "mask": None,
-            "bias": None,
-        }
+        return {"score": {"kind": "weights", "blocks": blocks}}
 
     def measures(self, found: Measured) -> dict[str, Any]:
         add = self.blocks.add
@@ -165,7 +154,7 @@ class _Page:
 
 
 def described(layer: Layer) -> dict[str, Any]:
-    """Return what is told of an attention before any of its numbers."""
+    """Return the description of an attention without any of its numbers."""
     t, s = layer.matrix.shape[-2:]
     return {
         "name": layer.name,
@@ -177,6 +166,16 @@ def described(layer: Layer) -> dict[str, Any]:
         "t": t,
         "s": s,
         "heads": layer.heads,
+        "score": {"kind": "dot"},
+        "scale": 1.0,
+        "softcap": None,
+        "sinks": None,
+        "d": 0,
+        "group": 1,
+        "q": [],
+        "k": [],
+        "mask": None,
+        "bias": None,
     }
 
 
@@ -188,28 +187,19 @@ def _plain(numbers: Tensor) -> list[float | None]:
 def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
     """A highlight by the number of its layer."""
     if not isinstance(mark, Highlight) or not isinstance(mark.text, str):
-        raise build(
-            KindError,
-            "highlights",
-            "highlights: show.page.Highlight(item, layer, head, text)",
-            repr(mark)[:60],
-        )
+        expected = "highlights: show.page.Highlight(item, layer, head, text)"
+        raise build(KindError, "highlights", expected, repr(mark)[:60])
     if type(mark.item) is not int or not 0 <= mark.item < len(items):
         raise build(ArgumentError, "highlights", f"an item < {len(items)}", repr(mark.item))
     names = [layer.name for layer in items[mark.item].layers]
     if mark.layer not in names:
-        raise build(
-            ArgumentError,
-            "highlights",
-            f"a layer of item {mark.item}: {', '.join(names)}",
-            repr(mark.layer),
-        )
+        expected = f"a layer of item {mark.item}: {', '.join(names)}"
+        raise build(ArgumentError, "highlights", expected, repr(mark.layer))
     entry = names.index(mark.layer)
     heads = items[mark.item].layers[entry].heads
     if type(mark.head) is not int or not 0 <= mark.head < heads:
-        raise build(
-            ArgumentError, "highlights", f"a head < {heads} of {mark.layer}", repr(mark.head)
-        )
+        expected = f"a head < {heads} of {mark.layer}"
+        raise build(ArgumentError, "highlights", expected, repr(mark.head))
     return {"item": mark.item, "entry": entry, "head": mark.head, "text": mark.text}
 
 
@@ -218,24 +208,14 @@ def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
     if start is None:
         return {}
     if not isinstance(start, Mapping):
-        raise build(
-            KindError, "start", 'a state by name, {"view": "text", "row": 7} say', repr(start)[:60]
-        )
+        expected = 'a state by name, {"view": "text", "row": 7} say'
+        raise build(KindError, "start", expected, repr(start)[:60])
     for name, value in start.items():
         plain = value is None or isinstance(value, (str, int, float))
         if not plain or (isinstance(value, float) and not math.isfinite(value)):
-            raise build(
-                ArgumentError,
-                f"start[{name!r}]",
-                "a text, a finite number, or None",
-                repr(value)[:60],
-            )
+            expected = "a text, a finite number, or None"
+            raise build(ArgumentError, f"start[{name!r}]", expected, repr(value)[:60])
     return {str(name): value for name, value in start.items()}
-
-
-def _check_size(items: Sequence[Item], precision: Precision) -> None:
-    """Refuse what could not be opened before an hour is spent on it."""
-    check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
 
 
 def _bytes(layer: Layer, precision: Precision) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from intently.errors import MissingLibraryError, build
 from intently.show.page.contents import Highlight, packed
 from intently.show.page.items import Shown, items_of
+from intently.show.page.numbers.stored import Precision
 from intently.show.page.sides import Side
-from intently.show.page.stored import Precision
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
@@ -37,8 +37,8 @@ def widget(
     >>> shown.address = "#view=head&row=2"
     """
     kind = _kind()
-    from intently.show.page.joining import source as shipped
-    from intently.show.page.packing import text
+    from intently.show.page.numbers.packing import text
+    from intently.show.page.script import source as shipped
     from intently.show.page.writing import described, style
 
     made = packed(
@@ -69,7 +69,7 @@ def _kind() -> type[AnyWidget]:
             "an environment without it",
             fix="pip install 'intently[notebook]', or save_page",
         ) from None
-    from intently.show.page.joining import MODULES, joined
+    from intently.show.page.script import MODULES, joined
 
     class Page(anywidget.AnyWidget):
         _esm = joined((*MODULES, "widget")) + "\nexport default { render: renderWidget };\n"

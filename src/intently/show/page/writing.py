@@ -18,8 +18,8 @@ from typing import Any
 from intently.foundation import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
-from intently.show.page.joining import MODULES, joined, source
-from intently.show.page.packing import text
+from intently.show.page.numbers.packing import text
+from intently.show.page.script import MODULES, joined, source
 
 SCRIPT = (*MODULES, "start")
 

@@ -17,19 +17,7 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import as_numbers, follows
 from intently.matrix.patterns import measure
-from intently.show.cells import (
-    LINE,
-    WORD,
-    Sheet,
-    header,
-    height_of,
-    limits,
-    name_columns,
-    name_rows,
-    paint,
-    width_of,
-    wrapped,
-)
+from intently.show.cells import header, limits, name_columns, name_rows, paint
 from intently.show.choosing import Source, matrices_of, whole
 from intently.show.files import destination, finish
 from intently.show.labels import lines, shown, titled, visible
@@ -43,6 +31,7 @@ from intently.show.reading import (
     pooled,
     shown_names,
 )
+from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
 from intently.show.style import ACCENT, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -302,17 +291,16 @@ def _draw(groups: Sequence[Group], heading: str, foot: str, label: str) -> Figur
     plan = _plan(groups)
     width = max(MARGIN + plan.width + BAR, 3.2)
     heading = wrapped(heading, width - 2 * MARGIN, 10.5)
-    foot = wrapped(foot, width - 2 * MARGIN, 7.5) if foot else ""
+    foot = wrapped(foot, width - 2 * MARGIN, 7.5)
     top = MARGIN + height_of(heading, 10.5) + (0.07 if heading else 0)
     bands = plan.bands(groups)
     height = top + sum(high for _, high in bands) + 0.06
-    height += height_of(foot, 7.5) + 0.08 if foot else 0
+    height += height_of(foot, 7.5, 0.08)
 
     sheet = Sheet.of(width, height)
     every = [head.values.ravel() for group in groups for row in group.panels for head in row]
     norm = Normalize(*limits(np.concatenate(every)))
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
     first = top
     for band, high in bands:
         for column, group in enumerate(band):
@@ -321,8 +309,7 @@ def _draw(groups: Sequence[Group], heading: str, foot: str, label: str) -> Figur
         top += high
     high = _panel_height(groups[0], plan.panel)
     _draw_scale(sheet, norm, (MARGIN + plan.width + 0.15, first, high), label)
-    if foot:
-        sheet.write(MARGIN, top + 0.04, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, top + 0.04, foot, size=7.5, color=QUIET)
     return sheet.figure
 
 
@@ -374,7 +361,6 @@ def _draw_scale(
     from matplotlib.cm import ScalarMappable
 
     left, top, high = place
-    bar = sheet.axes(left, top + NAME + TITLE, 0.1, max(high, 1.0))
-    scale = sheet.figure.colorbar(ScalarMappable(norm, weight_map()), cax=bar, label=label)
-    scale.ax.tick_params(labelsize=7)
-    scale.outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    colours, at = ScalarMappable(norm, weight_map()), (left, top + NAME + TITLE)
+    bar = sheet.colour_bar((*at, 0.1, max(high, 1.0)), colours, label=label)
+    bar.tick_params(labelsize=7)

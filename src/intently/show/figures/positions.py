@@ -13,12 +13,13 @@ from intently.errors import ArgumentError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.foundation.checks import whole_number
 from intently.positions import Learned, Rotary
-from intently.show.cells import Sheet, height_of, paint, wrapped
+from intently.show.cells import paint
 from intently.show.files import destination, finish
 from intently.show.given import one_item
 from intently.show.labels import titled
 from intently.show.reading import numbers
-from intently.show.style import FRAME, GRID, INK, QUIET, WEIGHTS, signed_map, style
+from intently.show.sheet import Sheet, height_of, open_axes, wrapped
+from intently.show.style import FRAME, INK, QUIET, WEIGHTS, signed_map, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,13 +182,11 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
     _curves(last, by_column, rows, "position", places)
     _say(last, f"chosen positions, by {waves.column}{apart}", CURVES)
     last.set(xlabel=waves.column, xlim=(-0.5, c - 0.5))
-    bar = sheet.axes(LEFT + WIDE + 0.14, first, 0.1, MATRIX)
-    scale = sheet.figure.colorbar(image, cax=bar, format="{x:.3g}")
-    scale.ax.tick_params(labelsize=7.5)
-    scale.outline.set(edgecolor=FRAME, linewidth=0.5)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    place = LEFT + WIDE + 0.14, first, 0.1, MATRIX
+    bar = sheet.colour_bar(place, image, FRAME, format="{x:.3g}")
+    bar.tick_params(labelsize=7.5)
     for one in (axes, below, last):
-        one.xaxis.set_tick_params(length=0, pad=4)
-        one.yaxis.set_tick_params(length=0, pad=4)
+        one.tick_params(length=0, pad=4)
         one.xaxis.label.set(fontsize=8.5)
         one.yaxis.label.set(fontsize=8.5)
     sheet.write(MARGIN, MARGIN, heading, size=10.5)
@@ -216,9 +215,7 @@ def _curves(
     places = np.arange(curves.shape[1]) if places is None else places
     for values, name, shade, dash in zip(curves, names, shades, DASHES):
         axes.plot(places, values, color=shade, lw=1.5, linestyle=dash, label=str(name))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=GRID, lw=0.6)
-    axes.set_axisbelow(True)
+    open_axes(axes)
     axes.legend(
         title=of,
         title_fontsize=7.5,

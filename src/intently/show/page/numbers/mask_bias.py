@@ -17,7 +17,7 @@ from intently.biases import Bias
 from intently.kernels.problem import Problem
 from intently.masks import Geometry
 from intently.masks.geometry import Cut
-from intently.show.page.packing import check_size
+from intently.show.page.numbers.packing import check_size
 
 BLOCK = 2**22
 """Entries of a mask or a bias that are looked at together."""

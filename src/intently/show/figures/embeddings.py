@@ -11,12 +11,12 @@ import torch
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import Numbers
-from intently.show.cells import Sheet, height_of, width_of, wrapped
 from intently.show.choosing import place
 from intently.show.files import destination, finish
 from intently.show.given import as_numbers
 from intently.show.labels import bare, titled, visible
 from intently.show.reading import numbers
+from intently.show.sheet import Sheet, height_of, width_of, wrapped
 from intently.show.style import ACCENT, FRAME, GRID, INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,15 @@ from intently.attention_matrix import Attention
 from intently.kernels.walk import blocks
 from intently.masks import EMPTY, FULL, PARTIAL
 from intently.matrix.patterns.heads import entropies
+from intently.show.page.serving.cells import (
+    How,
+    across_columns,
+    between,
+    cell_of,
+    edges,
+    highest,
+    in_blocks,
+)
 
 QUICK = 2**23
 """Weights that are computed for one answer at most."""
@@ -34,10 +43,6 @@ STRIP = 128
 
 SOME = 16
 """Rows far from each other that are computed at once."""
-
-
-How: TypeAlias = Literal["mean", "max"]
-"""What a cell shows of its weights."""
 
 
 class Zoomed(NamedTuple):
@@ -109,7 +114,7 @@ class ZoomedHead:
                 entropy[rows] = entropies(w).float() if w.shape[1] else 0.0
                 received[start : start + w.shape[1]] += w.sum(0)
                 if cells is not None:
-                    part = _blocks(w, start % side, side)
+                    part = in_blocks(w, start % side, side)
                     first = start // side
                     at = (
                         slice(rows.start // side, -(-rows.stop // side)),
@@ -182,7 +187,7 @@ class ZoomedHead:
         shown = np.zeros((len(down) - 1, c1 - c0), bool)
         left = QUICK
         for rows in _strips(r0, r1):
-            at = _cell_of(down, rows.start, rows.stop)
+            at = cell_of(down, rows.start, rows.stop)
             for start, stop, state in self._runs(rows, c0, c1):
                 cols = slice(start - c0, stop - c0)
                 count = (rows.stop - rows.start) * (stop - start)
@@ -210,7 +215,7 @@ class ZoomedHead:
             )
             first, last = np.maximum(first, down[0]), np.minimum(last, down[-1] - 1)
             some = first <= last
-            column = np.broadcast_to(_cell_of(across, keys.start, keys.stop), some.shape)[some]
+            column = np.broadcast_to(cell_of(across, keys.start, keys.stop), some.shape)[some]
             for rows, sign in ((first[some], 1), (last[some], -1)):
                 cell = np.searchsorted(down, rows, "right") - (sign == 1)
                 np.add.at(begun, (cell, column), sign)
@@ -284,7 +289,7 @@ class ZoomedHead:
         found = torch.zeros(len(down) - 1, c1 - c0)
         for rows in _strips(int(down[0]), int(down[-1])):
             w, start = self._window(rows, c0, c1)
-            at = _cell_of(down, rows.start, rows.stop)
+            at = cell_of(down, rows.start, rows.stop)
             part = found[:, start - c0 : start - c0 + w.shape[1]]
             if how == "max":
                 part = part[at[0] : at[-1] + 1].numpy()
@@ -292,7 +297,7 @@ class ZoomedHead:
                 np.maximum(part, np.maximum.reduceat(w.float().numpy(), cuts), out=part)
             else:
                 part.index_add_(0, torch.from_numpy(at), w.float())
-        return _across(found, across - c0, np.diff(down), how)
+        return across_columns(found, across - c0, np.diff(down), how)
 
     def _sampled(self, down: np.ndarray, across: np.ndarray, room: int, how: How) -> Zoomed:
         """Cells of one query of each row of cells, or of every few of them."""
@@ -304,7 +309,7 @@ class ZoomedHead:
         for at in range(0, count, SOME):
             w, start = self._window(torch.from_numpy(middle[at : at + SOME]), c0, c1)
             found[at : at + SOME, start - c0 : start - c0 + w.shape[1]] = w
-        picture = _across(found, across - c0, np.ones(count), how)
+        picture = across_columns(found, across - c0, np.ones(count), how)
         of = np.searchsorted(coarse, down[:-1], "right") - 1
         every = max(1, round((down[-1] - down[0]) / count))
         return Zoomed(picture[of], f"shows one query in {every:,} until all are read")
@@ -315,23 +320,16 @@ class ZoomedHead:
         assert cells is not None and peaks is not None
         cut = any((at % side > 0)[at < n].any() for at, n in ((down, self.t), (across, self.s)))
         if how == "max":
-            picture = _highest(_highest(peaks, down, side).mT, across, side).mT
+            picture = highest(highest(peaks, down, side).mT, across, side).mT
             said = f"takes the largest weight of whole blocks of {side} × {side}"
             return Zoomed(picture, said if cut else "")
         first = int(across[0]) // side
         part = cells[:, first : int(across[-1]) // side + 1]
-        rows = _between(part, down, side, self.t)
-        sums = _between(rows.mT, across - first * side, side, self.s - first * side).mT
+        rows = between(part, down, side, self.t)
+        sums = between(rows.mT, across - first * side, side, self.s - first * side).mT
         sizes = np.diff(down)[:, None] * np.diff(across)
         nearness = f"takes blocks of {side} × {side} weights by their share" if cut else ""
         return Zoomed(sums / torch.from_numpy(sizes), nearness)
-
-
-def edges(start: int, stop: int, count: int) -> np.ndarray:
-    """Where cells begin, and the last one ends: ``count`` of them at most, none empty."""
-    n = stop - start
-    count = max(1, min(count, n))
-    return start + -(-np.arange(count + 1) * n // count)
 
 
 def _strips(start: int, stop: int) -> Iterator[slice]:
@@ -364,47 +362,3 @@ def _mean(shares: Tensor, total: Tensor, lse: Tensor) -> Tensor:
     if bool((factor != 1).any()):
         shares = shares * factor[..., None]
     return shares[0] if len(shares) == 1 else shares.mean(0)
-
-
-def _blocks(w: Tensor, lead: int, side: int) -> Tensor:
-    """Weights in cells (rows, side, columns, side); the first column is at ``lead`` in its cell."""
-    tail = -(w.shape[1] + lead) % side
-    w = torch.nn.functional.pad(w, (lead, tail, 0, -len(w) % side)).float()
-    return w.unflatten(1, (-1, side)).unflatten(0, (-1, side))
-
-
-def _cell_of(at: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Which of the cells that begin ``at`` each step from start to stop − 1 is in."""
-    return np.searchsorted(at, np.arange(start, stop), "right") - 1
-
-
-def _across(sums: Tensor, across: np.ndarray, rows: np.ndarray, how: How) -> Tensor:
-    """Cells over columns, of sums over ``rows`` rows each, or of the largest of them."""
-    if how == "max":
-        return torch.from_numpy(np.maximum.reduceat(sums.numpy(), across[:-1], axis=1))
-    total = np.add.reduceat(sums.numpy(), across[:-1], axis=1)
-    return torch.from_numpy(total / rows[:, None] / np.diff(across)).float()
-
-
-def _highest(peaks: Tensor, at: np.ndarray, side: int) -> Tensor:
-    """The largest of the blocks between edges ``at`` along the first axis, those cut included."""
-    first, last = at[:-1] // side, -(-at[1:] // side)
-    ends = np.stack([first, last], 1).ravel()
-    padded = torch.nn.functional.pad(peaks, (0, 0, 0, 1)).numpy()
-    return torch.from_numpy(np.maximum.reduceat(padded, ends, axis=0)[::2])
-
-
-def _between(cells: Tensor, at: np.ndarray, side: int, n: int) -> Tensor:
-    """Sums of kept cells between edges ``at`` along the first axis, n steps long.
-
-    A cell that is cut counts by its share.
-    """
-    whole = at // side
-    last = -(-n // side) - 1
-    size = np.where(whole >= last, n - last * side, side)
-    share = torch.from_numpy((at - whole * side) / size).float()[:, None]
-    begun = cells[np.minimum(whole, last)] * share
-    of = torch.from_numpy(_cell_of(whole, int(whole[0]), int(whole[-1])))
-    total = cells.new_zeros(len(at) - 1, cells.shape[1])
-    total.index_add_(0, of, cells[whole[0] : whole[-1]])
-    return total + begun[1:] - begun[:-1]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from intently.errors import ArgumentError, build
-from intently.show.cells import Sheet, height_of, width_of, wrapped
-from intently.show.figures.lengths import Interval, is_interval
+from intently.show.figures.by_length import Interval, is_interval
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
-from intently.show.style import GRID, INK, WEIGHTS, style
+from intently.show.sheet import Sheet, height_of, name_panel, open_axes, width_of, wrapped
+from intently.show.style import INK, WEIGHTS, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,12 +61,8 @@ def bars(
             axes.set_yticks(
                 range(len(names)), labels if column == 0 else [""] * len(names), parse_math=False
             )
-            axes.set_ylabel(
-                visible(panel), rotation=0, ha="left", va="bottom", size=9, parse_math=False
-            )
-            axes.yaxis.set_label_coords(0, 1 + 0.05 / high)
-        if heading:
-            sheet.write(MARGIN, MARGIN, heading, size=10.5)
+            name_panel(axes, visible(panel), high)
+        sheet.write(MARGIN, MARGIN, heading, size=10.5)
         return finish(sheet.figure, path)
 
 
@@ -101,10 +97,8 @@ def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
         )
     axes.set_xlim(0, max(highest, 1) if panel == "exact match" else highest or 1)
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axes.spines[["top", "right", "bottom"]].set_visible(False)
-    axes.grid(axis="x", color=GRID, lw=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=4)
+    open_axes(axes, "x")
+    axes.spines["bottom"].set_visible(False)
 
 
 def _number(value: float, highest: float) -> str:

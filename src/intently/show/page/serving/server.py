@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from intently.show.page.items import Item
-from intently.show.page.joining import source
-from intently.show.page.served import Answer, Refused, Served
+from intently.show.page.script import source
+from intently.show.page.serving.answers import Answer, Refused, Served
 from intently.show.page.writing import described, head, script, style
 
 HOST = "127.0.0.1"

@@ -19,22 +19,12 @@ from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask
 from intently.masks.by_tensor import as_mask
-from intently.show.cells import (
-    WORD,
-    Sheet,
-    header,
-    height_of,
-    name_columns,
-    name_rows,
-    paint,
-    rule,
-    width_of,
-    wrapped,
-)
+from intently.show.cells import count_steps, header, name_columns, name_rows, paint, rule
 from intently.show.files import destination, finish
 from intently.show.given import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
 from intently.show.reading import numbers
+from intently.show.sheet import WORD, Sheet, height_of, width_of, wrapped
 from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
 
 if TYPE_CHECKING:
@@ -257,7 +247,7 @@ def _sheet(
     foot = wrapped("; ".join(filter(None, notes)), width - 2 * MARGIN, 7.5)
     first = MARGIN + height_of(heading, 9.5) + 0.04
     height = first + head + down * high + (down - 1) * (GAP + named) + 0.1
-    height += (height_of(foot, 7.5) if foot else 0) + 0.06
+    height += height_of(foot, 7.5) + 0.06
 
     sheet = Sheet.of(width, height)
     kind = "head" if top else "row"
@@ -282,9 +272,9 @@ def _sheet(
         if words and column == 0:
             name_rows(axes, words[s - t :], high / (size * WORD), size)
         if not words and column == 0:
-            _count(axes, "y", t)
+            count_steps(axes, "y", t, 7, min(6, t))
         if not words and row == 0 and len(panels) == 1:
-            _count(axes, "x", s)
+            count_steps(axes, "x", s, 7, min(6, s))
     left = MARGIN + before
     middle = left + (across * (wide + GAP) - GAP) / 2
     centre = first + head + (down * (high + GAP + named) - GAP - named) / 2
@@ -293,24 +283,8 @@ def _sheet(
     if top:
         _scale(sheet, (norm, colours), (width - 0.62, first + head, max(high, 0.9)))
     sheet.write(MARGIN, MARGIN, heading, size=9.5)
-    if foot:
-        sheet.write(MARGIN, height - height_of(foot, 7.5) - 0.07, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, height - height_of(foot, 7.5) - 0.07, foot, size=7.5, color=QUIET)
     return sheet
-
-
-def _count(axes: object, side: str, n: int) -> None:
-    from matplotlib.axes import Axes
-    from matplotlib.ticker import MaxNLocator
-
-    assert isinstance(axes, Axes)
-    axis = axes.xaxis if side == "x" else axes.yaxis
-    if n == 1:
-        axis.set_ticks([0])
-    else:
-        axis.set_major_locator(MaxNLocator(nbins=min(6, n), integer=True, steps=[1, 2, 5, 10]))
-    axis.set_tick_params(labelsize=7, pad=2)
-    if side == "x":
-        axes.xaxis.tick_top()
 
 
 def _scale(
@@ -320,8 +294,7 @@ def _scale(
     from matplotlib.ticker import MaxNLocator
 
     left, top, high = place
-    bar = sheet.axes(left, top, 0.1, high)
-    scale = sheet.figure.colorbar(ScalarMappable(*look), cax=bar, format="{x:.3g}")
-    scale.ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    scale.ax.tick_params(labelsize=7)
-    scale.outline.set(edgecolor=FRAME, linewidth=0.5)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    colours = ScalarMappable(*look)
+    bar = sheet.colour_bar((left, top, 0.1, high), colours, FRAME, format="{x:.3g}")
+    bar.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    bar.tick_params(labelsize=7)

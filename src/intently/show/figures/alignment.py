@@ -10,24 +10,12 @@ import numpy as np
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.matrix.labelling import follows
-from intently.show.cells import (
-    LINE,
-    WORD,
-    Sheet,
-    header,
-    height_of,
-    limits,
-    name_columns,
-    name_rows,
-    paint,
-    rule,
-    width_of,
-    wrapped,
-)
+from intently.show.cells import header, limits, name_columns, name_rows, paint, rule
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
 from intently.show.reading import missing, outside, shown_names, weights
+from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
 from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
@@ -83,14 +71,9 @@ def alignment(
     lazy, chosen = one_of(matrix, head)
     t, s = lazy.shape
     if max(t, s) > LARGEST:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {LARGEST} rows and columns",
-            shape_of(lazy),
-            "an alignment shows every word",
-            "draw it with intently.show.heatmap, which pools",
-        )
+        expected, cause = f"at most {LARGEST} rows and columns", "an alignment shows every word"
+        fix = "draw it with intently.show.heatmap, which pools"
+        raise build(ArgumentError, "matrix", expected, shape_of(lazy), cause, fix)
     values = weights(lazy)
     sure, possible = _links(gold, t, s)
     rows, columns = shown_names(lazy, shown)
@@ -144,11 +127,11 @@ def _draw(
 
     heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
     foot = "\n".join(note for note in (texts[1], missing(values)) if note)
-    foot = wrapped(foot, width - 2 * MARGIN, 7.5) if foot else ""
+    foot = wrapped(foot, width - 2 * MARGIN, 7.5)
     above = MARGIN + height_of(heading, 10.5)
     top = above + 9 * LINE + 0.04 + top_labels.height
     below = MARGIN + max(0.0, 0.35 - high / 2)
-    height = top + high + below + (height_of(foot, 7.5) + 0.06 if foot else 0)
+    height = top + high + below + height_of(foot, 7.5, 0.06)
 
     sheet = Sheet.of(width, height)
     axes = sheet.axes(left, top, wide, high)
@@ -164,13 +147,9 @@ def _draw(
     if max(t, s) <= 12:
         _print_values(axes, values, min(8.0, cell * 72 * 0.24), image.norm)
     _outline(axes, *links)
-    bar = sheet.axes(left + wide + 0.12, top, 0.11, high)
-    scale = sheet.figure.colorbar(image, cax=bar, label="weight")
-    scale.outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    if foot:
-        sheet.write(MARGIN, top + high + below - 0.02, foot, size=7.5, color=QUIET)
+    sheet.colour_bar((left + wide + 0.12, top, 0.11, high), image, label="weight")
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, top + high + below - 0.02, foot, size=7.5, color=QUIET)
     return sheet.figure
 
 

@@ -13,11 +13,12 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import follows
-from intently.show.cells import LINE, Sheet, height_of, limits, width_of, widths_of, wrapped
+from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import right_to_left, shown, spaced, titled, visible
 from intently.show.reading import missing, names, numbers, shown_names
+from intently.show.sheet import LINE, Sheet, height_of, width_of, widths_of, wrapped
 from intently.show.style import ACCENT, FRAME, HATCH, HOLE, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
@@ -91,14 +92,9 @@ def text(
     check_word(looks, "looks", LOOKS)
     lazy, chosen = one_of(matrix, head)
     if max(lazy.shape) > LARGEST:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {LARGEST:,} rows and columns",
-            shape_of(lazy),
-            "a text is written out in full",
-            "draw it with intently.show.heatmap, which pools",
-        )
+        expected, cause = f"at most {LARGEST:,} rows and columns", "a text is written out in full"
+        fix = "draw it with intently.show.heatmap, which pools"
+        raise build(ArgumentError, "matrix", expected, shape_of(lazy), cause, fix)
     at = place(token, names(lazy)[looks == "from"])
     values = _weights(lazy, at, looks)
     passages = _passages(lazy, at, looks, values)
@@ -150,14 +146,14 @@ def _draw(passages: Sequence[Passage], ends: tuple[float, float], texts: tuple[s
     heading = wrapped(texts[0], PAPER - 2 * MARGIN, 10.5)
     wide = max(_width(passage.words) for passage in passages)
     room = min(PAPER - 2 * MARGIN, max(wide, width_of(heading.split("\n"), 10.5), 2.2))
-    foot = wrapped(texts[1], room, 7.5) if texts[1] else ""
+    foot = wrapped(texts[1], room, 7.5)
     laid = [_laid(passage.words, room) for passage in passages]
     named = [0.2 if passage.name else 0.0 for passage in passages]
     top = MARGIN + height_of(heading, 10.5) + 0.1
     heights = [[_height(row, few) for row in rows] for rows in laid]
     high = sum(map(sum, heights)) + sum(named) + BETWEEN * (len(laid) - 1)
     scale = top + high + 0.1
-    height = scale + 0.28 + (height_of(foot, 7.5) + 0.05 if foot else 0)
+    height = scale + 0.28 + height_of(foot, 7.5, 0.05)
 
     sheet = Sheet.of(room + 2 * MARGIN, height)
     axes = sheet.axes(MARGIN, top, room, high)
@@ -174,10 +170,8 @@ def _draw(passages: Sequence[Passage], ends: tuple[float, float], texts: tuple[s
             down += line
         down += BETWEEN
     _scale(sheet, norm, scale)
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    if foot:
-        sheet.write(MARGIN, scale + 0.24, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, scale + 0.24, foot, size=7.5, color=QUIET)
     return sheet.figure
 
 
@@ -187,10 +181,8 @@ def _scale(sheet: Sheet, norm: Normalize, top: float) -> None:
     low, high = (f"{end:.3g}" for end in (norm.vmin or 0.0, norm.vmax or 0.0))
     before = f"weight  {low}"
     left = MARGIN + width_of([before], 8) + 0.07
-    bar = sheet.axes(left, top + 0.02, 1.1, 0.11)
-    colours = ScalarMappable(norm, weight_map())
-    drawn = sheet.figure.colorbar(colours, cax=bar, orientation="horizontal", ticks=[])
-    drawn.outline.set(edgecolor=FRAME, linewidth=0.5)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+    place, colours = (left, top + 0.02, 1.1, 0.11), ScalarMappable(norm, weight_map())
+    sheet.colour_bar(place, colours, FRAME, orientation="horizontal", ticks=[])
     sheet.write(MARGIN, top, before, size=8)
     sheet.write(left + 1.17, top, high, size=8)
 

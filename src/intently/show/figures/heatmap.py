@@ -12,19 +12,14 @@ from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.show.cells import (
-    LINE,
-    WORD,
-    Sheet,
+    count_steps,
     crowded_limits,
     ground,
     header,
-    height_of,
     name_columns,
     name_rows,
     paint,
     rule,
-    width_of,
-    wrapped,
 )
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.figures.survey import Survey, survey
@@ -42,6 +37,7 @@ from intently.show.reading import (
     shown_names,
     weights,
 )
+from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
 from intently.show.style import GRID, QUIET, SIDES, signed_map, style, weight_map
 
 if TYPE_CHECKING:
@@ -239,10 +235,10 @@ def _draw(
 
     width = left + wide + right
     heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
-    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5) if texts[1] else ""
+    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5)
     top = MARGIN + height_of(heading, 10.5) + 9 * LINE + 0.04 + above
     below = side + 0.3 if sides else 0.15
-    height = top + high + below + (height_of(foot, 7.5) + 0.08 if foot else 0)
+    height = top + high + below + height_of(foot, 7.5, 0.08)
 
     sheet = Sheet.of(width, height)
     axes = sheet.axes(left, top, wide, high)
@@ -253,11 +249,11 @@ def _draw(
     if cell >= 0.12:
         rule(axes, (t, s))
     if counted[1]:
-        _count(axes, "x", size, s)
+        count_steps(axes, "x", s, size)
     else:
         name_columns(axes, columns, wide / word, size, top_labels.turn)
     if counted[0]:
-        _count(axes, "y", size, t)
+        count_steps(axes, "y", t, size)
     else:
         name_rows(axes, rows, high / word, size)
     named = ("query", "key", "queries", "keys") if sides else ("row", "column", "rows", "columns")
@@ -269,30 +265,14 @@ def _draw(
     if sides:
         _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), found.entropy, values.shape[0])
         _received(sheet.axes(left, top + high + GAP, wide, SIDE), found.received, values)
-    bar = sheet.axes(left + wide + side + 0.2, top, 0.11, high)
+    place = left + wide + side + 0.2, top, 0.11, high
     beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
     pointed = "max" if beyond.any() else "neither"
     written = None if isinstance(norm, LogNorm) else "{x:.3g}"
-    scale = sheet.figure.colorbar(image, cax=bar, label=look.label, extend=pointed, format=written)
-    scale.outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    if foot:
-        sheet.write(left, top + high + below, foot, size=7.5, color=QUIET)
+    sheet.colour_bar(place, image, label=look.label, extend=pointed, format=written)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(left, top + high + below, foot, size=7.5, color=QUIET)
     return sheet
-
-
-def _count(axes: Axes, side: str, size: float, n: int) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis = axes.xaxis if side == "x" else axes.yaxis
-    if n == 1:
-        axis.set_ticks([0])
-    else:
-        axis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
-    axis.set_tick_params(labelsize=size, pad=2)
-    if side == "x":
-        axes.xaxis.tick_top()
 
 
 def _entropy(axes: Axes, entropy: np.ndarray, cells: int) -> None:

@@ -12,12 +12,12 @@ import torch
 
 from intently.errors import ArgumentError, RangeError, build
 from intently.matrix import LazyMatrix
-from intently.show.cells import Sheet, height_of, wrapped
 from intently.show.choosing import Choice, Source, one_of, place, whole
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
 from intently.show.pictures import read
 from intently.show.reading import missing, names, numbers
+from intently.show.sheet import Sheet, height_of, wrapped
 from intently.show.style import ACCENT, FRAME, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -258,16 +258,12 @@ def _draw(
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color(FRAME)
     left = MARGIN + across * panel + (across - 1) * GAP + 0.14
-    bar = sheet.axes(left, top + NAME, 0.1, high)
     norm, label = (Normalize(0, 1), "share of its largest weight") if own else (shared, "weight")
-    scale = sheet.figure.colorbar(
-        ScalarMappable(norm, _map()), cax=bar, label=label, format="{x:.3g}"
-    )
-    scale.ax.tick_params(labelsize=7.5)
-    scale.ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    scale.outline.set(edgecolor=FRAME, linewidth=0.5)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    place, colours = (left, top + NAME, 0.1, high), ScalarMappable(norm, _map())
+    bar = sheet.colour_bar(place, colours, FRAME, label=label, format="{x:.3g}")
+    bar.tick_params(labelsize=7.5)
+    bar.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
     sheet.write(MARGIN, height - height_of(foot, 7.5) - 0.09, foot, size=7.5, color=QUIET)
     return sheet.figure
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from intently.errors import ArgumentError, build
-from intently.show.cells import Sheet, height_of, wrapped
 from intently.show.files import destination, finish
 from intently.show.labels import titled
-from intently.show.style import GRID, LINES, QUIET, style
+from intently.show.sheet import Sheet, height_of, name_panel, open_axes, wrapped
+from intently.show.style import LINES, QUIET, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,10 +124,8 @@ def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
         for axes in here[:-1]:
             axes.tick_params(axis="x", labelbottom=False)
         _clock(here[-1], unit)
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    if foot:
-        sheet.write(LEFT, height - 0.22, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(LEFT, height - 0.22, foot, size=7.5, color=QUIET)
     return sheet.figure
 
 
@@ -144,12 +142,8 @@ def _plot(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> None:
             marker = "o" if len(x) <= 30 else ""
             axes.plot(x, y, color=colour, lw=1.6, marker=marker, ms=3, clip_on=False)
         lowest, highest = min(lowest, y.min()), max(highest, y.max())
-    axes.set_ylabel(panel.name, rotation=0, ha="left", va="bottom", size=9)
-    axes.yaxis.set_label_coords(0, 1 + 0.05 / panel.height)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color=GRID, lw=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=4)
+    name_panel(axes, panel.name, panel.height)
+    open_axes(axes)
     _scale(axes, panel, lowest, highest)
 
 

@@ -19,8 +19,8 @@ from intently.attention_matrix import Attention
 from intently.kernels.problem import Problem
 from intently.matrix import Dense, LazyMatrix
 from intently.scores import DOT, Additive
-from intently.show.page.lowest import drowned, lifted
-from intently.show.page.rules import Laid, Rule, ruled, written
+from intently.show.page.numbers.low_biases import drowned, lifted
+from intently.show.page.numbers.mask_bias import Laid, Rule, ruled, written
 
 Precision: TypeAlias = Literal["half", "full"]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from intently.kernels.problem import Problem
-from intently.show.page.rules import BLOCK, Laid, Rule
+from intently.show.page.numbers.mask_bias import BLOCK, Laid, Rule
 
 HEARD = 1e-4
 """A bias whose neighbours in its dtype are farther than this makes scores coarse."""

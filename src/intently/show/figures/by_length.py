@@ -9,10 +9,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from intently.errors import ArgumentError, build
-from intently.show.cells import Sheet, height_of, width_of, wrapped
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
-from intently.show.style import FRAME, GRID, HOLE, LINES, QUIET, style
+from intently.show.sheet import Sheet, height_of, name_panel, open_axes, width_of, wrapped
+from intently.show.style import FRAME, HOLE, LINES, QUIET, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,8 +79,7 @@ def by_length(
             _shade(axes, len(buckets), unseen)
             if column == len(scores) - 1:
                 _name_ends(axes, models, [line[-1][0] for line in lines.values()])
-        if heading:
-            sheet.write(MARGIN, MARGIN, heading, size=10.5)
+        sheet.write(MARGIN, MARGIN, heading, size=10.5)
         return finish(sheet.figure, path)
 
 
@@ -140,14 +139,10 @@ def _plot(axes: Axes, panel: str, lines: Mapping[str, Sequence[Interval]]) -> No
     highest = max(max(point) for line in lines.values() for point in line)
     axes.set_ylim(0, 1.04 if highest <= 1 else highest * 1.06)
     axes.set_xlim(-0.35, buckets - 0.65)
-    axes.set_ylabel(panel, rotation=0, ha="left", va="bottom", size=9, parse_math=False)
-    axes.yaxis.set_label_coords(0, 1 + 0.05 / HIGH)
+    name_panel(axes, panel, HIGH)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.set_xlabel("words of the source; below, how many sentences", color=QUIET, size=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color=GRID, lw=0.6)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=4)
+    open_axes(axes, "y")
 
 
 def _shade(axes: Axes, buckets: int, unseen: int) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.matrix.labelling import follows
-from intently.show.cells import LINE, Sheet, height_of, limits, width_of, wrapped
+from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
 from intently.show.reading import missing, names, outside, shown_names, weights
+from intently.show.sheet import LINE, Sheet, height_of, width_of, wrapped
 from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -58,14 +59,10 @@ def lines(
     path = destination(save)
     lazy, chosen = one_of(matrix, head)
     if max(lazy.shape) > LARGEST:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {LARGEST} words on each side",
-            shape_of(lazy),
-            "lines between more cannot be told apart",
-            "draw a part, or all with intently.show.heatmap",
-        )
+        expected = f"at most {LARGEST} words on each side"
+        cause = "lines between more cannot be told apart"
+        fix = "draw a part, or all with intently.show.heatmap"
+        raise build(ArgumentError, "matrix", expected, shape_of(lazy), cause, fix)
     at = None if token is None else place(token, names(lazy).rows)
     values = weights(lazy)
     rows, columns = shown_names(lazy, shown)
@@ -92,11 +89,11 @@ def _draw(
     right = 0.12 + max(width_of(columns, SIZE), width_of(sides[1:], 9)) + MARGIN
     width = left + BETWEEN + right
     heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
-    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5) if texts[1] else ""
+    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5)
     above = MARGIN + height_of(heading, 10.5) + (0.06 if heading else 0) + 9 * LINE + 0.03
     high = max(t, s) * STEP
     below = 0.36
-    height = above + high + below + (height_of(foot, 7.5) + 0.04 if foot else 0)
+    height = above + high + below + height_of(foot, 7.5, 0.04)
 
     sheet = Sheet.of(width, height)
     axes = sheet.axes(left, above, BETWEEN, high)
@@ -113,10 +110,8 @@ def _draw(
     for x, side, align in ((-0.07, sides[0], "right"), (BETWEEN + 0.07, sides[1], "left")):
         axes.text(x, -0.05, side, size=9, color=QUIET, ha=align, va="bottom")
     _legend(sheet, (left, above + high + 0.16), top)
-    if heading:
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    if foot:
-        sheet.write(MARGIN, above + high + below - 0.02, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, above + high + below - 0.02, foot, size=7.5, color=QUIET)
     return sheet.figure
 
 

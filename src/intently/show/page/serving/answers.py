@@ -19,12 +19,13 @@ from intently.errors import IntentlyError
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns import STATISTICS, measure
-from intently.show.page.background import Background
 from intently.show.page.contents import FORMAT, described
 from intently.show.page.items import Item, Layer
-from intently.show.page.measured import CELLS
-from intently.show.page.packing import shuffled, text
-from intently.show.page.zooming import How, ZoomedHead
+from intently.show.page.numbers.measured import CELLS
+from intently.show.page.numbers.packing import shuffled, text
+from intently.show.page.serving.background import Background
+from intently.show.page.serving.cells import How
+from intently.show.page.serving.zooming import ZoomedHead
 
 LARGEST = 2**20
 """Numbers of one answer at most."""
@@ -341,31 +342,20 @@ def _pass(key: tuple[int, ...], head: ZoomedHead) -> str:
 
 
 def _overview(layer: Layer) -> dict[str, Any]:
-    *lead, t, s = layer.matrix.shape
-    return {"dtype": "uint8", "shape": [lead[-1] if lead else 1, min(CELLS, t), min(CELLS, s)]}
+    t, s = layer.matrix.shape[-2:]
+    return {"dtype": "uint8", "shape": [layer.heads, min(CELLS, t), min(CELLS, s)]}
 
 
 def _entry(layer: Layer, block: int) -> dict[str, Any]:
     """A layer as META tells it, without numbers."""
-    heads = layer.matrix.shape[-3] if layer.matrix.ndim > 2 else 1
     return {
         **described(layer),
-        "score": {"kind": "dot"},
-        "scale": 1.0,
-        "softcap": None,
-        "sinks": None,
-        "d": 0,
-        "group": 1,
-        "q": [],
-        "k": [],
-        "mask": None,
-        "bias": None,
         "lse": [],
         "entropy": [],
         "received": [],
         "overview": block,
         "overview_max": None,
-        "statistics": {name: [None] * heads for name in STATISTICS},
+        "statistics": {name: [None] * layer.heads for name in STATISTICS},
     }
 
 

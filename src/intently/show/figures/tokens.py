@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from intently.errors import ArgumentError, KindError, build
-from intently.show.cells import LINE, Sheet, height_of, width_of, widths_of, wrapped
 from intently.show.files import destination, finish
 from intently.show.labels import lines, right_to_left, titled, visible
+from intently.show.sheet import LINE, Sheet, height_of, width_of, widths_of, wrapped
 from intently.show.style import INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
