@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import intently as it
-from intently.show.page.serving import answers as answering
 from intently.show.page.items import items_of
+from intently.show.page.serving import answers as answering
 from intently.show.page.serving.answers import Served, _Given
 
 from .test_server import HEAD, H, T, source

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from intently.show.page.serving import server as serving
 from intently.show.page.items import items_of
+from intently.show.page.serving import server as serving
 from intently.show.page.serving.answers import Answer
 from intently.show.page.serving.server import Server
 

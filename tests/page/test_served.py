@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import intently as it
-from intently.show.page.serving import zooming
 from intently.show.page.items import items_of
+from intently.show.page.serving import zooming
 from intently.show.page.serving.server import Server
 
 from .driving import asked, status, until

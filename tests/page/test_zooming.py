@@ -13,8 +13,8 @@ from torch import Tensor
 import intently as it
 from intently.attention_matrix import Attention
 from intently.show.page.serving import zooming
-from intently.show.page.serving.cells import edges
 from intently.show.page.serving.zooming import ZoomedHead
+from intently.show.reading import edges
 
 T, S, D = 700, 900, 16
 

@@ -19,8 +19,8 @@ import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
 from intently.show.page import Highlight, Text, packed, save_page, script, writing
-from intently.show.page.numbers import packing
 from intently.show.page.items import items_of
+from intently.show.page.numbers import packing
 from intently.show.page.numbers.packing import unpacked
 
 HOSTILE = (

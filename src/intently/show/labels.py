@@ -7,7 +7,7 @@ all, or ten thousand characters. A label of it is one line of visible characters
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from intently.errors import KindError, build
 
@@ -126,6 +126,12 @@ def thinned(count: int, room: float) -> range:
     """
     most = max(1, int(room))
     return range(0, count, -(-count // most))
+
+
+def mostly_right_to_left(texts: Iterable[str]) -> bool:
+    """Say whether most of the texts that have letters are written from right to left."""
+    lettered = [right_to_left(text) for text in texts if any(map(str.isalpha, text))]
+    return sum(lettered) * 2 > len(lettered)
 
 
 def right_to_left(text: str) -> bool:

@@ -71,10 +71,21 @@ def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
         return numbers(matrix.pool(min(t, most), min(s, most), how=how))
 
 
-def pooled(shape: tuple[int, int], most: int, how: Pooling, what: str = "weight") -> str:
+def pooled(shape: tuple[int, int], most: int, how: str, what: str = "weights") -> str:
     """Say what a cell of a matrix (t, s) holds that was pooled to at most ``most`` cells a side."""
     down, across = (n / min(n, most) for n in shape)
-    return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}s"
+    return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}"
+
+
+def edges(start: int, stop: int, count: int) -> np.ndarray:
+    """Return where cells begin, and the last one ends: ``count`` at most, none empty, as in `pool`.
+
+    >>> edges(0, 5, 2).tolist()
+    [0, 3, 5]
+    """
+    n = stop - start
+    count = max(1, min(count, n))
+    return start + -(-np.arange(count + 1) * n // count)
 
 
 def measured(how: Pooling | None, what: str = "weight") -> str:

@@ -54,14 +54,9 @@ def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
 def scored(matrix: Attention, head: int | None = None) -> Attention:
     """Return the one head (t, s) that has been chosen of an attention of one text."""
     if not isinstance(matrix, Attention):
-        raise build(
-            KindError,
-            "matrix",
-            "an attention of queries and keys",
-            type(matrix).__name__,
-            "a story of scores begins with queries and keys",
-            "make it: it.attend(q, k, …)",
-        )
+        expected, got = "an attention of queries and keys", type(matrix).__name__
+        cause = "a story of scores begins with queries and keys"
+        raise build(KindError, "matrix", expected, got, cause, "make it: it.attend(q, k, …)")
     found = one_text(check(matrix))
     if found.ndim == 3:
         h = found.shape[0]
@@ -119,6 +114,16 @@ def both_names(matrix: LazyMatrix) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if matrix.shape[-2] == matrix.shape[-1]:
         rows, columns = rows or columns, columns or rows
     return names(matrix.label(rows, columns))
+
+
+def token_names(labels: Sequence[str] | None, t: int) -> tuple[str, ...]:
+    """Return what a story calls t tokens: their labels, or their numbers.
+
+    Raises ArgumentError for another number of labels.
+    """
+    if labels is not None and len(labels) != t:
+        raise build(ArgumentError, "labels", f"t={t} labels", len(labels))
+    return short(list(map(str, range(t))) if labels is None else labels)
 
 
 def short(labels: Sequence[str]) -> tuple[str, ...]:

@@ -47,6 +47,12 @@ class Stage:
         """Change some attributes of a shape."""
         self.shapes[key] = replace(self.shapes[key], **changed)
 
+    def change_all(self, key: str, **changed: Any) -> None:
+        """Change the shapes whose key begins with this one and a dot."""
+        for name in self.shapes:
+            if name.startswith(f"{key}."):
+                self.change(name, **changed)
+
     def scene(self, caption: str, hold: float = USUAL) -> None:
         """Keep what is seen now as a scene."""
         self.scenes.append(Scene(caption, tuple(self.shapes.values()), hold))

@@ -130,7 +130,7 @@ def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str
     notes = [f"numbers as they are, no attention weights: {why}"]
     if max(lazy.shape) > CELLS:
         t, s = lazy.shape
-        notes.append(pooled((t, s), CELLS, how, "number"))
+        notes.append(pooled((t, s), CELLS, how, "numbers"))
     cells = picture(lazy, CELLS, how).copy()
     if unknown := missing(cells):
         notes.append(unknown.replace("weights", "numbers"))

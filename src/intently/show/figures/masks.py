@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from intently.show.cells import count_steps, header, name_columns, name_rows, pa
 from intently.show.files import destination, finish
 from intently.show.given import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
-from intently.show.reading import numbers
+from intently.show.reading import edges, numbers, pooled
 from intently.show.sheet import WORD, Sheet, height_of, width_of, wrapped
 from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
 
@@ -85,7 +86,10 @@ def mask(
             "a rule looks alike at smaller sizes: t=1024, s=1024",
         )
     panels = [_share(moved, g, at) for at in places]
-    notes = [_differ(g.lead), "" if max(t, s) <= CELLS else _pooled(t, s)]
+    notes = [
+        _differ(g.lead),
+        "" if max(t, s) <= CELLS else pooled((t, s), CELLS, "share", "entries"),
+    ]
     notes.append("blue attends, white does not" if max(t, s) <= CELLS else "blue attends")
     return _draw(panels, (t, s), words, (None, weight_map(), title or repr(shown)), notes, path)
 
@@ -185,22 +189,17 @@ def _differ(lead: tuple[int, ...]) -> str:
     return f"the first {MOST} of {count}" if count > MOST else ""
 
 
-def _pooled(t: int, s: int) -> str:
-    down, across = (n / min(n, CELLS) for n in (t, s))
-    return f"each cell the share of about {down:.3g} × {across:.3g} entries"
-
-
 def _share(shown: Mask, g: Geometry, at: tuple[int, ...]) -> np.ndarray:
     """Return for each cell which share of its entries may attend, a band of rows at a time."""
     part = shown.part(at, g)
     own = g._replace(lead=())
-    edges = [-(-np.arange(min(n, CELLS) + 1) * n // min(n, CELLS)) for n in (g.t, g.s)]
+    down, across = edges(0, g.t, CELLS), edges(0, g.s, CELLS)
     columns = torch.arange(g.s)
     found = []
-    for first, last in zip(edges[0], edges[0][1:]):
+    for first, last in pairwise(down):
         allow = part.allow(own, torch.arange(int(first), int(last)), columns)
         band = allow.expand(int(last - first), g.s).sum(0, dtype=torch.float64).numpy()
-        found.append(np.add.reduceat(band, edges[1][:-1]) / (last - first) / np.diff(edges[1]))
+        found.append(np.add.reduceat(band, across[:-1]) / (last - first) / np.diff(across))
     return np.stack(found)
 
 

@@ -16,7 +16,7 @@ from intently.matrix.labelling import follows
 from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
-from intently.show.labels import right_to_left, shown, spaced, titled, visible
+from intently.show.labels import mostly_right_to_left, shown, spaced, titled, visible
 from intently.show.reading import missing, names, numbers, shown_names
 from intently.show.sheet import LINE, Sheet, height_of, width_of, widths_of, wrapped
 from intently.show.style import ACCENT, FRAME, HATCH, HOLE, QUIET, ink_on, style, weight_map
@@ -212,8 +212,7 @@ def _laid(words: Sequence[Word], room: float) -> list[list[tuple[Word, float, fl
         left = left if rows[-1] else 0.0
         rows[-1].append((word, left, width))
         end = left + width
-    turned = [right_to_left(word.text) for word in words if any(map(str.isalpha, word.text))]
-    if turned and sum(turned) * 2 > len(turned):
+    if mostly_right_to_left(word.text for word in words):
         return [[(word, room - left - width, width) for word, left, width in row] for row in rows]
     return rows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from intently.errors import ArgumentError, KindError, build
 from intently.show.files import destination, finish
-from intently.show.labels import lines, right_to_left, titled, visible
+from intently.show.labels import lines, mostly_right_to_left, titled, visible
 from intently.show.sheet import LINE, Sheet, height_of, width_of, widths_of, wrapped
 from intently.show.style import INK, QUIET, WEIGHTS, style
 
@@ -128,8 +128,7 @@ def _laid(found: Sequence[str], room: float) -> list[list[tuple[str, float, floa
             end = 0.0
         rows[-1].append((token, end, wide))
         end += wide + CLOSE
-    letters = [token for token in found if any(map(str.isalpha, token))]
-    if letters and sum(map(right_to_left, letters)) * 2 > len(letters):
+    if mostly_right_to_left(found):
         return [[(token, room - start - wide, wide) for token, start, wide in row] for row in rows]
     return rows
 

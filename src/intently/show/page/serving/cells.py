@@ -12,13 +12,6 @@ How: TypeAlias = Literal["mean", "max"]
 """What a cell shows of its weights."""
 
 
-def edges(start: int, stop: int, count: int) -> np.ndarray:
-    """Where cells begin, and the last one ends: ``count`` of them at most, none empty."""
-    n = stop - start
-    count = max(1, min(count, n))
-    return start + -(-np.arange(count + 1) * n // count)
-
-
 def in_blocks(w: Tensor, lead: int, side: int) -> Tensor:
     """Weights in cells (rows, side, columns, side); the first column is at ``lead`` in its cell."""
     tail = -(w.shape[1] + lead) % side

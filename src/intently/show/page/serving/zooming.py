@@ -24,10 +24,10 @@ from intently.show.page.serving.cells import (
     across_columns,
     between,
     cell_of,
-    edges,
     highest,
     in_blocks,
 )
+from intently.show.reading import edges
 
 QUICK = 2**23
 """Weights that are computed for one answer at most."""
