@@ -14,6 +14,8 @@ import intently as it
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.interop.transformers import TextModel, TextToText, VisionModel, load
 
+from ..show.refusals import refuses
+
 transformers = pytest.importorskip("transformers")
 
 SMALL: dict[str, Any] = {
@@ -412,20 +414,33 @@ def test_folders_with_other_tensors(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(KindError, match="BartModel, of the family 'bart'"):
-        load(foreign("BartModel", {**MARIAN, "eos_token_id": 2, "bos_token_id": 1}))
-    with pytest.raises(KindError, match=r"source: expected one of GPT2Model.*got Linear"):
-        load(torch.nn.Linear(2, 2))
-    with pytest.raises(DataError, match=r"source: expected a folder with config\.json"):
-        load(tmp_path)
-    with pytest.raises(ArgumentError, match=r"config.is_decoder: expected False; got True"):
-        load(foreign("BertModel", {**BERT, "is_decoder": True}))
-    with pytest.raises(ArgumentError, match=r"config.is_causal: expected True; got False"):
-        load(foreign("LlamaModel", {**SHARED, "is_causal": False}))
-    with pytest.raises(ArgumentError, match=r"config.hidden_act: expected one of relu.*'mish'"):
-        load(foreign("BertModel", {**BERT, "hidden_act": "mish"}))
-    with pytest.raises(ArgumentError, match=r"config.encoder_layerdrop: expected 0; got 0.5"):
-        load(foreign("MarianModel", {**MARIAN, "encoder_layerdrop": 0.5}))
+    refuses(
+        KindError,
+        {
+            "BartModel, of the family 'bart'": lambda: load(
+                foreign("BartModel", {**MARIAN, "eos_token_id": 2, "bos_token_id": 1})
+            ),
+            r"source: expected one of GPT2Model.*got Linear": lambda: load(torch.nn.Linear(2, 2)),
+        },
+    )
+    refuses(DataError, {r"source: expected a folder with config\.json": lambda: load(tmp_path)})
+    refuses(
+        ArgumentError,
+        {
+            r"config.is_decoder: expected False; got True": lambda: load(
+                foreign("BertModel", {**BERT, "is_decoder": True})
+            ),
+            r"config.is_causal: expected True; got False": lambda: load(
+                foreign("LlamaModel", {**SHARED, "is_causal": False})
+            ),
+            r"config.hidden_act: expected one of relu.*'mish'": lambda: load(
+                foreign("BertModel", {**BERT, "hidden_act": "mish"})
+            ),
+            r"config.encoder_layerdrop: expected 0; got 0.5": lambda: load(
+                foreign("MarianModel", {**MARIAN, "encoder_layerdrop": 0.5})
+            ),
+        },
+    )
     rope = {
         "rope_type": "longrope",
         "rope_theta": 1e4,
@@ -487,14 +502,18 @@ def test_a_head_turns_as_a_whole(family: str, scaling: str) -> None:
 
 def test_bad_calls() -> None:
     _, model = text(*DECODERS["gpt2"])
-    with pytest.raises(KindError, match=r"ids: expected a tensor \(b, t\) of whole numbers"):
-        model(torch.zeros(1, 2))
-    with pytest.raises(ArgumentError, match=r"ids: expected shape \(b, t\); got shape \(3,\)"):
-        model(ids()[0, :3])
-    with pytest.raises(ArgumentError, match="ids: expected at most 64 steps, cached ones included"):
-        model(ids(t=65))
-    with pytest.raises(ArgumentError, match=r"types: expected None; got shape \(2, 11\)"):
-        model(ids(), types=ids())
+    refuses(
+        KindError,
+        {r"ids: expected a tensor \(b, t\) of whole numbers": lambda: model(torch.zeros(1, 2))},
+    )
+    refuses(
+        ArgumentError,
+        {
+            r"ids: expected shape \(b, t\); got shape \(3,\)": lambda: model(ids()[0, :3]),
+            "ids: expected at most 64 steps, cached ones included": lambda: model(ids(t=65)),
+            r"types: expected None; got shape \(2, 11\)": lambda: model(ids(), types=ids()),
+        },
+    )
     _, model = text(*DECODERS["llama"])
     with pytest.raises(ArgumentError, match="positions: expected None"):
         model(ids(), positions=torch.arange(11))

@@ -24,6 +24,8 @@ from intently.show.animate.operands import without_dropout
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import number
 
+from .refusals import refuses
+
 WORDS = ("Harry", "is", "a", "wizard", "today")
 
 
@@ -162,10 +164,15 @@ def test_too_many_keys_are_refused_with_advice():
     ):
         animate.product(A, random(25, 2))
     batch = it.attend(random(2, 1, 3, 4), random(2, 1, 3, 4))
-    with pytest.raises(ArgumentError, match="Pick a text"):
-        animate.product(batch, random(3, 2), head=0)
-    with pytest.raises(ArgumentError, match="g heads, a divisor of h=4"):
-        animate.product(it.attend(random(4, 3, 4), random(4, 3, 4)), random(3, 3, 2), head=0)
+    refuses(
+        ArgumentError,
+        {
+            "Pick a text": lambda: animate.product(batch, random(3, 2), head=0),
+            "g heads, a divisor of h=4": lambda: animate.product(
+                it.attend(random(4, 3, 4), random(4, 3, 4)), random(3, 3, 2), head=0
+            ),
+        },
+    )
 
 
 # --- temperature ----------------------------------------------------------------------------------
@@ -202,14 +209,19 @@ def test_equal_scores_share_at_zero():
 
 def test_temperatures_are_checked():
     A = it.attend(random(2, 4), random(2, 4))
-    with pytest.raises(ArgumentError, match="temperatures: expected numbers from 0 to infinity"):
-        animate.temperature(A, temperatures=(1, -1))
-    with pytest.raises(ArgumentError, match="temperatures: expected numbers"):
-        animate.temperature(A, temperatures=(math.nan,))
-    with pytest.raises(ArgumentError, match="at least one number"):
-        animate.temperature(A, temperatures=())
-    with pytest.raises(ArgumentError, match="at most 32 keys"):
-        animate.temperature(it.attend(random(2, 4), random(33, 4)))
+    refuses(
+        ArgumentError,
+        {
+            "temperatures: expected numbers from 0 to infinity": lambda: animate.temperature(
+                A, temperatures=(1, -1)
+            ),
+            "temperatures: expected numbers": lambda: animate.temperature(
+                A, temperatures=(math.nan,)
+            ),
+            "at least one number": lambda: animate.temperature(A, temperatures=()),
+            "at most 32 keys": lambda: animate.temperature(it.attend(random(2, 4), random(33, 4))),
+        },
+    )
     blind = it.attend(random(2, 4), random(2, 4), mask=it.padding(torch.tensor(0)))
     with pytest.raises(ArgumentError, match="query: expected a query that may see a key"):
         animate.temperature(blind)
@@ -242,10 +254,17 @@ def test_a_dictionary_gives_every_user_a_mixture():
 
 def test_a_dictionary_is_checked():
     minutes = torch.ones(3, 1)
-    with pytest.raises(ArgumentError, match="features: expected d=3 names, or none; got 2"):
-        animate.dictionary(it.attend(USERS, FILMS), minutes, features=("a", "b"))
-    with pytest.raises(ArgumentError, match="at most 8 queries and 16 keys"):
-        animate.dictionary(it.attend(random(9, 3), FILMS), minutes)
+    refuses(
+        ArgumentError,
+        {
+            "features: expected d=3 names, or none; got 2": lambda: animate.dictionary(
+                it.attend(USERS, FILMS), minutes, features=("a", "b")
+            ),
+            "at most 8 queries and 16 keys": lambda: animate.dictionary(
+                it.attend(random(9, 3), FILMS), minutes
+            ),
+        },
+    )
     score = it.Additive(random(4, 3), random(4, 3), random(4))
     with pytest.raises(ArgumentError, match="scores that are dot products; got Additive"):
         animate.dictionary(it.attend(USERS, FILMS, score=score), minutes)
@@ -285,12 +304,18 @@ def test_heads_are_checked():
     ):
         animate.heads(nn.Linear(2, 2), random(2, 2))
     block = MultiHeadAttention(8, 2)
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(t, c\), 1 ≤ t ≤ 24"):
-        animate.heads(block, random(25, 8))
-    with pytest.raises(ArgumentError, match="labels: expected t=2 labels; got 1"):
-        animate.heads(block, random(2, 8), labels=("a",))
-    with pytest.raises(ArgumentError, match="at most 16 heads; got 17"):
-        animate.heads(MultiHeadAttention(34, 17), random(2, 34))
+    refuses(
+        ArgumentError,
+        {
+            r"x: expected shape \(t, c\), 1 ≤ t ≤ 24": lambda: animate.heads(block, random(25, 8)),
+            "labels: expected t=2 labels; got 1": lambda: animate.heads(
+                block, random(2, 8), labels=("a",)
+            ),
+            "at most 16 heads; got 17": lambda: animate.heads(
+                MultiHeadAttention(34, 17), random(2, 34)
+            ),
+        },
+    )
 
 
 # --- permutation ----------------------------------------------------------------------------------
@@ -324,14 +349,26 @@ def test_a_block_that_knows_the_order_is_told_so():
 
 def test_permutations_are_checked():
     block, x = AttentionHead(8, 4), random(3, 8)
-    with pytest.raises(ArgumentError, match="order: expected each number from 0 to 2 once"):
-        animate.permutation(block, x, order=[0, 0, 1])
-    with pytest.raises(ArgumentError, match="labels: expected t=3 labels; got 2"):
-        animate.permutation(block, x, labels=("a", "b"))
-    with pytest.raises(ArgumentError, match="2 ≤ t ≤ 16"):
-        animate.permutation(block, random(17, 8))
-    with pytest.raises(KindError, match="block: expected a layer with forward and attend"):
-        animate.permutation(nn.Linear(8, 8), x)  # pyright: ignore[reportArgumentType]
+    refuses(
+        ArgumentError,
+        {
+            "order: expected each number from 0 to 2 once": lambda: animate.permutation(
+                block, x, order=[0, 0, 1]
+            ),
+            "labels: expected t=3 labels; got 2": lambda: animate.permutation(
+                block, x, labels=("a", "b")
+            ),
+            "2 ≤ t ≤ 16": lambda: animate.permutation(block, random(17, 8)),
+        },
+    )
+    refuses(
+        KindError,
+        {
+            "block: expected a layer with forward and attend": lambda: animate.permutation(
+                nn.Linear(8, 8), x
+            )
+        },
+    )
 
 
 # --- readings, writing ----------------------------------------------------------------------------
@@ -374,12 +411,16 @@ def test_two_sentences_and_rows_that_are_the_next_words():
 
 def test_readings_are_checked():
     A = reading(0, 0, 0, 1)
-    with pytest.raises(KindError, match="matrices: expected readings by name"):
-        animate.readings(A, "it")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match="matrices: expected two to 6 readings; got 1"):
-        animate.readings({"a": A}, "it")
-    with pytest.raises(ArgumentError, match="token: expected a position, or the text"):
-        animate.readings({"a": A, "b": A}, "road")
+    refuses(KindError, {"matrices: expected readings by name": lambda: animate.readings(A, "it")})
+    refuses(
+        ArgumentError,
+        {
+            "matrices: expected two to 6 readings; got 1": lambda: animate.readings({"a": A}, "it"),
+            "token: expected a position, or the text": lambda: animate.readings(
+                {"a": A, "b": A}, "road"
+            ),
+        },
+    )
     crossed = Dense(torch.ones(2, 4) / 4)
     with pytest.raises(ArgumentError, match=r"matrices\['b'\]: expected one text.*animate.writing"):
         animate.readings({"a": A, "b": crossed}, 1)
@@ -491,14 +532,14 @@ def test_whole_numbers_of_any_library_choose_heads_and_queries(number):
     layer = convolution_as_attention(nn.Conv2d(1, 2, 2))
     assert animate.convolution(layer, random(1, 4, 4), channel=number).captions
     with pytest.raises(RangeError, match="channel: expected a channel from 0 to 1; got 'x'"):
-        animate.convolution(layer, random(1, 4, 4), channel="x")  # pyright: ignore
+        animate.convolution(layer, random(1, 4, 4), channel="x")
 
 
 def test_titles_of_stories_are_texts():
     with pytest.raises(KindError, match="title: expected a text; got int"):
-        animate.writing(empty(), title=3)  # pyright: ignore[reportArgumentType]
+        animate.writing(empty(), title=3)
     with pytest.raises(KindError, match="title: expected a text; got int"):
-        animate.product(it.attend(random(3, 4), random(3, 4)), random(3, 4), title=3)  # pyright: ignore
+        animate.product(it.attend(random(3, 4), random(3, 4)), random(3, 4), title=3)
 
 
 # --- convolution ----------------------------------------------------------------------------------
@@ -538,14 +579,33 @@ def test_strides_and_bare_images():
 
 def test_convolutions_are_checked():
     layer = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1))
-    with pytest.raises(KindError, match=r"layer: expected a convolution as attention; got Conv2d"):
-        animate.convolution(nn.Conv2d(1, 1, 3), random(1, 4, 4))  # pyright: ignore
-    with pytest.raises(ArgumentError, match=r"at most 32 pixels a side; got shape \(1, 33, 4\)"):
-        animate.convolution(layer, random(1, 33, 4))
-    with pytest.raises(RangeError, match="channel: expected a channel from 0 to 0; got 1"):
-        animate.convolution(layer, random(1, 4, 4), channel=1)
-    with pytest.raises(ArgumentError, match="at most 25 taps"):
-        animate.convolution(convolution_as_attention(nn.Conv2d(1, 1, 6)), random(1, 8, 8))
+    refuses(
+        KindError,
+        {
+            r"layer: expected a convolution as attention; got Conv2d": lambda: animate.convolution(
+                nn.Conv2d(1, 1, 3), random(1, 4, 4)
+            )
+        },
+    )
+    refuses(
+        ArgumentError,
+        {
+            r"at most 32 pixels a side; got shape \(1, 33, 4\)": lambda: animate.convolution(
+                layer, random(1, 33, 4)
+            ),
+            "at most 25 taps": lambda: animate.convolution(
+                convolution_as_attention(nn.Conv2d(1, 1, 6)), random(1, 8, 8)
+            ),
+        },
+    )
+    refuses(
+        RangeError,
+        {
+            "channel: expected a channel from 0 to 0; got 1": lambda: animate.convolution(
+                layer, random(1, 4, 4), channel=1
+            )
+        },
+    )
     grown = convolution_as_attention(nn.Conv2d(1, 1, 1, padding=1))
     with pytest.raises(ArgumentError, match="an output of at most 32 pixels"):
         animate.convolution(grown, random(1, 32, 32))

@@ -20,6 +20,8 @@ from intently.errors import ArgumentError, KindError, UnverifiedError, WriteErro
 from intently.matrix import Dense
 from intently.show import style
 
+from .refusals import refuses
+
 SOURCE = tuple(["I", "drink", "milk", "."])
 TARGET = tuple(["Je", "bois", "du", "lait", "."])
 GOLD = SimpleNamespace(
@@ -143,12 +145,17 @@ def test_empty_matrices_are_refused_in_our_words(draw, shape):
 
 
 def test_what_cannot_be_drawn_is_named():
-    with pytest.raises(ArgumentError, match=r"shape \(2, 3, 4, 4\).*A\[0\]"):
-        show.alignment(Dense(weights(2, 3, 4, 4)))
-    with pytest.raises(KindError, match=r"matrix: expected a lazy matrix, or weights .*got str"):
-        show.alignment("A")
-    with pytest.raises(ArgumentError, match=r"at most 1024.*heatmap"):
-        show.alignment(Dense(torch.zeros(1025, 2)))
+    refuses(
+        ArgumentError,
+        {
+            r"shape \(2, 3, 4, 4\).*A\[0\]": lambda: show.alignment(Dense(weights(2, 3, 4, 4))),
+            r"at most 1024.*heatmap": lambda: show.alignment(Dense(torch.zeros(1025, 2))),
+        },
+    )
+    refuses(
+        KindError,
+        {r"matrix: expected a lazy matrix, or weights .*got str": lambda: show.alignment("A")},
+    )
 
 
 def test_half_types_and_gradients_are_drawn():
@@ -302,10 +309,14 @@ def test_heads_of_a_recording_leave_out_what_is_not_verified():
     assert len([axes for axes in figure.axes if axes.images]) == 2
     assert written(figure)[-1] == "left out, not verified: 1 of 2"
     seen.calls[0].verified = False
-    with pytest.raises(ArgumentError, match=r"at least one matrix; got none. Left out, not ver"):
-        show.heads(seen)
-    with pytest.raises(KindError, match=r"matrices: expected a matrix, matrices by .*got NoneType"):
-        show.heads(None)  # pyright: ignore[reportArgumentType]
+    refuses(
+        ArgumentError,
+        {r"at least one matrix; got none. Left out, not ver": lambda: show.heads(seen)},
+    )
+    refuses(
+        KindError,
+        {r"matrices: expected a matrix, matrices by .*got NoneType": lambda: show.heads(None)},
+    )
 
 
 def several() -> it.observe.Recording:
@@ -374,11 +385,16 @@ def test_heads_refuse_what_they_cannot_draw():
             show.heads(source)
     for wrong in (1, ("encoder.0.self",), ("encoder.0.self", True), ["encoder.0.self", 1]):
         with pytest.raises(ArgumentError, match=r"highlight: expected a name and a head of"):
-            show.heads(model(), highlight=wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"sort: expected the name of a statistic.*got 3"):
-        show.heads(model(), sort=3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"highlight: .*encoder.0.self \(h=3\)"):
-        show.heads(model(), highlight=("encoder.0.self", 3))
+            show.heads(model(), highlight=wrong)
+    refuses(
+        ArgumentError,
+        {
+            r"sort: expected the name of a statistic.*got 3": lambda: show.heads(model(), sort=3),
+            r"highlight: .*encoder.0.self \(h=3\)": lambda: show.heads(
+                model(), highlight=("encoder.0.self", 3)
+            ),
+        },
+    )
 
 
 def test_a_model_of_any_depth_fits_the_width_of_a_page():
@@ -484,15 +500,20 @@ def test_a_row_that_is_no_number_leaves_the_column_sums_of_the_others(n):
     cells = min(n, 512)
     members = np.arange(n) * cells // n
     sums = np.bincount(members, finite) / np.bincount(members)
-    np.testing.assert_allclose(stairs.get_data().values, sums, rtol=1e-5)  # pyright: ignore
+    np.testing.assert_allclose(stairs.get_data().values, sums, rtol=1e-5)
     assert "not finite, and left out of the column sums" in written(figure)[-1]
 
 
 def test_scales_and_sinks_are_named():
-    with pytest.raises(ArgumentError, match=r"scale: expected 'linear' or 'log'; got 'ln'"):
-        show.heatmap(milk(), scale="ln")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"sink: expected 'show' or 'hide'; got True"):
-        show.heatmap(milk(), sink=True)  # pyright: ignore[reportArgumentType]
+    refuses(
+        ArgumentError,
+        {
+            r"scale: expected 'linear' or 'log'; got 'ln'": lambda: show.heatmap(
+                milk(), scale="ln"
+            ),
+            r"sink: expected 'show' or 'hide'; got True": lambda: show.heatmap(milk(), sink=True),
+        },
+    )
 
 
 def test_one_head_is_chosen_and_named():
@@ -502,10 +523,15 @@ def test_one_head_is_chosen_and_named():
         np.testing.assert_array_equal(shaded(figure.axes[0]), weights(3, 5, 4)[2].numpy())
         assert "a, head 2" in written(figure)
     assert "mean of 3 heads" in show.blocks(Dense(weights(1, 3, 5, 4)), width=60)
-    with pytest.raises(ArgumentError, match=r"head: expected a name, or .*of 'a'; got 'x'"):
-        show.heatmap({"a": A}, head="x")
-    with pytest.raises(ArgumentError, match=r"of 'a', 'b'; got 1"):
-        show.heatmap({"a": A, "b": A}, head=1)
+    refuses(
+        ArgumentError,
+        {
+            r"head: expected a name, or .*of 'a'; got 'x'": lambda: show.heatmap(
+                {"a": A}, head="x"
+            ),
+            r"of 'a', 'b'; got 1": lambda: show.heatmap({"a": A, "b": A}, head=1),
+        },
+    )
 
 
 @pytest.mark.parametrize("head", [2, np.int64(2), np.uint8(2), torch.tensor(2)])
@@ -526,7 +552,7 @@ def test_what_is_no_head_is_refused(head):
 def test_widths_are_counted_in_cells():
     for wrong in ("x", 19, 40.5, True):
         with pytest.raises(ArgumentError, match="width: expected at least 20 terminal cells; got"):
-            show.blocks(milk(), width=wrong)  # pyright: ignore[reportArgumentType]
+            show.blocks(milk(), width=wrong)
 
 
 def test_heatmap_names_and_thins_words():

@@ -13,6 +13,8 @@ from intently.errors import ArgumentError, DataError, KindError, RangeError
 from intently.matrix import Dense
 from intently.show.pictures import read
 
+from .refusals import refuses
+
 PICTURE = np.linspace(0, 1, 8 * 12 * 3).reshape(8, 12, 3)
 
 
@@ -70,7 +72,7 @@ def test_each_panel_may_have_a_scale_of_its_own():
     assert figure.axes[-1].get_ylabel() == "share of its largest weight"
     assert figure.texts[-1].get_text().endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
     with pytest.raises(ArgumentError, match="scale: expected 'shared' or 'own'; got 'log'"):
-        show.overlay(Dense(W), PICTURE, 0, scale="log")  # pyright: ignore[reportArgumentType]
+        show.overlay(Dense(W), PICTURE, 0, scale="log")
 
 
 def test_who_looks_at_a_patch_is_a_column():
@@ -119,18 +121,34 @@ def test_the_picture_shows_where_the_weight_is_nothing():
 
 def test_what_does_not_fit_is_named():
     A = Dense(softmax(17, 17))
-    with pytest.raises(ArgumentError, match=r"grid: .*at most 15 patches; got None. 15 tokens"):
-        show.overlay(Dense(softmax(15, 15)), PICTURE, 0)
-    with pytest.raises(ArgumentError, match=r"grid: .*at most 17 patches; got \(5, 5\)"):
-        show.overlay(A, PICTURE, 0, grid=(5, 5))
-    with pytest.raises(RangeError, match=r"token: expected a patch of 4 × 4; got \(4, 0\)"):
-        show.overlay(A, PICTURE, (4, 0))
-    with pytest.raises(ArgumentError, match=r"a word or a position; got \(0, 0\). The other side"):
-        show.overlay(Dense(softmax(3, 16)), PICTURE, (0, 0))
-    with pytest.raises(ArgumentError, match=r"smooth: expected 'blocks' or 'bilinear'; got 'x'"):
-        show.overlay(A, PICTURE, 0, smooth="x")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"token: expected 1 to 11 tokens; got 12"):
-        show.overlay(A, PICTURE, list(range(12)))
+    refuses(
+        ArgumentError,
+        {
+            r"grid: .*at most 15 patches; got None. 15 tokens": lambda: show.overlay(
+                Dense(softmax(15, 15)), PICTURE, 0
+            ),
+            r"grid: .*at most 17 patches; got \(5, 5\)": lambda: show.overlay(
+                A, PICTURE, 0, grid=(5, 5)
+            ),
+            r"a word or a position; got \(0, 0\). The other side": lambda: show.overlay(
+                Dense(softmax(3, 16)), PICTURE, (0, 0)
+            ),
+            r"smooth: expected 'blocks' or 'bilinear'; got 'x'": lambda: show.overlay(
+                A, PICTURE, 0, smooth="x"
+            ),
+            r"token: expected 1 to 11 tokens; got 12": lambda: show.overlay(
+                A, PICTURE, list(range(12))
+            ),
+        },
+    )
+    refuses(
+        RangeError,
+        {
+            r"token: expected a patch of 4 × 4; got \(4, 0\)": lambda: show.overlay(
+                A, PICTURE, (4, 0)
+            )
+        },
+    )
 
 
 # --- pictures -------------------------------------------------------------------------------------
@@ -157,12 +175,16 @@ def test_what_is_no_picture_is_named(tmp_path):
         read(tmp_path / "a.png")
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none.png")
-    with pytest.raises(ArgumentError, match=r"shape \(3, 8, 8\). Colours come first.*permute"):
-        read(torch.zeros(3, 8, 8))
-    with pytest.raises(ArgumentError, match=r"from 0 to 1; got numbers from -2 to 2.*normalised"):
-        read(np.array([[-2.0, 2.0]]))
-    with pytest.raises(KindError, match=r"picture: expected an array.*got dict"):
-        read({})
+    refuses(
+        ArgumentError,
+        {
+            r"shape \(3, 8, 8\). Colours come first.*permute": lambda: read(torch.zeros(3, 8, 8)),
+            r"from 0 to 1; got numbers from -2 to 2.*normalised": lambda: read(
+                np.array([[-2.0, 2.0]])
+            ),
+        },
+    )
+    refuses(KindError, {r"picture: expected an array.*got dict": lambda: read({})})
 
 
 def test_a_vision_transformer_is_overlaid(tmp_path):

@@ -11,6 +11,8 @@ from intently import show
 from intently.errors import ArgumentError, IntentlyError, KindError
 from intently.masks import Geometry
 
+from .refusals import refuses
+
 WORDS = ["The", "cat", "sat", "down"]
 
 
@@ -125,7 +127,7 @@ def test_what_cannot_be_attended_is_hatched():
 def test_what_is_no_mask_and_what_is_too_large_is_refused():
     for wrong in (None, "causal"):
         with pytest.raises(KindError, match=r"mask: expected a mask such as it.causal\(\)"):
-            show.mask(wrong)  # pyright: ignore[reportArgumentType]
+            show.mask(wrong)
     with pytest.raises(ArgumentError, match=r"at most 1,073,741,824 entries.*t=1024, s=1024"):
         show.mask(it.causal(), 100_000, 100_000)
 
@@ -136,12 +138,16 @@ def test_a_mask_of_one_query_counts_it_as_0():
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(ArgumentError, match=r"words: expected 5 words, one for each key; got 4"):
-        show.mask(it.causal(), 5, words=WORDS)
-    with pytest.raises(ArgumentError, match=r"t: expected an int ≥ 1; got 0"):
-        show.mask(it.causal(), 0)
-    with pytest.raises(ArgumentError, match=r"s: expected an int ≥ 1; got 2.5"):
-        show.bias(it.alibi(2), 4, 2.5)  # pyright: ignore[reportArgumentType]
+    refuses(
+        ArgumentError,
+        {
+            r"words: expected 5 words, one for each key; got 4": lambda: show.mask(
+                it.causal(), 5, words=WORDS
+            ),
+            r"t: expected an int ≥ 1; got 0": lambda: show.mask(it.causal(), 0),
+            r"s: expected an int ≥ 1; got 2.5": lambda: show.bias(it.alibi(2), 4, 2.5),
+        },
+    )
     with pytest.raises(IntentlyError):
         show.mask(torch.ones(3, 3, dtype=torch.bool), 4)
     with pytest.raises(IntentlyError):

@@ -16,6 +16,8 @@ from intently.errors import ArgumentError, RangeError
 from intently.matrix import Dense
 from intently.show.style import ACCENT, weight_map
 
+from .refusals import refuses
+
 WORDS = ("The", "animal", "was", "tired")
 
 
@@ -105,10 +107,15 @@ def test_a_recording_of_a_model_is_read():
     row = seen[name][0, 0, 2]
     top = show.cells.limits(row.numpy())[1]
     np.testing.assert_allclose(shades(figure)[:4], expected(row, top), atol=1e-6)
-    with pytest.raises(ArgumentError, match=r"head: expected a name, or a name and a head, of '"):
-        show.text(seen, 2)
-    with pytest.raises(ArgumentError, match=r"head: expected a head from 0 to \d+; got 99"):
-        show.text(seen, 2, head=(name, 99))
+    refuses(
+        ArgumentError,
+        {
+            r"head: expected a name, or a name and a head, of '": lambda: show.text(seen, 2),
+            r"head: expected a head from 0 to \d+; got 99": lambda: show.text(
+                seen, 2, head=(name, 99)
+            ),
+        },
+    )
 
 
 def test_pieces_of_words_are_joined_and_long_texts_break_into_lines():
@@ -150,18 +157,19 @@ def test_letters_keep_their_contrast_on_every_shade():
 
 def test_what_cannot_be_shaded_is_named():
     A = Dense(torch.eye(4), labels=(("the", "cat", "the", "mat"),) * 2)
-    with pytest.raises(ArgumentError, match=r"occurs once; got 'the'. It stands at 0, 2"):
-        show.text(A, "the")
-    with pytest.raises(ArgumentError, match=r"got 'cats'. There is none. The nearest are 'cat'"):
-        show.text(A, "cats")
-    with pytest.raises(RangeError, match=r"token: expected a position from 0 to 3; got 4"):
-        show.text(A, 4)
-    with pytest.raises(ArgumentError, match=r"looks: expected 'at' or 'from'; got 'to'"):
-        show.text(A, 1, looks="to")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"at most 2,000 rows.*heatmap"):
-        show.text(it.attend(torch.zeros(2001, 2), torch.zeros(2001, 2)), 1)
-    with pytest.raises(ArgumentError, match=r"head: expected a number, or None.*got 'a'"):
-        show.text(A, 1, head="a")
+    refuses(
+        ArgumentError,
+        {
+            r"occurs once; got 'the'. It stands at 0, 2": lambda: show.text(A, "the"),
+            r"got 'cats'. There is none. The nearest are 'cat'": lambda: show.text(A, "cats"),
+            r"looks: expected 'at' or 'from'; got 'to'": lambda: show.text(A, 1, looks="to"),
+            r"at most 2,000 rows.*heatmap": lambda: show.text(
+                it.attend(torch.zeros(2001, 2), torch.zeros(2001, 2)), 1
+            ),
+            r"head: expected a number, or None.*got 'a'": lambda: show.text(A, 1, head="a"),
+        },
+    )
+    refuses(RangeError, {r"token: expected a position from 0 to 3; got 4": lambda: show.text(A, 4)})
 
 
 def test_weights_that_are_no_number_are_hatched(tmp_path):
