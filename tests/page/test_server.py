@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import socket
-import threading
 import zlib
 from base64 import b64decode
 from collections.abc import Iterator
@@ -21,6 +20,8 @@ import intently as it
 from intently.show.page.items import items_of
 from intently.show.page.serving.server import Server
 
+from .serving import running
+
 T, H = 40, 3
 
 
@@ -34,13 +35,8 @@ def source() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    found = Server(items_of(source()), "a text")
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
-    thread.join()
+    with running(items_of(source()), "a text") as found:
+        yield found
 
 
 def ask(
@@ -348,19 +344,12 @@ def test_nothing_is_logged(server: Server, capfd: pytest.CaptureFixture[str]) ->
 
 def test_a_recording_that_changed_says_so(tmp_path: Path) -> None:
     q = torch.randn(1, 1, 4, 2)
-    found = Server(items_of({"a": it.attend(q, q.clone())}))
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with running(items_of({"a": it.attend(q, q.clone())})) as found:
         ask(found, "open?item=0&entry=0&heads=0&done=0")
         q.add_(1)
         status, body, _ = ask(found, "tile?item=0&entry=0&heads=0&r0=0&r1=1&c0=0&c1=1")
         assert status == 409
         assert b"changed in place since" in body
-    finally:
-        found.shutdown()
-        found.server_close()
-        thread.join()
 
 
 def test_a_port_that_is_taken(server: Server) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from page_reader import Page
 
 import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
@@ -23,6 +22,7 @@ from intently.show.page.items import items_of
 from intently.show.page.numbers import packing
 from intently.show.page.numbers.packing import unpacked
 
+from .page_reader import Page
 from .refusals import refuses
 
 HOSTILE = (

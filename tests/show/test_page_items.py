@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from page_reader import Page
 from PIL import Image
 from torch import nn
 
@@ -22,6 +21,7 @@ from intently.observe import Recording
 from intently.show.page import Item, Picture, Text, items_of
 from intently.translation.translator import Translator
 
+from .page_reader import Page
 from .refusals import refuses
 
 
