@@ -508,10 +508,12 @@ def test_scales_and_sinks_are_named():
     refuses(
         ArgumentError,
         {
-            r"scale: expected 'linear' or 'log'; got 'ln'": lambda: show.heatmap(
+            r"""scale: expected "linear" or "log"; got 'ln'""": lambda: show.heatmap(
                 milk(), scale="ln"
             ),
-            r"sink: expected 'show' or 'hide'; got True": lambda: show.heatmap(milk(), sink=True),
+            r"""sink: expected "show" or "hide"; got True""": lambda: show.heatmap(
+                milk(), sink=True
+            ),
         },
     )
 

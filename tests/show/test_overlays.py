@@ -71,7 +71,7 @@ def test_each_panel_may_have_a_scale_of_its_own():
     assert limits == [(0, float(W[0].max())), (0, 1 / 16)]
     assert figure.axes[-1].get_ylabel() == "share of its largest weight"
     assert figure.texts[-1].get_text().endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
-    with pytest.raises(ArgumentError, match="scale: expected 'shared' or 'own'; got 'log'"):
+    with pytest.raises(ArgumentError, match=r"""scale: expected "shared" or "own"; got 'log'"""):
         show.overlay(Dense(W), PICTURE, 0, scale="log")
 
 
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_named():
             r"a word or a position; got \(0, 0\). The other side": lambda: show.overlay(
                 Dense(softmax(3, 16)), PICTURE, (0, 0)
             ),
-            r"smooth: expected 'blocks' or 'bilinear'; got 'x'": lambda: show.overlay(
+            r"""smooth: expected "blocks" or "bilinear"; got 'x'""": lambda: show.overlay(
                 A, PICTURE, 0, smooth="x"
             ),
             r"token: expected 1 to 11 tokens; got 12": lambda: show.overlay(

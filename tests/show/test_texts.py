@@ -162,7 +162,7 @@ def test_what_cannot_be_shaded_is_named():
         {
             r"occurs once; got 'the'. It stands at 0, 2": lambda: show.text(A, "the"),
             r"got 'cats'. There is none. The nearest are 'cat'": lambda: show.text(A, "cats"),
-            r"looks: expected 'at' or 'from'; got 'to'": lambda: show.text(A, 1, looks="to"),
+            r"""looks: expected "at" or "from"; got 'to'""": lambda: show.text(A, 1, looks="to"),
             r"at most 2,000 rows.*heatmap": lambda: show.text(
                 it.attend(torch.zeros(2001, 2), torch.zeros(2001, 2)), 1
             ),

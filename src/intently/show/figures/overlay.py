@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from intently.errors import ArgumentError, RangeError, build
+from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
 from intently.show.choosing import Choice, Source, one_of, place, whole
 from intently.show.files import destination, finish
@@ -94,13 +95,10 @@ def overlay(
     """
     path = destination(save)
     image = read(picture)
-    for name, given, known in (
-        ("looks", looks, (None, "at", "from")),
-        ("smooth", smooth, SMOOTHING),
-        ("scale", scale, SCALES),
-    ):
-        if given not in known:
-            raise build(ArgumentError, name, " or ".join(map(repr, known)), repr(given))
+    if looks is not None:
+        check_word(looks, "looks", ("at", "from"))
+    check_word(smooth, "smooth", SMOOTHING)
+    check_word(scale, "scale", SCALES)
     lazy, chosen = one_of(matrix, head)
     tokens = token if isinstance(token, list) else [token]
     if not 1 <= len(tokens) <= MOST:
