@@ -1,7 +1,7 @@
-"""A page that opens anywhere: one file with every head of every layer, computed where it is read.
+"""A page that opens anywhere: one file with every head of every layer.
 
-It holds queries and keys, not weights; any row, column or tile is computed exactly in the browser
-from the stored numbers. `save_page` writes it, ``seen.page(path)`` does so for a recording.
+It holds queries and keys, not weights; the browser computes any row, column or tile exactly from
+the stored numbers. `save_page` writes it, ``seen.page(path)`` does so for a recording.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def save_page(
     ``precision`` is that of queries and keys: "half" (16 bits) or "full" (32). ``sides`` are texts
     and pictures that stand for every axis of their length. The page says how far its weights are
     from the model's. Raises `KindError` for other sources, `ArgumentError` where there is nothing
-    to show, for a side that no axis is as long as and for a path that does not end in .html,
-    `MemoryRefused` for what is too large.
+    to show, for a side whose length no axis has and for a path that does not end in .html,
+    `MemoryRefused` for pages that would be too large.
 
     >>> import tempfile, torch, intently as it
     >>> q, k = torch.randn(2, 4, 6, 8)

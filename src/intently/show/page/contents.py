@@ -1,4 +1,4 @@
-"""Everything a page is told: a description in plain values, and blocks of numbers beside it."""
+"""The contents of a page: a description in plain values, and blocks of numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT = "intently-page-1"
 
 @dataclass(frozen=True)
 class Highlight:
-    """A head that a page points at, with what is said of it."""
+    """A head that a page points at, with a sentence about it."""
 
     item: int
     layer: str
@@ -31,9 +31,9 @@ class Highlight:
 
 
 class Packed(NamedTuple):
-    """What a page is made of: ``meta`` in plain values, ``blocks`` shuffled and deflated.
+    """A page before it is written: ``meta`` in plain values, ``blocks`` shuffled and deflated.
 
-    ``first`` are the numbers of the blocks that an overview needs.
+    ``first`` are the indices of the blocks that an overview needs.
     """
 
     meta: dict[str, Any]
@@ -52,8 +52,8 @@ def packed(
     """Store and measure every head of every item.
 
     ``start`` is the state in which the page opens. Raises `ArgumentError` for an unknown precision,
-    a highlight of nothing or a start that is no state, `KindError` for other types, `MemoryRefused`
-    for what would be too large for a page.
+    a highlight of a missing head or an invalid start, `KindError` for other types, `MemoryRefused`
+    for pages that would be too large.
     """
     check_word(precision, "precision", ("half", "full"))
     if title is not None and not isinstance(title, str):
@@ -79,7 +79,7 @@ def packed(
 
 
 class _Page:
-    """Items told one by one, their numbers gathered in blocks."""
+    """Describes items one by one and gathers their numbers in blocks."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision: Precision = precision
@@ -110,7 +110,7 @@ class _Page:
         return {**described(layer), **told, **self.measures(found)}
 
     def numbers(self, made: Stored) -> dict[str, Any]:
-        """What the weights are computed from."""
+        """Return the numbers that the weights are computed from."""
         add = self.blocks.add
         energy, mask, bias = made.energy, made.mask, made.bias
         score: dict[str, Any] = {"kind": "dot"}
@@ -134,7 +134,7 @@ class _Page:
         }
 
     def weights(self, made: StoredWeights) -> dict[str, Any]:
-        """The weights themselves, head by head."""
+        """Return the weights themselves, head by head."""
         heads = made.matrix.weights.reshape(-1, *made.matrix.shape[-2:])
         blocks = [self.blocks.add(head, self.dtype) for head in heads]
         return {"score": {"kind": "weights", "blocks": blocks}}
@@ -180,12 +180,12 @@ def described(layer: Layer) -> dict[str, Any]:
 
 
 def _plain(numbers: Tensor) -> list[float | None]:
-    """Numbers as JSON has them: what is not finite is None."""
+    """Return numbers for JSON, None for those that are not finite."""
     return [x if math.isfinite(x) else None for x in numbers.tolist()]
 
 
 def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
-    """A highlight by the number of its layer."""
+    """Return a highlight with the index of its layer."""
     if not isinstance(mark, Highlight) or not isinstance(mark.text, str):
         expected = "highlights: show.page.Highlight(item, layer, head, text)"
         raise build(KindError, "highlights", expected, repr(mark)[:60])
@@ -204,7 +204,7 @@ def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The state in which a page opens, in values that JSON has."""
+    """Return the state in which a page opens, checked for JSON."""
     if start is None:
         return {}
     if not isinstance(start, Mapping):
@@ -219,7 +219,7 @@ def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _bytes(layer: Layer, precision: Precision) -> int:
-    """About how many bytes an attention takes in a page, as base64."""
+    """Estimate the bytes that an attention takes in a page, as base64."""
     *_, h, t, s = (1, *layer.matrix.shape)
     wide = 2 if precision == "half" else 4
     if isinstance(layer.matrix, Attention):

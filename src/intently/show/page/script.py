@@ -1,7 +1,7 @@
-"""The modules of the page as one script: imports and exports fall away, everything else stays.
+"""The JavaScript modules of the page as one script, without their imports and exports.
 
-Only ``import { a, b } from "./x.js";`` on one line, and ``export`` before a function, a class or a
-const are allowed, so that nothing has to be parsed and no build step is needed.
+Only ``import { a, b } from "./x.js";`` on one line and ``export`` before a function, a class or a
+const are allowed, so that neither a parser nor a build step is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODULES = (
     *("snapshot", "tokens", "picture", "cards", "compare", "every", "text", "stubs", "lines"),
     *("matrix", "overview", "app"),
 )
-"""In an order in which each imports only from those before it."""
+"""In an order in which each module imports only from earlier ones."""
 
 IMPORT = re.compile(r'import \{ ((?:\w+, )*\w+),? \} from "\./(\w+)\.js";')
 EXPORT = re.compile(r"export (?=(?:async )?function\b|const\b|class\b)")
@@ -29,17 +29,17 @@ TOP = re.compile(r"(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+)"
 
 @cache
 def source(name: str) -> str:
-    """Return a file of the page as it is in the package: ``app.js`` from its modules, say."""
+    """Return the text of a file of the page, such as ``app.js``."""
     folder = files("intently.show.page")
     place = folder / "modules" / name if name.endswith(".js") else folder / name
     return place.read_text(encoding="utf-8")
 
 
 def joined(modules: Sequence[str]) -> str:
-    """Return modules as one script without imports and exports, each in its turn.
+    """Return modules as one script, in order, without imports and exports.
 
-    Raises `DataError` for an import of something that no earlier module exports, for other forms of
-    import or export, and for a name that two modules have at their top.
+    Raises `DataError` for an import that no earlier module exports, for other forms of import or
+    export, and for a top-level name that two modules share.
     """
     known: dict[str, str] = {}
     parts = []

@@ -1,4 +1,4 @@
-"""The page inside a notebook: the same modules, and blocks that cross over when they are needed."""
+"""The page inside a notebook: the same modules, and blocks that are sent on demand."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def widget(
 ) -> AnyWidget:
     """Return the page of a recording, of matrices by name, or of one matrix, as a notebook widget.
 
-    Arguments and errors are those of `save_page`. ``widget.address`` is the state of the page as it
-    stands in an address, ``"#view=text&row=7"`` say; set, it moves the page. Raises
+    Arguments and errors are those of `save_page`. ``widget.address`` is the state of the page as
+    an address fragment, ``"#view=text&row=7"`` say; setting it changes the view. Raises
     `MissingLibraryError` where anywidget is not installed.
 
     >>> import torch, intently as it
@@ -57,7 +57,7 @@ def widget(
 
 @cache
 def _kind() -> type[AnyWidget]:
-    """The widget's class; `MissingLibraryError` where anywidget is not there."""
+    """Return the widget's class; raise `MissingLibraryError` without anywidget."""
     try:
         import anywidget
         import traitlets

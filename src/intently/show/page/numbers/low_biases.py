@@ -1,8 +1,8 @@
-"""Biases that hide a key by a very low number, and rows in which every key is hidden so.
+"""Biases that hide a key by a very low number, and rows in which they hide every key.
 
-The model adds −10⁹ or the lowest float32 to a score, and the score's digits are lost in the sum: a
-row of padding shares alike between its keys. A page that kept those digits, or lost them in its
-lse, would say something else.
+Where the model adds −10⁹ or the lowest float32 to a score, the sum loses the score's digits: a row
+of padding attends its keys equally. A page that kept those digits, or lost them in its lse, would
+show other weights.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from intently.kernels.problem import Problem
 from intently.show.page.numbers.mask_bias import BLOCK, Laid, Rule
 
 HEARD = 1e-4
-"""A bias whose neighbours in its dtype are farther than this makes scores coarse."""
+"""A bias with a wider spacing of its dtype than this makes scores coarse."""
 
 APART = 32.0
-"""Biases whose neighbours are this far leave the lower of two keys no weight, e⁻³²."""
+"""At this spacing the lower of two biases leaves its key no weight, e⁻³²."""
 
 STEP = 2.0**23
 """How far below each other such biases are stored."""
 
 MOST = 1024
-"""Such biases that are told apart at most: a page keeps digits for so many."""
+"""Most different biases of this kind: a page keeps digits for so many."""
 
 
 def drowned(
@@ -58,9 +58,9 @@ def drowned(
 
 
 def lifted(rule: Rule, dtype: torch.dtype) -> Rule:
-    """Return the same rule with biases that hide a key no lower than float64 can add scores to.
+    """Return the same rule with hiding biases raised to where float64 still resolves scores.
 
-    Their order stays, and so far apart that the lower of two keys has no weight.
+    They keep their order, so far apart that the lower of two keys has no weight.
     """
     values = rule.values
     low = _spacing(values, dtype) >= APART
@@ -75,7 +75,7 @@ def lifted(rule: Rule, dtype: torch.dtype) -> Rule:
 
 
 def _spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """How far the neighbours of finite numbers below 0 are in a dtype; 0 for the others."""
+    """Return the spacing of finite numbers below 0 in a dtype; 0 for all others."""
     x = values.to(dtype)
     space = (torch.nextafter(x, torch.zeros_like(x)) - x).double()
     return space.where((x < 0) & x.isfinite(), 0)

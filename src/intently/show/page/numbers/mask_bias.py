@@ -1,7 +1,7 @@
 """Masks and biases as a page stores them: a mask as bits, a bias as the fewest numbers it takes.
 
-Most biases hang on the distance alone (ALiBi, T5's buckets) or on the key alone; those take
-t + s − 1 or s numbers a head. What only holds where the mask allows is enough.
+Most biases depend on the distance alone (ALiBi, T5's buckets) or on the key alone; those take
+t + s − 1 or s numbers a head. They only have to be right where the mask allows attention.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from intently.masks.geometry import Cut
 from intently.show.page.numbers.packing import check_size
 
 BLOCK = 2**22
-"""Entries of a mask or a bias that are looked at together."""
+"""Entries of a mask or a bias that are computed together."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Rule:
 
 
 class Laid(Bias):
-    """A rule as the bias that it is."""
+    """The bias that a rule describes."""
 
     def __init__(self, kind: str, values: Tensor) -> None:
         super().__init__(kind, values)
@@ -63,7 +63,7 @@ class Laid(Bias):
 
 
 def written(p: Problem) -> Tensor | None:
-    """The mask of a problem (1 or h, t, s), True where a query may attend; None where all may."""
+    """Return the mask of a problem (1 or h, t, s), True where a query may attend; None for none."""
     if p.mask is None:
         return None
     parts = [_headed(allow, rows, p) for rows, allow in _tiles(p, p.mask.allow)]
@@ -71,10 +71,10 @@ def written(p: Problem) -> Tensor | None:
 
 
 def ruled(p: Problem, mask: Tensor | None) -> Rule | None:
-    """The bias of a problem as few numbers, None where there is none or it is 0 throughout.
+    """Return the bias of a problem as few numbers; None where there is none or it is 0.
 
-    ``mask`` (1 or h, t, s) is its mask written out: what is masked may have any bias. Raises
-    `MemoryRefused` for a dense one that is too large for a page.
+    ``mask`` (1 or h, t, s) is its dense mask: masked entries may have any bias. Raises
+    `MemoryRefused` for a dense bias that is too large for a page.
     """
     if p.bias is None:
         return None
@@ -90,14 +90,14 @@ def ruled(p: Problem, mask: Tensor | None) -> Rule | None:
     heads = max(len(rule.values) for rule in first)
     check_size(
         heads * p.geometry.t * p.geometry.s * 16 // 3,
-        "its bias is dense, t × s numbers: it hangs neither on the distance nor on the key alone",
+        "its bias is dense, t × s numbers: it depends neither on the distance nor on the key alone",
     )
     dense = [_headed(tile, rows, p) for rows, tile in _tiles(p, _tile(p))]
     return Rule("dense", torch.cat(dense, -2))
 
 
 def _by_distance(p: Problem) -> Rule:
-    """What the last row and the last column say of every distance."""
+    """Read the bias of every distance from the last row and the last column."""
     g = p.geometry
     last_row, last_column = torch.tensor([g.t - 1]), torch.tensor([g.s - 1])
     row = _headed(_tile(p)(g, last_row, torch.arange(g.s)), last_row, p)[:, 0]
@@ -114,7 +114,7 @@ def _by_key(p: Problem) -> Rule:
 
 
 def _says(rule: Rule, rows: Tensor, tile: Tensor, hidden: Tensor | None, g: Geometry) -> bool:
-    """Whether a rule gives the bias (n, rows, s) wherever it is not hidden."""
+    """Say whether a rule gives the bias (n, rows, s) wherever it is not hidden."""
     mine = Laid(rule.kind, rule.values).tile(g._replace(lead=(1,)), rows, torch.arange(g.s))
     same = (mine == tile) | (mine.isnan() & tile.isnan())
     return bool((same if hidden is None else same | hidden).all())
@@ -135,7 +135,7 @@ def _tile(p: Problem) -> Callable[[Geometry, Tensor, Tensor], Tensor]:
 def _tiles(
     p: Problem, ask: Callable[[Geometry, Tensor, Tensor], Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of rows, and what a rule says of them."""
+    """Yield blocks of rows, and what ``ask`` gives for them."""
     g = p.geometry
     heads = g.lead[-1] if g.lead else 1
     cols = torch.arange(g.s, device=g.device)
@@ -144,6 +144,6 @@ def _tiles(
 
 
 def _headed(tile: Tensor, rows: Tensor, p: Problem) -> Tensor:
-    """A tile (…, rows, s) of one item as (1 or h, rows, s)."""
+    """Return a tile (…, rows, s) of one item as (1 or h, rows, s)."""
     heads = tile.shape[-3] if tile.ndim > 2 else 1
     return tile.expand(*tile.shape[:-2], len(rows), p.geometry.s).reshape(heads, len(rows), -1)

@@ -1,4 +1,4 @@
-"""What a page is told of every head beside its numbers: sums, an overview and statistics."""
+"""What a page shows of every head at once: sums, an overview and statistics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from intently.matrix import Dense, LazyMatrix
 from intently.matrix.patterns import measure
 
 CELLS = 64
-"""Rows and columns of an overview at most."""
+"""Most rows and columns of an overview."""
 
 AT_ONCE = 2**28
-"""Bytes of weights that are held at once, so that they are computed once for all that is asked."""
+"""Most bytes of weights held in memory, so that they are computed once for all measures."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Measured:
 def measured(matrix: LazyMatrix, tokens: Sequence[int] | None) -> Measured:
     """Measure the heads of one item, (t, s), (h, t, s) or (1, h, t, s).
 
-    ``tokens`` are those of a self-attention as numbers, None where they are not known.
+    ``tokens`` number the tokens of a self-attention; None where they are unknown.
     """
     *lead, t, s = matrix.shape
     h = lead[-1] if lead else 1

@@ -18,14 +18,14 @@ from torch import Tensor
 from intently.errors import MemoryRefused, build
 
 DTYPES = {"float16": "<f2", "float32": "<f4", "float64": "<f8", "uint8": "u1", "bits": "u1"}
-"""What a block may hold; bits stand eight to a byte, the lowest first, a row at a time."""
+"""The dtypes of blocks; bits are packed eight to a byte, lowest first, row by row."""
 
 LEVEL = 6
-"""Of deflate: more takes several times as long and gains a percent."""
+"""The level of deflate; higher levels take several times as long and gain a percent."""
 
 
 LARGEST = 192 * 2**20
-"""Bytes of a page at most: what browsers open without delay."""
+"""Most bytes of a page: browsers open it without delay."""
 
 
 def check_size(size: int, cause: str | None = None) -> None:
@@ -43,9 +43,9 @@ def check_size(size: int, cause: str | None = None) -> None:
 
 
 class Blocks:
-    """The blocks of a page: each is written once, however often it is added.
+    """The blocks of a page; equal blocks are stored once.
 
-    ``kinds`` are what the page is told of them, ``packed`` their bytes.
+    ``kinds`` are their descriptions, ``packed`` their bytes.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Blocks:
         self._known: dict[bytes, int] = {}
 
     def add(self, numbers: Tensor | np.ndarray, dtype: str) -> int:
-        """Return the number of the block that holds these numbers in this dtype.
+        """Return the index of the block that holds these numbers in this dtype.
 
         >>> import torch
         >>> blocks = Blocks()
@@ -76,7 +76,7 @@ class Blocks:
         return self._known[name]
 
     def numbers(self, index: int) -> np.ndarray:
-        """Return what a block holds, as the page reads it; bits as booleans."""
+        """Return the contents of a block as the page reads them; bits as booleans."""
         kind = self.kinds[index]
         return unpacked(self.packed[index], kind["dtype"], kind["shape"])
 
@@ -106,5 +106,5 @@ def unpacked(packed: bytes, dtype: str, shape: list[int]) -> np.ndarray:
 
 
 def text(packed: bytes) -> str:
-    """Return a block as it stands in the page."""
+    """Return a block as base64, its form in the page."""
     return base64.b64encode(packed).decode("ascii")

@@ -1,8 +1,8 @@
-"""One attention as a page stores it: rounded queries and keys, and all that makes them weights.
+"""One attention as a page stores it: rounded queries and keys, and the rest of the formula.
 
 A page holds q and k, not the weights: (t + s)·d numbers for t·s. The weights that follow from the
-rounded numbers are told here as a lazy matrix in float64; how far they are from the model's is
-measured (`bound`), not promised.
+rounded numbers are given as a lazy matrix in float64; `bound` measures how far they are from the
+model's.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Precision: TypeAlias = Literal["half", "full"]
 
 ROUNDED = {"half": torch.float16, "full": torch.float32}
 LARGEST = 2.0**14
-"""In half, queries and keys are scaled by a power of two to stay within this: none overflows."""
+"""Half-precision queries and keys are scaled by a power of two to stay below this."""
 
 SAMPLED = 8
-"""Rows of each attention that are compared with the model's, and as many under a low bias."""
+"""Rows of each attention that are compared with the model's, and as many with a low bias."""
 
 
 @dataclass(frozen=True)
 class Stored:
     """The numbers of one attention of h heads, and ``matrix``, the weights that follow from them.
 
-    ``q`` (h, t, d) and ``k`` (g, s, d) are rounded; ``energy`` (h, d) is there for additive scores.
-    ``mask`` (1 or h, t, s) says True where a query may attend. ``coarse`` are rows in which a low
-    bias costs the model's scores digits that the page's keep.
+    ``q`` (h, t, d) and ``k`` (g, s, d) are rounded; ``energy`` (h, d) belongs to additive scores.
+    ``mask`` (1 or h, t, s) is True where a query may attend. ``coarse`` are rows in which a low
+    bias costs the model's scores digits that the page keeps.
     """
 
     matrix: Attention
@@ -55,7 +55,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """The rounded weights (…, t, s) themselves, of a matrix that is not made of q and k."""
+    """The rounded weights (…, t, s) of a matrix that is not made of q and k."""
 
     matrix: Dense
 
@@ -76,7 +76,7 @@ def stored(matrix: LazyMatrix, precision: Precision) -> Stored | StoredWeights:
 def bound(matrix: LazyMatrix, made: Stored | StoredWeights) -> float:
     """Return max |stored − original| over the weights of some rows, ∞ where just one is NaN.
 
-    The rows are evenly spread, and with them go some in which a low bias makes the scores coarse.
+    The rows are evenly spread, plus some in which a low bias makes the scores coarse.
     """
     with torch.no_grad():
         t = matrix.shape[-2]
@@ -92,7 +92,7 @@ def bound(matrix: LazyMatrix, made: Stored | StoredWeights) -> float:
 
 
 def _page_weights(made: Stored | StoredWeights, rows: Tensor) -> Tensor:
-    """The weights (…, rows, s) as the page has them: exp(z − stored lse)."""
+    """Return the weights (…, rows, s) as the page computes them: exp(z − stored lse)."""
     if isinstance(made, StoredWeights):
         return made.matrix.tile(rows)
     lse = made.matrix.lse[..., rows, None]
@@ -101,7 +101,7 @@ def _page_weights(made: Stored | StoredWeights, rows: Tensor) -> Tensor:
 
 
 def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
-    """The stored numbers of a problem; None where its scores are of an unknown kind."""
+    """Return the stored numbers of a problem; None where its scores are of an unknown kind."""
     *lead, t, s = p.geometry.shape
     h = lead[-1] if lead else 1
     operands = _operands(p, h)
@@ -145,7 +145,7 @@ def _of_problem(p: Problem, dtype: torch.dtype) -> Stored | None:
 
 
 def _operands(p: Problem, h: int) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """Queries and keys in float64 whose dot products are the scores, or those of an energy."""
+    """Return float64 queries and keys whose dot products are the scores, or those of an energy."""
     score = p.score.replaced(lambda x: x.double().cpu())
     q, k = p.q.double().cpu(), p.k.double().cpu()
     if not isinstance(score, Additive):
@@ -158,13 +158,13 @@ def _operands(p: Problem, h: int) -> tuple[Tensor, Tensor, Tensor | None] | None
 
 
 def _units(energy: Tensor, h: int) -> Additive:
-    """The score Σ energy · tanh(q + k) of queries and keys that are units already."""
+    """Return the score Σ energy · tanh(q + k) of queries and keys that are projected already."""
     same = torch.eye(energy.shape[-1], dtype=torch.float64)
     return Additive(same, same, energy.double() if h > 1 else energy[0].double())
 
 
 def _scores(p: Problem, q: Tensor, k: Tensor, energy: Tensor | None, rows: Tensor) -> Tensor:
-    """Scores (h, rows, s) before any bias, of what is scaled already; at most, where additive."""
+    """Return scores (h, rows, s) before any bias, from scaled operands; a bound where additive."""
     if energy is None:
         z = q[:, rows] @ k.repeat_interleave(len(q) // len(k), 0).mT
     else:
@@ -173,9 +173,9 @@ def _scores(p: Problem, q: Tensor, k: Tensor, energy: Tensor | None, rows: Tenso
 
 
 def _centred(k: Tensor) -> Tensor:
-    """Keys without their mean, which adds the same to all scores of a query: no weight changes.
+    """Subtract the mean of the keys, which shifts all scores of a query alike: no weight changes.
 
-    What keys have in common is often most of them, and would cost the rest its precision. Source:
+    The common part of keys is often most of them and would cost the rest its precision. Source:
     Zhang et al. 2025, "SageAttention", section 4.2.
     """
     mean = k.mean(-2, keepdim=True)
@@ -183,7 +183,7 @@ def _centred(k: Tensor) -> Tensor:
 
 
 def _rounded(x: Tensor, dtype: torch.dtype, scales: bool) -> tuple[Tensor, float]:
-    """Numbers in a dtype, and the power of two by which they were multiplied to fit it."""
+    """Return numbers in a dtype, and the power of two by which they were multiplied to fit it."""
     if dtype is not torch.float16:
         return x.to(dtype), 1.0
     largest = x[x.isfinite()].abs()

@@ -1,4 +1,4 @@
-"""What a page asks of a server, answered from lazy matrices: numbers within fixed bounds only."""
+"""Answers to a page's questions, from lazy matrices: numbers within fixed bounds only."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from intently.show.page.serving.cells import How
 from intently.show.page.serving.zooming import ZoomedHead
 
 LARGEST = 2**20
-"""Numbers of one answer at most."""
+"""Most numbers of one answer."""
 
 AT_ONCE = 2**22
-"""Weights of a head that are passed over at once when it is opened."""
+"""Heads of up to so many weights are read completely when they are opened."""
 
 MEMORY = 2**30
-"""Bytes of heads that are kept; those asked for longest ago go first."""
+"""Most bytes of cached heads; the least recently used are evicted."""
 
 PATIENCE = 20.0
-"""Seconds that a question for a head's progress waits for news at most."""
+"""Seconds that a question about progress waits for news at most."""
 
 
 class Refused(Exception):  # noqa: N818 - it is a refusal
-    """A question that is not answered: the status of HTTP that says so, and a sentence."""
+    """A refused question: its HTTP status and a sentence."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -49,7 +49,7 @@ class Refused(Exception):  # noqa: N818 - it is a refusal
 
 
 class Answer(NamedTuple):
-    """Bytes, what they are, and how near to exact."""
+    """Bytes, their content type, and how near to exact they are."""
 
     body: bytes
     kind: str = "application/octet-stream"
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 class Served:
-    """The items of a page and their heads, asked by number."""
+    """The items of a page and their heads, addressed by index."""
 
     def __init__(self, items: Sequence[Item], title: str | None = None) -> None:
         self.items = items
@@ -72,9 +72,9 @@ class Served:
             self.background.add(_statistics(number), self._measure(number), rank=0)
 
     def answer(self, name: str, given: Mapping[str, str]) -> Answer:
-        """Answer one question; raises `Refused` for what is not one.
+        """Answer one question; raise `Refused` for anything else.
 
-        ``name`` is one of `QUESTIONS`, ``given`` its numbers as they stand in the address.
+        ``name`` is one of `QUESTIONS`, ``given`` its numbers as words of the address.
         """
         question = QUESTIONS.get(name)
         if question is None:
@@ -90,7 +90,7 @@ class Served:
             raise Refused(409, str(error)) from None
 
     def close(self, seconds: float | None = None) -> None:
-        """End the work in the background, which is given some seconds for its step."""
+        """End the work in the background; wait at most so many seconds for its step."""
         self.background.close(seconds)
 
     # --- questions ------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Served:
         return Answer(text(zlib.compress(shuffled(found), 1)).encode(), "text/plain")
 
     def open(self, given: _Given) -> Answer:
-        """Open a head: how far the pass over it is, after some waiting where there is no news."""
+        """Open a head: return how far its pass has come, after waiting for progress."""
         head, name = self._head(given)
         before = given.number("done", head.t + 1)
         if not head.settled:
@@ -131,14 +131,14 @@ class Served:
         return Answer(_bytes(head.tile(r0, r1, c0, c1)))
 
     def pooled(self, given: _Given) -> Answer:
-        """The mean or largest weights of the cells of a window."""
+        """The mean or the largest weight of each cell of a window."""
         head, _ = self._head(given)
         h, w = given.cells()
         found = head.pooled(*given.window(head), h, w, given.how())
         return Answer(_bytes(found.picture), nearness=found.nearness)
 
     def masked(self, given: _Given) -> Answer:
-        """Which cells of a window nothing may attend."""
+        """Which cells of a window are masked completely."""
         head, _ = self._head(given)
         found = head.masked(*given.window(head), *given.cells())
         return Answer(found.to(torch.uint8).numpy().tobytes())
@@ -148,13 +148,13 @@ class Served:
         return Answer(_bytes(self._settled(given).kept.entropy))
 
     def received(self, given: _Given) -> Answer:
-        """What every key receives."""
+        """The attention that every key receives."""
         return Answer(_bytes(self._settled(given).kept.received))
 
     def statistics(self, given: _Given) -> Answer:
-        """The statistics of all layers that are known by now; waits for news.
+        """The statistics of all layers measured so far; waits for news.
 
-        A layer whose statistics fail is known to have none.
+        A layer whose statistics fail counts as measured, with none.
         """
         before = given.number("known", len(self._layers) + 1)
         failed = self.background.failures
@@ -172,7 +172,7 @@ class Served:
     # --- how ------------------------------------------------------------------------------------
 
     def _head(self, given: _Given) -> tuple[ZoomedHead, str]:
-        """The head, or mean of heads, that is asked for, its pass begun; and the pass's name."""
+        """Return the requested head, or mean of heads, with its pass begun, and the pass's name."""
         item = given.number("item", len(self.items))
         entry = given.number("entry", len(self.items[item].layers))
         matrix = self.items[item].layers[entry].matrix
@@ -200,7 +200,7 @@ class Served:
         return head
 
     def _measure(self, number: int) -> Iterator[None]:
-        """The statistics of a layer, as a job."""
+        """Measure the statistics of a layer, as a job."""
         layer = self._layers[number]
         found = measure(_Patient(layer.matrix, self.background), layer.tokens)
         self._statistics[number] = {
@@ -211,7 +211,7 @@ class Served:
         yield
 
     def _described(self, title: str) -> dict[str, Any]:
-        """META of a page whose numbers are asked for."""
+        """Return META of a page that asks a server for its numbers."""
         entries = iter(range(len(self._layers)))
         return {
             "format": FORMAT,
@@ -236,20 +236,20 @@ class Served:
 
 
 class _Given:
-    """The numbers of a question, as untrusted words."""
+    """The arguments of a question, as untrusted words."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self.words = words
 
     def number(self, name: str, stop: int) -> int:
-        """A whole number from 0 to ``stop`` − 1."""
+        """Return a whole number from 0 to ``stop`` − 1."""
         word = self.words[name]
         if not (word.isascii() and word.isdigit() and len(word) <= 9 and int(word) < stop):
             raise Refused(400, f"{name}: expected a number from 0 to {stop - 1}")
         return int(word)
 
     def heads(self, count: int) -> list[int]:
-        """Numbers of heads, each once."""
+        """Return indices of heads, each once."""
         words = self.words["heads"].split(",")
         found = [_Given({"heads": word}).number("heads", count) for word in words[: count + 1]]
         if len(set(found)) != len(words):
@@ -257,7 +257,7 @@ class _Given:
         return found
 
     def window(self, head: ZoomedHead) -> tuple[int, int, int, int]:
-        """Rows r0 … r1 − 1 and columns c0 … c1 − 1, at least one of each."""
+        """Return rows r0 … r1 − 1 and columns c0 … c1 − 1, at least one of each."""
         r0, c0 = self.number("r0", head.t), self.number("c0", head.s)
         r1, c1 = self.number("r1", head.t + 1), self.number("c1", head.s + 1)
         if r1 <= r0 or c1 <= c0:
@@ -265,7 +265,7 @@ class _Given:
         return r0, r1, c0, c1
 
     def cells(self) -> tuple[int, int]:
-        """How many cells, h × w."""
+        """Return the number of cells, h × w."""
         h, w = self.number("h", LARGEST + 1), self.number("w", LARGEST + 1)
         if not h * w:
             raise Refused(400, "h and w: expected at least 1")
@@ -273,14 +273,14 @@ class _Given:
         return h, w
 
     def how(self) -> How:
-        """What a cell shows of its weights."""
+        """Return what a cell shows of its weights."""
         if self.words["how"] not in ("mean", "max"):
             raise Refused(400, "how: expected mean or max")
         return "max" if self.words["how"] == "max" else "mean"
 
 
 class _Patient(LazyMatrix):
-    """A matrix whose tiles wait while there is something more urgent."""
+    """A matrix whose tiles wait for more urgent work."""
 
     def __init__(self, matrix: LazyMatrix, background: Background) -> None:
         self.matrix, self._background = matrix, background
@@ -309,7 +309,7 @@ class _Patient(LazyMatrix):
 
 
 class _Question(NamedTuple):
-    """What a question is called in an address, the numbers it takes, and who answers."""
+    """Who answers a question, the arguments it takes, and whether it waits for jobs."""
 
     answer: Any
     takes: tuple[str, ...]
@@ -328,16 +328,16 @@ QUESTIONS = {
     "received": _Question(Served.received, _HEAD),
     "statistics": _Question(Served.statistics, ("known",), waits=True),
 }
-"""All that can be asked."""
+"""All questions by their name in an address."""
 
 
 def _statistics(number: int) -> str:
-    """What the job that measures a layer is called."""
+    """The name of the job that measures a layer."""
     return f"statistics {number}"
 
 
 def _pass(key: tuple[int, ...], head: ZoomedHead) -> str:
-    """What the pass over a head is called."""
+    """The name of the job that passes over a head."""
     return f"head {'.'.join(map(str, key))} {id(head)}"
 
 
@@ -347,7 +347,7 @@ def _overview(layer: Layer) -> dict[str, Any]:
 
 
 def _entry(layer: Layer, block: int) -> dict[str, Any]:
-    """A layer as META tells it, without numbers."""
+    """Return a layer as META describes it, without numbers."""
     return {
         **described(layer),
         "lse": [],
@@ -360,7 +360,7 @@ def _entry(layer: Layer, block: int) -> dict[str, Any]:
 
 
 def _chosen(matrix: LazyMatrix, heads: Sequence[int]) -> Attention:
-    """Some heads of one item as (n, t, s), or (t, s) where there is no axis of heads."""
+    """Return some heads of one item as (n, t, s), or (t, s) where there is no axis of heads."""
     if matrix.ndim > 3:
         matrix = matrix[0]
     if matrix.ndim > 2:

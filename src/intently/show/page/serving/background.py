@@ -1,4 +1,4 @@
-"""Work that nobody waits for yet, in one thread that stands still while somebody waits."""
+"""Low-priority jobs in one thread, paused while requests are served."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from intently.errors import IntentlyError
 
 Job = Iterator[None]
-"""Work in steps of some milliseconds each."""
+"""A job in steps of some milliseconds each."""
 
 
 class _Ended(Exception):  # noqa: N818 - nothing went wrong
-    """Nobody waits for this work any more."""
+    """Raised inside a job whose result is no longer needed."""
 
 
 class Background:
-    """A thread that works on the job that was added last, a step at a time.
+    """A thread that runs the job that was added last, one step at a time.
 
-    Jobs with a lower ``rank`` wait until all others are done. A job that fails is dropped, and
-    what it raised is kept in ``failures`` by its name.
+    Jobs of a lower ``rank`` wait until all others are done. A failed job is dropped, and
+    ``failures`` keeps its message by its name.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Background:
         self._thread.start()
 
     def add(self, name: str, job: Job, rank: int = 1) -> None:
-        """Put a job before all others of its rank; one of the same name is only moved there."""
+        """Put a job before all others of its rank; a job of the same name is only moved there."""
         with self._changed:
             self._added += 1
             for i, (_, _, known, its) in enumerate(self._jobs):
@@ -49,7 +49,7 @@ class Background:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """While an answer is made, the thread makes no further step."""
+        """Pause the thread between steps while an answer is computed."""
         with self._changed:
             self._answering += 1
         try:
@@ -60,26 +60,26 @@ class Background:
                 self._changed.notify_all()
 
     def drop(self, name: str) -> None:
-        """Forget a job that nobody asks for any more, and that it failed."""
+        """Forget a job and its failure."""
         with self._changed:
             self._jobs = [one for one in self._jobs if one[2] != name]
             self.failures.pop(name, None)
             self._changed.notify_all()
 
     def yielding(self) -> None:
-        """Let a job of rank 0 wait while an answer is made, and while others have work."""
+        """Inside a job of rank 0: wait for answers and for jobs of higher rank."""
         while self._step(1):
             pass
         if self._closed:
             raise _Ended
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until a condition holds that jobs bring about; say whether it does."""
+        """Wait until jobs make a condition true; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self._closed or condition(), seconds)
 
     def close(self, seconds: float | None = None) -> None:
-        """End the thread after its step, for which it is given some seconds."""
+        """End the thread after its current step; wait for it at most so many seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -87,7 +87,7 @@ class Background:
 
     @property
     def working(self) -> bool:
-        """Whether the thread has not ended."""
+        """Whether the thread is still alive."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -97,7 +97,7 @@ class Background:
                     self._changed.wait_for(lambda: self._closed or self._jobs)
 
     def _step(self, rank: int) -> bool:
-        """Make a step of the newest job of the highest rank, if there is one of this rank."""
+        """Run a step of the newest job of the highest rank, at least ``rank``; False for none."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._answering)
             found = [job for job in self._jobs if job[0] >= rank]

@@ -1,4 +1,4 @@
-"""Cells of a window: where they begin, and what they hold of weights or of kept sums."""
+"""Cells of a window, pooled from weights or from cached sums of blocks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ How: TypeAlias = Literal["mean", "max"]
 
 
 def in_blocks(w: Tensor, lead: int, side: int) -> Tensor:
-    """Weights in cells (rows, side, columns, side); the first column is at ``lead`` in its cell."""
+    """Return weights as blocks (rows, side, columns, side); the first column is at ``lead``."""
     tail = -(w.shape[1] + lead) % side
     w = torch.nn.functional.pad(w, (lead, tail, 0, -len(w) % side)).float()
     return w.unflatten(1, (-1, side)).unflatten(0, (-1, side))
 
 
 def cell_of(at: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Which of the cells that begin ``at`` each step from start to stop − 1 is in."""
+    """Return the cell, of those that begin ``at``, of each step from start to stop − 1."""
     return np.searchsorted(at, np.arange(start, stop), "right") - 1
 
 
 def across_columns(sums: Tensor, across: np.ndarray, rows: np.ndarray, how: How) -> Tensor:
-    """Cells over columns, of sums over ``rows`` rows each, or of the largest of them."""
+    """Pool sums over ``rows`` rows each, or maxima, over columns."""
     if how == "max":
         return torch.from_numpy(np.maximum.reduceat(sums.numpy(), across[:-1], axis=1))
     total = np.add.reduceat(sums.numpy(), across[:-1], axis=1)
@@ -33,7 +33,7 @@ def across_columns(sums: Tensor, across: np.ndarray, rows: np.ndarray, how: How)
 
 
 def highest(peaks: Tensor, at: np.ndarray, side: int) -> Tensor:
-    """The largest of the blocks between edges ``at`` along the first axis, those cut included."""
+    """Return the largest of the blocks between edges ``at`` along the first axis, cut ones too."""
     first, last = at[:-1] // side, -(-at[1:] // side)
     ends = np.stack([first, last], 1).ravel()
     padded = torch.nn.functional.pad(peaks, (0, 0, 0, 1)).numpy()
@@ -41,9 +41,9 @@ def highest(peaks: Tensor, at: np.ndarray, side: int) -> Tensor:
 
 
 def between(cells: Tensor, at: np.ndarray, side: int, n: int) -> Tensor:
-    """Sums of kept cells between edges ``at`` along the first axis, n steps long.
+    """Return sums of cached blocks between edges ``at`` along the first axis, n steps long.
 
-    A cell that is cut counts by its share.
+    A cut block counts by its share.
     """
     whole = at // side
     last = -(-n // side) - 1

@@ -1,9 +1,8 @@
 """The page served on 127.0.0.1 to whoever knows its address, and to nobody else.
 
-The address holds a random token. Requests are answered only under the server's own number of a
-host, so that no foreign name can be pointed at it (DNS rebinding), and only to the page itself, so
-that other pages cannot ask. There is no path to any file: a request is a name from a table and some
-whole numbers.
+The address holds a random token. The server answers only under its own IP address, so that no
+foreign name can be pointed at it (DNS rebinding), and only to the page itself, so that other pages
+cannot ask. No request reaches a file: it is a name from a table and some whole numbers.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from intently.show.page.writing import described, head, script, style
 HOST = "127.0.0.1"
 
 LONGEST = 2048
-"""Characters of an address at most."""
+"""Most characters of an address."""
 
 ASKING = 5.0
-"""Seconds that a connection has for the head of a question, silence before it included."""
+"""Seconds that a connection has to send the head of a request, idle time included."""
 
 TAKING = 30.0
-"""Seconds that a connection has to take an answer."""
+"""Seconds that a connection has to receive an answer."""
 
 GRACE = 2.0
-"""Seconds that answers under way have to end when the server does."""
+"""Seconds that pending answers have when the server ends."""
 
 CONNECTIONS = 64
-"""Connections at once at most."""
+"""Most simultaneous connections."""
 
 SAFE = {
     "Cache-Control": "no-store",
@@ -56,7 +55,7 @@ SAFE = {
 class Server(ThreadingHTTPServer):
     """Serves the page of some items from a free port of 127.0.0.1; ``address`` is where.
 
-    Raises `OSError` where a port that was asked for is taken.
+    Raises `OSError` where the given port is taken.
     """
 
     allow_reuse_address = True
@@ -78,17 +77,17 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The one address that is answered, token and all."""
+        """The one address that is answered, token included."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
     @property
     def hosts(self) -> set[str]:
-        """What a request may call this host."""
+        """The names a request may use for this host."""
         port = self.server_port
         return {f"{HOST}:{port}", *({HOST} if port == 80 else ())}
 
     def server_bind(self) -> None:
-        """Bind without asking a name service what the host is called."""
+        """Bind without a name lookup."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -96,12 +95,12 @@ class Server(ThreadingHTTPServer):
 
     @property
     def working(self) -> bool:
-        """Whether some work has not ended."""
+        """Whether some thread is still alive."""
         threads = any(thread.is_alive() for thread in self._handlers)
         return threads or self.served.background.working
 
     def server_close(self) -> None:
-        """Close the port and its connections; the work under way has `GRACE` to end."""
+        """Close the port and its connections; pending work has `GRACE` to end."""
         until = time.monotonic() + GRACE
         super().server_close()
         served = getattr(self, "served", None)
@@ -115,9 +114,9 @@ class Server(ThreadingHTTPServer):
             thread.join(max(0.0, until - time.monotonic()))
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own; where all are taken, who asks longest makes room.
+        """Answer in a new thread; at the limit, the connection that asks longest is closed.
 
-        Who is being answered is not disturbed: if all are, the new connection is closed.
+        Connections that are being answered stay; if all are, the new connection is closed.
         """
         with self._placing:
             slowest = (
@@ -140,7 +139,7 @@ class Server(ThreadingHTTPServer):
         thread.start()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room."""
+        """Answer, then free the place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -152,7 +151,7 @@ class Server(ThreadingHTTPServer):
         self._asking.pop(connection, None)
 
     def asks(self, connection: socket.socket, asking: bool) -> None:
-        """Know whether a connection still has to put its question, or is being answered."""
+        """Note whether a connection still has to ask, or is being answered."""
         with self._placing:
             if not asking:
                 self._asking.pop(connection, None)
@@ -160,7 +159,7 @@ class Server(ThreadingHTTPServer):
                 self._asking.setdefault(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that broke; bugs show their traceback."""
+        """Ignore broken connections; bugs show their traceback."""
         import sys
 
         if not isinstance(sys.exc_info()[1], OSError):
@@ -168,7 +167,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Asked(io.RawIOBase):
-    """What a connection sends until a deadline, however it is cut into pieces."""
+    """The bytes of a connection until a deadline, in pieces of any size."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.deadline = math.inf
@@ -186,21 +185,21 @@ class _Asked(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD of the one page, and of the questions it asks."""
+    """Answers GET and HEAD for the page and for its questions."""
 
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        """Read by the clock."""
+        """Read under a deadline."""
         super().setup()
         self.rfile.close()
         self._asked = _Asked(self.connection)
         self.rfile = io.BufferedReader(self._asked)
 
     def handle_one_request(self) -> None:
-        """Answer one question, which has to come in time."""
+        """Answer one request, which has to arrive in time."""
         self._asked.deadline = time.monotonic() + ASKING
         self.server.asks(self.connection, True)
         super().handle_one_request()
@@ -220,7 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name that http.server calls
 
     def _check(self) -> None:
-        """Refuse what this server's own page would not send."""
+        """Refuse requests that this server's own page would not send."""
         headers = self.headers
         hosts = headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.hosts:
@@ -274,20 +273,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request, in a sentence and without an echo of it."""
+        """Refuse malformed requests without echoing them."""
         self.close_connection = True
         self._send(code, Answer(b"not understood", "text/plain; charset=utf-8"))
 
     def version_string(self) -> str:
-        """The name of the server; versions are nobody's business."""
+        """The name of the server, without versions."""
         return "intently"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing: addresses hold the token."""
+        """Log nothing: addresses hold the token."""
 
 
 def _page(meta: dict[str, Any]) -> str:
-    """The page without numbers, allowed to ask the server it came from."""
+    """Return the page without numbers, allowed to ask the server it came from."""
     code = script()
     return (
         head(meta["title"], style(), code, "'self'")

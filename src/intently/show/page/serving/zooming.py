@@ -1,8 +1,8 @@
-"""One head at any zoom within a tenth of a second: exact where that is quick, else told how near.
+"""One head at any zoom within a tenth of a second: exact where that is quick, else approximate.
 
-A window of a long head is computed afresh while it has few weights. Larger ones are pooled from
-sums and maxima over cells of B × B weights, which one pass over the head leaves behind. Until that
-pass is done, they are drawn from some queries, evenly spread, each of which is exact.
+A window of few weights is computed afresh. Larger windows are pooled from sums and maxima over
+blocks of B × B weights, which one pass over the head collects. Until that pass is done, they are
+drawn from evenly spread queries, each of which is exact.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from intently.show.page.serving.cells import (
 from intently.show.reading import edges
 
 QUICK = 2**23
-"""Weights that are computed for one answer at most."""
+"""Most weights that are computed for one answer."""
 
 NORMALIZED = 2**22
-"""Weights at most where the rows have to be normalised first."""
+"""The same where the rows have to be normalised first."""
 
 FINEST = 4096
-"""Cells of the kept sums along the longer axis at most."""
+"""Most blocks of the cached sums along the longer axis."""
 
 STRIP = 128
 """Rows that are computed at once."""
 
 SOME = 16
-"""Rows far from each other that are computed at once."""
+"""Scattered rows that are computed at once."""
 
 
 class Zoomed(NamedTuple):
@@ -53,9 +53,9 @@ class Zoomed(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What one pass leaves behind: lse (n, t), entropy (t,), received (s,), sums over cells, peaks.
+    """The results of one pass: lse (n, t), entropy (t,), received (s,), sums over blocks, peaks.
 
-    Short heads have no cells. Peaks are the largest weights of cells.
+    Short heads have no blocks. Peaks are the largest weights of blocks.
     """
 
     lse: Tensor
@@ -91,12 +91,12 @@ class ZoomedHead:
 
     @property
     def settled(self) -> bool:
-        """Whether the pass is done, so that every answer comes at once."""
+        """Whether the pass is done, so that every answer is quick."""
         return self.done == self.t
 
     @property
     def bytes(self) -> int:
-        """How much memory it keeps."""
+        """The memory that its results take."""
         kept = {id(x): x.nbytes for x in self.kept if x is not None}
         return sum(kept.values())
 
@@ -157,10 +157,10 @@ class ZoomedHead:
         how: How = "mean",
         at_once: int = 1,
     ) -> Zoomed:
-        """Weights of h × w cells of a window, cell i from row ⌈i m / h⌉ of its m rows on.
+        """Weights of h × w cells of a window; cell i begins at row ⌈i m / h⌉ of its m rows.
 
-        A cell has the mean of its weights, or their maximum. ``at_once`` is how many such answers
-        have to be made in the time of one.
+        A cell holds the mean of its weights, or their maximum. ``at_once`` is how many such answers
+        share the time of one.
         """
         share = self.n * at_once
         self._matrix._check_fresh()
@@ -175,10 +175,10 @@ class ZoomedHead:
             return self._sampled(down, across, NORMALIZED // share, how)
 
     def masked(self, r0: int, r1: int, c0: int, c1: int, h: int, w: int) -> Tensor:
-        """Which of h × w cells of a window no query of theirs may attend at all, as booleans.
+        """Which of h × w cells of a window are masked completely, as booleans.
 
-        Where the mask has no closed form and asking it would take long, a cell counts as seen if
-        its block may be.
+        Where the mask has no closed form and evaluating it would take long, a cell counts as seen
+        if its block may be.
         """
         down, across = edges(r0, r1, h), edges(c0, c1, w)
         known = self._seen(down, across)
@@ -201,7 +201,7 @@ class ZoomedHead:
         return ~torch.from_numpy(np.logical_or.reduceat(shown, across[:-1] - c0, axis=1))
 
     def _seen(self, down: np.ndarray, across: np.ndarray) -> np.ndarray | None:
-        """Which cells hold a pair that is seen, from the queries of each key in closed form."""
+        """Which cells hold a visible pair, from the closed form of each key's queries."""
         mask = self.problem.mask
         runs = None if mask is None else mask.queries(self.problem.geometry)
         if runs is None or any(run.step > 1 for run in runs):
@@ -273,7 +273,7 @@ class ZoomedHead:
         return torch.logaddexp(total, sinks.to(total.dtype).reshape(-1, 1).expand_as(total))
 
     def _window(self, rows: slice | Tensor, c0: int, c1: int) -> tuple[Tensor, int]:
-        """Weights of some rows on the keys from c0 to c1 that they may attend; the first key."""
+        """Return the weights of some rows on keys c0 … c1 − 1 they may attend; the first key."""
         if isinstance(rows, slice) and rows.stop <= self.done:
             z, first = self._logits(rows, c0, c1)
             return _mean(*_shares(z), self.kept.lse[:, rows]), first
@@ -284,7 +284,7 @@ class ZoomedHead:
         return _mean(part, total, self._with_sinks(total)), start
 
     def _exact(self, down: np.ndarray, across: np.ndarray, how: How) -> Tensor:
-        """Cells from the weights themselves."""
+        """Compute cells from the weights themselves."""
         c0, c1 = int(across[0]), int(across[-1])
         found = torch.zeros(len(down) - 1, c1 - c0)
         for rows in _strips(int(down[0]), int(down[-1])):
@@ -300,7 +300,7 @@ class ZoomedHead:
         return across_columns(found, across - c0, np.diff(down), how)
 
     def _sampled(self, down: np.ndarray, across: np.ndarray, room: int, how: How) -> Zoomed:
-        """Cells of one query of each row of cells, or of every few of them."""
+        """Compute cells from one query of each row of cells, or of every few rows."""
         count = min(len(down) - 1, max(1, room // self.s))
         coarse = edges(int(down[0]), int(down[-1]), count)
         middle = (coarse[:-1] + coarse[1:] - 1) // 2
@@ -315,7 +315,7 @@ class ZoomedHead:
         return Zoomed(picture[of], f"shows one query in {every:,} until all are read")
 
     def _from_cells(self, down: np.ndarray, across: np.ndarray, how: How) -> Zoomed:
-        """Cells from the kept sums, where a cut block counts by its share, or from the peaks."""
+        """Compute cells from the cached sums, a cut block by its share, or from the peaks."""
         cells, peaks, side = self.kept.cells, self.kept.peaks, self.side
         assert cells is not None and peaks is not None
         cut = any((at % side > 0)[at < n].any() for at, n in ((down, self.t), (across, self.s)))
@@ -333,7 +333,7 @@ class ZoomedHead:
 
 
 def _strips(start: int, stop: int) -> Iterator[slice]:
-    """Rows some at a time, cut where blocks of the mask are."""
+    """Yield rows in strips, cut at the blocks of the mask."""
     while start < stop:
         end = min(stop, (start // STRIP + 1) * STRIP)
         yield slice(start, end)
@@ -341,10 +341,10 @@ def _strips(start: int, stop: int) -> Iterator[slice]:
 
 
 def _shares(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The softmax of logits (n, rows, columns), and log Σ exp z (n, rows).
+    """Return the softmax of logits (n, rows, columns), and log Σ exp z (n, rows).
 
-    It is found from the largest logit and its share: nothing is faster than softmax. Rows of −∞
-    have no shares.
+    The latter follows from the largest logit and its share, as softmax is fastest. Rows of −∞ have
+    no shares.
     """
     if not z.shape[-1]:
         return z, z.new_full(z.shape[:-1], -math.inf)
@@ -357,7 +357,7 @@ def _shares(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mean(shares: Tensor, total: Tensor, lse: Tensor) -> Tensor:
-    """The mean over heads (rows, columns) of shares of ``total`` (n, rows) as those of ``lse``."""
+    """Return the mean over heads of shares, rescaled from ``total`` (n, rows) to ``lse``."""
     factor = (total - lse).nan_to_num(-math.inf, neginf=-math.inf).exp()
     if bool((factor != 1).any()):
         shares = shares * factor[..., None]
