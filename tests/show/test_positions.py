@@ -115,9 +115,7 @@ def test_what_does_not_fit_is_named():
             r"shape \(t, c\) with t ≥ 6; got shape \(5, 4\)": lambda: show.positions(
                 torch.randn(5, 4), 6
             ),
-            r"t: expected a number of positions ≥ 1; got 0": lambda: show.positions(
-                it.Rotary(4), 0
-            ),
+            r"t: expected an int ≥ 1; got 0": lambda: show.positions(it.Rotary(4), 0),
         },
     )
     refuses(

@@ -145,9 +145,10 @@ def test_what_does_not_fit_is_named():
                 it.causal(), 5, words=WORDS
             ),
             r"t: expected an int ≥ 1; got 0": lambda: show.mask(it.causal(), 0),
-            r"s: expected an int ≥ 1; got 2.5": lambda: show.bias(it.alibi(2), 4, 2.5),
         },
     )
+    with pytest.raises(KindError, match=r"s: expected an int ≥ 1; got 2.5"):
+        show.bias(it.alibi(2), 4, 2.5)
     with pytest.raises(IntentlyError):
         show.mask(torch.ones(3, 3, dtype=torch.bool), 4)
     with pytest.raises(IntentlyError):
