@@ -1,4 +1,4 @@
-"""Parameters that do not learn on one side do not learn on the other."""
+"""Copy ``requires_grad`` between libraries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from intently.errors import ArgumentError, build
 
 
 def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
-    """Let each parameter of the module learn where the tensors that it was made of do.
+    """Set ``requires_grad`` of each parameter to that of the tensors it was made of.
 
-    ``given`` are those tensors by name, the maps of queries, keys and values in one or apart.
-    Raises `ArgumentError` where a parameter is made of some that learn and some that do not.
+    ``given`` are those tensors by name, with queries, keys and values fused or separate. Raises
+    `ArgumentError` where a parameter is made of frozen and trainable tensors.
 
     >>> import torch
     >>> layer = nn.Linear(2, 1)
@@ -27,7 +27,7 @@ def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
 
 
 def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
-    """Say whether the parts of a parameter learn; raise `ArgumentError` where only some do."""
+    """Say whether the parts of a parameter require grad; raise `ArgumentError` if only some do."""
     frozen = sorted(part for part, x in parts.items() if not x.requires_grad)
     if 0 < len(frozen) < len(parts):
         raise build(
@@ -42,7 +42,7 @@ def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
 
 
 def _elsewhere(name: str) -> list[str]:
-    """What holds a map of queries, keys and values where it is stored the other way."""
+    """The names of the same projection where it is fused, or separate."""
     path, _, last = name.rpartition(".")
     which, _, kind = last.partition("_")
     others = {"qkv": ("q", "k", "v"), "q": ("qkv",), "k": ("qkv",), "v": ("qkv",)}.get(which, ())

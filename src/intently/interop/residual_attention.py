@@ -1,4 +1,4 @@
-"""Attention with a norm before it and dropout, a residual and a divisor after it, as one block."""
+"""Attention with a norm before it, and dropout, a residual and a divisor after it, as one block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intently.modules.weights.loading import AllOrNothing
 
 
 class ResidualAttention(AllOrNothing):
-    """Attention with what diffusers puts around it, for steps (b, t, c) or an image.
+    """Attention with the norms and the residual of diffusers, for steps (b, t, c) or an image.
 
     y = (x + dropout(attention(norm(x), context_norm(context)))) / divisor, without x where
     ``residual`` is False. Group norms see (b, c, t), layer norms (b, t, c).
@@ -49,9 +49,9 @@ class ResidualAttention(AllOrNothing):
         mask: Mask | Tensor | None = None,
         cache: Any = None,
     ) -> Float[Tensor, "b t c"] | Float[Tensor, "b c height width"]:
-        """Return y in the shape of x; the pixels of an image stand row after row.
+        """Return y in the shape of x; the pixels of an image are read row by row.
 
-        ``mask`` and ``cache`` go to the attention.
+        ``mask`` and ``cache`` are those of the attention.
         """
         normed, context = self._operands(x, context)
         y = self.attention(normed, context, mask=mask, cache=cache)

@@ -2,14 +2,14 @@
 
 Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
-size; each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
+size. Each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
 `bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
 tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
 (numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
 SVG or PDF, by suffix; equal input gives equal bytes).
 
 `blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows
-it in a notebook, and `animate` tells how attention works.
+it in a notebook, and `animate` explains how attention works.
 """
 
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ _HOMES = {
     "terminal": ("blocks",),
     "figures.text": ("text",),
 }
-"""Module: the names above that it holds; `animate` is a package."""
+"""The public names of each module; `animate` is a package."""
 
 __getattr__ = names(__name__, _HOMES)
 

@@ -47,7 +47,7 @@ def paint(
 ) -> AxesImage:
     """Shade a (t, s) matrix, or its pooled picture, on axes that count its query and key steps.
 
-    What is not finite stays clear, and the hatched ground shows through.
+    Non-finite values stay clear, and the hatched ground shows through.
     """
     t, s = shape
     image = axes.imshow(
@@ -67,7 +67,7 @@ def paint(
 
 
 def ground(corner: tuple[float, float], width: float, height: float) -> Rectangle:
-    """Return the hatched ground that shows where no weight is drawn."""
+    """Return the hatched ground behind cells without a weight."""
     from matplotlib.patches import Rectangle
 
     return Rectangle(
@@ -128,7 +128,7 @@ def count_steps(axes: Axes, side: Literal["x", "y"], n: int, size: float, most: 
 
 @dataclass(frozen=True)
 class Header:
-    """How the column labels stand above a matrix: their angle and the room they take, in inches."""
+    """The angle of the column labels above a matrix, and the room they take in inches."""
 
     turn: float
     height: float

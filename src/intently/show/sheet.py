@@ -1,4 +1,4 @@
-"""The sheet of paper that figures stand on, and the texts on it, measured in inches."""
+"""The sheet of paper of a figure and the texts on it, measured in inches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def widths_of(texts: Iterable[str], size: float) -> list[float]:
 
 @lru_cache(maxsize=8192)
 def _measured(text: str, size: float, family: tuple[str, ...]) -> float:
-    """Return the width of a text in inches: words repeat, and each is measured more than once."""
+    """Return the width of a text in inches, cached, as words repeat."""
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties
 

@@ -24,7 +24,7 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
     """Return our block with the weights of diffusers', in the same train or eval mode.
 
     An `Attention` becomes a `MultiHeadAttention`; with a group norm before it, as for images, an
-    `ImageAttention`; with a norm of the context, dropout, a residual or a divisor beside, an
+    `ImageAttention`; with a norm of the context, dropout, a residual or a divisor, a
     `ResidualAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
     whose states are the context; a `Transformer2DModel` of images, as U-Nets hold many, a
     `SpatialTransformer`. The module is read and left as it is. Raises `KindError` for others,
@@ -104,7 +104,7 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
 
 
 def _options(inner: MultiHeadAttention) -> dict[str, Any]:
-    """Say the shape of our block in the words of diffusers."""
+    """Return the options of our block in diffusers' terms."""
     own, name = inner.attention, "MultiHeadAttention"
     options = ("score", "mask", "bias", "positions", "softcap", "sinks")
     check_plain(inner, options, "diffusers' Attention")
@@ -130,7 +130,7 @@ def _options(inner: MultiHeadAttention) -> dict[str, Any]:
 
 
 def _norm_options(around: ResidualAttention) -> dict[str, Any]:
-    """Say what stands around the attention, and its norms of q and k, likewise."""
+    """Return the options of the norms, the residual and dropout in diffusers' terms."""
     options: dict[str, Any] = {
         "dropout": around.dropout,
         "residual_connection": around.residual,

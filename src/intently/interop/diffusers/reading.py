@@ -1,4 +1,4 @@
-"""What stands in diffusers' modules, read into blocks of ours."""
+"""Diffusers' modules, read into blocks of ours."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _norm(theirs: nn.Module | None, weights: Weights) -> nn.Module | None:
 
 
 def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
-    """Read which norm queries and keys pass, a head at a time."""
+    """Return the norm of queries and keys, applied to each head."""
     from diffusers.models.normalization import RMSNorm
 
     name = type(theirs).__name__
@@ -250,7 +250,7 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
 
 
 def _projection(theirs: nn.Module, widths: tuple[int, int], weights: Weights) -> Linear:
-    """A linear map, which diffusers also writes as a convolution of single pixels."""
+    """Read a linear map, which may be a 1 × 1 convolution in diffusers."""
     check_kind(theirs, nn.Linear, nn.Conv2d, verb=f"load({weights.source})")
     weight, bias = weights.take("weight").flatten(1), weights.optional("bias")
     weights.finish()

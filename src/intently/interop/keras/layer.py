@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @cache
 def self_attention() -> type:
-    """Make the class, once, and make it known to Keras."""
+    """Make the class once and register it with Keras."""
     import keras
     from keras import ops
 
@@ -148,12 +148,12 @@ def _check_inputs(shape: Any, mask: Any = None) -> None:
 
 
 def _attend_torch(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Any) -> Tensor:
-    """On `intently.attention`: q, k, v (b, h, t, d), ``padding`` (b, t) True at real steps."""
+    """Run `intently.attention` on q, k, v (b, h, t, d); ``padding`` (b, t) is True at tokens."""
     return attention(q, k, v, mask=_rule(causal, padding, q.device))
 
 
 def _rule(causal: bool, padding: Any, device: torch.device) -> masks.Mask | None:
-    """Our mask of what a call of the layer is told; ``padding`` (b, t), of any library."""
+    """Return our mask for the arguments of a call; ``padding`` (b, t) of any library."""
     rule = masks.causal() if causal else None
     if padding is None:
         return rule
@@ -163,7 +163,7 @@ def _rule(causal: bool, padding: Any, device: torch.device) -> masks.Mask | None
 
 
 def _attend_ops(q: Any, k: Any, v: Any, causal: bool, padding: Any) -> Any:
-    """Compute the same in `keras.ops`; a row without keys is zero, and no padded key counts."""
+    """Compute the same in `keras.ops`; rows without keys are zero, and padded keys never matter."""
     import keras
     from keras import ops
 
@@ -183,7 +183,7 @@ def _attend_ops(q: Any, k: Any, v: Any, causal: bool, padding: Any) -> Any:
 
 
 def copied(x: Any) -> Tensor:
-    """Copy the numbers of any backend into a PyTorch tensor of the same dtype."""
+    """Copy a tensor of any backend into a PyTorch tensor of the same dtype."""
     import keras
 
     array = np.asarray(keras.ops.convert_to_numpy(x))

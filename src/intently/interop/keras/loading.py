@@ -51,7 +51,7 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
 
 
 def _fused(heads: int, weights: Weights) -> MultiHeadAttention:
-    """Our block of `SelfAttention`, whose one map has the rows of ours."""
+    """Return our block of a `SelfAttention`, whose fused projection has our row order."""
     joint, out = (weights.take(f"{name}/kernel") for name in _FUSED)
     bias, out_bias = (weights.optional(f"{name}/bias") for name in _FUSED)
     weights.finish()
@@ -77,7 +77,7 @@ def _fused(heads: int, weights: Weights) -> MultiHeadAttention:
 def dump(ours: MultiHeadAttention) -> Any:
     """Return `SelfAttention`, built, with the weights of our block, on the backend of Keras.
 
-    What is frozen is not ``trainable`` there. Raises `KindError` for other modules and
+    Frozen parameters are not ``trainable`` there. Raises `KindError` for other modules and
     `ArgumentError` for what that layer cannot compute: attention to a context, shared key heads,
     widths of its own, dropout, and any score, mask, bias, positions, norms, softcap or sinks.
     """
@@ -179,5 +179,5 @@ _FUSED = ("in_proj", "out_proj")
 
 
 def _tensor(variable: Any) -> Tensor:
-    """Copy a Keras variable of any backend into a PyTorch tensor, which learns where it does."""
+    """Copy a Keras variable of any backend into a PyTorch tensor, with ``requires_grad``."""
     return copied(variable).requires_grad_(variable.trainable)

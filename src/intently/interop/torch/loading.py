@@ -238,10 +238,10 @@ def _feed_forward(
 def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     """Return `nn.MultiheadAttention` (batch first) with our weights, in the same mode.
 
-    PyTorch has biases everywhere or nowhere: where we have some, the others are zeros that do not
-    learn. What is frozen stays frozen. Raises
-    `KindError` for other modules and `ArgumentError` for what PyTorch's cannot compute (shared key
-    heads, head widths other than c/h, a mask, bias, score, positions or norms of the block).
+    PyTorch has biases everywhere or nowhere: where ours has some, the others become frozen zeros.
+    Frozen parameters stay frozen. Raises `KindError` for other modules and `ArgumentError` for
+    what PyTorch's cannot compute (shared key heads, head widths other than c/h, a mask, bias,
+    score, positions or norms of the block).
 
     >>> theirs = dump(MultiHeadAttention(8, 2))
     >>> x = torch.randn(1, 5, 8)
@@ -292,7 +292,7 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
 
 
 def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
-    """Queries, keys and values in one tensor, zeros where there are none."""
+    """Concatenate queries, keys and values; zeros stand for missing ones."""
     given = {f"{letter}_{kind}": parts[f"{letter}_{kind}"] for letter in "qkv"}
     learns(f"dump: in_proj_{kind}", {name: x for name, x in given.items() if x is not None})
     return torch.cat([zeros if x is None else x for x in given.values()])

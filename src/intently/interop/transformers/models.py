@@ -21,7 +21,7 @@ from intently.modules.weights.loading import AllOrNothing
 class Embeddings(AllOrNothing):
     """Tokens (b, t) to vectors (b, t, c): token, position and segment tables, summed.
 
-    ``places`` is the number of learned positions (none unless given), ``types`` that of segments;
+    ``places`` is the number of learned positions, ``types`` that of segments (none unless given);
     ``scale`` multiplies the token vectors.
     """
 
@@ -50,7 +50,7 @@ class Embeddings(AllOrNothing):
         positions: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return x (b, t, c); steps stand at ``start`` and on, or at ``positions`` (t,), (b, t)."""
+        """Return x (b, t, c) of steps from ``start`` on, or at ``positions`` (t,) or (b, t)."""
         _check_ids(ids)
         x = self.tokens(ids) * self.scale
         if self.types is not None:
@@ -107,8 +107,8 @@ class _OneStack(AllOrNothing):
 class TextModel(_OneStack):
     """Tokens to states, and to logits where there is a head: GPT-2, Llama, Qwen, BERT.
 
-    What `intently.interop.transformers.load` returns for them. Masks are ours: True means attend;
-    padding is ``it.padding(lengths)`` on the right and ``seen[:, None, None, :]`` anywhere.
+    `intently.interop.transformers.load` returns it for them. In masks True means attend; padding
+    is ``it.padding(lengths)`` on the right and ``seen[:, None, None, :]`` anywhere.
     """
 
     def __init__(

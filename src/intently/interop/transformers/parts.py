@@ -1,4 +1,4 @@
-"""What the families have in common: activations, norms, rotary positions, names of tensors."""
+"""Parts that the families share: activations, rotary positions, names of tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 Tensors = dict[str, Tensor | None]
-"""Tensors of our block by our names; None stands for one it must not have."""
+"""Tensors of our block by our names; None stands for one that it must not have."""
 
 
 class Activation(nn.Module):
@@ -57,8 +57,8 @@ def activation(name: Any) -> Callable[[Tensor], Tensor]:
 def rotary(config: Any, d: int) -> Rotary:
     """Return the rotary positions of a config; raise `ArgumentError` for scalings without one.
 
-    Without a scaling the families read here heed the base alone and turn the whole head, whatever
-    ``partial_rotary_factor`` says; with one they turn the whole head or fail.
+    Without a scaling these families use the base alone and rotate the whole head, whatever
+    ``partial_rotary_factor`` says; with one they rotate the whole head or fail.
     """
     given = dict(config.rope_parameters)
     kind, base = given.pop("rope_type", "default"), given.pop("rope_theta")
