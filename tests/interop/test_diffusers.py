@@ -31,23 +31,11 @@ from intently.modules import AttentionOptions as Options
 from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
 from intently.modules.image.attention import ChannelNorm, ImageAttention
 
+from .comparing import TOLERANCE, close, drawn, refused_unchanged
+
 C, H, D, K, B, T, S = 16, 4, 4, 7, 2, 5, 6
 LENGTHS = torch.tensor([3, 6])
 SEEN = torch.arange(S) < LENGTHS[:, None]
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-
-
-def drawn(module: nn.Module, dtype: torch.dtype = torch.float32) -> Any:
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(std=0.3)
-    return module.to(dtype)
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == expected.dtype
-    limit = TOLERANCE[found.dtype]
-    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
 
 
 def additive(seen: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -416,13 +404,7 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
 
 @pytest.mark.parametrize("case", ERRORS)
 def test_what_is_not_known_is_refused(case: str) -> None:
-    make, kind, text = ERRORS[case]
-    theirs = make()
-    before = {name: p.clone() for name, p in theirs.state_dict().items()}
-    with pytest.raises(kind) as caught:
-        load(theirs)
-    assert text in str(caught.value)
-    assert all(torch.equal(before[name], p) for name, p in theirs.state_dict().items())
+    refused_unchanged(load, ERRORS[case])
 
 
 DUMP_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {

@@ -22,30 +22,16 @@ from intently.modules import (
     Projections,
 )
 
+from .comparing import TOLERANCE, close, drawn, refused_unchanged
+
 C, H, B, T = 16, 4, 2, 5
 LENGTHS = torch.tensor([3, 6])
 PADDED = torch.arange(6) >= LENGTHS[:, None]
 FORBIDDEN = ~torch.ones(T, 6, dtype=torch.bool).tril()
 
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-
-
-def drawn(module: nn.Module, dtype: torch.dtype = torch.float32) -> Any:
-    """Every parameter drawn, so that none can be swapped or dropped unseen."""
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(std=0.3)
-    return module.to(dtype)
-
 
 def steps(n: int, c: int = C, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(B, n, c).to(dtype)
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == expected.dtype
-    limit = TOLERANCE[found.dtype]
-    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -328,13 +314,7 @@ LOAD_ERRORS["own forward"] = (
 
 @pytest.mark.parametrize("case", LOAD_ERRORS)
 def test_what_is_not_known_is_refused(case: str) -> None:
-    make, kind, text = LOAD_ERRORS[case]
-    theirs = make()
-    before = {name: p.clone() for name, p in theirs.state_dict().items()}
-    with pytest.raises(kind) as caught:
-        load(theirs)
-    assert text in str(caught.value)
-    assert all(torch.equal(before[name], p) for name, p in theirs.state_dict().items())
+    refused_unchanged(load, LOAD_ERRORS[case])
 
 
 DUMP_ERRORS: dict[str, tuple[dict[str, Any], str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -17,14 +16,6 @@ from intently.show.page.serving.zooming import ZoomedHead
 from intently.show.reading import edges
 
 T, S, D = 700, 900, 16
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def made(*shape: int, seed: int = 0) -> Tensor:

@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from intently.interop.stacks import Encoder
-from intently.interop.transformers.models import Embeddings, TextModel
-from intently.interop.transformers.parts import Tensors, activation, linear, linears
+from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights
 from intently.masks import causal
 from intently.modules import AttentionOptions, EncoderLayer, FeedForward, MultiHeadAttention
@@ -27,7 +26,7 @@ CONV1D = {
 }
 
 
-def make(config: Any, headed: bool) -> TextModel:
+def make(config: Any, headed: bool) -> models.TextModel:
     """Return the model of a ``GPT2Config``, without its weights."""
     c, h = config.hidden_size, config.num_attention_heads
     norms = partial(nn.LayerNorm, eps=config.layer_norm_epsilon)
@@ -38,30 +37,32 @@ def make(config: Any, headed: bool) -> TextModel:
             scale /= i + 1
         own = AttentionOptions(mask=causal(), scale=scale)
         block = MultiHeadAttention(c, h, attention=own, dropout=config.attn_pdrop)
-        function = activation(config.activation_function)
+        function = parts.activation(config.activation_function)
         feed = FeedForward(c, config.n_inner or 4 * c, activation=function)
         return EncoderLayer(c, block, feed, dropout=config.resid_pdrop, norms=norms)
 
-    return TextModel(
-        Embeddings(config.vocab_size, c, places=config.n_positions, dropout=config.embd_pdrop),
+    return models.TextModel(
+        models.Embeddings(
+            config.vocab_size, c, places=config.n_positions, dropout=config.embd_pdrop
+        ),
         Encoder([layer(i) for i in range(config.num_hidden_layers)], norms(c)),
         Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
     )
 
 
-def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "transformer." if headed else ""
-    found: Tensors = {
+    found: parts.Tensors = {
         "embed.tokens.weight": weights.take(f"{base}wte.weight"),
         "embed.places.weight": weights.take(f"{base}wpe.weight"),
-        **linear(weights, f"{base}ln_f", "stack.norm"),
+        **parts.linear(weights, f"{base}ln_f", "stack.norm"),
     }
     if headed:
         found["head.weight"] = weights.take("lm_head.weight")
     for i in range(config.num_hidden_layers):
         theirs, ours = f"{base}h.{i}", f"stack.layers.{i}"
-        found |= linears(weights, theirs, ours, {"self_norm": "ln_1", "feed_norm": "ln_2"})
+        found |= parts.linears(weights, theirs, ours, {"self_norm": "ln_1", "feed_norm": "ln_2"})
         for name, place in CONV1D.items():
             weight = weights.take(f"{theirs}.{place}.weight")
             found[f"{ours}.{name}weight"] = weight.mT.contiguous()

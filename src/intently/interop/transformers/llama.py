@@ -13,15 +13,7 @@ from typing import Any
 from torch import nn
 
 from intently.interop.stacks import Encoder
-from intently.interop.transformers.models import Embeddings, TextModel
-from intently.interop.transformers.parts import (
-    Tensors,
-    activation,
-    attention,
-    gate_up,
-    linears,
-    rotary,
-)
+from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights
 from intently.masks import Mask, causal, window
 from intently.modules import (
@@ -41,7 +33,7 @@ LAYER = {
 }
 
 
-def make(config: Any, headed: bool) -> TextModel:
+def make(config: Any, headed: bool) -> models.TextModel:
     """Return the model of a config of these families, without its weights."""
     c, h = config.hidden_size, config.num_attention_heads
     d = getattr(config, "head_dim", None) or c // h
@@ -51,7 +43,9 @@ def make(config: Any, headed: bool) -> TextModel:
 
     def layer(i: int) -> EncoderLayer:
         qk_norm = norms if config.model_type == "qwen3" else None
-        own = AttentionOptions(mask=_mask(config, i), positions=rotary(config, d), qk_norm=qk_norm)
+        own = AttentionOptions(
+            mask=_mask(config, i), positions=parts.rotary(config, d), qk_norm=qk_norm
+        )
         block = MultiHeadAttention(
             c,
             h,
@@ -64,13 +58,13 @@ def make(config: Any, headed: bool) -> TextModel:
         feed = GatedFeedForward(
             c,
             config.intermediate_size,
-            activation=activation(config.hidden_act),
+            activation=parts.activation(config.hidden_act),
             bias=getattr(config, "mlp_bias", False),
         )
         return EncoderLayer(c, block, feed, norms=norms)
 
-    return TextModel(
-        Embeddings(config.vocab_size, c),
+    return models.TextModel(
+        models.Embeddings(config.vocab_size, c),
         Encoder([layer(i) for i in range(config.num_hidden_layers)], norms(c)),
         Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
     )
@@ -84,10 +78,10 @@ def _mask(config: Any, i: int) -> Mask:
     return window(width - 1, 0) if slides and width is not None else causal()
 
 
-def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "model." if headed else ""
-    found: Tensors = {
+    found: parts.Tensors = {
         "embed.tokens.weight": weights.take(f"{base}embed_tokens.weight"),
         "stack.norm.weight": weights.take(f"{base}norm.weight"),
     }
@@ -95,11 +89,15 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         found["head.weight"] = weights.take("lm_head.weight")
     for i in range(config.num_hidden_layers):
         theirs, ours = f"{base}layers.{i}", f"stack.layers.{i}"
-        found |= attention(weights, f"{theirs}.self_attn", f"{ours}.self_attention", PROJECTIONS)
+        found |= parts.attention(
+            weights, f"{theirs}.self_attn", f"{ours}.self_attention", PROJECTIONS
+        )
         for side in "qk" if config.model_type == "qwen3" else "":
             norm = weights.take(f"{theirs}.self_attn.{side}_norm.weight")
             found[f"{ours}.self_attention.{side}_norm.weight"] = norm
-        found |= linears(weights, theirs, ours, LAYER)
+        found |= parts.linears(weights, theirs, ours, LAYER)
         inner = f"{theirs}.mlp"
-        found |= gate_up(weights, f"{inner}.gate_proj", f"{inner}.up_proj", f"{ours}.feed_forward")
+        found |= parts.gate_up(
+            weights, f"{inner}.gate_proj", f"{inner}.up_proj", f"{ours}.feed_forward"
+        )
     return found

@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from intently.interop.stacks import Decoder, Encoder
-from intently.interop.transformers.models import Embeddings, TextToText
-from intently.interop.transformers.parts import Tensors, activation, attention, linears
+from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights, refuse
 from intently.masks import Mask, causal
 from intently.modules import (
@@ -34,7 +33,7 @@ LAYER = {
 }
 
 
-def make(config: Any, headed: bool) -> TextToText:
+def make(config: Any, headed: bool) -> models.TextToText:
     """Return the model of a ``MarianConfig``, without its weights; layer drop is refused."""
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if getattr(config, name):
@@ -51,7 +50,7 @@ def make(config: Any, headed: bool) -> TextToText:
         return MultiHeadAttention(c, heads, attention=own, dropout=config.attention_dropout)
 
     def feed(inner: int) -> FeedForward:
-        function = activation(config.activation_function)
+        function = parts.activation(config.activation_function)
         return FeedForward(c, inner, config.activation_dropout, activation=function)
 
     def encoder_layer() -> EncoderLayer:
@@ -64,16 +63,18 @@ def make(config: Any, headed: bool) -> TextToText:
         inner = feed(config.decoder_ffn_dim)
         return DecoderLayer(c, own, inner, cross=block(heads), **options)
 
-    def embed(tokens: int) -> Embeddings:
+    def embed(tokens: int) -> models.Embeddings:
         scale = c**0.5 if config.scale_embedding else 1.0
-        table = Embeddings(tokens, c, places=config.max_position_embeddings, scale=scale, dropout=p)
+        table = models.Embeddings(
+            tokens, c, places=config.max_position_embeddings, scale=scale, dropout=p
+        )
         if table.places is not None:
             table.places.requires_grad_(False)
         return table
 
     head = Linear(c, config.decoder_vocab_size)
     head.bias.requires_grad_(False)
-    return TextToText(
+    return models.TextToText(
         embed(config.vocab_size),
         embed(config.decoder_vocab_size),
         Encoder([encoder_layer() for _ in range(config.encoder_layers)]),
@@ -82,10 +83,10 @@ def make(config: Any, headed: bool) -> TextToText:
     )
 
 
-def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "model." if headed else ""
-    found: Tensors = {}
+    found: parts.Tensors = {}
     weights.optional(f"{base}shared.weight")
     if headed:
         found["head.weight"] = weights.take("lm_head.weight")
@@ -100,10 +101,10 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         for i in range(layers):
             theirs, ours = f"{there}.layers.{i}", f"{side}.layers.{i}"
             own, cross = f"{ours}.self_attention", f"{ours}.cross_attention"
-            found |= attention(weights, f"{theirs}.self_attn", own, PROJECTIONS)
-            found |= linears(weights, theirs, ours, LAYER)
+            found |= parts.attention(weights, f"{theirs}.self_attn", own, PROJECTIONS)
+            found |= parts.linears(weights, theirs, ours, LAYER)
             if side == "decoder":
-                found |= attention(weights, f"{theirs}.encoder_attn", cross, PROJECTIONS)
+                found |= parts.attention(weights, f"{theirs}.encoder_attn", cross, PROJECTIONS)
                 norm = {"cross_norm": "encoder_attn_layer_norm"}
-                found |= linears(weights, theirs, ours, norm)
+                found |= parts.linears(weights, theirs, ours, norm)
     return found

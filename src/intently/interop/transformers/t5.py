@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from intently.interop.stacks import Decoder, Encoder
-from intently.interop.transformers.models import Embeddings, TextToText
-from intently.interop.transformers.parts import Tensors, activation, attention, gate_up, linear
+from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights
 from intently.masks import causal
 from intently.modules import (
@@ -31,7 +30,7 @@ from intently.modules.linear import Linear
 PROJECTIONS = {"q": "q", "k": "k", "v": "v", "out": "o"}
 
 
-def make(config: Any, headed: bool) -> TextToText:
+def make(config: Any, headed: bool) -> models.TextToText:
     """Return the model of a ``T5Config``, without its weights."""
     c, h, d, p = config.d_model, config.num_heads, config.d_kv, config.dropout_rate
     norms = partial(nn.RMSNorm, eps=config.layer_norm_epsilon)
@@ -44,7 +43,7 @@ def make(config: Any, headed: bool) -> TextToText:
         )
 
     def feed() -> FeedForward | GatedFeedForward:
-        return kind(c, config.d_ff, p, activation=activation(config.dense_act_fn), bias=False)
+        return kind(c, config.d_ff, p, activation=parts.activation(config.dense_act_fn), bias=False)
 
     def buckets(bidirectional: bool) -> RelativeBias:
         return RelativeBias(
@@ -65,9 +64,9 @@ def make(config: Any, headed: bool) -> TextToText:
         )
         for _ in range(config.num_decoder_layers)
     ]
-    return TextToText(
-        Embeddings(config.vocab_size, c, dropout=p),
-        Embeddings(config.vocab_size, c, dropout=p),
+    return models.TextToText(
+        models.Embeddings(config.vocab_size, c, dropout=p),
+        models.Embeddings(config.vocab_size, c, dropout=p),
         Encoder(encoder, norms(c), dropout=p),
         Decoder(decoder, norms(c), dropout=p),
         Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
@@ -75,9 +74,9 @@ def make(config: Any, headed: bool) -> TextToText:
     )
 
 
-def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
-    found: Tensors = {
+    found: parts.Tensors = {
         "source.tokens.weight": weights.take("encoder.embed_tokens.weight"),
         "target.tokens.weight": weights.take("decoder.embed_tokens.weight"),
     }
@@ -100,14 +99,14 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
             inner = f"{theirs}.{last}.DenseReluDense"
             if config.is_gated_act:
                 both = f"{inner}.wi_0", f"{inner}.wi_1"
-                found |= gate_up(weights, *both, f"{ours}.feed_forward")
+                found |= parts.gate_up(weights, *both, f"{ours}.feed_forward")
             else:
-                found |= linear(weights, f"{inner}.wi", f"{ours}.feed_forward.up")
-            found |= linear(weights, f"{inner}.wo", f"{ours}.feed_forward.down")
+                found |= parts.linear(weights, f"{inner}.wi", f"{ours}.feed_forward.up")
+            found |= parts.linear(weights, f"{inner}.wo", f"{ours}.feed_forward.down")
     return found
 
 
-def _attention(weights: Weights, theirs: str, name: str, ours: str) -> Tensors:
-    found = attention(weights, f"{theirs}.{name}", f"{ours}_attention", PROJECTIONS)
+def _attention(weights: Weights, theirs: str, name: str, ours: str) -> parts.Tensors:
+    found = parts.attention(weights, f"{theirs}.{name}", f"{ours}_attention", PROJECTIONS)
     found[f"{ours}_norm.weight"] = weights.take(f"{theirs}.layer_norm.weight")
     return found
