@@ -9,6 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+C, H, D, K, B, T, S = 16, 4, 4, 7, 2, 5, 6
+LENGTHS = torch.tensor([3, 6])
+SEEN = torch.arange(S) < LENGTHS[:, None]
+
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 Refusal = tuple[Callable[[], Any], type[Exception], str]
@@ -21,6 +25,10 @@ def drawn(module: nn.Module, dtype: torch.dtype = torch.float32, std: float = 0.
         for p in module.parameters():
             p.normal_(std=std)
     return module.to(dtype)
+
+
+def steps(n: int, c: int = C, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(B, n, c).to(dtype)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
