@@ -59,7 +59,8 @@ def parts(packed: Packed) -> Iterator[str]:
 
 def style() -> str:
     """Return the one style sheet: the shell, its views, narrow screens and print."""
-    return "".join(map(source, ("style.css", "text.css", "views.css", "narrow.css", "print.css")))
+    parts = ("style", "text", "pictures", "views", "narrow", "print")
+    return "".join(source(f"{part}.css") for part in parts)
 
 
 def script() -> str:
