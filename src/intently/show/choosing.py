@@ -107,7 +107,7 @@ def one_of(
     UnverifiedError for an entry of a recording that failed verification.
     """
     name, origin = "", "A"
-    if _holds_many(source):
+    if isinstance(source, Mapping) or hasattr(source, "calls"):
         name, source, head, origin = _named(source, head)
     elif isinstance(head, str | tuple):
         raise build(
@@ -119,10 +119,6 @@ def one_of(
         )
     lazy, averaged = _flat(read(source, argument), head, argument, origin)
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
-
-
-def _holds_many(source: object) -> bool:
-    return isinstance(source, Mapping) or hasattr(source, "calls")
 
 
 def _named(source: object, head: Choice) -> tuple[str, object, int | None, str]:

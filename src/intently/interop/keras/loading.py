@@ -44,7 +44,13 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
         )
     config = foreign.get_config()
     axes = config.get("attention_axes") or (1,)
-    weights = Weights({"/".join(v.path.split("/")[-2:]): _tensor(v) for v in foreign.weights}, name)
+    weights = Weights(
+        {
+            "/".join(v.path.split("/")[-2:]): copied(v).requires_grad_(v.trainable)
+            for v in foreign.weights
+        },
+        name,
+    )
     if isinstance(foreign, self_attention()):
         return _fused(config["n_heads"], weights)
     return _filled(name, config, tuple(axes), weights)
@@ -176,8 +182,3 @@ def _filled(
 
 _INPUTS = ("query", "key", "value")
 _FUSED = ("in_proj", "out_proj")
-
-
-def _tensor(variable: Any) -> Tensor:
-    """Copy a Keras variable of any backend into a PyTorch tensor, with ``requires_grad``."""
-    return copied(variable).requires_grad_(variable.trainable)

@@ -76,14 +76,13 @@ def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]
 
 def _plain(shape: Shape) -> dict[str, Any]:
     kind = "grid" if isinstance(shape, Grid) else "curve" if isinstance(shape, Curve) else "text"
-    found = {name: _rounded(value) for name, value in asdict(shape).items()}
+    found = {
+        name: round(value, 2) if isinstance(value, float) else value
+        for name, value in asdict(shape).items()
+    }
     if isinstance(shape, Grid):
         found["shades"] = [[_shade(x) for x in row] for row in shape.shades]
     return {"kind": kind, **found}
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, 2) if isinstance(value, float) else value
 
 
 def _shade(shade: float | None) -> float | str | None:

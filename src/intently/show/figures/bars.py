@@ -87,7 +87,7 @@ def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
         axes.barh(row, value, height=0.62, color=WEIGHTS[4], lw=0)
         axes.hlines(row, low, high, color=INK, lw=1.2)
         axes.annotate(
-            _number(value, highest),
+            f"{value:.3f}" if highest <= 1 else f"{value:.1f}",
             (max(value, high), row),
             xytext=(5, 0),
             textcoords="offset points",
@@ -99,8 +99,3 @@ def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     open_axes(axes, "x")
     axes.spines["bottom"].set_visible(False)
-
-
-def _number(value: float, highest: float) -> str:
-    """Return a number with three digits of the largest, such as 0.153 or 34.2."""
-    return f"{value:.3f}" if highest <= 1 else f"{value:.1f}"

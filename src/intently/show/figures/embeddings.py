@@ -197,7 +197,8 @@ def _name(
     joints: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> None:
     """Write names beside their dots, each where it covers least of what is there already."""
-    low, unit = np.array([axes.get_xlim()[0], axes.get_ylim()[0]]), _unit(axes)
+    (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
+    low, unit = np.array([left, bottom]), (right - left) / WIDE
     inches = (dots - low) / unit
     taken = [(x - 0.04, y - 0.04, x + 0.04, y + 0.04) for x, y in inches]
     for start, end in joints:
@@ -226,11 +227,6 @@ def _name(
             parse_math=False,
             color=ACCENT if n in centres else INK,
         )
-
-
-def _unit(axes: Axes) -> float:
-    low, high = axes.get_xlim()
-    return (high - low) / WIDE
 
 
 def _covered(
