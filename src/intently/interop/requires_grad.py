@@ -17,7 +17,8 @@ def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
 
     >>> import torch
     >>> layer = nn.Linear(2, 1)
-    >>> copy_requires_grad(layer, {"weight": torch.ones(1, 2), "bias": torch.ones(1, requires_grad=True)})
+    >>> bias = torch.ones(1, requires_grad=True)
+    >>> copy_requires_grad(layer, {"weight": torch.ones(1, 2), "bias": bias})
     >>> layer.weight.requires_grad, layer.bias.requires_grad
     (False, True)
     """
