@@ -12,47 +12,32 @@ from diffusers.models.attention_processor import (
     Attention,
     AttnProcessor,
     AttnProcessor2_0,
-    IPAdapterAttnProcessor2_0,
     JointAttnProcessor2_0,
 )
 from torch import Tensor, nn
 
 import intently as it
-from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.diffusers import (
-    AroundAttention,
     IntentlyAttnProcessor,
+    ResidualAttention,
     dump,
     load,
     register,
     unregister,
 )
-from intently.modules import AttentionOptions as Options
-from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention, Projections
-from intently.modules.image.attention import ChannelNorm, ImageAttention
+from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
+from intently.modules.image.attention import ImageAttention
 
-C, H, D, K, B, T, S = 16, 4, 4, 7, 2, 5, 6
-LENGTHS = torch.tensor([3, 6])
-SEEN = torch.arange(S) < LENGTHS[:, None]
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-
-
-def drawn(module: nn.Module, dtype: torch.dtype = torch.float32) -> Any:
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(std=0.3)
-    return module.to(dtype)
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == expected.dtype
-    limit = TOLERANCE[found.dtype]
-    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
+from .comparing import LENGTHS, SEEN, TOLERANCE, B, C, D, H, K, S, T, close, drawn
 
 
 def additive(seen: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """The mask as diffusers' models make it: (b, 1, s), −10000 where attention is forbidden."""
     return ((1 - seen.to(dtype)) * -10000.0)[:, None]
+
+
+def made(form: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
+    return drawn(Attention(C, **{"heads": H, "dim_head": D} | form), dtype)
 
 
 FORMS: dict[str, tuple[type, dict[str, Any]]] = {
@@ -69,18 +54,20 @@ FORMS: dict[str, tuple[type, dict[str, Any]]] = {
         ImageAttention,
         {"norm_num_groups": 4, "residual_connection": True, "bias": True, "dim_head": 3},
     ),
-    "residual": (AroundAttention, {"residual_connection": True}),
+    "residual": (ResidualAttention, {"residual_connection": True}),
     "divisor": (
-        AroundAttention,
+        ResidualAttention,
         {"residual_connection": True, "rescale_output_factor": 1.5, "norm_num_groups": 2},
     ),
 }
+
+
 CROSS: dict[str, tuple[type, dict[str, Any]]] = {
     "cross": (MultiHeadAttention, {}),
     "same width": (MultiHeadAttention, {"cross_attention_dim": C, "bias": True}),
-    "context layer norm": (AroundAttention, {"cross_attention_norm": "layer_norm"}),
+    "context layer norm": (ResidualAttention, {"cross_attention_norm": "layer_norm"}),
     "context group norm": (
-        AroundAttention,
+        ResidualAttention,
         {
             "cross_attention_norm": "group_norm",
             "cross_attention_norm_num_groups": 2,
@@ -90,10 +77,6 @@ CROSS: dict[str, tuple[type, dict[str, Any]]] = {
     ),
     "rms norm": (MultiHeadAttention, {"qk_norm": "rms_norm", "bias": True}),
 }
-
-
-def made(form: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
-    return drawn(Attention(C, **{"heads": H, "dim_head": D} | form), dtype)
 
 
 def same_again(ours: Any, theirs: Any) -> Any:
@@ -201,7 +184,7 @@ def test_the_processor_shares_key_heads() -> None:
 def test_dropout_acts_on_the_output() -> None:
     theirs = made({"dropout": 0.5})
     ours: Any = load(theirs)
-    assert type(ours) is AroundAttention and ours.dropout == 0.5
+    assert type(ours) is ResidualAttention and ours.dropout == 0.5
     x = torch.randn(B, T, C)
     assert same_again(ours, theirs).to_out[1].p == 0.5
     torch.manual_seed(1)
@@ -318,166 +301,3 @@ def test_modules_that_compute_something_else_are_left_alone() -> None:
     model = nn.ModuleDict({"joint": joint, "plain": made({})})
     assert register(model) == ["plain"]
     assert type(joint.processor) is JointAttnProcessor2_0
-
-
-def with_lora() -> nn.Module:
-    theirs = made({})
-    theirs.to_q.register_parameter("lora_A", nn.Parameter(torch.zeros(1)))
-    return theirs
-
-
-def with_another_activation() -> nn.Module:
-    theirs: Any = BasicTransformerBlock(C, H, D, activation_fn="linear-silu")
-    theirs.ff.net[0].activation = nn.Mish()
-    return theirs
-
-
-ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
-    "added keys": (
-        lambda: made({"added_kv_proj_dim": 8}),
-        CheckpointError,
-        "Attention: expected every parameter to have a place; got 'add_k_proj.bias', "
-        "'add_k_proj.weight', 'add_v_proj.bias', 'add_v_proj.weight' left over.",
-    ),
-    "lora": (with_lora, CheckpointError, "'to_q.lora_A' left over"),
-    "joint": (
-        lambda: made({"processor": JointAttnProcessor2_0()}),
-        ArgumentError,
-        "Attention.processor: expected one of AttnProcessor, AttnProcessor2_0, Sliced",
-    ),
-    "adapter": (
-        lambda: made({"processor": IPAdapterAttnProcessor2_0(C, K)}),
-        ArgumentError,
-        "got IPAdapterAttnProcessor2_0. What it computes is not in the module's parameters.",
-    ),
-    "spatial norm": (
-        lambda: Attention(32, heads=4, dim_head=8, spatial_norm_dim=4),
-        ArgumentError,
-        "Attention.spatial_norm: expected None; got a norm.",
-    ),
-    "across heads": (
-        lambda: made({"qk_norm": "rms_norm_across_heads", "kv_heads": H}),
-        ArgumentError,
-        "Attention.qk_norm: expected the same layer or RMS norm of each head, d=4; "
-        "got RMSNorm of 16 and RMSNorm of 16.",
-    ),
-    "norm passed over": (
-        lambda: made({"qk_norm": "rms_norm", "processor": AttnProcessor()}),
-        ArgumentError,
-        "Attention.processor: expected one that applies norm_q and norm_k; got AttnProcessor.",
-    ),
-    "no output": (
-        lambda: made({"pre_only": True}),
-        ArgumentError,
-        "Attention.pre_only: expected an output",
-    ),
-    "kind": (
-        lambda: nn.Linear(2, 2),
-        KindError,
-        "load: expected a module of type Attention or BasicTransformerBlock or Transformer2DModel; "
-        "got Linear.",
-    ),
-    "adaptive": (
-        lambda: BasicTransformerBlock(C, H, D, norm_type="ada_norm", num_embeds_ada_norm=3),
-        ArgumentError,
-        "BasicTransformerBlock.norm_type: expected \"layer_norm\"; got 'ada_norm'.",
-    ),
-    "double": (
-        lambda: BasicTransformerBlock(C, H, D, double_self_attention=True),
-        ArgumentError,
-        "BasicTransformerBlock.double_self_attention: expected False; got True.",
-    ),
-    "gated": (
-        lambda: BasicTransformerBlock(C, H, D, cross_attention_dim=K, attention_type="gated"),
-        ArgumentError,
-        'BasicTransformerBlock.attention_type: expected "default"; got a fuser (GLI',
-    ),
-    "positions": (
-        lambda: BasicTransformerBlock(
-            C, H, D, positional_embeddings="sinusoidal", num_positional_embeddings=8
-        ),
-        ArgumentError,
-        "BasicTransformerBlock.positional_embeddings: expected None; got 'sinusoidal'. Our layers "
-        "add no positions.",
-    ),
-    "final dropout": (
-        lambda: BasicTransformerBlock(C, H, D, final_dropout=True, dropout=0.1),
-        ArgumentError,
-        "BasicTransformerBlock.final_dropout: expected False, or dropout 0; got 0.1",
-    ),
-    "activation": (
-        with_another_activation,
-        ArgumentError,
-        "BasicTransformerBlock.activation_fn: expected one of GELU, ApproximateGELU, GEGLU, "
-        "SwiGLU, LinearActivation of SiLU; got LinearActivation of Mish.",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", ERRORS)
-def test_what_is_not_known_is_refused(case: str) -> None:
-    make, kind, text = ERRORS[case]
-    theirs = make()
-    before = {name: p.clone() for name, p in theirs.state_dict().items()}
-    with pytest.raises(kind) as caught:
-        load(theirs)
-    assert text in str(caught.value)
-    assert all(torch.equal(before[name], p) for name, p in theirs.state_dict().items())
-
-
-DUMP_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
-    "groups": (
-        lambda: MultiHeadAttention(C, H, kv_heads=2),
-        ArgumentError,
-        "MultiHeadAttention.kv_heads: expected kv_heads=heads=4; got 2.",
-    ),
-    "widths": (
-        lambda: MultiHeadAttention(C, H, head_widths=(4, 3)),
-        ArgumentError,
-        "MultiHeadAttention.head_widths: expected d = e; got (4, 3).",
-    ),
-    "output": (
-        lambda: MultiHeadAttention(C, H, projections=Projections(out_width=3)),
-        ArgumentError,
-        "MultiHeadAttention.projections.out_width: expected width=16; got 3.",
-    ),
-    "dropout": (
-        lambda: MultiHeadAttention(C, H, dropout=0.1),
-        ArgumentError,
-        "MultiHeadAttention.dropout: expected 0; got 0.1.",
-    ),
-    "mask": (
-        lambda: MultiHeadAttention(C, H, attention=Options(mask=it.causal())),
-        ArgumentError,
-        "MultiHeadAttention.attention.mask: expected None; got causal().",
-    ),
-    "scale": (
-        lambda: MultiHeadAttention(C, H, attention=Options(scale=0.3)),
-        ArgumentError,
-        "MultiHeadAttention.attention.scale: expected 1 or 1/√d; got 0.3.",
-    ),
-    "norm": (
-        lambda: ImageAttention(C, H, norm=ChannelNorm),
-        KindError,
-        "dump(….norm): expected a module of type GroupNorm; got ChannelNorm.",
-    ),
-    "kind": (lambda: nn.Linear(2, 2), KindError, "dump: expected a module of type MultiHeadAtt"),
-}
-
-
-@pytest.mark.parametrize("case", DUMP_ERRORS)
-def test_what_diffusers_cannot_compute_is_not_dumped(case: str) -> None:
-    make, kind, text = DUMP_ERRORS[case]
-    with pytest.raises(kind) as caught:
-        dump(make())
-    assert text in str(caught.value)
-
-
-def test_nothing_to_register() -> None:
-    with pytest.raises(ArgumentError, match="model: expected diffusers modules with plain"):
-        register(nn.Linear(2, 2))
-
-
-def test_around_attention_wants_steps_or_an_image() -> None:
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, t, c\) or \(b, c, height"):
-        AroundAttention(MultiHeadAttention(C, H))(torch.zeros(2, C))

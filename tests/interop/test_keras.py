@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-CASES = Path(__file__).with_name("keras_cases.py")
+HERE = Path(__file__).parent
+CASES = [str(HERE / f"keras_{name}_cases.py") for name in ("layer", "loading")]
 
 
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_every_case(backend: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", str(CASES)],
+        [sys.executable, "-m", "pytest", "-q", "--no-header", *CASES],
         capture_output=True,
         text=True,
-        cwd=CASES.parents[2],
+        cwd=HERE.parents[1],
         env=os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""PyTorch's attention layers against ours with their weights, and back."""
+"""`nn.MultiheadAttention` against ours with its weights, and back."""
 
 from __future__ import annotations
 
@@ -12,40 +12,12 @@ import intently as it
 from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
 from intently.interop.torch import dump, load, mask
 from intently.interop.torch.extra_keys import BesideExtra, KeyValueAttention
-from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.masks import Geometry
-from intently.modules import (
-    AttentionOptions,
-    DecoderLayer,
-    EncoderLayer,
-    MultiHeadAttention,
-    Projections,
-)
+from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
-C, H, B, T = 16, 4, 2, 5
-LENGTHS = torch.tensor([3, 6])
-PADDED = torch.arange(6) >= LENGTHS[:, None]
+from .comparing import LENGTHS, SEEN, TOLERANCE, B, C, H, T, close, drawn, refused_unchanged, steps
+
 FORBIDDEN = ~torch.ones(T, 6, dtype=torch.bool).tril()
-
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-
-
-def drawn(module: nn.Module, dtype: torch.dtype = torch.float32) -> Any:
-    """Every parameter drawn, so that none can be swapped or dropped unseen."""
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(std=0.3)
-    return module.to(dtype)
-
-
-def steps(n: int, c: int = C, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(B, n, c).to(dtype)
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == expected.dtype
-    limit = TOLERANCE[found.dtype]
-    torch.testing.assert_close(found, expected, atol=limit, rtol=limit)
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -63,13 +35,15 @@ FORMS: dict[str, dict[str, Any]] = {
     "everything": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "vdim": 9},
     "everything, no bias": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "bias": False},
 }
+
+
 MASKS: dict[str, tuple[it.Mask | None, dict[str, Any]]] = {
     "none": (None, {}),
-    "padding": (it.padding(LENGTHS), {"key_padding_mask": PADDED}),
+    "padding": (it.padding(LENGTHS), {"key_padding_mask": ~SEEN}),
     "causal": (it.causal(offset=0), {"attn_mask": FORBIDDEN}),
     "both": (
         it.padding(LENGTHS) & it.causal(offset=0),
-        {"key_padding_mask": PADDED, "attn_mask": FORBIDDEN},
+        {"key_padding_mask": ~SEEN, "attn_mask": FORBIDDEN},
     ),
 }
 
@@ -319,6 +293,8 @@ LOAD_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "deep": (with_more, CheckpointError, "got 'linear1.lora' left over"),
     "shape": (narrowed, CheckpointError, "(16, 16)"),
 }
+
+
 LOAD_ERRORS["own forward"] = (
     lambda: Other(C, H),
     KindError,
@@ -328,13 +304,7 @@ LOAD_ERRORS["own forward"] = (
 
 @pytest.mark.parametrize("case", LOAD_ERRORS)
 def test_what_is_not_known_is_refused(case: str) -> None:
-    make, kind, text = LOAD_ERRORS[case]
-    theirs = make()
-    before = {name: p.clone() for name, p in theirs.state_dict().items()}
-    with pytest.raises(kind) as caught:
-        load(theirs)
-    assert text in str(caught.value)
-    assert all(torch.equal(before[name], p) for name, p in theirs.state_dict().items())
+    refused_unchanged(load, LOAD_ERRORS[case])
 
 
 DUMP_ERRORS: dict[str, tuple[dict[str, Any], str]] = {
@@ -389,129 +359,3 @@ def test_bad_input(call: Any, text: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         call()
     assert text in str(caught.value)
-
-
-LAYERS: dict[str, dict[str, Any]] = {
-    "post relu": {},
-    "pre gelu": {"norm_first": True, "activation": "gelu"},
-    "no bias": {"bias": False, "layer_norm_eps": 1e-3},
-    "module": {"activation": nn.GELU(approximate="tanh"), "batch_first": False},
-    "learned": {"activation": nn.PReLU(), "norm_first": True},
-    "function": {"activation": nn.functional.silu},
-}
-FULL_MASK = ~torch.ones(6, 6, dtype=torch.bool).tril()
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("form", LAYERS)
-def test_encoder_layers(form: str, training: bool, dtype: torch.dtype) -> None:
-    options: dict[str, Any] = {"dropout": 0.0, "batch_first": True} | LAYERS[form]
-    theirs = drawn(nn.TransformerEncoderLayer(C, H, 24, **options), dtype).train(training)
-    ours = load(theirs)
-    assert type(ours) is EncoderLayer and ours.training == training
-    x = steps(6, dtype=dtype)
-    given = x if options["batch_first"] else x.transpose(0, 1)
-    for rule, how in (
-        (None, {}),
-        (it.padding(LENGTHS), {"src_key_padding_mask": PADDED}),
-        (it.causal(), {"src_mask": FULL_MASK, "is_causal": True}),
-    ):
-        expected = theirs(given, **how)
-        close(ours(x, mask=rule), expected if options["batch_first"] else expected.transpose(0, 1))
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("form", LAYERS)
-def test_decoder_layers(form: str, training: bool, dtype: torch.dtype) -> None:
-    options: dict[str, Any] = {"dropout": 0.0} | LAYERS[form] | {"batch_first": True}
-    theirs = drawn(nn.TransformerDecoderLayer(C, H, 24, **options), dtype).train(training)
-    ours = load(theirs)
-    assert type(ours) is DecoderLayer and ours.training == training
-    x, states = steps(T, dtype=dtype), steps(6, dtype=dtype)
-    expected = theirs(x, states)
-    close(ours(x, states), expected)
-    expected = theirs(
-        x, states, tgt_mask=FULL_MASK[:T, :T], memory_key_padding_mask=PADDED, tgt_is_causal=True
-    )
-    close(ours(x, states, mask=it.causal(), states_mask=it.padding(LENGTHS)), expected)
-
-
-def test_dropout_of_layers_is_kept() -> None:
-    theirs = nn.TransformerDecoderLayer(C, H, 24, dropout=0.25)
-    theirs.dropout.p = 0.125
-    ours: Any = load(theirs)
-    assert ours.dropout == ours.self_attention.dropout == ours.cross_attention.dropout == 0.25
-    assert ours.feed_forward.dropout == 0.125
-
-
-@pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_encoders(training: bool, norm: bool) -> None:
-    layer = nn.TransformerEncoderLayer(C, H, 24, dropout=0.0, batch_first=True)
-    last = nn.LayerNorm(C, eps=1e-3) if norm else None
-    theirs = drawn(nn.TransformerEncoder(layer, 2, last)).train(training)
-    ours = load(theirs)
-    assert type(ours) is Encoder and ours.training == training
-    x = steps(6)
-    close(ours(x), theirs(x))
-    found = ours(x, mask=it.padding(LENGTHS))
-    with torch.no_grad():
-        expected = theirs(x, src_key_padding_mask=PADDED)
-    close(found[~PADDED], expected[~PADDED])
-    if training:
-        close(found, expected)
-
-
-def test_the_fast_path_writes_zeros_at_padded_steps() -> None:
-    layer = nn.TransformerEncoderLayer(C, H, 24, batch_first=True)
-    theirs = drawn(nn.TransformerEncoder(layer, 1)).eval()
-    x = steps(6)
-    with torch.no_grad():
-        expected = theirs(x, src_key_padding_mask=PADDED)
-        found = load(theirs)(x, mask=it.padding(LENGTHS))
-    assert (expected[PADDED] == 0).all() and (found[PADDED] != 0).all()
-
-
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_decoders_and_their_caches(training: bool) -> None:
-    layer = nn.TransformerDecoderLayer(C, H, 24, dropout=0.0, batch_first=True)
-    theirs = drawn(nn.TransformerDecoder(layer, 2, nn.LayerNorm(C))).train(training)
-    ours = load(theirs)
-    assert type(ours) is Decoder
-    x, states = steps(T), steps(6)
-    rules: dict[str, Any] = {"mask": it.causal(), "states_mask": it.padding(LENGTHS)}
-    expected = theirs(x, states, tgt_mask=FULL_MASK[:T, :T], memory_key_padding_mask=PADDED)
-    close(ours(x, states, **rules), expected)
-    cache = ours.new_cache()
-    taken = [ours(x[:, i : i + 1], states, cache=cache, **rules) for i in range(T)]
-    close(torch.cat(taken, 1), expected)
-
-
-@pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_whole_transformers(batch_first: bool, training: bool, norm_first: bool) -> None:
-    theirs = nn.Transformer(
-        C, H, 2, 3, 24, dropout=0.0, batch_first=batch_first, norm_first=norm_first
-    )
-    ours = load(drawn(theirs).train(training))
-    assert type(ours) is EncoderDecoder and ours.training == training
-    source, target = steps(6), steps(T)
-    given = (source, target) if batch_first else (source.transpose(0, 1), target.transpose(0, 1))
-    with torch.set_grad_enabled(training):
-        expected = theirs(
-            *given,
-            tgt_mask=FULL_MASK[:T, :T],
-            src_key_padding_mask=PADDED,
-            memory_key_padding_mask=PADDED,
-        )
-        expected = expected if batch_first else expected.transpose(0, 1)
-        padding = it.padding(LENGTHS)
-        found = ours(
-            source, target, source_mask=padding, target_mask=it.causal(), states_mask=padding
-        )
-    close(found, expected)
-    states = ours.encode(source, mask=padding)
-    close(ours.decode(target, states, mask=it.causal(), states_mask=padding), expected)

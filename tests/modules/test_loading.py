@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import CheckpointError, KindError
-from intently.interop.around import AroundAttention
+from intently.interop.residual_attention import ResidualAttention
 from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.transformers.models import Embeddings, TextModel, TextToText, VisionModel
@@ -79,7 +79,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "decoder layer": decoder,
     "image": lambda: ImageAttention(C, H, norm=nn.BatchNorm2d),
     "spatial": lambda: SpatialTransformer(C, H, 4, depth=2, context_width=5),
-    "around": lambda: AroundAttention(MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
+    "around": lambda: ResidualAttention(MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
     "feed-forward": lambda: FeedForward(C, 20),
     "gated feed-forward": lambda: GatedFeedForward(C, 20, bias=True),
     "convolution": lambda: convolution_as_attention(nn.Conv2d(4, 6, 3, groups=2)),

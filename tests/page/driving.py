@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from intently.show.page.joining import MODULES, joined
+from intently.show.page.script import MODULES, joined
 
 SWITCHES = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import intently as it
-from intently.show.page import served as answering
 from intently.show.page.items import items_of
-from intently.show.page.served import Served, _Given
+from intently.show.page.serving import answers as answering
+from intently.show.page.serving.answers import Served, _Given
 
 from .test_server import HEAD, H, T, source
 
@@ -49,8 +49,8 @@ def test_what_is_no_number_is_served_quietly() -> None:
 
 
 def test_heads_that_are_forgotten_are_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.show.page.served.MEMORY", 0)
-    monkeypatch.setattr("intently.show.page.served.AT_ONCE", 0)
+    monkeypatch.setattr("intently.show.page.serving.answers.MEMORY", 0)
+    monkeypatch.setattr("intently.show.page.serving.answers.AT_ONCE", 0)
     served = Served(items_of(source()))
     try:
         with served.background.answering():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from intently.errors import ArgumentError
-from intently.show.page.background import Background
+from intently.show.page.serving.background import Background
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from intently.show.page import server as serving
 from intently.show.page.items import items_of
-from intently.show.page.served import Answer
-from intently.show.page.server import Server
+from intently.show.page.serving import server as module
+from intently.show.page.serving.answers import Answer
+from intently.show.page.serving.server import Server
 
+from .serving import running
 from .test_server import ask, server, source
 
 __all__ = ["server"]
@@ -32,21 +33,16 @@ def connected(server: Server) -> socket.socket:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server for two connections, each with half a second to ask and to take."""
-    monkeypatch.setattr(serving, "CONNECTIONS", 2)
-    monkeypatch.setattr(serving, "ASKING", 0.5)
-    monkeypatch.setattr(serving, "TAKING", 0.5)
-    found = Server(items_of(source()))
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
-    thread.join()
+    monkeypatch.setattr(module, "CONNECTIONS", 2)
+    monkeypatch.setattr(module, "ASKING", 0.5)
+    monkeypatch.setattr(module, "TAKING", 0.5)
+    with running(items_of(source())) as found:
+        yield found
 
 
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    assert serving.ASKING == 5
-    monkeypatch.setattr(serving, "ASKING", 0.2)
+    assert module.ASKING == 5
+    monkeypatch.setattr(module, "ASKING", 0.2)
     with connected(server) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
         assert connection.recv(100) == b""
@@ -55,15 +51,10 @@ def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch, server: 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server for four connections, none of which ever runs out of time."""
-    monkeypatch.setattr(serving, "CONNECTIONS", 4)
-    monkeypatch.setattr(serving, "ASKING", 600.0)
-    found = Server(items_of(source()))
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
-    thread.join()
+    monkeypatch.setattr(module, "CONNECTIONS", 4)
+    monkeypatch.setattr(module, "ASKING", 600.0)
+    with running(items_of(source())) as found:
+        yield found
 
 
 def question(server: Server, name: str) -> bytes:
@@ -134,32 +125,26 @@ def test_an_answer_that_is_taken_slowly_ends_in_time(narrow: Server) -> None:
 
 
 def test_the_end_of_a_server_ends_its_connections() -> None:
-    found = Server(items_of(source()))
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    with connected(found) as idle:
+    with running(items_of(source())) as found, connected(found) as idle:
         assert ask(found, "")[0] == 200
         assert found.working
         found.shutdown()
         found.server_close()
         assert idle.recv(10) == b""
     assert not found.working
-    thread.join()
 
 
 def test_work_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "GRACE", 0.2)
-    found, gate, begun = Server(items_of(source())), threading.Event(), threading.Event()
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    gate, begun = threading.Event(), threading.Event()
 
     def long(*_: Any) -> Answer:
         begun.set()
         gate.wait(PATIENCE)
         return Answer(b"")
 
-    monkeypatch.setattr(found.served, "answer", long)
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    with connected(found) as asking:
+    with running(items_of(source())) as found, connected(found) as asking:
+        monkeypatch.setattr(found.served, "answer", long)
         head = f"GET /{found.token}/x HTTP/1.1\r\nHost: 127.0.0.1:{found.server_port}\r\n\r\n"
         asking.sendall(head.encode())
         assert begun.wait(PATIENCE)
@@ -167,4 +152,3 @@ def test_work_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
         found.server_close()  # while the gate is shut
         assert found.working
         gate.set()
-    thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import pytest
 
 from intently.show.page import save_page
 from intently.show.page.items import items_of
-from intently.show.page.server import Server
 
 from .driving import asked, status, until
 from .pages import HOSTILE, hostile
+from .serving import running
 
 Opened = Callable[..., Any]
 
@@ -44,13 +43,8 @@ def file(tmp_path_factory: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    server = Server(items_of(hostile()), HOSTILE[0] + "</title>")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield server.address
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(items_of(hostile()), HOSTILE[0] + "</title>") as server:
+        yield server.address
 
 
 @pytest.fixture(params=["file", "server"])

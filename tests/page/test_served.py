@@ -16,24 +16,15 @@ import pytest
 import torch
 
 import intently as it
-from intently.show.page import zooming
 from intently.show.page.items import items_of
-from intently.show.page.server import Server
+from intently.show.page.serving import zooming
+from intently.show.page.serving.server import Server
 
 from .driving import asked, status, until
 from .pages import forms, made, translation
+from .serving import running
 
 Opened = Callable[..., Any]
-
-
-def serving(items: Any) -> Iterator[Server]:
-    server = Server(items)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +36,8 @@ def recorded(tmp_path_factory: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def story(recorded: Path) -> Iterator[Server]:
-    yield from serving(items_of(it.load_recording(recorded)))
+    with running(items_of(it.load_recording(recorded))) as server:
+        yield server
 
 
 def test_every_view_of_a_served_page(story: Server, opened: Opened) -> None:
@@ -86,7 +78,7 @@ def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> Non
             lines.append(f"found.push(Array.from(await head.{what}));")
         lines.append("}")
     code = "const source = servedHeads(stored), found = [];\n" + "\n".join(lines)
-    for server in serving(items_of(matrices)):
+    with running(items_of(matrices)) as server:
         found = iter(asked(opened(server.address), code + "\nreturn found;"))
         for name, matrix in matrices.items():
             every = matrix.tile().double()[0]
@@ -106,7 +98,7 @@ def test_numbers_of_the_server_are_those_of_the_recording(opened: Opened) -> Non
 def test_a_long_head_settles(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until its pass is done, a long head is drawn from some queries, and the page says so."""
     monkeypatch.setattr(zooming, "NORMALIZED", 2**16)
-    monkeypatch.setattr("intently.show.page.served.AT_ONCE", 0)
+    monkeypatch.setattr("intently.show.page.serving.answers.AT_ONCE", 0)
     step, gate = zooming.ZoomedHead.steps, threading.Event()
 
     def steps(head: Any) -> Iterator[None]:
@@ -117,7 +109,7 @@ def test_a_long_head_settles(opened: Opened, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(zooming.ZoomedHead, "steps", steps)
     x = made(2048, 16)
     matrix = it.attend(x, x, mask=it.causal())
-    for server in serving(items_of({"long": matrix})):
+    with running(items_of({"long": matrix})) as server:
         page = opened(server.address, "#view=head")
         until(page, "document.querySelector('.matrix-note').textContent.includes('one query in')")
         gate.set()
@@ -129,16 +121,11 @@ def test_a_long_head_settles(opened: Opened, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_server_is_gone(recorded: Path, opened: Opened, chromium: Any) -> None:
-    server = Server(items_of(it.load_recording(recorded)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
     context = chromium.new_context()
     page = context.new_page()
-    page.goto(server.address + "#view=head")
-    page.wait_for_selector("[data-wait]", state="detached")
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(items_of(it.load_recording(recorded))) as server:
+        page.goto(server.address + "#view=head")
+        page.wait_for_selector("[data-wait]", state="detached")
     page.keyboard.press("}")
     until(page, "document.body.textContent.includes('is `intently explore` still running?')")
     context.close()
@@ -183,7 +170,7 @@ from contextlib import suppress
 from pathlib import Path
 import torch
 from intently import explore_cli
-from intently.show.page.served import Served
+from intently.show.page.serving.answers import Served
 
 begun = threading.Semaphore(0)
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import socket
-import threading
 import zlib
 from base64 import b64decode
 from collections.abc import Iterator
@@ -19,7 +18,9 @@ import torch
 
 import intently as it
 from intently.show.page.items import items_of
-from intently.show.page.server import Server
+from intently.show.page.serving.server import Server
+
+from .serving import running
 
 T, H = 40, 3
 
@@ -34,13 +35,8 @@ def source() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    found = Server(items_of(source()), "a text")
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield found
-    found.shutdown()
-    found.server_close()
-    thread.join()
+    with running(items_of(source()), "a text") as found:
+        yield found
 
 
 def ask(
@@ -315,7 +311,7 @@ def test_no_oversized_request(server: Server) -> None:
 
 
 def test_a_window_of_too_many_weights(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    monkeypatch.setattr("intently.show.page.served.LARGEST", 100)
+    monkeypatch.setattr("intently.show.page.serving.answers.LARGEST", 100)
     status, body, _ = ask(server, f"tile?{HEAD}&r0=0&r1=11&c0=0&c1=10")
     assert (status, body) == (413, b"an answer has at most 100 numbers")
     assert ask(server, f"tile?{HEAD}&r0=0&r1=10&c0=0&c1=10")[0] == 200
@@ -348,19 +344,12 @@ def test_nothing_is_logged(server: Server, capfd: pytest.CaptureFixture[str]) ->
 
 def test_a_recording_that_changed_says_so(tmp_path: Path) -> None:
     q = torch.randn(1, 1, 4, 2)
-    found = Server(items_of({"a": it.attend(q, q.clone())}))
-    thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with running(items_of({"a": it.attend(q, q.clone())})) as found:
         ask(found, "open?item=0&entry=0&heads=0&done=0")
         q.add_(1)
         status, body, _ = ask(found, "tile?item=0&entry=0&heads=0&r0=0&r1=1&c0=0&c1=1")
         assert status == 409
         assert b"changed in place since" in body
-    finally:
-        found.shutdown()
-        found.server_close()
-        thread.join()
 
 
 def test_a_port_that_is_taken(server: Server) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import pytest
 
 import intently as it
 from intently.show.page import Text, items_of, save_page
-from intently.show.page.server import Server
+from intently.show.page.serving.server import Server
 from intently.translation.translator import Translator
 
 from ..show.page_reader import Page
 from .driving import asked, status, until
 from .pages import SENTENCE, made, translation
+from .serving import running
 
 Opened = Callable[..., Any]
 
@@ -229,38 +229,22 @@ def test_small_buttons_can_be_hit_on_a_narrow_page(story: Path, opened: Opened) 
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-class Explored:
-    """A server, and a way to end it before the page is closed."""
-
-    def __init__(self) -> None:
-        self.server = Server(items_of(causal(PIECES)), "served")
-        run = {"poll_interval": 0.05}
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs=run)
-        self.thread.start()
-
-    def end(self) -> None:
-        if self.thread.is_alive():
-            self.server.shutdown()
-            self.server.server_close()
-            self.thread.join()
-
-
 @pytest.fixture
-def explored() -> Iterator[Explored]:
-    found = Explored()
-    yield found
-    found.end()
+def explored() -> Iterator[Server]:
+    with running(items_of(causal(PIECES)), "served") as server:
+        yield server
 
 
 @pytest.mark.parametrize("view", ["text", "head"])
-def test_a_page_whose_server_is_gone_says_so(explored: Explored, chromium: Any, view: str) -> None:
+def test_a_page_whose_server_is_gone_says_so(explored: Server, chromium: Any, view: str) -> None:
     page = chromium.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.goto(f"{explored.server.address}#view={view}&heads=0&row=5")
+    page.goto(f"{explored.address}#view={view}&heads=0&row=5")
     status(page, "query ‘So’ → key ‘")
     assert "exact" in page.text_content("[data-bound]")
-    explored.end()
+    explored.shutdown()
+    explored.server_close()
     page.evaluate("hash => { location.hash = hash; }", f"#view={view}&heads=1&row=7")
     until(page, "/does not answer/.test(document.querySelector('[data-bound]').textContent)")
     page.wait_for_timeout(300)
@@ -269,9 +253,9 @@ def test_a_page_whose_server_is_gone_says_so(explored: Explored, chromium: Any, 
     assert not faults
 
 
-def test_a_preview_has_no_numbers(explored: Explored, opened: Opened) -> None:
+def test_a_preview_has_no_numbers(explored: Server, opened: Opened) -> None:
     """Of a preview only the proportions are known."""
-    page = opened(explored.server.address, "#view=head&heads=0")
+    page = opened(explored.address, "#view=head&heads=0")
     before, after = asked(page, PREVIEW)
     assert "preview" in before and "weight" not in before
     assert not [text for text in before if text[0].isdigit()]

@@ -11,6 +11,8 @@ from intently import show
 from intently.errors import ArgumentError, KindError
 from intently.show.style import ACCENT
 
+from .refusals import refuses
+
 WORDS = ["cat", "dog", "road", "street", "wide", "tired"]
 
 
@@ -101,13 +103,28 @@ def test_the_map_is_the_same_each_time(tmp_path):
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(ArgumentError, match=r"vectors: expected shape \(n=6, c\).*\(5, 10\)"):
-        show.embeddings(plane(5), WORDS)
-    with pytest.raises(ArgumentError, match=r"after: expected the shape of vectors, \(6, 10\)"):
-        show.embeddings(plane(), WORDS, after=plane(c=9))
-    with pytest.raises(ArgumentError, match=r"vectors: expected finite numbers; got NaN"):
-        show.embeddings(plane() / 0, WORDS)
-    with pytest.raises(ArgumentError, match=r"neighbours: .*got 'bus'. There is none"):
-        show.embeddings(plane(), WORDS, neighbours="bus")
-    with pytest.raises(KindError, match=r"vectors: expected a tensor, an array or .*got dict"):
-        show.embeddings({"a": [1.0]}, ["a"])  # pyright: ignore[reportArgumentType]
+    refuses(
+        ArgumentError,
+        {
+            r"vectors: expected shape \(n=6, c\).*\(5, 10\)": lambda: show.embeddings(
+                plane(5), WORDS
+            ),
+            r"after: expected the shape of vectors, \(6, 10\)": lambda: show.embeddings(
+                plane(), WORDS, after=plane(c=9)
+            ),
+            r"vectors: expected finite numbers; got NaN": lambda: show.embeddings(
+                plane() / 0, WORDS
+            ),
+            r"neighbours: .*got 'bus'. There is none": lambda: show.embeddings(
+                plane(), WORDS, neighbours="bus"
+            ),
+        },
+    )
+    refuses(
+        KindError,
+        {
+            r"vectors: expected a tensor, an array or .*got dict": lambda: show.embeddings(
+                {"a": [1.0]}, ["a"]
+            )
+        },
+    )

@@ -14,6 +14,8 @@ from intently.matrix import Dense
 from intently.modules import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 
+from .refusals import refuses
+
 W = torch.randn(5, 5, generator=torch.Generator().manual_seed(3)).softmax(-1)
 WORDS = list("abcde")
 PICTURE = np.linspace(0, 1, 48).reshape(4, 4, 3)
@@ -178,10 +180,17 @@ def test_large_numbers_are_pooled_and_say_so():
 
 
 def test_numbers_have_no_sink_and_below_0_no_logarithm():
-    with pytest.raises(ArgumentError, match=r"sink: expected 'show' of numbers.*The lowest"):
-        show.heatmap(torch.randn(3, 3), sink="hide")
-    with pytest.raises(ArgumentError, match="scale: expected 'linear' of numbers below 0"):
-        show.heatmap([[1, -1]], scale="log")
+    refuses(
+        ArgumentError,
+        {
+            r"sink: expected 'show' of numbers.*The lowest": lambda: show.heatmap(
+                torch.randn(3, 3), sink="hide"
+            ),
+            "scale: expected 'linear' of numbers below 0": lambda: show.heatmap(
+                [[1, -1]], scale="log"
+            ),
+        },
+    )
     show.heatmap([[1, 100]], scale="log")
 
 

@@ -9,7 +9,7 @@ import torch
 from intently import show
 from intently.errors import ArgumentError
 from intently.matrix import Dense
-from intently.show.figures.links import WIDEST
+from intently.show.figures.lines import WIDEST
 
 ROWS, COLUMNS = ("Je", "bois", "du"), ("I", "drink")
 

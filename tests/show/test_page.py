@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from page_reader import Page
 
 import intently as it
 from intently.errors import ArgumentError, DataError, KindError, MemoryRefused
 from intently.matrix import LazyMatrix
-from intently.show.page import Highlight, Text, joining, packed, packing, save_page, writing
+from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of
-from intently.show.page.packing import unpacked
+from intently.show.page.numbers import packing
+from intently.show.page.numbers.packing import unpacked
+
+from .page_reader import Page
+from .refusals import refuses
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -139,13 +142,13 @@ def test_blocks_are_written_once(tmp_path: Path) -> None:
 def test_the_size_of_512_tokens_and_12_heads_is_within_its_share() -> None:
     A = it.attend(*torch.randn(2, 1, 12, 512, 64), mask=it.causal())
     for precision, limit in (("half", 30e6), ("full", 60e6)):
-        made = packed(items_of(A), precision)  # type: ignore[arg-type]
+        made = packed(items_of(A), precision)
         assert sum(map(len, made.blocks)) * 4 / 3 < limit / 12
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
 def test_numbers_come_back(dtype: str) -> None:
-    from intently.show.page.packing import Blocks
+    from intently.show.page.numbers.packing import Blocks
 
     numbers = (torch.randn(3, 5, 7) * 50).abs().to(getattr(torch, dtype))
     blocks = Blocks()
@@ -156,7 +159,7 @@ def test_numbers_come_back(dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (5, 13), (2, 3, 9)])
 def test_bits_come_back_row_by_row(shape: tuple[int, ...]) -> None:
-    from intently.show.page.packing import Blocks
+    from intently.show.page.numbers.packing import Blocks
 
     mask = torch.randn(shape) > 0
     blocks = Blocks()
@@ -175,7 +178,7 @@ def test_what_is_not_finite_is_null() -> None:
 
 
 def test_weights_that_are_nan_in_the_page_alone_are_not_within_any_bound() -> None:
-    from intently.show.page.stored import bound, stored
+    from intently.show.page.numbers.stored import bound, stored
 
     A = it.attend(torch.ones(1, 3, 4), torch.ones(1, 3, 4))
     broken = it.attend(torch.full((1, 3, 4), float("nan")), torch.ones(1, 3, 4))
@@ -187,32 +190,56 @@ def test_weights_that_are_nan_in_the_page_alone_are_not_within_any_bound() -> No
 
 def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out.html"
-    with pytest.raises(
-        ArgumentError, match='precision: expected "half" or "full"; got \'quarter\''
-    ):
-        save_page(matrix(), out, "quarter")  # type: ignore[arg-type]
-    with pytest.raises(KindError, match=r"source: expected a recording, a lazy matrix.*got Tensor"):
-        save_page(torch.eye(2), out)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="at least one attention with queries and keys; got no"):
-        save_page({"a": it.attend(torch.ones(0, 4), torch.ones(3, 4))}, out)
+    refuses(
+        ArgumentError,
+        {
+            'precision: expected "half" or "full"; got \'quarter\'': lambda: save_page(
+                matrix(), out, "quarter"
+            ),
+            "at least one attention with queries and keys; got no": lambda: save_page(
+                {"a": it.attend(torch.ones(0, 4), torch.ones(3, 4))}, out
+            ),
+        },
+    )
+    refuses(
+        KindError,
+        {
+            r"source: expected a recording, a lazy matrix.*got Tensor": lambda: save_page(
+                torch.eye(2), out
+            )
+        },
+    )
     five = it.attend(torch.ones(1, 1, 1, 2, 4), torch.ones(1, 1, 1, 2, 4))
-    with pytest.raises(ArgumentError, match=r"a: expected a matrix .*got shape \(1, 1, 1, 2, 2\)"):
-        save_page({"a": five}, out)
-    with pytest.raises(ArgumentError, match="highlights: expected a layer of item 0: a; got 'b'"):
-        save_page({"a": matrix()}, out, highlights=[Highlight(0, "b", 0, "x")])
-    with pytest.raises(
-        ArgumentError, match=r"path: expected a file name that ends in .html or .htm"
-    ):
-        save_page(matrix(), tmp_path / "out")
-    with pytest.raises(ArgumentError, match=r"path: expected a file that can be written; .*null"):
-        save_page(matrix(), "a\0b.html")
-    with pytest.raises(KindError, match="path: expected a path; got int"):
-        save_page(matrix(), 3)  # type: ignore[arg-type]
+    refuses(
+        ArgumentError,
+        {
+            r"a: expected a matrix .*got shape \(1, 1, 1, 2, 2\)": lambda: save_page(
+                {"a": five}, out
+            ),
+            "highlights: expected a layer of item 0: a; got 'b'": lambda: save_page(
+                {"a": matrix()}, out, highlights=[Highlight(0, "b", 0, "x")]
+            ),
+            r"path: expected a file name that ends in .html or .htm": lambda: save_page(
+                matrix(), tmp_path / "out"
+            ),
+            r"path: expected a file that can be written; .*null": lambda: save_page(
+                matrix(), "a\0b.html"
+            ),
+        },
+    )
+    refuses(KindError, {"path: expected a path; got int": lambda: save_page(matrix(), 3)})
     out.write_text("a file")
-    with pytest.raises(ArgumentError, match=r"file that can be written; got .*Not a dir"):
-        save_page(matrix(), out / "below.html")
-    with pytest.raises(ArgumentError, match=r"file that can be written; got .* File name too long"):
-        save_page(matrix(), tmp_path / ("n" * 300 + ".html"))
+    refuses(
+        ArgumentError,
+        {
+            r"file that can be written; got .*Not a dir": lambda: save_page(
+                matrix(), out / "below.html"
+            ),
+            r"file that can be written; got .* File name too long": lambda: save_page(
+                matrix(), tmp_path / ("n" * 300 + ".html")
+            ),
+        },
+    )
     out.unlink()
     (tmp_path / "is.html").mkdir()
     with pytest.raises(ArgumentError, match=r"path: expected the name of a file; got '.*is\.html'"):
@@ -276,8 +303,8 @@ def test_a_dense_bias_is_refused_where_it_is_large(monkeypatch: pytest.MonkeyPat
 
 
 def joined(monkeypatch: pytest.MonkeyPatch, **modules: str) -> str:
-    monkeypatch.setattr(joining, "source", lambda name: modules[name.removesuffix(".js")])
-    return joining.joined(tuple(modules))
+    monkeypatch.setattr(script, "source", lambda name: modules[name.removesuffix(".js")])
+    return script.joined(tuple(modules))
 
 
 def test_modules_lose_imports_and_exports_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +338,7 @@ def test_other_forms_are_refused(monkeypatch: pytest.MonkeyPatch, code: str, mes
 
 
 def test_the_modules_of_the_package_are_all_joined() -> None:
-    folder = Path(str(joining.__file__)).parent / "modules"
+    folder = Path(str(script.__file__)).parent / "modules"
     assert {path.stem for path in folder.glob("*.js")} == {*writing.SCRIPT, "widget"}
 
 

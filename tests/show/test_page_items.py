@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from page_reader import Page
 from PIL import Image
 from torch import nn
 
@@ -21,6 +20,9 @@ from intently.matrix import LazyMatrix
 from intently.observe import Recording
 from intently.show.page import Item, Picture, Text, items_of
 from intently.translation.translator import Translator
+
+from .page_reader import Page
+from .refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +214,7 @@ def test_a_picture_stands_for_every_axis_of_its_length() -> None:
     assert [(layer.rows, layer.columns) for layer in item.layers] == [(0, 0), (0, 1)]
     side = Page.of({"attn1": own}, sides=sides[:1]).meta["items"][0]["sides"][0]
     assert (side["kind"], side["rows"], side["columns"], side["before"]) == ("picture", 4, 4, 1)
-    found = np.asarray(opened(sides[0]))  # type: ignore[arg-type]
+    found = np.asarray(opened(sides[0]))
     np.testing.assert_allclose(found / 255, pixels, atol=1 / 255)
 
 
@@ -248,14 +250,24 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
 
 def test_pictures_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_text("hello")
-    with pytest.raises(DataError, match=r"picture: expected a file that holds a picture.*x\.png"):
-        Picture(tmp_path / "x.png", 2, 2)
-    with pytest.raises(ArgumentError, match=r"picture: expected shape \(height, width, 3\)"):
-        Picture(np.zeros((2, 3, 5)), 1, 1)
-    with pytest.raises(ArgumentError, match="rows: expected an int ≥ 1; got 0"):
-        Picture(np.zeros((4, 4)), 0, 2)
-    with pytest.raises(ArgumentError, match="before: expected an int ≥ 0; got -1"):
-        Picture(np.zeros((4, 4)), 2, 2, -1)
+    refuses(
+        DataError,
+        {
+            r"picture: expected a file that holds a picture.*x\.png": lambda: Picture(
+                tmp_path / "x.png", 2, 2
+            )
+        },
+    )
+    refuses(
+        ArgumentError,
+        {
+            r"picture: expected shape \(height, width, 3\)": lambda: Picture(
+                np.zeros((2, 3, 5)), 1, 1
+            ),
+            "rows: expected an int ≥ 1; got 0": lambda: Picture(np.zeros((4, 4)), 0, 2),
+            "before: expected an int ≥ 0; got -1": lambda: Picture(np.zeros((4, 4)), 2, 2, -1),
+        },
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from page_reader import Page
 from torch import Tensor
 
 import intently as it
 from intently.matrix import LazyMatrix
 from intently.show.page.items import items_of
-from intently.show.page.stored import stored
+from intently.show.page.numbers.stored import stored
+
+from .page_reader import Page
 
 H, T, S, D = 4, 7, 9, 8
 

@@ -10,6 +10,8 @@ import intently as it
 from intently import show
 from intently.errors import ArgumentError, KindError, RangeError
 
+from .refusals import refuses
+
 
 def curves(axes) -> list[np.ndarray]:
     return [line.get_ydata() for line in axes.lines]
@@ -90,17 +92,37 @@ def test_learned_tables_are_drawn_whole_or_in_part():
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(RangeError, match=r"dimensions: expected numbers from 0 to 3; got 4"):
-        show.positions(torch.randn(5, 4), dimensions=[4])
-    with pytest.raises(RangeError, match=r"at: expected numbers from 0 to 4; got -1"):
-        show.positions(torch.randn(5, 4), at=[-1])
-    with pytest.raises(ArgumentError, match=r"at: expected 1 to 6 curves; got 7"):
-        show.positions(torch.randn(9, 4), at=range(7))
-    with pytest.raises(ArgumentError, match=r"encoding: expected shape \(t, c\); got shape \(5,\)"):
-        show.positions(torch.randn(5))
-    with pytest.raises(ArgumentError, match=r"shape \(t, c\) with t ≥ 6; got shape \(5, 4\)"):
-        show.positions(torch.randn(5, 4), 6)
-    with pytest.raises(ArgumentError, match=r"t: expected a number of positions ≥ 1; got 0"):
-        show.positions(it.Rotary(4), 0)
-    with pytest.raises(KindError, match=r"encoding: expected a tensor, an array or .*got str"):
-        show.positions("sinusoidal")
+    refuses(
+        RangeError,
+        {
+            r"dimensions: expected numbers from 0 to 3; got 4": lambda: show.positions(
+                torch.randn(5, 4), dimensions=[4]
+            ),
+            r"at: expected numbers from 0 to 4; got -1": lambda: show.positions(
+                torch.randn(5, 4), at=[-1]
+            ),
+        },
+    )
+    refuses(
+        ArgumentError,
+        {
+            r"at: expected 1 to 6 curves; got 7": lambda: show.positions(
+                torch.randn(9, 4), at=range(7)
+            ),
+            r"encoding: expected shape \(t, c\); got shape \(5,\)": lambda: show.positions(
+                torch.randn(5)
+            ),
+            r"shape \(t, c\) with t ≥ 6; got shape \(5, 4\)": lambda: show.positions(
+                torch.randn(5, 4), 6
+            ),
+            r"t: expected an int ≥ 1; got 0": lambda: show.positions(it.Rotary(4), 0),
+        },
+    )
+    refuses(
+        KindError,
+        {
+            r"encoding: expected a tensor, an array or .*got str": lambda: show.positions(
+                "sinusoidal"
+            )
+        },
+    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from matplotlib.patches import FancyBboxPatch
 
 from intently import show
 from intently.errors import ArgumentError, KindError
 from intently.translation.translator import Translator
+
+from .refusals import refuses
 
 SENTENCE = "The animal was too wide."
 
@@ -58,11 +59,21 @@ def test_tokens_are_shown_as_they_are():
 
 
 def test_what_gives_no_tokens_is_named():
-    with pytest.raises(ArgumentError, match=r"cutters: expected at least one tokenizer; got none"):
-        show.tokens("a", {})
-    with pytest.raises(ArgumentError, match=r"cutters\['a'\]: expected 1 to 500 tokens; got 0"):
-        show.tokens("", {"a": list})
-    with pytest.raises(KindError, match=r"cutters\['a'\]: .*got one that gives \[1\].*tokenize"):
-        show.tokens("a", {"a": lambda _: [1]})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(KindError, match=r"cutters\['a'\]: .*got str"):
-        show.tokens("a", {"a": "abc"})
+    refuses(
+        ArgumentError,
+        {
+            r"cutters: expected at least one tokenizer; got none": lambda: show.tokens("a", {}),
+            r"cutters\['a'\]: expected 1 to 500 tokens; got 0": lambda: show.tokens(
+                "", {"a": list}
+            ),
+        },
+    )
+    refuses(
+        KindError,
+        {
+            r"cutters\['a'\]: .*got one that gives \[1\].*tokenize": lambda: show.tokens(
+                "a", {"a": lambda _: [1]}
+            ),
+            r"cutters\['a'\]: .*got str": lambda: show.tokens("a", {"a": "abc"}),
+        },
+    )

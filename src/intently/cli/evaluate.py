@@ -15,7 +15,7 @@ from intently.foundation.files import replace_file
 if TYPE_CHECKING:
     from intently.corpora import ParallelText
     from intently.decoding import SearchOptions
-    from intently.show.figures.lengths import Interval
+    from intently.show.figures.by_length import Interval
     from intently.translation.evaluation import Evaluation
     from intently.translation.translator import Translator
 

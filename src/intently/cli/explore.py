@@ -28,7 +28,7 @@ def explore(
     from intently.errors import DataError, build
     from intently.observe import load_recording
     from intently.show.page.items import items_of
-    from intently.show.page.server import Server
+    from intently.show.page.serving.server import Server
 
     seen = load_recording(recording)
     if not seen.calls:

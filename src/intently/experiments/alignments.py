@@ -23,9 +23,9 @@ from intently.experiments.comparison import (
 )
 from intently.models.kinds import cross_heads
 from intently.recipes import recipe
-from intently.show.figures.alignments import alignment
-from intently.show.figures.intervals import bars
-from intently.show.figures.lengths import Interval
+from intently.show.figures.alignment import alignment
+from intently.show.figures.bars import bars
+from intently.show.figures.by_length import Interval
 from intently.training.writer import sole_writer
 from intently.translation.evaluation import (
     best_alignment_head,

@@ -18,7 +18,7 @@ from intently.errors import ArgumentError, build
 from intently.foundation.files import replace_file
 from intently.recipes import Recipe
 from intently.recipes.origin import Origin, keeping
-from intently.show.figures.lengths import Interval
+from intently.show.figures.by_length import Interval
 from intently.training import TrainingOptions, display
 from intently.training.checkpoint import step_of, versions
 from intently.training.metrics import RESAMPLED

@@ -27,7 +27,7 @@ from intently.experiments.comparison import (
 )
 from intently.foundation.checks import check_word
 from intently.recipes import recipe
-from intently.show.figures.lengths import Interval, by_length
+from intently.show.figures.by_length import Interval, by_length
 from intently.show.style import LINES
 from intently.training import bleu
 from intently.training.metrics import RESAMPLED

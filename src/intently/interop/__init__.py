@@ -1,7 +1,6 @@
 """Other libraries' attention, weight for weight: `load(foreign)` gives our block, `dump` theirs.
 
-One module for each library (`torch`, `diffusers`, `keras`, `transformers`), imported by those who
-have it. Every parameter is consumed, or the call refuses and names what is left over; what the
-other side does differently is said in the module's first lines. In every mask of ours True means
-attend.
+Each library has a module (`torch`, `diffusers`, `keras`, `transformers`), whose first lines say
+what the library does differently. Every parameter is consumed, or the call refuses and names what
+is left over. In every mask of ours True means attend.
 """

@@ -1,25 +1,25 @@
-"""Tensors of another library's module: each is taken once, and none may be left over."""
+"""Tensors of another library's module: each is consumed once, and none may be left over."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, CheckpointError, KindError, build
-from intently.interop.frozen import freeze
-from intently.modules import MultiHeadAttention
+from intently.interop.requires_grad import copy_requires_grad
+from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
 
 SHOWN = 6
-"""Names that a message lists before it counts the rest."""
+"""Most names that a message lists."""
 
 
 class Weights:
-    """Named tensors of ``source``, to be taken by name until nothing is left.
+    """Named tensors of ``source``, taken one by one until none is left.
 
     >>> weights = Weights({"w": torch.ones(2), "lora": torch.ones(1)}, "Layer")
     >>> weights.take("w")
@@ -37,13 +37,13 @@ left over. Our block would compute something else without them.
 
     @classmethod
     def of(cls, module: nn.Module) -> Weights:
-        """Return the parameters and buffers of a PyTorch module, buffers it does not save aside."""
+        """Return the parameters and the saved buffers of a PyTorch module."""
         return cls(module.state_dict(keep_vars=True), type(module).__name__)
 
     def take(self, name: str) -> Tensor:
-        """Return a copy of the tensor, which learns where it does.
+        """Return a copy of the tensor with its ``requires_grad``.
 
-        Raises `CheckpointError` where there is none.
+        Raises `CheckpointError` where it is missing.
         """
         if name not in self._left:
             raise build(
@@ -57,18 +57,18 @@ left over. Our block would compute something else without them.
         return x.detach().clone().requires_grad_(x.requires_grad)
 
     def optional(self, name: str) -> Tensor | None:
-        """Return a copy of the tensor, None where there is none."""
+        """Return a copy of the tensor, None where it is missing."""
         return self.take(name) if name in self._left else None
 
     def within(self, name: str) -> Weights:
-        """Take every tensor of a part, as the weights of that part."""
+        """Take all tensors of a submodule as its own `Weights`."""
         prefix = f"{name}."
         found = {key: self._left.pop(key) for key in list(self._left) if key.startswith(prefix)}
         part = {key.removeprefix(prefix): x for key, x in found.items()}
         return Weights(part, f"{self.source}.{name}")
 
     def finish(self) -> None:
-        """Raise `CheckpointError` naming what was not taken."""
+        """Raise `CheckpointError` naming the tensors that are left."""
         if self._left:
             raise build(
                 CheckpointError,
@@ -82,10 +82,9 @@ left over. Our block would compute something else without them.
 def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     """Return the module that ``make`` makes with these parameters and buffers, and no others.
 
-    It is made without drawing random numbers, and the tensors become its own: their dtypes and
-    devices are kept, and whether they learn (`freeze`). An entry that is None stands for a tensor
-    the module must not have. Raises `CheckpointError` where the tensors are not those of the
-    module, by name or by shape.
+    Makes it without drawing random numbers. The tensors become its own and keep their dtypes,
+    devices and ``requires_grad`` (`copy_requires_grad`); None stands for a tensor that the module
+    must not have. Raises `CheckpointError` where names or shapes are not those of the module.
 
     >>> fill(lambda: nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": None})
     Traceback (most recent call last):
@@ -107,26 +106,26 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     got = [f"{listed(names)} {what}" for names, what in wrong if names]
     if got:
         raise build(CheckpointError, type(module).__name__, "its own tensors", ", ".join(got))
-    freeze(module, given)
+    copy_requires_grad(module, given)
     return module
 
 
 def listed(names: Iterable[str]) -> str:
-    """Write names as messages do, the first few of them."""
+    """Return the first few names for a message."""
     every = sorted(names)
     more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
     return (", ".join(map(repr, every[:SHOWN])) or "no tensors") + more
 
 
 def refuse(source: str, option: str, expected: str, got: object, cause: str) -> NoReturn:
-    """Raise because an option of the other side has no counterpart in our block."""
+    """Raise `ArgumentError` for an option without a counterpart on the other side."""
     raise build(ArgumentError, f"{source}.{option}", expected, got, cause)
 
 
 def check_kind(module: object, *kinds: type, verb: str) -> None:
-    """Raise `KindError` unless ``verb`` knows the module's class and what it computes.
+    """Raise `KindError` unless the module is of these classes and computes what they do.
 
-    A subclass is welcome as long as it computes what its parent does.
+    Subclasses without a ``forward`` or ``call`` of their own are accepted.
     """
     parent = next((kind for kind in kinds if isinstance(module, kind)), None)
     names = " or ".join(kind.__name__ for kind in kinds)
@@ -143,10 +142,47 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
             )
 
 
+def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) -> None:
+    """Refuse options, and shared key heads, that the layer ``there`` does not have."""
+    for option in options:
+        got = getattr(ours.attention, option)
+        if got is not None:
+            name = f"attention.{option}"
+            refuse("MultiHeadAttention", name, "None", got, f"there is none in {there}")
+    if ours.kv_heads != ours.heads:
+        expected, cause = f"kv_heads=heads={ours.heads}", f"heads share no keys in {there}"
+        refuse("MultiHeadAttention", "kv_heads", expected, ours.kv_heads, cause)
+
+
+def read_norm(theirs: nn.Module, weights: Weights) -> nn.Module:
+    """Return a copy of a layer norm or a group norm, whose weights these are."""
+    tensors = {name: weights.optional(name) for name in ("weight", "bias")}
+    weights.finish()
+    affine, bias = (x is not None for x in tensors.values())
+    if isinstance(theirs, nn.GroupNorm):
+        groups, c, eps = theirs.num_groups, theirs.num_channels, theirs.eps
+        return fill(lambda: nn.GroupNorm(groups, c, eps, affine), tensors)
+    assert isinstance(theirs, nn.LayerNorm)
+    shape, eps = list(theirs.normalized_shape), theirs.eps
+    return fill(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+
+
+def assemble(
+    width: int, parts: Mapping[str, nn.Module | None], **options: Any
+) -> EncoderLayer | DecoderLayer:
+    """Return the layer of our own with these parts, by the names that it has for them."""
+    kind = DecoderLayer if "cross_attention" in parts else EncoderLayer
+    with torch.device("meta"):
+        layer = kind(width, 1, nn.Identity(), **options)
+    for name, part in parts.items():
+        setattr(layer, name, part)
+    return layer
+
+
 def separate(
     ours: MultiHeadAttention, weights: Weights, prefix: str = ""
 ) -> dict[str, Tensor | None]:
-    """Take the q, k and v projections of our block, however it stores them: "q_weight", …"""
+    """Take the q, k and v projections of our block, fused or separate, as "q_weight", …"""
     found: dict[str, Tensor | None] = {}
     sizes = (ours.heads * ours.d, ours.kv_heads * ours.d, ours.kv_heads * ours.e)
     for kind in ("weight", "bias"):

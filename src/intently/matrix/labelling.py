@@ -1,6 +1,6 @@
-"""Whose words stand beside a matrix: what names of modules tell, and what a row is called.
+"""The words beside a matrix: what module names imply, and the names of rows.
 
-Recordings, figures and pages all ask here, so that they cannot disagree.
+Recordings, figures and pages all use this module, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from intently.masks.joined import Both
 from intently.matrix import LazyMatrix
 
 CROSS = ("cross", "encdec", "enc_dec", "encoder_att", "enc_att", "src_att")
-"""What the last two parts of a name have where queries and keys are of different sequences."""
+"""Words in the last two parts of a name that mean cross-attention."""
 
 BESIDE = {"multihead_attn": "self_attn", "attn2": "attn1"}
-"""Names that tell so only in a decoder, or beside the self-attention of the same layer."""
+"""Names that mean it only in a decoder, or beside the self-attention of the same layer."""
 
 BLOCK = 2**22
-"""Entries of a mask that are looked at at a time."""
+"""Entries of a mask that are computed at a time."""
 
 HIDDEN = -1e4
-"""What is added to a score so that nothing is left of its weight, or less."""
+"""A bias at or below this leaves a key no weight."""
 
 
-# --- what the name of a module tells --------------------------------------------------------------
+# --- what the name of a module implies ------------------------------------------------------------
 
 
 def side(name: str) -> str | None:
-    """The "encoder" or "decoder" that a module is part of, as its name tells."""
+    """Return the "encoder" or "decoder" in the name of a module; None for neither."""
     return next((part for part in name.lower().split(".") if part in ("encoder", "decoder")), None)
 
 
 def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
-    """Whether a module attends across two sequences, as its name tells; None where it does not.
+    """Say by its name whether a module is cross-attention; None where the name does not say.
 
     ``beside`` are the names of all modules that attended.
 
@@ -60,7 +60,7 @@ def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
 
 
 def reads_source(name: str, beside: Collection[str] = ()) -> bool:
-    """Whether the keys of a module are an encoder's, as its name tells."""
+    """Say by its name whether the keys of a module are an encoder's."""
     return bool(crosses(name, beside)) or side(name) == "encoder"
 
 
@@ -72,7 +72,7 @@ class _Named(Protocol):
 
 
 def numbered(entries: Sequence[_Named]) -> list[str]:
-    """The names of entries; those of a module that attended several times are ``name[i]``."""
+    """Return the names of entries; a module that attended several times has ``name[i]``."""
     often = {entry.name for entry in entries if entry.index}
     return [f"{e.name}[{e.index}]" if e.name in often else e.name for e in entries]
 
@@ -81,7 +81,7 @@ def numbered(entries: Sequence[_Named]) -> list[str]:
 
 
 def as_numbers(tokens: Sequence[str]) -> list[int]:
-    """Tokens as numbers, the same for the same text.
+    """Number tokens, equal texts alike.
 
     >>> as_numbers(["the", "cat", "the"])
     [0, 1, 0]
@@ -91,10 +91,10 @@ def as_numbers(tokens: Sequence[str]) -> list[int]:
 
 
 def follows(matrix: LazyMatrix) -> int | None:
-    """Say by how many tokens rows run ahead of columns that name the same text; None otherwise.
+    """Return by how many tokens rows run ahead of columns of the same text; None for two texts.
 
-    0 where each row is named like its own token, 1 where like the one it produces, the next. A
-    square matrix without names counts as one text.
+    0 where each row is named after its own token, 1 where after the next one, which it produces.
+    A square matrix without names counts as one text.
 
     >>> from intently.matrix import Dense
     >>> follows(Dense(torch.eye(2), labels=(("b", "c"), ("a", "b"))))
@@ -112,7 +112,7 @@ def follows(matrix: LazyMatrix) -> int | None:
 
 
 def row_name(own: str, writes: str = "") -> str:
-    """What a row is called everywhere: its own token and, in a decoder, the one that it writes.
+    """Return the name of a row: its own token and, in a decoder, the token that it writes.
 
     >>> row_name("and", "softmax"), row_name("mat")
     ('and (writes softmax)', 'mat')
@@ -124,9 +124,9 @@ def row_name(own: str, writes: str = "") -> str:
 
 
 def looks_back(matrix: LazyMatrix) -> bool:
-    """Whether no query sees a later key, and the last query sees the last one.
+    """Say whether no query sees a later key, and the last query sees the last one.
 
-    What a mask or the tensor of a bias hides counts alike. False where weights alone are known.
+    A mask and the tensor of a bias can hide keys. False where only weights are known.
     """
     if not isinstance(matrix, Attention):
         return False
@@ -152,14 +152,14 @@ def looks_back(matrix: LazyMatrix) -> bool:
 
 
 def _never_later(mask: Mask) -> bool:
-    """Whether a mask is causal, by what it is made of; False where that does not tell."""
+    """Say whether a mask is causal by its parts; False where they do not tell."""
     if isinstance(mask, Both):
         return _never_later(mask.left) or _never_later(mask.right)
     return is_plain_causal(mask)
 
 
 def _tensors(bias: Bias | None) -> Iterator[Given]:
-    """The tensors that are added; rules such as `it.alibi` hide nothing."""
+    """Yield the tensors that are added; rules such as `it.alibi` hide nothing."""
     if isinstance(bias, Given):
         yield bias
     elif isinstance(bias, Bias):
@@ -169,7 +169,7 @@ def _tensors(bias: Bias | None) -> Iterator[Given]:
 
 
 def _leading(mask: Mask | None, g: Geometry) -> Iterator[Tensor]:
-    """One entry of the mask, which has its leading axes."""
+    """Yield one entry of the mask, which has its leading axes."""
     if mask is not None:
         one = torch.arange(1, device=g.device)
         yield mask.allow(g, one, one)
@@ -178,7 +178,7 @@ def _leading(mask: Mask | None, g: Geometry) -> Iterator[Tensor]:
 def _seen(
     mask: Mask | None, hidden: Sequence[Given], g: Geometry, rows: Tensor, columns: Tensor
 ) -> Tensor:
-    """Which keys some queries see, broadcastable to (…, rows, columns)."""
+    """Return which keys some queries see, broadcastable to (…, rows, columns)."""
     found = torch.ones(1, 1, dtype=torch.bool, device=g.device)
     if mask is not None:
         found = mask.allow(g, rows, columns)

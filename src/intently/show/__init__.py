@@ -2,14 +2,14 @@
 
 Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any
-size; each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
+size. Each takes a lazy matrix or plain weights, matrices by name, or a recording. Values: `mask`,
 `bias`, `positions`, `embeddings` (word vectors on a map), `tokens` (a sentence under several
 tokenizers), `training` (the curves of a run), `by_length` (scores by length of sentence), `bars`
 (numbers with their intervals). All return a matplotlib ``Figure`` and write it to ``save=`` (PNG,
 SVG or PDF, by suffix; equal input gives equal bytes).
 
 `blocks` returns text for a terminal, `save_page` writes a page that opens anywhere, `widget` shows
-it in a notebook, and `animate` tells how attention works.
+it in a notebook, and `animate` explains how attention works.
 """
 
 from typing import TYPE_CHECKING
@@ -18,21 +18,21 @@ from intently.foundation.on_demand import names
 
 if TYPE_CHECKING:
     from intently.show import animate
-    from intently.show.figures.alignments import alignment
-    from intently.show.figures.curves import training
-    from intently.show.figures.encodings import positions
-    from intently.show.figures.grids import heads
-    from intently.show.figures.heatmaps import heatmap
-    from intently.show.figures.intervals import bars
-    from intently.show.figures.lengths import by_length
-    from intently.show.figures.links import lines
-    from intently.show.figures.maps import embeddings
-    from intently.show.figures.overlays import overlay
-    from intently.show.figures.rules import bias, mask
-    from intently.show.figures.texts import text
+    from intently.show.figures.alignment import alignment
+    from intently.show.figures.bars import bars
+    from intently.show.figures.by_length import by_length
+    from intently.show.figures.embeddings import embeddings
+    from intently.show.figures.heads import heads
+    from intently.show.figures.heatmap import heatmap
+    from intently.show.figures.lines import lines
+    from intently.show.figures.masks import bias, mask
+    from intently.show.figures.overlay import overlay
+    from intently.show.figures.positions import positions
+    from intently.show.figures.text import text
+    from intently.show.figures.tokens import tokens
+    from intently.show.figures.training import training
     from intently.show.page import save_page
     from intently.show.page.widget import widget
-    from intently.show.pieces import tokens
     from intently.show.terminal import blocks
 
 __all__ = [
@@ -57,24 +57,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "figures.alignments": ("alignment",),
-    "figures.intervals": ("bars",),
-    "figures.curves": ("training",),
-    "figures.encodings": ("positions",),
-    "figures.grids": ("heads",),
-    "figures.heatmaps": ("heatmap",),
-    "figures.lengths": ("by_length",),
-    "figures.links": ("lines",),
-    "figures.maps": ("embeddings",),
-    "figures.overlays": ("overlay",),
+    "figures.alignment": ("alignment",),
+    "figures.bars": ("bars",),
+    "figures.training": ("training",),
+    "figures.positions": ("positions",),
+    "figures.heads": ("heads",),
+    "figures.heatmap": ("heatmap",),
+    "figures.by_length": ("by_length",),
+    "figures.lines": ("lines",),
+    "figures.embeddings": ("embeddings",),
+    "figures.overlay": ("overlay",),
     "page": ("save_page",),
     "page.widget": ("widget",),
-    "pieces": ("tokens",),
-    "figures.rules": ("bias", "mask"),
+    "figures.tokens": ("tokens",),
+    "figures.masks": ("bias", "mask"),
     "terminal": ("blocks",),
-    "figures.texts": ("text",),
+    "figures.text": ("text",),
 }
-"""Module: the names above that it holds; `animate` is a package."""
+"""The public names of each module; `animate` is a package."""
 
 __getattr__ = names(__name__, _HOMES)
 

@@ -1,103 +1,25 @@
-"""Weights as shaded cells, and the sheet of paper they stand on, measured in inches."""
+"""Weights as shaded cells, with names or numbers beside them."""
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from intently.show.labels import thinned
+from intently.show.sheet import LINE, widths_of
 from intently.show.style import FRAME, GRID, HATCH, HOLE, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
 
 CROWDED = 4096
-LINE = 1.35 / 72
-"""Height of a line of text in inches for each point of its size."""
-WORD = 1.05 / 72
-"""Height that a label of one line needs beside others, in inches for each point of its size."""
-
-
-def width_of(texts: Iterable[str], size: float) -> float:
-    """Return the width in inches of the widest text at ``size`` points."""
-    return max(widths_of(texts, size), default=0.0)
-
-
-def widths_of(texts: Iterable[str], size: float) -> list[float]:
-    """Return the width in inches of every text at ``size`` points, with the style's fonts."""
-    from matplotlib import rcParams
-
-    family = tuple(rcParams["font.family"])
-    return [_measured(text, size, family) for text in texts]
-
-
-@lru_cache(maxsize=8192)
-def _measured(text: str, size: float, family: tuple[str, ...]) -> float:
-    """Return the width of a text in inches: words repeat, and each is measured more than once."""
-    from matplotlib.backends.backend_agg import RendererAgg
-    from matplotlib.font_manager import FontProperties
-
-    font = FontProperties(size=size, family=list(family))
-    renderer = RendererAgg(1, 1, 72)
-    return renderer.get_text_width_height_descent(text, font, ismath=False)[0] / 72
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A figure of ``width`` × ``height`` inches on which places are measured from the top left."""
-
-    figure: Figure
-    width: float
-    height: float
-
-    @classmethod
-    def of(cls, width: float, height: float) -> Sheet:
-        """Return an empty sheet of this size."""
-        from matplotlib.figure import Figure
-
-        return cls(Figure(figsize=(width, height)), width, height)
-
-    def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
-        """Return axes whose frame has this place and size."""
-        box = (
-            left / self.width,
-            1 - (top + height) / self.height,
-            width / self.width,
-            height / self.height,
-        )
-        return self.figure.add_axes(box, **options)
-
-    def write(self, left: float, top: float, text: str, **options: Any) -> None:
-        """Write a text, taken as it is, whose top left corner stands at this place."""
-        options = {"ha": "left", "va": "top", "linespacing": 1.25, **options}
-        self.figure.text(
-            left / self.width, 1 - top / self.height, text, parse_math=False, **options
-        )
-
-
-def wrapped(text: str, width: float, size: float) -> str:
-    """Return the text with line breaks such that it fits ``width`` inches at ``size`` points."""
-    lines: list[str] = []
-    for line in text.split("\n"):
-        ratio = width / max(width_of([line], size), 1e-6)
-        characters = max(8, math.floor(len(line) * ratio))
-        lines += [line] if ratio >= 1 else textwrap.wrap(line, characters)
-    return "\n".join(lines)
-
-
-def height_of(text: str, size: float) -> float:
-    """Return the height in inches of a text of one or more lines; nothing for no text."""
-    return (text.count("\n") + 1) * size * LINE if text else 0.0
 
 
 def limits(values: np.ndarray) -> tuple[float, float]:
@@ -125,7 +47,7 @@ def paint(
 ) -> AxesImage:
     """Shade a (t, s) matrix, or its pooled picture, on axes that count its query and key steps.
 
-    What is not finite stays clear, and the hatched ground shows through.
+    Non-finite values stay clear, and the hatched ground shows through.
     """
     t, s = shape
     image = axes.imshow(
@@ -145,7 +67,7 @@ def paint(
 
 
 def ground(corner: tuple[float, float], width: float, height: float) -> Rectangle:
-    """Return the hatched ground that shows where no weight is drawn."""
+    """Return the hatched ground behind cells without a weight."""
     from matplotlib.patches import Rectangle
 
     return Rectangle(
@@ -190,9 +112,23 @@ def name_rows(axes: Axes, labels: Sequence[str], room: float, size: float) -> No
     axes.tick_params(axis="y", length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
 
 
+def count_steps(axes: Axes, side: Literal["x", "y"], n: int, size: float, most: int = 8) -> None:
+    """Number the n steps above or left of the axes, at most about ``most`` of them."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    if n == 1:
+        axis.set_ticks([0])
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10]))
+    axis.set_tick_params(labelsize=size, pad=2)
+    if side == "x":
+        axes.xaxis.tick_top()
+
+
 @dataclass(frozen=True)
 class Header:
-    """How the column labels stand above a matrix: their angle and the room they take, in inches."""
+    """The angle of the column labels above a matrix, and the room they take in inches."""
 
     turn: float
     height: float

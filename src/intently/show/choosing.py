@@ -1,4 +1,4 @@
-"""Which matrix a figure draws, out of many, and which token it speaks of."""
+"""The choice of a matrix among many, and of a token."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Entry(Protocol):
 
 
 class Recording(Protocol):
-    """What `intently.watch` keeps: entries that say whose they are."""
+    """The interface of what `intently.watch` records."""
 
     @property
     def calls(self) -> Sequence[Entry]: ...
@@ -55,10 +55,10 @@ Choice: TypeAlias = int | str | tuple[str, int] | None
 
 
 def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, LazyMatrix], str]:
-    """Return the matrices of a mapping or a recording by name, and what was left out.
+    """Return the matrices of a mapping or a recording by name, and a note on skipped ones.
 
-    What attended several times stands there as ``name[i]``, as in ``seen.summary()``; entries of a
-    recording that were found wrong are left out. Raises ArgumentError where there is none.
+    Modules that attended several times appear as ``name[i]``, as in ``seen.summary()``; entries
+    of a recording that failed verification are left out. Raises ArgumentError for none.
     """
     note = ""
     if isinstance(source, (LazyMatrix, *PLAIN)):
@@ -77,7 +77,7 @@ def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, L
 
 
 def one_text(matrix: LazyMatrix) -> LazyMatrix:
-    """Return the matrix (h, t, s) of the only item of a batch; others as they are."""
+    """Return the matrix (h, t, s) of the only item of a batch; other matrices as they are."""
     while matrix.ndim > 3 and matrix.shape[0] == 1:
         matrix = matrix[0]
     return matrix
@@ -100,14 +100,14 @@ def one_of(
     """Return the (t, s) matrix that ``head`` chooses, and its name for a title.
 
     ``source`` is a matrix, or holds matrices by name; ``head`` a head, a name, or both. Without a
-    head the mean of all heads is taken, and the name says so. Leading axes of size 1 fall away.
-    Plain numbers must be weights, unless ``read`` takes others.
+    head the mean of all heads is taken, and the name says so. Leading axes of size 1 are dropped.
+    Plain numbers must be weights, unless ``read`` accepts others.
 
     Raises ArgumentError for a choice that leaves several, an unknown name or head, and a batch;
-    UnverifiedError for an entry of a recording that was found wrong.
+    UnverifiedError for an entry of a recording that failed verification.
     """
     name, origin = "", "A"
-    if _holds_many(source):
+    if isinstance(source, Mapping) or hasattr(source, "calls"):
         name, source, head, origin = _named(source, head)
     elif isinstance(head, str | tuple):
         raise build(
@@ -121,12 +121,8 @@ def one_of(
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
 
 
-def _holds_many(source: object) -> bool:
-    return isinstance(source, Mapping) or hasattr(source, "calls")
-
-
 def _named(source: object, head: Choice) -> tuple[str, object, int | None, str]:
-    """Return a name, the matrix and the head that were chosen, and how a program writes it."""
+    """Return the chosen name, matrix and head, and the expression that gives the matrix."""
     if isinstance(source, Mapping):
         names = list(map(str, source))
     else:
@@ -178,7 +174,7 @@ def _flat(
 
 
 def whole(value: object) -> int | None:
-    """Return a whole number, also of NumPy or torch, as an int; None for anything else, True too.
+    """Return a whole number, also of NumPy or torch, as an int; None for anything else and bool.
 
     >>> whole(torch.tensor(2)), whole(True), whole("2")
     (2, None, None)
@@ -193,14 +189,15 @@ def whole(value: object) -> int | None:
 
 
 def place(token: int | str, labels: Iterable[str], argument: str = "token") -> int:
-    """Return the position of a token that is given by its position or, where once, by its text.
+    """Return the position of a token, given by its position or by its text where that is unique.
 
-    Marks that tokenizers put before a word count only where that is needed.
+    Marks that tokenizers put before a word count only where they distinguish tokens.
 
     >>> place("it", ["▁because", "▁it", "▁was"]), place(-1, "abc")
     (1, 2)
 
-    Raises ArgumentError for a text that is not there once, RangeError for a position outside.
+    Raises ArgumentError for a text that does not occur exactly once, RangeError for a position
+    outside.
     """
     known = list(labels)
     position = whole(token)

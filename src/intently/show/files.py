@@ -23,7 +23,7 @@ METADATA: dict[str, dict[str, None]] = {
 def destination(
     save: str | os.PathLike[str] | None, suffixes: Iterable[str] = METADATA, name: str = "picture"
 ) -> Path | None:
-    """Return the path to save to; call it before drawing, so that a wrong path costs nothing.
+    """Return the path to save to; call it before drawing.
 
     Raises what `intently.foundation.files.destination` raises.
     """
@@ -31,15 +31,15 @@ def destination(
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whose content is complete; folders are made. Raises `WriteError`."""
+    """Write a file atomically and make its folders. Raises `WriteError`."""
     files.make_folder(path.parent)
     files.replace_file(path, content)
 
 
 def finish(figure: Figure, path: Path | None) -> Figure:
-    """Settle the figure's layout and write it where a path is given; folders are made.
+    """Settle the figure's layout, and write it where a path is given.
 
-    The picture is complete before the file is opened: an error never costs an older picture.
+    The picture is complete before the file is opened: an error never destroys an older picture.
     """
     if path is None:
         figure.draw_without_rendering()

@@ -1,4 +1,4 @@
-"""What figures are handed in: lazy matrices, or plain numbers, which become tensors here."""
+"""The arguments of figures: lazy matrices, or plain numbers, which become tensors here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from intently.foundation.arrays import Numbers, as_tensor
 from intently.matrix import Dense, LazyMatrix
 
 PLAIN = (Tensor, np.ndarray, np.generic, list, tuple, range)
-"""What holds plain numbers, or should."""
+"""The types of plain numbers."""
 
 
 class Plain(Dense):
-    """Numbers (…, t, s) that were handed in as they are: nobody said that they are weights."""
+    """Plain numbers (…, t, s), which may or may not be weights."""
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         return Plain(self.weights[index])
@@ -29,8 +29,8 @@ class Plain(Dense):
     def no_weights(self, part: bool = False) -> str:
         """Say why the numbers are no attention weights; nothing where they are.
 
-        Weights are not below 0, and a row sums to 1, or holds nothing but zeros; with ``part`` it
-        may sum to less, as a part of a matrix does. NaN does not count.
+        Weights are not below 0, and a row sums to 1 or is all zeros; with ``part`` it may sum to
+        less, as in a part of a matrix. NaN does not count.
         """
         w = self.weights.detach()
         if bool(w.isinf().any()):
@@ -45,9 +45,9 @@ class Plain(Dense):
 
 
 def as_matrix(value: object, argument: str) -> LazyMatrix:
-    """Return a lazy matrix as it is; numbers (…, t, s), of an array or nested lists, as `Plain`.
+    """Return a lazy matrix as it is; an array or nested lists of numbers (…, t, s) as `Plain`.
 
-    Raises KindError for what holds no real numbers, ArgumentError for fewer than two axes.
+    Raises KindError for anything but real numbers, ArgumentError for fewer than two axes.
     """
     if isinstance(value, LazyMatrix):
         return value
@@ -80,10 +80,10 @@ def as_weights(value: object, argument: str) -> LazyMatrix:
 
 
 def as_numbers(value: Numbers, argument: str, beside: object = None) -> Tensor:
-    """Return plain numbers as a tensor; those of lists and arrays fit the module ``beside`` them.
+    """Return plain numbers as a tensor; lists and arrays get the dtype and device of ``beside``.
 
-    A tensor keeps its dtype and device, and a module may refuse it. Raises KindError for what holds
-    no real numbers.
+    A tensor keeps its dtype and device, and a module may refuse it. Raises KindError for anything
+    but real numbers.
     """
     if not isinstance(value, PLAIN):
         raise build(KindError, argument, "a tensor, an array or nested lists", type(value).__name__)
@@ -93,7 +93,7 @@ def as_numbers(value: Numbers, argument: str, beside: object = None) -> Tensor:
 
 
 def one_item(value: Numbers, argument: str, axes: int, beside: object = None) -> Tensor:
-    """Return `as_numbers` of one item, of so many axes: (t, c) of (t, c) or (1, t, c)."""
+    """Return `as_numbers` of one item without leading axes of size 1: (t, c) of (1, t, c)."""
     found = as_numbers(value, argument, beside)
     while found.ndim > axes and len(found) == 1:
         found = found[0]
@@ -101,9 +101,9 @@ def one_item(value: Numbers, argument: str, axes: int, beside: object = None) ->
 
 
 def as_truths(value: Any, argument: str) -> Any:
-    """Return booleans of an array or of nested lists as a tensor; what is no list as it is.
+    """Return an array or nested lists of booleans as a tensor; anything else as it is.
 
-    Raises KindError for lists and arrays of anything else.
+    Raises KindError for lists and arrays of other types.
     """
     if not isinstance(value, np.ndarray | list | tuple):
         return value

@@ -1,13 +1,13 @@
-"""Words as labels: nothing invisible, nothing endless, nothing that a reader would take for markup.
+"""Words as labels: visible, short, and never mistaken for markup.
 
-A token may be anything: a line break, a terminal escape, a right-to-left override, nothing at
-all, or ten thousand characters. A label of it is one line of visible characters.
+A token may be a line break, a terminal escape, a right-to-left override, empty, or ten thousand
+characters long. Its label is one line of visible characters.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from intently.errors import KindError, build
 
@@ -26,8 +26,8 @@ BREAKS = {"\n": "⏎", "\t": "⇥"}
 def visible(text: str, limit: int = 24) -> str:
     """Return the text as one line of at most ``limit`` visible characters.
 
-    A line break becomes ``⏎``, a tab ``⇥``, other invisible characters their number in angle
-    brackets, an empty text ``∅``, each blank of a blank text ``␣``; what is too long ends in ``…``.
+    A line break becomes ``⏎``, a tab ``⇥``, other invisible characters their code point in angle
+    brackets, an empty text ``∅``, each blank of a blank text ``␣``; long texts end in ``…``.
 
     >>> visible("a\\tb"), visible("\\x1b[31m"), visible("\\u202eabc"), visible(""), visible(" ")
     ('a⇥b', '⟨U+001B⟩[31m', '⟨U+202E⟩abc', '∅', '␣')
@@ -69,9 +69,9 @@ def bare(token: str) -> str:
 
 
 def spaced(tokens: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return tokens as a text has them: bare, and whether a blank stands before.
+    """Return tokens as in running text: bare, and whether a blank precedes.
 
-    Where no token says where words begin, each is a word.
+    Where no token marks the beginning of a word, each is a word.
 
     >>> spaced(["▁un", "believ", "able"]), spaced(["too", "wide"])
     ([('un', True), ('believ', False), ('able', False)], [('too', True), ('wide', True)])
@@ -86,7 +86,7 @@ def spaced(tokens: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def shown(tokens: Sequence[str], limit: int = 24) -> tuple[str, ...]:
-    """Return tokens as labels beside a matrix: `visible`, without marks of where words begin.
+    """Return tokens as labels of a matrix: `visible`, without marks of word beginnings.
 
     >>> shown(["▁road", "▁wide", "."]), shown(["▁"]), shown(["play", "##ing"])
     (('road', 'wide', '.'), ('▁',), ('play', '##ing'))
@@ -95,23 +95,23 @@ def shown(tokens: Sequence[str], limit: int = 24) -> tuple[str, ...]:
 
 
 def unmarked(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Return tokens without the marks that say where words begin, where any says so."""
+    """Return tokens without their marks of word beginnings."""
     marked = [token[:1] in WORD_BEGINS and len(token) > 1 for token in tokens]
     return tuple(token[1:] if begins else token for token, begins in zip(tokens, marked))
 
 
 def lines(text: str, limit: int = 400) -> str:
-    """Return a title or caption: its own line breaks kept, everything else `visible`."""
+    """Return a title or caption: its line breaks kept, everything else `visible`."""
     return "\n".join(visible(line, limit) if line else "" for line in text.split("\n"))
 
 
 def titled(title: str | None, *more: str) -> str:
-    """Return a title, and what else is said in its line, as a heading of visible characters.
+    """Return a title and further parts as a heading of visible characters.
 
     >>> titled("Cross-attention", "head 2"), titled(None)
     ('Cross-attention, head 2', '')
 
-    Raises KindError for a title that is no text.
+    Raises KindError for a title that is not a str.
     """
     if title is not None and not isinstance(title, str):
         raise build(KindError, "title", "a text", type(title).__name__)
@@ -119,13 +119,19 @@ def titled(title: str | None, *more: str) -> str:
 
 
 def thinned(count: int, room: float) -> range:
-    """Return the labels that are shown when there is room for ``room`` of ``count``.
+    """Return the indices of the labels that are shown when ``room`` of ``count`` fit.
 
     >>> list(thinned(10, 4))
     [0, 3, 6, 9]
     """
     most = max(1, int(room))
     return range(0, count, -(-count // most))
+
+
+def mostly_right_to_left(texts: Iterable[str]) -> bool:
+    """Say whether most of the texts that have letters are written from right to left."""
+    lettered = [right_to_left(text) for text in texts if any(map(str.isalpha, text))]
+    return sum(lettered) * 2 > len(lettered)
 
 
 def right_to_left(text: str) -> bool:

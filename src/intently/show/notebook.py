@@ -1,7 +1,7 @@
-"""What notebooks show of a matrix, a bias or a recording: a small picture and a line of text.
+"""Notebook displays of a matrix, a bias or a recording: small pictures and a line of text.
 
-It is asked for without having been asked, so it is quick, small, and never an error: what cannot
-be drawn within its means is only said.
+The notebook calls them implicitly, so they are quick and small and never raise: whatever is too
+large to draw is only described.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from intently.show.reading import numbers
 from intently.show.style import BELOW, WEIGHTS
 
 MOST = 2**24
-"""Weights that are computed for a picture at most; larger matrices are said, not drawn."""
+"""Most weights that are computed for a display; larger matrices are described, not drawn."""
 HEADS, CELLS = 12, 96
 SIDE, SMALL = 192, 72
 LAYERS = 24
 
 
 class Thumb(NamedTuple):
-    """A small picture, and what stands below it."""
+    """A small picture and its caption."""
 
     values: np.ndarray
     name: str
 
 
 def matrix_html(matrix: LazyMatrix) -> str:
-    """Return heads of the first item as pictures, and the matrix's line; text where too large."""
+    """Return the heads of the first item as pictures and the matrix's line; text if too large."""
     return _safely(lambda: _matrix(matrix), matrix)
 
 
 def bias_html(bias: Bias) -> str:
-    """Return what the bias adds to the scores of 32 queries and keys, for its first heads."""
+    """Return pictures of what the bias adds to the scores of 32 queries and keys, head by head."""
     return _safely(lambda: _bias(bias), bias)
 
 
@@ -81,7 +81,7 @@ def _matrix(matrix: LazyMatrix) -> str:
 
 
 def _top(thumbs: Sequence[Thumb]) -> float:
-    """Return the largest size of any number: pictures side by side share one scale."""
+    """Return the largest magnitude: pictures side by side share one scale."""
     finite = [np.abs(thumb.values[np.isfinite(thumb.values)]) for thumb in thumbs]
     return float(np.concatenate(finite).max(initial=0)) if finite else 0.0
 
@@ -98,7 +98,7 @@ def _cells(matrix: LazyMatrix) -> np.ndarray:
 
 def _bias(bias: Bias) -> str:
     from intently.masks import Geometry
-    from intently.show.figures.rules import STEPS, lead_of
+    from intently.show.figures.masks import STEPS, lead_of
 
     moved = bias.replaced(lambda x: x.detach().cpu())
     t = s = STEPS
@@ -189,7 +189,7 @@ def _image(thumb: Thumb, look: tuple[int, float], signed: bool) -> str:
 
 
 def _colours(values: np.ndarray, top: float, signed: bool) -> np.ndarray:
-    """Return pixels (t, s, 3): white to blue, sand below 0, grey what is no number."""
+    """Return pixels (t, s, 3): white to blue, sand below 0, grey where not finite."""
     finite = np.isfinite(values)
     kept = np.where(finite, values, 0)
     top = top or 1.0

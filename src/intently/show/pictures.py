@@ -1,4 +1,4 @@
-"""Pictures as arrays: whatever holds one, checked, as numbers from 0 to 1."""
+"""Pictures of any type as checked arrays of numbers from 0 to 1."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import numpy as np
 from intently.errors import ArgumentError, DataError, KindError, build, shape_of
 
 LARGEST = 1024
-"""Pixels on a side; what has more is thinned, as no figure is larger."""
+"""Most pixels on a side; larger pictures are thinned, as no figure is larger."""
 
 
 def read(picture: Any) -> np.ndarray:
-    """Return a picture (height, width, 3) from 0 to 1: of an array, a PIL image or a path.
+    """Return a picture (height, width, 3) from 0 to 1, of an array, a PIL image or a path.
 
-    Arrays are (height, width), (height, width, 3) or (height, width, 4), which stands on white;
-    integers from 0 to 255 or numbers from 0 to 1. More than 1,024 pixels on a side are thinned.
+    Arrays are (height, width), (height, width, 3), or (height, width, 4), which is laid on white,
+    with integers from 0 to 255 or numbers from 0 to 1. More than 1,024 pixels a side are thinned.
 
-    Raises ArgumentError for other shapes and numbers, DataError for a file that is no picture.
+    Raises ArgumentError for other shapes and numbers, DataError for a file without a picture.
 
     >>> read(np.full((2, 2), 255, dtype=np.uint8)).shape
     (2, 2, 3)

@@ -1,4 +1,4 @@
-"""What every picture asks of a matrix: weights that fit the paper, names of rows and columns."""
+"""Matrices read for pictures: weights that fit the paper, names of rows and columns."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Pooling = Literal["mean", "max", "sum"]
 
 
 LEAST = 0.005
-"""Weight that is said to be missing at least."""
+"""Least missing weight that a figure mentions."""
 
 
 class Names(NamedTuple):
-    """What rows and columns stand for; their numbers where a matrix has no labels."""
+    """The names of rows and columns; their numbers where a matrix has no labels."""
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
@@ -71,14 +71,25 @@ def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
         return numbers(matrix.pool(min(t, most), min(s, most), how=how))
 
 
-def pooled(shape: tuple[int, int], most: int, how: Pooling, what: str = "weight") -> str:
-    """Say what a cell of a matrix (t, s) holds that was pooled to at most ``most`` cells a side."""
+def pooled(shape: tuple[int, int], most: int, how: str, what: str = "weights") -> str:
+    """Describe a cell of a matrix (t, s) that was pooled to at most ``most`` cells a side."""
     down, across = (n / min(n, most) for n in shape)
-    return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}s"
+    return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}"
+
+
+def edges(start: int, stop: int, count: int) -> np.ndarray:
+    """Return where cells begin, and the last one ends: ``count`` at most, none empty, as in `pool`.
+
+    >>> edges(0, 5, 2).tolist()
+    [0, 3, 5]
+    """
+    n = stop - start
+    count = max(1, min(count, n))
+    return start + -(-np.arange(count + 1) * n // count)
 
 
 def measured(how: Pooling | None, what: str = "weight") -> str:
-    """Say at the colour bar what a colour stands for; ``how`` cells were pooled, if they were."""
+    """Return the label of the colour bar; ``how`` cells were pooled, None where they were not."""
     if how is None:
         return what
     return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[how]
@@ -105,7 +116,7 @@ def names(matrix: LazyMatrix) -> Names:
 
 
 def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[str]]) -> Names:
-    """Return what rows and columns are called, of tokens made visible by ``clean``.
+    """Return the names of rows and columns, of tokens made visible by ``clean``.
 
     >>> from intently.matrix import Dense
     >>> shown_names(Dense(torch.eye(2), labels=(("cat", ""), ("the", "cat"))), tuple)
@@ -120,7 +131,7 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
 
 
 def outside(values: np.ndarray, rows: Sequence[str]) -> str:
-    """Say how much weight of a row lies on what is not drawn; nothing where all rows sum to 1.
+    """Say how much weight of a row is not drawn; nothing where all rows sum to 1.
 
     >>> outside(np.array([[0.5, 0.5], [0.05, 0.01]]), ("the", "it"))
     'not drawn: up to 0.94 of the weight of a row (‘it’), on what has no column here'
@@ -138,7 +149,7 @@ def outside(values: np.ndarray, rows: Sequence[str]) -> str:
 
 
 def missing(values: np.ndarray) -> str:
-    """Say how many of the values are no finite number; nothing when all are."""
+    """Say how many of the values are not finite; nothing when all are."""
     count = int((~np.isfinite(values)).sum())
     if not count:
         return ""

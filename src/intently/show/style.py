@@ -1,8 +1,8 @@
 """The one style of all figures: ink, colours and fonts, applied without touching global settings.
 
 White is weight 0 and dark blue weight 1, a single hue of falling lightness that every reader and
-every printer tells apart; what is said *about* weights (gold links, highlights) is vermilion, the
-colour of Okabe and Ito's set that stays distinct from blue in every kind of colour blindness.
+every printer can distinguish; annotations (gold links, highlights) are vermilion, the colour of
+Okabe and Ito's set that stays distinct from blue in every kind of colour blindness.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINES = ("#0b559f", ACCENT, "#117a5c")
 WEIGHTS = ("#ffffff", "#e3eef9", "#c0daf0", "#8cc0e2", "#539ecd", "#2575b7", "#0b4f98", "#08306b")
 
 BELOW = ("#5a3d0c", "#8f6a1e", "#c3a35a", "#e9dcb8")
-"""Numbers below 0, from the lowest: sand, which stays apart from blue for everyone."""
+"""Numbers below 0, from the lowest: sand, which everyone can tell from blue."""
 
 SHEET: dict[str, object] = {
     "figure.dpi": 100,
@@ -80,9 +80,9 @@ PREFERRED = (
 
 @contextmanager
 def style(texts: Iterable[str] = ()) -> Iterator[None]:
-    """Draw inside this context: our style over matplotlib's own defaults, undone at its end.
+    """Apply our style over matplotlib's own defaults inside this context.
 
-    ``texts`` are the words that will be drawn; fonts are added until every character has one.
+    ``texts`` are the words to draw; fonts are added until every character has one.
     """
     import matplotlib.style
 
@@ -100,8 +100,8 @@ def style(texts: Iterable[str] = ()) -> Iterator[None]:
 def families(text: str) -> list[str]:
     """Return font families that together hold every character of the text.
 
-    The first is matplotlib's own; others are taken from the installed ones where it lacks a
-    character. What no font can say is drawn by the last resort, a box that names the script.
+    The first is matplotlib's own; installed fonts are added where it lacks a character. The last
+    resort draws characters without a font as a box that names the script.
     """
     from matplotlib.font_manager import fontManager
 
@@ -120,7 +120,7 @@ def families(text: str) -> list[str]:
 
 @cache
 def _find_new_fonts() -> None:
-    """Tell matplotlib of fonts installed after it made its list, which it never renews."""
+    """Add fonts that were installed after matplotlib made its list, which it never renews."""
     from matplotlib.font_manager import findSystemFonts, fontManager
 
     known = {os.path.realpath(font.fname) for font in fontManager.ttflist}
@@ -138,7 +138,7 @@ def _characters(family: str) -> frozenset[int]:
 
 
 def ink_on(colour: Sequence[float]) -> str:
-    """Return the ink, white or black: the first that reads well, 4.5 : 1 (WCAG 2.2, 1.4.3).
+    """Return the first of our ink, white and black with enough contrast, 4.5 : 1 (WCAG 2.2, 1.4.3).
 
     >>> ink_on((1, 1, 1)), ink_on((0.03, 0.19, 0.42)), ink_on((0.2, 0.5, 0.75))
     ('#222222', 'white', 'black')
@@ -151,7 +151,7 @@ def ink_on(colour: Sequence[float]) -> str:
 
 @cache
 def weight_map() -> Colormap:
-    """Return the map from weights to colours: white, then blue; what is not finite is clear."""
+    """Return the map from weights to colours: white to blue; non-finite values are clear."""
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("intently", WEIGHTS, N=512)

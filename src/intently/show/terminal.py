@@ -42,11 +42,11 @@ def blocks(
     Column words stand upright when none is longer than 12 characters, otherwise numbers do and
     a key follows. A weight is one of five shades, or with ``colour`` a background of the
     256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
-    terminal cells (the terminal's own by default), ``colour=None`` asks whether standard output
-    is a terminal and NO_COLOR is unset. Columns that do not fit go on below; more than 200 rows
-    or columns are pooled as ``A.pool(…, how)`` does; of (h, t, s) ``head`` chooses one, else their
-    mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. Words cannot reach the
-    terminal raw: their control characters are made visible.
+    terminal cells (the terminal's own by default). With ``colour=None`` colours are used where
+    standard output is a terminal and NO_COLOR is unset. Columns that do not fit go on below; more
+    than 200 rows or columns are pooled as ``A.pool(…, how)`` does; of (h, t, s) ``head`` chooses
+    one, else their mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. Control
+    characters in words are made visible and never reach the terminal.
 
     Raises ArgumentError for an empty matrix and a width under 20.
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from intently.interop.around import AroundAttention
 from intently.interop.diffusers.reading import attention, layer, spatial
-from intently.interop.weights import Weights, check_kind, fill, refuse, separate
+from intently.interop.residual_attention import ResidualAttention
+from intently.interop.weights import Weights, check_kind, check_plain, fill, refuse, separate
 from intently.modules import MultiHeadAttention
 from intently.modules.image.attention import ImageAttention
 
@@ -24,8 +24,8 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
     """Return our block with the weights of diffusers', in the same train or eval mode.
 
     An `Attention` becomes a `MultiHeadAttention`; with a group norm before it, as for images, an
-    `ImageAttention`; with a norm of the context, dropout, a residual or a divisor beside, an
-    `AroundAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
+    `ImageAttention`; with a norm of the context, dropout, a residual or a divisor, a
+    `ResidualAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
     whose states are the context; a `Transformer2DModel` of images, as U-Nets hold many, a
     `SpatialTransformer`. The module is read and left as it is. Raises `KindError` for others,
     `ArgumentError` for options that ours cannot have, `CheckpointError` naming parameters left
@@ -54,7 +54,7 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
 
 
 @torch.inference_mode(False)
-def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAttention:
+def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> TheirAttention:
     """Return diffusers' `Attention` with the weights of our block, in the same train or eval mode.
 
     Raises `KindError` for other modules, `ArgumentError` for what diffusers cannot compute (shared
@@ -66,12 +66,12 @@ def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAt
     """
     from diffusers.models.attention_processor import Attention as TheirAttention
 
-    check_kind(ours, MultiHeadAttention, ImageAttention, AroundAttention, verb="dump")
+    check_kind(ours, MultiHeadAttention, ImageAttention, ResidualAttention, verb="dump")
     if isinstance(ours, ImageAttention):
         norm = None if type(ours.norm) is nn.Identity else ours.norm
-        around = AroundAttention(ours.attention, norm=norm, residual=ours.residual)
+        around = ResidualAttention(ours.attention, norm=norm, residual=ours.residual)
     else:
-        around = ours if isinstance(ours, AroundAttention) else AroundAttention(ours)
+        around = ours if isinstance(ours, ResidualAttention) else ResidualAttention(ours)
     inner, weights = around.attention, Weights.of(around)
     norms = {
         "group_norm": (around.norm, "norm"),
@@ -104,47 +104,22 @@ def dump(ours: MultiHeadAttention | ImageAttention | AroundAttention) -> TheirAt
 
 
 def _options(inner: MultiHeadAttention) -> dict[str, Any]:
-    """Say the shape of our block in the words of diffusers."""
+    """Return the options of our block in diffusers' terms."""
     own, name = inner.attention, "MultiHeadAttention"
-    if inner.kv_heads != inner.heads:
-        refuse(
-            name,
-            "kv_heads",
-            f"kv_heads=heads={inner.heads}",
-            inner.kv_heads,
-            "diffusers' plain processors share no key heads",
-        )
+    options = ("score", "mask", "bias", "positions", "softcap", "sinks")
+    check_plain(inner, options, "diffusers' Attention")
     if len(inner.out_weight) != inner.width:
-        refuse(
-            name,
-            "projections.out_width",
-            f"width={inner.width}",
-            len(inner.out_weight),
-            "diffusers ties it to the width of the heads",
-        )
+        expected, cause = f"width={inner.width}", "diffusers ties it to the width of the heads"
+        refuse(name, "projections.out_width", expected, len(inner.out_weight), cause)
     if inner.d != inner.e:
         refuse(name, "head_widths", "d = e", (inner.d, inner.e), "diffusers has one width")
     if inner.dropout:
         refuse(name, "dropout", "0", inner.dropout, "diffusers drops outputs, not weights")
-    for option in ("score", "mask", "bias", "positions", "softcap", "sinks"):
-        if getattr(own, option) is not None:
-            refuse(
-                name,
-                f"attention.{option}",
-                "None",
-                getattr(own, option),
-                "diffusers' Attention has none",
-            )
     if own.scale not in (None, 1.0, inner.d**-0.5):
         refuse(name, "attention.scale", "1 or 1/√d", own.scale, "diffusers knows no other")
     if own.scale == 1 and inner.q_norm is not None:
-        refuse(
-            name,
-            "attention.scale",
-            "1/√d beside qk_norm",
-            1,
-            "diffusers' processor without scale passes over norms",
-        )
+        cause = "diffusers' processor without scale passes over norms"
+        refuse(name, "attention.scale", "1/√d beside qk_norm", 1, cause)
     return {
         "query_dim": inner.width,
         "cross_attention_dim": None if inner.context_width == inner.width else inner.context_width,
@@ -154,8 +129,8 @@ def _options(inner: MultiHeadAttention) -> dict[str, Any]:
     }
 
 
-def _norm_options(around: AroundAttention) -> dict[str, Any]:
-    """Say what stands around the attention, and its norms of q and k, likewise."""
+def _norm_options(around: ResidualAttention) -> dict[str, Any]:
+    """Return the options of the norms, the residual and dropout in diffusers' terms."""
     options: dict[str, Any] = {
         "dropout": around.dropout,
         "residual_connection": around.residual,

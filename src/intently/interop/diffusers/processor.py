@@ -22,14 +22,14 @@ PLAIN = (
 """Processors that compute attention of the module's own projections and nothing else."""
 
 WITHOUT_QK_NORM = ("AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcessor")
-"""Those of them that pass over a module's ``norm_q`` and ``norm_k``."""
+"""Those of them that ignore a module's ``norm_q`` and ``norm_k``."""
 
 
 class IntentlyAttnProcessor:
-    """What diffusers' `Attention` calls to compute itself, on `intently.attention`.
+    """A processor that runs diffusers' `Attention` on `intently.attention`.
 
-    It computes what `AttnProcessor2_0` does, and minds the module's scale and shared key heads,
-    which that one passes over (put ``instead_of`` it by `register`, it passes over the scale too).
+    It computes what `AttnProcessor2_0` does, and respects the module's scale and shared key heads,
+    which that one ignores (as its replacement by `register`, it ignores the scale too).
     Masks keep diffusers' meaning: numbers are added to the scores, and True attends. No mask is
     repeated for each head or query.
 
@@ -92,7 +92,7 @@ def scale_of(attn: TheirAttention) -> float | None:
 
 
 def _mask_or_bias(theirs: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Give a mask (b, s), (b, t, s) or (b·h, t, s) the axes (b, h, t, s), those of size 1 kept."""
+    """Return a mask (b, s), (b, t, s) or (b·h, t, s) with axes (b, h, t, s), some of size 1."""
     if theirs is None:
         return None, None
     b, h = q.shape[:2]

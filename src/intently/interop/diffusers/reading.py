@@ -1,4 +1,4 @@
-"""What stands in diffusers' modules, read into blocks of ours."""
+"""Diffusers' modules, read into blocks of ours."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.around import AroundAttention
 from intently.interop.diffusers.processor import PLAIN, WITHOUT_QK_NORM, scale_of
-from intently.interop.weights import Weights, check_kind, fill, refuse
+from intently.interop.residual_attention import ResidualAttention
+from intently.interop.weights import Weights, assemble, check_kind, fill, read_norm, refuse
 from intently.modules import (
     AttentionOptions,
     DecoderLayer,
@@ -31,17 +31,12 @@ if TYPE_CHECKING:
 
 def attention(
     theirs: Any, weights: Weights
-) -> MultiHeadAttention | ImageAttention | AroundAttention:
-    """Read an `AttentionOptions`, and what it has around it."""
+) -> MultiHeadAttention | ImageAttention | ResidualAttention:
+    """Read an `Attention`, with the norms and the residual around it."""
     name, processor = type(theirs).__name__, type(theirs.processor).__name__
     if processor not in PLAIN:
-        refuse(
-            name,
-            "processor",
-            f"one of {', '.join(PLAIN)}",
-            processor,
-            "what it computes is not in the module's parameters",
-        )
+        cause = "what it computes is not in the module's parameters"
+        refuse(name, "processor", f"one of {', '.join(PLAIN)}", processor, cause)
     if theirs.spatial_norm is not None:
         refuse(name, "spatial_norm", "None", "a norm", "it needs another input on every call")
     if theirs.to_out is None:
@@ -62,7 +57,7 @@ def attention(
         image.norm, image.attention = norm, inner
         image.residual = theirs.residual_connection
         return image
-    return AroundAttention(
+    return ResidualAttention(
         inner,
         norm=norm,
         context_norm=context_norm,
@@ -119,41 +114,24 @@ def _norm(theirs: nn.Module | None, weights: Weights) -> nn.Module | None:
     if theirs is None:
         return None
     check_kind(theirs, nn.GroupNorm, nn.LayerNorm, verb=f"load({weights.source})")
-    tensors = {name: weights.optional(name) for name in ("weight", "bias")}
-    weights.finish()
-    affine, bias = tensors["weight"] is not None, tensors["bias"] is not None
-    if isinstance(theirs, nn.GroupNorm):
-        groups, c, eps = theirs.num_groups, theirs.num_channels, theirs.eps
-        return fill(lambda: nn.GroupNorm(groups, c, eps, affine), tensors)
-    assert isinstance(theirs, nn.LayerNorm)
-    shape, eps = list(theirs.normalized_shape), theirs.eps
-    return fill(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+    return read_norm(theirs, weights)
 
 
 def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
-    """Read which norm queries and keys pass, a head at a time."""
+    """Return the norm of queries and keys, applied to each head."""
     from diffusers.models.normalization import RMSNorm
 
     name = type(theirs).__name__
     q, k = theirs.norm_q, theirs.norm_k
     if type(theirs.processor).__name__ in WITHOUT_QK_NORM:
-        refuse(
-            name,
-            "processor",
-            "one that applies norm_q and norm_k",
-            type(theirs.processor).__name__,
-            "it passes over them",
-        )
+        expected, got = "one that applies norm_q and norm_k", type(theirs.processor).__name__
+        refuse(name, "processor", expected, got, "it passes over them")
     kinds = {(type(norm), _width(norm), getattr(norm, "eps", None)) for norm in (q, k)}
     kind, width, eps = kinds.pop()
     if kinds or kind not in (nn.LayerNorm, RMSNorm) or width != d or eps is None:
-        refuse(
-            name,
-            "qk_norm",
-            f"the same layer or RMS norm of each head, d={d}",
-            f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}",
-            "norms across heads are no part of our block",
-        )
+        expected = f"the same layer or RMS norm of each head, d={d}"
+        got = f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}"
+        refuse(name, "qk_norm", expected, got, "norms across heads are no part of our block")
     affine = q.weight is not None
     if kind is RMSNorm:
         return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
@@ -170,61 +148,33 @@ def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | Dec
     """Read a `BasicTransformerBlock`: its attentions, its feed-forward, its norms."""
     name = type(theirs).__name__
     if theirs.norm_type != "layer_norm":
-        refuse(
-            name,
-            "norm_type",
-            '"layer_norm"',
-            repr(theirs.norm_type),
-            "adaptive norms need another input on every call",
-        )
+        cause = "adaptive norms need another input on every call"
+        refuse(name, "norm_type", '"layer_norm"', repr(theirs.norm_type), cause)
     for option in ("only_cross_attention", "double_self_attention"):
         if getattr(theirs, option):
             refuse(name, option, "False", True, "our layers attend themselves, then a context")
     if theirs.pos_embed is not None:
-        refuse(
-            name,
-            "positional_embeddings",
-            "None",
-            repr(theirs.positional_embeddings),
-            "our layers add no positions",
-        )
+        got = repr(theirs.positional_embeddings)
+        refuse(name, "positional_embeddings", "None", got, "our layers add no positions")
     if hasattr(theirs, "fuser"):
-        refuse(
-            name,
-            "attention_type",
-            '"default"',
-            "a fuser (GLIGEN)",
-            "it needs objects as another input",
-        )
+        cause = "it needs objects as another input"
+        refuse(name, "attention_type", '"default"', "a fuser (GLIGEN)", cause)
     if theirs._chunk_size is not None:
-        refuse(
-            name,
-            "set_chunk_feed_forward",
-            "None",
-            theirs._chunk_size,
-            "ours computes the feed-forward in one piece",
-        )
-    heads: dict[str, Any] = {"self": attention(theirs.attn1, weights.within("attn1"))}
-    norms = {"self_norm": _norm(theirs.norm1, weights.within("norm1"))}
+        cause = "ours computes the feed-forward in one piece"
+        refuse(name, "set_chunk_feed_forward", "None", theirs._chunk_size, cause)
+    parts: dict[str, nn.Module | None] = {
+        "self_attention": attention(theirs.attn1, weights.within("attn1")),
+        "self_norm": _norm(theirs.norm1, weights.within("norm1")),
+    }
     if theirs.attn2 is not None:
-        heads["cross"] = attention(theirs.attn2, weights.within("attn2"))
-        norms["cross_norm"] = _norm(theirs.norm2, weights.within("norm2"))
-    norms["feed_norm"] = _norm(theirs.norm3, weights.within("norm3"))
+        parts["cross_attention"] = attention(theirs.attn2, weights.within("attn2"))
+        parts["cross_norm"] = _norm(theirs.norm2, weights.within("norm2"))
+    parts["feed_norm"] = _norm(theirs.norm3, weights.within("norm3"))
     net = theirs.ff.net
     if len(net) > 3 and net[3].p:
         refuse(name, "final_dropout", "False, or dropout 0", net[3].p, "there is none in our layer")
-    feed_forward = _feed_forward(net, weights.within("ff.net"))
-    width = theirs.dim
-    with torch.device("meta"):
-        made = (
-            DecoderLayer(width, 1, feed_forward)
-            if "cross" in heads
-            else EncoderLayer(width, 1, feed_forward)
-        )
-    parts = {f"{which}_attention": block for which, block in heads.items()} | norms
-    for part, module in parts.items():
-        setattr(made, part, module)
-    return made
+    parts["feed_forward"] = _feed_forward(net, weights.within("ff.net"))
+    return assemble(theirs.dim, parts)
 
 
 def approximate_gelu(x: Tensor) -> Tensor:
@@ -247,13 +197,8 @@ def _feed_forward(net: Any, weights: Weights) -> FeedForward | GatedFeedForward:
     if name == "LinearActivation":
         name += f" of {type(first.activation).__name__}"
     if name not in _ACTIVATIONS:
-        refuse(
-            "BasicTransformerBlock",
-            "activation_fn",
-            f"one of {', '.join(_ACTIVATIONS)}",
-            name,
-            "what it computes is not known",
-        )
+        expected, cause = f"one of {', '.join(_ACTIVATIONS)}", "what it computes is not known"
+        refuse("BasicTransformerBlock", "activation_fn", expected, name, cause)
     kind, activation = _ACTIVATIONS[name]
     if name == "GELU":
         activation = partial(F.gelu, approximate=first.approximate)
@@ -280,18 +225,12 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
     name = type(theirs).__name__
     for option, kind in (("patch_size", "patches"), ("num_vector_embeds", "vectorized")):
         if getattr(theirs, f"is_input_{kind}"):
-            refuse(
-                name, option, "None", theirs.config[option], "our block takes images as they are"
-            )
+            cause = "our block takes images as they are"
+            refuse(name, option, "None", theirs.config[option], cause)
     c, width = theirs.in_channels, theirs.inner_dim
     if theirs.out_channels != c:
-        refuse(
-            name,
-            "out_channels",
-            f"in_channels={c}",
-            theirs.out_channels,
-            "the image is added to the output",
-        )
+        cause = "the image is added to the output"
+        refuse(name, "out_channels", f"in_channels={c}", theirs.out_channels, cause)
     norm = _norm(theirs.norm, weights.within("norm"))
     project_in = _projection(theirs.proj_in, (c, width), weights.within("proj_in"))
     layers, context_width = [], None
@@ -311,7 +250,7 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
 
 
 def _projection(theirs: nn.Module, widths: tuple[int, int], weights: Weights) -> Linear:
-    """A linear map, which diffusers also writes as a convolution of single pixels."""
+    """Read a linear map, which may be a 1 × 1 convolution in diffusers."""
     check_kind(theirs, nn.Linear, nn.Conv2d, verb=f"load({weights.source})")
     weight, bias = weights.take("weight").flatten(1), weights.optional("bias")
     weights.finish()

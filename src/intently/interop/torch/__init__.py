@@ -6,17 +6,17 @@ Where PyTorch's layers differ from ours in use:
   `mask` converts;
 * their ``is_causal`` starts at the first key (top-left); `it.causal()` lets the last query see the
   last key, as a cache needs. They are the same where t = s; elsewhere write `it.causal(offset=0)`;
-* a row that may attend to nothing is zero (then the output bias) here. There it is NaN; with
+* a row that may attend to nothing is zero before the output bias here. There it is NaN; with
   ``need_weights=False`` it is the output bias as here, but NaN in eval mode under ``no_grad``. In
   that mode ``nn.TransformerEncoderLayer`` gives NaN, too, and ``nn.TransformerEncoder`` zeros;
 * ``nn.TransformerEncoder`` in eval mode runs a nested-tensor fast path with
-  ``src_key_padding_mask``, which writes zeros at padded steps; here they hold what the padded
-  queries take from the others, as theirs do in train mode;
+  ``src_key_padding_mask``, which writes zeros at padded steps; ours computes the outputs of padded
+  queries, as theirs does in train mode;
 * theirs are (t, b, c) unless ``batch_first``; ours are always (b, t, c), and so is what `dump`
   makes.
 
-Weights are copied, with their dtype and device; dropout and train or eval mode are kept, and what
-is frozen (``requires_grad=False``) stays frozen.
+Weights are copied with dtype and device; dropout, train or eval mode and ``requires_grad`` are
+kept.
 """
 
 from intently.interop.torch.loading import dump, load, mask

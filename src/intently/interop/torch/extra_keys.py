@@ -1,4 +1,4 @@
-"""What `nn.MultiheadAttention` can do beyond ours: three inputs, and keys that belong to nobody."""
+"""`nn.MultiheadAttention` beyond our own: three inputs, and keys outside the sequence."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class KeyValueAttention(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c); ``keys`` (b, s, k) are x and ``values`` (b, s, v) keys unless given.
 
-        ``mask`` is laid over the s keys; the extra ones are always seen. Raises `ArgumentError`
+        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError`
         where widths, batch or steps do not fit.
         """
         keys = x if keys is None else keys

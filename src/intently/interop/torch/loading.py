@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.interop.frozen import learns
+from intently.interop.requires_grad import learns
+from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch.extra_keys import KeyValueAttention
-from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
-from intently.interop.weights import Weights, check_kind, fill, refuse, separate
+from intently.interop.weights import (
+    Weights,
+    assemble,
+    check_kind,
+    check_plain,
+    fill,
+    read_norm,
+    refuse,
+    separate,
+)
 from intently.masks import Mask, allowed
 from intently.modules import (
     AttentionOptions,
@@ -46,12 +54,8 @@ def mask(
         if attn_mask.ndim == 3 and heads is not None and len(attn_mask) % heads == 0:
             attn_mask = attn_mask.unflatten(0, (-1, heads))
         elif attn_mask.ndim != 2:
-            raise build(
-                ArgumentError,
-                "attn_mask",
-                "shape (t, s), or (b·h, t, s) with heads=h",
-                shape_of(attn_mask),
-            )
+            expected = "shape (t, s), or (b·h, t, s) with heads=h"
+            raise build(ArgumentError, "attn_mask", expected, shape_of(attn_mask))
         found = allowed(_not_forbidden("attn_mask", attn_mask))
     if key_padding_mask is not None:
         if key_padding_mask.ndim != 2:
@@ -76,16 +80,6 @@ def _not_forbidden(name: str, theirs: Tensor) -> Tensor:
             "hand them to the block as a bias",
         )
     return theirs == 0
-
-
-class _Made(NamedTuple):
-    """How to make a block of ours, and the tensors it is to hold."""
-
-    make: Callable[[], Any]
-    tensors: dict[str, Tensor | None]
-
-    def within(self, name: str) -> dict[str, Tensor | None]:
-        return {f"{name}.{key}": x for key, x in self.tensors.items()}
 
 
 @overload
@@ -139,115 +133,86 @@ def load(foreign: nn.Module) -> nn.Module:
         assert isinstance(foreign, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
         made = _layer(foreign, weights)
     weights.finish()
-    return fill(*made).train(foreign.training)
+    return made.train(foreign.training)
 
 
 def _stack(foreign: nn.TransformerEncoder | nn.TransformerDecoder) -> Encoder | Decoder:
     weights = Weights.of(foreign)
     for i in range(len(foreign.layers)):
-        weights.within(f"layers.{i}")  # `load` of the layer answers for them
-    norm = None
-    if foreign.norm is not None:
-        check_kind(foreign.norm, nn.LayerNorm, verb="load(….norm)")
-        assert isinstance(foreign.norm, nn.LayerNorm)
-        norm = fill(*_norm(foreign.norm, weights, "norm."))
+        weights.within(f"layers.{i}")  # `load` of the layer checks them
+    norm = None if foreign.norm is None else _norm(foreign.norm, weights, "norm")
     weights.finish()
     layers: list[Any] = [load(layer) for layer in foreign.layers]  # pyright: ignore
     return (Encoder if isinstance(foreign, nn.TransformerEncoder) else Decoder)(layers, norm)
 
 
-def _attention(theirs: nn.MultiheadAttention, weights: Weights, prefix: str = "") -> _Made:
+def _attention(
+    theirs: nn.MultiheadAttention, weights: Weights
+) -> MultiHeadAttention | KeyValueAttention:
     width, heads = theirs.embed_dim, theirs.num_heads
-    bias = weights.optional(f"{prefix}in_proj_bias")
-    out_bias = weights.optional(f"{prefix}out_proj.bias")
-    tensors = {"out_weight": weights.take(f"{prefix}out_proj.weight"), "out_bias": out_bias}
+    bias, joint = weights.optional("in_proj_bias"), weights.optional("in_proj_weight")
+    out_weight, out_bias = weights.take("out_proj.weight"), weights.optional("out_proj.bias")
+    tensors: dict[str, Tensor | None] = {"out_weight": out_weight, "out_bias": out_bias}
     options: dict[str, Any] = {
         "projections": Projections(bias=bias is not None, out_bias=out_bias is not None),
         "dropout": theirs.dropout,
     }
-    joint = weights.optional(f"{prefix}in_proj_weight")
-    learned = {
-        "learned_key": weights.optional(f"{prefix}bias_k"),
-        "learned_value": weights.optional(f"{prefix}bias_v"),
-    }
+    learned = {f"learned_{name}": weights.optional(f"bias_{name[0]}") for name in ("key", "value")}
     has = {"learned": learned["learned_key"] is not None, "zero": theirs.add_zero_attn}
     plain = not has["learned"] and theirs.kdim == theirs.vdim
-    if plain and has["zero"]:
-        options["attention"] = AttentionOptions(sinks=tensors["out_weight"].new_zeros(()))
     if plain and joint is not None:
         tensors |= {"qkv_weight": joint, "qkv_bias": bias}
-        return _Made(lambda: MultiHeadAttention(width, heads, **options), tensors)
-    for i, letter in enumerate("qkv"):
-        whole = joint.chunk(3)[i].clone() if joint is not None else None
-        tensors[f"{letter}_weight"] = (
-            weights.take(f"{prefix}{letter}_proj_weight") if whole is None else whole
-        )
-        tensors[f"{letter}_bias"] = None if bias is None else bias.chunk(3)[i].clone()
+    else:
+        for i, letter in enumerate("qkv"):
+            own = None if joint is None else joint.chunk(3)[i].clone()
+            own = weights.take(f"{letter}_proj_weight") if own is None else own
+            tensors[f"{letter}_weight"] = own
+            tensors[f"{letter}_bias"] = None if bias is None else bias.chunk(3)[i].clone()
+    weights.finish()
     if plain:
-        options["context_width"] = theirs.kdim
-        return _Made(lambda: MultiHeadAttention(width, heads, **options), tensors)
+        if has["zero"]:
+            options["attention"] = AttentionOptions(sinks=out_weight.new_zeros(()))
+        if joint is None:
+            options["context_width"] = theirs.kdim
+        return fill(lambda: MultiHeadAttention(width, heads, **options), tensors)
     tensors |= {name: None if x is None else x.flatten() for name, x in learned.items()}
     options |= {"key_width": theirs.kdim, "value_width": theirs.vdim}
     options["extra"] = [name for name, there in has.items() if there]
-    return _Made(lambda: KeyValueAttention(width, heads, **options), tensors)
+    return fill(lambda: KeyValueAttention(width, heads, **options), tensors)
 
 
-def _norm(theirs: nn.LayerNorm, weights: Weights, prefix: str) -> _Made:
-    shape, eps = list(theirs.normalized_shape), theirs.eps
-    tensors = {name: weights.optional(f"{prefix}{name}") for name in ("weight", "bias")}
-    affine, bias = (tensors[name] is not None for name in ("weight", "bias"))
-    return _Made(lambda: nn.LayerNorm(shape, eps, affine, bias), tensors)
+def _norm(theirs: nn.Module, weights: Weights, name: str) -> nn.Module:
+    check_kind(theirs, nn.LayerNorm, verb=f"load(….{name})")
+    return read_norm(theirs, weights.within(name))
 
 
 def _layer(
     theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
-) -> _Made:
-    """Gather the parts of a layer under our names."""
-    heads = {"self_attention": ("self_attn", theirs.self_attn)}
-    norms = {"self_norm": theirs.norm1, "feed_norm": theirs.norm2}
-    rates = {theirs.dropout1.p, theirs.dropout2.p}
+) -> EncoderLayer | DecoderLayer:
+    """The layer, from parts under our names."""
+    heads = {"self_attention": "self_attn"}
+    norms = ["self_norm", "feed_norm"]
     if isinstance(theirs, nn.TransformerDecoderLayer):
-        heads["cross_attention"] = ("multihead_attn", theirs.multihead_attn)
-        norms = {"self_norm": theirs.norm1, "cross_norm": theirs.norm2, "feed_norm": theirs.norm3}
-        rates.add(theirs.dropout3.p)
+        heads["cross_attention"] = "multihead_attn"
+        norms.insert(1, "cross_norm")
+    rates = {getattr(theirs, f"dropout{i}").p for i in range(1, len(norms) + 1)}
     if len(rates) > 1:
-        refuse(
-            type(theirs).__name__,
-            "dropout",
-            "one rate after each part",
-            sorted(rates),
-            "ours has one",
-        )
-    parts: dict[str, _Made] = {}
-    for ours, (name, attention) in heads.items():
+        expected = "one rate after each part"
+        refuse(type(theirs).__name__, "dropout", expected, sorted(rates), "ours has one")
+    parts: dict[str, nn.Module] = {"feed_forward": _feed_forward(theirs, weights)}
+    for ours, name in heads.items():
+        attention = getattr(theirs, name)
         check_kind(attention, nn.MultiheadAttention, verb=f"load(….{name})")
-        parts[ours] = _attention(attention, weights, f"{name}.")
-    for i, (ours, norm) in enumerate(norms.items(), 1):
-        check_kind(norm, nn.LayerNorm, verb=f"load(….norm{i})")
-        parts[ours] = _norm(norm, weights, f"norm{i}.")
-    parts["feed_forward"] = _feed_forward(theirs, weights)
-
-    def make() -> EncoderLayer | DecoderLayer:
-        made = {name: part.make() for name, part in parts.items()}
-        options: dict[str, Any] = {"dropout": theirs.dropout1.p}
-        options["norm"] = "pre" if theirs.norm_first else "post"
-        if "cross_attention" in made:
-            options["cross"] = made["cross_attention"]
-        kind = DecoderLayer if "cross_attention" in made else EncoderLayer
-        layer = kind(
-            theirs.self_attn.embed_dim, made["self_attention"], made["feed_forward"], **options
-        )
-        for name in norms:
-            setattr(layer, name, made[name])
-        return layer
-
-    tensors = {name: x for part, made in parts.items() for name, x in made.within(part).items()}
-    return _Made(make, tensors)
+        parts[ours] = _attention(attention, weights.within(name))
+    for i, ours in enumerate(norms, 1):
+        parts[ours] = _norm(getattr(theirs, f"norm{i}"), weights, f"norm{i}")
+    order = "pre" if theirs.norm_first else "post"
+    return assemble(theirs.self_attn.embed_dim, parts, norm=order, dropout=theirs.dropout1.p)
 
 
 def _feed_forward(
     theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
-) -> _Made:
+) -> FeedForward:
     tensors: dict[str, Tensor | None] = {}
     for ours, name in (("up", "linear1"), ("down", "linear2")):
         check_kind(getattr(theirs, name), nn.Linear, verb=f"load(….{name})")
@@ -266,17 +231,17 @@ def _feed_forward(
                 linear.register_parameter("bias", None)
         return made
 
-    return _Made(make, tensors)
+    return fill(make, tensors)
 
 
 @torch.inference_mode(False)
 def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     """Return `nn.MultiheadAttention` (batch first) with our weights, in the same mode.
 
-    PyTorch has biases everywhere or nowhere: where we have some, the others are zeros that do not
-    learn. What is frozen stays frozen. Raises
-    `KindError` for other modules and `ArgumentError` for what PyTorch's cannot compute (shared key
-    heads, head widths other than c/h, a mask, bias, score, positions or norms of the block).
+    PyTorch has biases everywhere or nowhere: where ours has some, the others become frozen zeros.
+    Frozen parameters stay frozen. Raises `KindError` for other modules and `ArgumentError` for
+    what PyTorch's cannot compute (shared key heads, head widths other than c/h, a mask, bias,
+    score, positions or norms of the block).
 
     >>> theirs = dump(MultiHeadAttention(8, 2))
     >>> x = torch.randn(1, 5, 8)
@@ -327,7 +292,7 @@ def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
 
 
 def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
-    """Queries, keys and values in one tensor, zeros where there are none."""
+    """Concatenate queries, keys and values; zeros stand for missing ones."""
     given = {f"{letter}_{kind}": parts[f"{letter}_{kind}"] for letter in "qkv"}
     learns(f"dump: in_proj_{kind}", {name: x for name, x in given.items() if x is not None})
     return torch.cat([zeros if x is None else x for x in given.values()])
@@ -335,36 +300,16 @@ def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
 
 def _plain(ours: MultiHeadAttention) -> bool:
     """Refuse what PyTorch's layer cannot compute; say whether it needs add_zero_attn."""
-    name, own = "MultiHeadAttention", ours.attention
-    for option in ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale"):
-        if getattr(own, option) is not None:
-            refuse(
-                name,
-                f"attention.{option}",
-                "None",
-                getattr(own, option),
-                "there is none in nn.MultiheadAttention",
-            )
-    if ours.kv_heads != ours.heads:
-        refuse(
-            name,
-            "kv_heads",
-            f"kv_heads=heads={ours.heads}",
-            ours.kv_heads,
-            "heads share no keys in nn.MultiheadAttention",
-        )
+    there, name = "nn.MultiheadAttention", "MultiHeadAttention"
+    options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale")
+    check_plain(ours, options, there)
     widths = (ours.d * ours.heads, ours.e * ours.heads, len(ours.out_weight))
     if widths != (ours.width,) * 3:
-        refuse(
-            name,
-            "head_widths",
-            f"d = e = width/heads and out_width=width={ours.width}",
-            f"d={ours.d}, e={ours.e}, out_width={widths[2]}",
-            "there is one width in nn.MultiheadAttention",
-        )
+        expected = f"d = e = width/heads and out_width=width={ours.width}"
+        got = f"d={ours.d}, e={ours.e}, out_width={widths[2]}"
+        refuse(name, "head_widths", expected, got, f"there is one width in {there}")
     sinks = ours.sinks
     if sinks is not None and not (isinstance(sinks, Tensor) and bool((sinks == 0).all())):
-        refuse(
-            name, "attention.sinks", "None or zeros", "other logits", "add_zero_attn has logit 0"
-        )
+        cause = "add_zero_attn has logit 0"
+        refuse(name, "attention.sinks", "None or zeros", "other logits", cause)
     return sinks is not None

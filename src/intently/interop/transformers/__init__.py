@@ -3,11 +3,11 @@
 Where transformers differs from us in use:
 
 * a mask function must be registered beside an attention function: without it no mask is made, and
-  padding is dropped without a word; `register` does both;
+  padding is silently dropped; `register` does both;
 * in its eager models a query that may attend to nothing (a padded one on the left) takes the mean
-  of all values, here exactly zero; no other query sees the difference;
+  of all values, here exactly zero; no other query is affected;
 * ``position_ids`` follow the padding in ``generate`` only; a model called with a mask and without
-  positions counts padded steps too, and so do ours; hand both the same ``positions``;
+  positions counts padded steps too, and so do ours; pass both the same ``positions``;
 * about a fifth of its models (BLOOM, DeBERTa, Falcon, GPT-J, MPT, XLNet, …) compute attention by
   themselves: ``set_attn_implementation`` then logs a warning and changes nothing;
 * ``config.output_attentions = True`` is allowed for "eager" only; ``output_attentions=True`` in the

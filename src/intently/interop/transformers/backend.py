@@ -18,17 +18,17 @@ def register(name: str = "intently") -> None:
     """Make ``model.set_attn_implementation(name)`` and ``attn_implementation=name`` work.
 
     Serves every transformers model that uses the attention interface: padding, causal and sliding
-    windows, packed sequences and chunks as masks that are never written out; softcap, sinks,
-    shared key/value heads, position biases, caches, ``generate`` and gradients. Both halves are
-    registered, the attention and its mask function; without the second transformers hands over no
-    mask, padding included. Call it as often as you like.
+    windows, packed sequences and chunks as masks that are never materialised; softcap, sinks,
+    shared key/value heads, position biases, caches, ``generate`` and gradients. It
+    registers both the attention and its mask function; without the second, transformers passes no
+    mask, not even padding. Repeated calls are harmless.
 
     What differs from their "eager": a query that may attend to nothing (a padded one on the left)
     gives exactly zero, where theirs gives the mean of all values; ``output_attentions=True`` gives
     the weights without dropout. Where texts are padded on the left, ``labels=`` lets the loss read
-    the last padded query, which foretells the first token, so that loss and gradients differ from
-    theirs: set the label of the first token to −100 too. Under ``torch.compile`` masks are written
-    out.
+    the last padded query, which predicts the first token, so that loss and gradients differ from
+    theirs: set the label of the first token to −100 too. Under ``torch.compile`` masks are
+    dense.
 
     Raises `KernelError` for a transformers too old to say where the queries of a mask stand.
 
@@ -102,7 +102,7 @@ def attention_forward(
 
 
 def _read(mask: Tensor | None, query: Tensor, s: int) -> tuple[Mask | None, Tensor | None]:
-    """A mask of transformers as a rule and a bias: boolean, or floats that are added."""
+    """Return a mask of transformers, boolean or added, as a mask and a bias."""
     if mask is None:
         return None, None
     if isinstance(mask, RuleTensor):

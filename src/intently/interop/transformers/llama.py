@@ -12,60 +12,60 @@ from typing import Any
 
 from torch import nn
 
-from intently.interop.transformers.models import Embeddings, TextModel
-from intently.interop.transformers.parts import (
-    Tensors,
-    activation,
-    attention,
-    gate_up,
-    linear,
-    rms_norm,
-    rotary,
-)
-from intently.interop.transformers.stack import Layer, Stack
+from intently.interop.stacks import Encoder
+from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights
 from intently.masks import Mask, causal, window
-from intently.modules import AttentionOptions, GatedFeedForward, MultiHeadAttention, Projections
+from intently.modules import (
+    AttentionOptions,
+    EncoderLayer,
+    GatedFeedForward,
+    MultiHeadAttention,
+    Projections,
+)
 from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
+LAYER = {
+    "self_norm": "input_layernorm",
+    "feed_norm": "post_attention_layernorm",
+    "feed_forward.down": "mlp.down_proj",
+}
 
 
-def make(config: Any, headed: bool) -> TextModel:
+def make(config: Any, headed: bool) -> models.TextModel:
     """Return the model of a config of these families, without its weights."""
     c, h = config.hidden_size, config.num_attention_heads
     d = getattr(config, "head_dim", None) or c // h
-    make_norm = rms_norm(c, config.rms_norm_eps)
+    norms = partial(nn.RMSNorm, eps=config.rms_norm_eps)
     bias = getattr(config, "attention_bias", False)
     qwen2 = config.model_type == "qwen2"
 
-    def layer(i: int) -> Layer:
-        normed = config.model_type == "qwen3"
-        how = AttentionOptions(
-            mask=_mask(config, i),
-            positions=rotary(config, d),
-            qk_norm=partial(nn.RMSNorm, eps=config.rms_norm_eps) if normed else None,
+    def layer(i: int) -> EncoderLayer:
+        qk_norm = norms if config.model_type == "qwen3" else None
+        own = AttentionOptions(
+            mask=_mask(config, i), positions=parts.rotary(config, d), qk_norm=qk_norm
         )
         block = MultiHeadAttention(
             c,
             h,
             kv_heads=config.num_key_value_heads,
             head_widths=(d, d),
-            attention=how,
+            attention=own,
             projections=Projections(bias=qwen2 or bias, out_bias=bias and not qwen2),
             dropout=config.attention_dropout,
         )
         feed = GatedFeedForward(
             c,
             config.intermediate_size,
-            activation=activation(config.hidden_act),
+            activation=parts.activation(config.hidden_act),
             bias=getattr(config, "mlp_bias", False),
         )
-        return Layer(block, feed, make_norm)
+        return EncoderLayer(c, block, feed, norms=norms)
 
-    return TextModel(
-        Embeddings(config.vocab_size, c),
-        Stack([layer(i) for i in range(config.num_hidden_layers)], make_norm()),
+    return models.TextModel(
+        models.Embeddings(config.vocab_size, c),
+        Encoder([layer(i) for i in range(config.num_hidden_layers)], norms(c)),
         Linear(c, config.vocab_size, bias=False) if headed else nn.Identity(),
     )
 
@@ -78,10 +78,10 @@ def _mask(config: Any, i: int) -> Mask:
     return window(width - 1, 0) if slides and width is not None else causal()
 
 
-def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "model." if headed else ""
-    found: Tensors = {
+    found: parts.Tensors = {
         "embed.tokens.weight": weights.take(f"{base}embed_tokens.weight"),
         "stack.norm.weight": weights.take(f"{base}norm.weight"),
     }
@@ -89,13 +89,15 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         found["head.weight"] = weights.take("lm_head.weight")
     for i in range(config.num_hidden_layers):
         theirs, ours = f"{base}layers.{i}", f"stack.layers.{i}"
-        found |= attention(weights, f"{theirs}.self_attn", f"{ours}.attention", PROJECTIONS)
+        found |= parts.attention(
+            weights, f"{theirs}.self_attn", f"{ours}.self_attention", PROJECTIONS
+        )
         for side in "qk" if config.model_type == "qwen3" else "":
             norm = weights.take(f"{theirs}.self_attn.{side}_norm.weight")
-            found[f"{ours}.attention.{side}_norm.weight"] = norm
-        found |= linear(weights, f"{theirs}.input_layernorm", f"{ours}.attention_norm")
-        found |= linear(weights, f"{theirs}.post_attention_layernorm", f"{ours}.feed_norm")
+            found[f"{ours}.self_attention.{side}_norm.weight"] = norm
+        found |= parts.linears(weights, theirs, ours, LAYER)
         inner = f"{theirs}.mlp"
-        found |= gate_up(weights, f"{inner}.gate_proj", f"{inner}.up_proj", f"{ours}.feed_forward")
-        found |= linear(weights, f"{inner}.down_proj", f"{ours}.feed_forward.down")
+        found |= parts.gate_up(
+            weights, f"{inner}.gate_proj", f"{inner}.up_proj", f"{ours}.feed_forward"
+        )
     return found

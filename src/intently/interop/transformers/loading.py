@@ -25,14 +25,14 @@ def load(source: str | Path | nn.Module) -> Model:
     """Return a model of ours with the weights of a transformers model.
 
     ``source`` is a live model, or a local folder with ``config.json`` and safetensors; nothing is
-    downloaded. Read are GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
-    with the head of a language model (ViT: of a classifier). The result gives what theirs gives,
-    logits where there is a head and states elsewhere; ``attentions`` of the same arguments gives
-    every layer's lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
+    downloaded. It reads GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
+    with the head of a language model (ViT: of a classifier). The result computes what theirs
+    does, logits with a head and states without; ``attentions`` of the same arguments gives every
+    layer's lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
     ones frozen; dropout and train or eval mode are kept.
 
     Masks say True where attention is allowed. A query that may attend to nothing, a padded one on
-    the left, takes zero; theirs takes the mean of all values, and no other query sees it.
+    the left, is zero; theirs is the mean of all values, which affects no other query.
 
     Raises `KindError` for other families, `CheckpointError` naming tensors that are missing or
     left over, `ArgumentError` for options without a counterpart, `DataError` for a folder that is
@@ -57,7 +57,7 @@ def load(source: str | Path | nn.Module) -> Model:
 
 
 def _parts(model: nn.Module) -> Parts:
-    """How the model of ours is made and how its tensors are read, by the class of theirs."""
+    """Return how to make our model and how to read its tensors, by the class of theirs."""
     name = type(model).__name__
     config: Any = getattr(model, "config", None)
     head = {
@@ -104,7 +104,7 @@ def _parts(model: nn.Module) -> Parts:
 
 
 def _from_folder(folder: Path) -> nn.Module:
-    """The model of a local folder, as the class that its config names; all tensors must fit."""
+    """Return the model of a local folder as the class that its config names; all tensors fit."""
     import transformers
 
     if not (folder / "config.json").is_file():
@@ -147,7 +147,7 @@ def _from_folder(folder: Path) -> nn.Module:
 
 
 def _tie(ours: Model, theirs: Any) -> None:
-    """Let tables and heads be one tensor where theirs are."""
+    """Tie tables and heads where theirs are tied."""
     inputs, outputs = theirs.get_input_embeddings(), theirs.get_output_embeddings()
     tied = outputs is not None and outputs.weight is inputs.weight
     if isinstance(ours, TextToText):

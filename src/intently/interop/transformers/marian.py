@@ -6,73 +6,87 @@ Vaswani et al. 2017 for the model.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from intently.interop.transformers.models import Embeddings, TextToText
-from intently.interop.transformers.parts import Tensors, activation, attention, linear, norm
-from intently.interop.transformers.stack import Layer, Stack
+from intently.interop.stacks import Decoder, Encoder
+from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights, refuse
-from intently.masks import causal
-from intently.modules import AttentionOptions, FeedForward, MultiHeadAttention
+from intently.masks import Mask, causal
+from intently.modules import (
+    AttentionOptions,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+)
 from intently.modules.linear import Linear
 
 PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
+LAYER = {
+    "self_norm": "self_attn_layer_norm",
+    "feed_forward.up": "fc1",
+    "feed_forward.down": "fc2",
+    "feed_norm": "final_layer_norm",
+}
 
 
-def make(config: Any, headed: bool) -> TextToText:
+def make(config: Any, headed: bool) -> models.TextToText:
     """Return the model of a ``MarianConfig``, without its weights; layer drop is refused."""
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if getattr(config, name):
             refuse("config", name, "0", getattr(config, name), "layers are never skipped here")
     c, p = config.d_model, config.dropout
-    make_norm = norm(c, 1e-5)
+    options: dict[str, Any] = {
+        "norm": "post",
+        "dropout": p,
+        "norms": partial(nn.LayerNorm, eps=1e-5),
+    }
 
-    def block(heads: int, how: AttentionOptions) -> MultiHeadAttention:
-        return MultiHeadAttention(c, heads, attention=how, dropout=config.attention_dropout)
+    def block(heads: int, mask: Mask | None = None) -> MultiHeadAttention:
+        own = AttentionOptions(mask=mask)
+        return MultiHeadAttention(c, heads, attention=own, dropout=config.attention_dropout)
 
-    def side(layers: int, heads: int, inner: int, decodes: bool) -> Stack:
-        found = [
-            Layer(
-                block(heads, AttentionOptions(mask=causal() if decodes else None)),
-                FeedForward(
-                    c,
-                    inner,
-                    config.activation_dropout,
-                    activation=activation(config.activation_function),
-                ),
-                make_norm,
-                cross=block(heads, AttentionOptions()) if decodes else None,
-                order="post",
-                dropout=p,
-            )
-            for _ in range(layers)
-        ]
-        return Stack(found, nn.Identity())
+    def feed(inner: int) -> FeedForward:
+        function = parts.activation(config.activation_function)
+        return FeedForward(c, inner, config.activation_dropout, activation=function)
 
-    def embed(tokens: int) -> Embeddings:
+    def encoder_layer() -> EncoderLayer:
+        own = block(config.encoder_attention_heads)
+        return EncoderLayer(c, own, feed(config.encoder_ffn_dim), **options)
+
+    def decoder_layer() -> DecoderLayer:
+        heads = config.decoder_attention_heads
+        own = block(heads, causal())
+        inner = feed(config.decoder_ffn_dim)
+        return DecoderLayer(c, own, inner, cross=block(heads), **options)
+
+    def embed(tokens: int) -> models.Embeddings:
         scale = c**0.5 if config.scale_embedding else 1.0
-        table = Embeddings(tokens, c, places=config.max_position_embeddings, scale=scale, dropout=p)
+        table = models.Embeddings(
+            tokens, c, places=config.max_position_embeddings, scale=scale, dropout=p
+        )
         if table.places is not None:
             table.places.requires_grad_(False)
         return table
 
     head = Linear(c, config.decoder_vocab_size)
     head.bias.requires_grad_(False)
-    return TextToText(
+    return models.TextToText(
         embed(config.vocab_size),
         embed(config.decoder_vocab_size),
-        side(config.encoder_layers, config.encoder_attention_heads, config.encoder_ffn_dim, False),
-        side(config.decoder_layers, config.decoder_attention_heads, config.decoder_ffn_dim, True),
+        Encoder([encoder_layer() for _ in range(config.encoder_layers)]),
+        Decoder([decoder_layer() for _ in range(config.decoder_layers)]),
         head if headed else nn.Identity(),
     )
 
 
-def read(config: Any, weights: Weights, headed: bool) -> Tensors:
+def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "model." if headed else ""
-    found: Tensors = {}
+    found: parts.Tensors = {}
     weights.optional(f"{base}shared.weight")
     if headed:
         found["head.weight"] = weights.take("lm_head.weight")
@@ -86,12 +100,11 @@ def read(config: Any, weights: Weights, headed: bool) -> Tensors:
         found[f"{name}.places.weight"] = weights.take(f"{there}.embed_positions.weight")
         for i in range(layers):
             theirs, ours = f"{there}.layers.{i}", f"{side}.layers.{i}"
-            found |= attention(weights, f"{theirs}.self_attn", f"{ours}.attention", PROJECTIONS)
-            found |= linear(weights, f"{theirs}.self_attn_layer_norm", f"{ours}.attention_norm")
+            own, cross = f"{ours}.self_attention", f"{ours}.cross_attention"
+            found |= parts.attention(weights, f"{theirs}.self_attn", own, PROJECTIONS)
+            found |= parts.linears(weights, theirs, ours, LAYER)
             if side == "decoder":
-                found |= attention(weights, f"{theirs}.encoder_attn", f"{ours}.cross", PROJECTIONS)
-                found |= linear(weights, f"{theirs}.encoder_attn_layer_norm", f"{ours}.cross_norm")
-            found |= linear(weights, f"{theirs}.fc1", f"{ours}.feed_forward.up")
-            found |= linear(weights, f"{theirs}.fc2", f"{ours}.feed_forward.down")
-            found |= linear(weights, f"{theirs}.final_layer_norm", f"{ours}.feed_norm")
+                found |= parts.attention(weights, f"{theirs}.encoder_attn", cross, PROJECTIONS)
+                norm = {"cross_norm": "encoder_attn_layer_norm"}
+                found |= parts.linears(weights, theirs, ours, norm)
     return found

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.interop.transformers.stack import Keep, Stack
+from intently.interop.stacks import Decoder, Encoder
 from intently.masks import Mask
 from intently.models.transformer import DecoderCache
+from intently.modules.attended import attended
 from intently.modules.weights.loading import AllOrNothing
 
 
 class Embeddings(AllOrNothing):
     """Tokens (b, t) to vectors (b, t, c): token, position and segment tables, summed.
 
-    ``places`` is the number of learned positions (none unless given), ``types`` that of segments;
+    ``places`` is the number of learned positions, ``types`` that of segments (none unless given);
     ``scale`` multiplies the token vectors.
     """
 
@@ -49,7 +50,7 @@ class Embeddings(AllOrNothing):
         positions: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return x (b, t, c); steps stand at ``start`` and on, or at ``positions`` (t,), (b, t)."""
+        """Return x (b, t, c) of steps from ``start`` on, or at ``positions`` (t,) or (b, t)."""
         _check_ids(ids)
         x = self.tokens(ids) * self.scale
         if self.types is not None:
@@ -80,15 +81,38 @@ class Embeddings(AllOrNothing):
         return F.dropout(self.norm(x), self.dropout, self.training)
 
 
-class TextModel(AllOrNothing):
+class _OneStack(AllOrNothing):
+    """The pooler of a model with one stack, and its matrices."""
+
+    stack: Encoder
+    pooler: nn.Module | None
+
+    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
+        """Return the pooler's summary of the first state; refused where there is no pooler."""
+        if self.pooler is None:
+            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
+        return self.pooler(states[:, 0])
+
+    def attentions(self, x: Tensor, **given: Any) -> dict[str, Attention]:
+        """Return every layer's lazy matrix (b, h, t, t), by name: ``layers.0.self`` and on.
+
+        Takes the arguments of `states`, except a cache.
+        """
+        return attended(self.stack.attentions(), lambda: self.states(x, **given))
+
+    def states(self, *given: Any, **options: Any) -> Tensor:
+        raise NotImplementedError
+
+
+class TextModel(_OneStack):
     """Tokens to states, and to logits where there is a head: GPT-2, Llama, Qwen, BERT.
 
-    What `intently.interop.transformers.load` returns for them. Masks are ours: True means attend;
-    padding is ``it.padding(lengths)`` on the right and ``seen[:, None, None, :]`` anywhere.
+    `intently.interop.transformers.load` returns it for them. In masks True means attend; padding
+    is ``it.padding(lengths)`` on the right and ``seen[:, None, None, :]`` anywhere.
     """
 
     def __init__(
-        self, embed: Embeddings, stack: Stack, head: nn.Module, pooler: nn.Linear | None = None
+        self, embed: Embeddings, stack: Encoder, head: nn.Module, pooler: nn.Module | None = None
     ) -> None:
         super().__init__()
         self.embed, self.stack, self.head, self.pooler = embed, stack, head, pooler
@@ -118,32 +142,17 @@ class TextModel(AllOrNothing):
         positions: Tensor | None = None,
         types: Tensor | None = None,
         cache: DecoderCache | None = None,
-        keep: Keep | None = None,
     ) -> Float[Tensor, "b t c"]:
         """Return the states (b, t, c) after the last layer and its norm."""
-        start = _length(cache)
-        x = self.embed(ids, start=start, positions=positions, types=types)
-        return self.stack(x, mask=mask, cache=cache, keep=keep)
-
-    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b c"]:
-        """Return tanh(pooler(first state)), BERT's summary; refused where there is no pooler."""
-        if self.pooler is None:
-            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
-        return torch.tanh(self.pooler(states[:, 0]))
-
-    def attentions(self, ids: Int[Tensor, "b t"], **given: Any) -> dict[str, Attention]:
-        """Return every layer's lazy matrix (b, h, t, t), by name: ``layers.0.self`` and on.
-
-        Takes what `states` takes but a cache.
-        """
-        return _gathered(lambda keep: self.states(ids, keep=keep, **given))
+        x = self.embed(ids, start=_length(cache), positions=positions, types=types)
+        return self.stack(x, mask=mask, cache=cache)
 
     def new_cache(self) -> DecoderCache:
         """Return an empty cache."""
-        return DecoderCache(len(self.stack.layers))
+        return self.stack.new_cache()
 
 
-class VisionModel(AllOrNothing):
+class VisionModel(_OneStack):
     """Pictures (b, channels, height, width) to states: patches after a class token (ViT).
 
     Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.1.
@@ -155,7 +164,7 @@ class VisionModel(AllOrNothing):
         size: tuple[int, int],
         patch: tuple[int, int],
         width: int,
-        stack: Stack,
+        stack: Encoder,
         *,
         head: nn.Module,
         pooler: nn.Module | None = None,
@@ -174,9 +183,7 @@ class VisionModel(AllOrNothing):
         states = self.states(pixels)
         return states if isinstance(self.head, nn.Identity) else self.head(states[:, 0])
 
-    def states(
-        self, pixels: Float[Tensor, "b channels height width"], *, keep: Keep | None = None
-    ) -> Float[Tensor, "b t c"]:
+    def states(self, pixels: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b t c"]:
         """Return the states (b, t, c): the class token, then the patches, row after row."""
         want = (self.patches.in_channels, *self.size)
         if pixels.ndim != 4 or tuple(pixels.shape[1:]) != want:
@@ -189,17 +196,7 @@ class VisionModel(AllOrNothing):
             )
         x = self.patches(pixels).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(x), -1, -1), x], 1) + self.places
-        return self.stack(F.dropout(x, self.dropout, self.training), keep=keep)
-
-    def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
-        """Return the pooler of the class token; refused where there is no pooler."""
-        if self.pooler is None:
-            raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
-        return self.pooler(states[:, 0])
-
-    def attentions(self, pixels: Tensor) -> dict[str, Attention]:
-        """Return every layer's lazy matrix (b, h, t, t), by name: ``layers.0.self`` and on."""
-        return _gathered(lambda keep: self.states(pixels, keep=keep))
+        return self.stack(F.dropout(x, self.dropout, self.training))
 
 
 class TextToText(AllOrNothing):
@@ -209,8 +206,8 @@ class TextToText(AllOrNothing):
         self,
         source: Embeddings,
         target: Embeddings,
-        encoder: Stack,
-        decoder: Stack,
+        encoder: Encoder,
+        decoder: Decoder,
         head: nn.Module,
         scale: float = 1.0,
     ) -> None:
@@ -236,14 +233,10 @@ class TextToText(AllOrNothing):
         return self.decode(target, states, mask=target_mask, states_mask=mask)
 
     def encode(
-        self,
-        ids: Int[Tensor, "b s"],
-        *,
-        mask: Mask | Tensor | None = None,
-        keep: Keep | None = None,
+        self, ids: Int[Tensor, "b s"], *, mask: Mask | Tensor | None = None
     ) -> Float[Tensor, "b s c"]:
         """Return the encoder's states (b, s, c)."""
-        return self.encoder(self.source(ids), mask=mask, keep=keep)
+        return self.encoder(self.source(ids), mask=mask)
 
     def decode(
         self,
@@ -253,11 +246,10 @@ class TextToText(AllOrNothing):
         mask: Mask | Tensor | None = None,
         states_mask: Mask | Tensor | None = None,
         cache: DecoderCache | None = None,
-        keep: Keep | None = None,
     ) -> Float[Tensor, "b t n"]:
         """Return logits (or states) of the target; with `new_cache`, of its new steps only."""
         x = self.target(target, start=_length(cache))
-        y = self.decoder(x, states, mask=mask, context_mask=states_mask, cache=cache, keep=keep)
+        y = self.decoder(x, states, mask=mask, states_mask=states_mask, cache=cache)
         return self.head(y if self.scale == 1 else y * self.scale)
 
     def attentions(
@@ -273,24 +265,13 @@ class TextToText(AllOrNothing):
         Those of the encoder have shape (b, h, s, s), the decoder's own (b, h, t, t), and cross
         attention (b, h, t, s).
         """
-        found: dict[str, Attention] = {}
-
-        def under(side: str) -> Keep:
-            return lambda name, matrix: found.update({f"{side}.{name}": matrix})
-
-        states = self.encode(ids, mask=mask, keep=under("encoder"))
-        self.decode(target, states, mask=target_mask, states_mask=mask, keep=under("decoder"))
-        return found
+        sides = (("encoder", self.encoder), ("decoder", self.decoder))
+        blocks = [(f"{side}.{name}", x) for side, stack in sides for name, x in stack.attentions()]
+        return attended(blocks, lambda: self(ids, target, mask=mask, target_mask=target_mask))
 
     def new_cache(self) -> DecoderCache:
         """Return an empty cache of the decoder."""
-        return DecoderCache(len(self.decoder.layers))
-
-
-def _gathered(run: Any) -> dict[str, Attention]:
-    found: dict[str, Attention] = {}
-    run(lambda name, matrix: found.update({name: matrix}))
-    return found
+        return self.decoder.new_cache()
 
 
 def _length(cache: DecoderCache | None) -> int:

@@ -1,4 +1,4 @@
-"""What the families have in common: activations, norms, rotary positions, names of tensors."""
+"""Parts that the families share: activations, rotary positions, names of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.frozen import learns
+from intently.interop.requires_grad import learns
 from intently.interop.weights import Weights, refuse
 from intently.positions import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 Tensors = dict[str, Tensor | None]
-"""Tensors of our block by our names; None stands for one it must not have."""
+"""Tensors of our block by our names; None stands for one that it must not have."""
 
 
 class Activation(nn.Module):
@@ -54,21 +54,11 @@ def activation(name: Any) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[name]
 
 
-def norm(width: int, eps: float) -> Callable[[], nn.Module]:
-    """Return a maker of layer norms."""
-    return partial(nn.LayerNorm, width, eps=eps)
-
-
-def rms_norm(width: int, eps: float) -> Callable[[], nn.Module]:
-    """Return a maker of root-mean-square norms (Zhang & Sennrich 2019)."""
-    return partial(nn.RMSNorm, width, eps=eps)
-
-
 def rotary(config: Any, d: int) -> Rotary:
     """Return the rotary positions of a config; raise `ArgumentError` for scalings without one.
 
-    Without a scaling the families read here heed the base alone and turn the whole head, whatever
-    ``partial_rotary_factor`` says; with one they turn the whole head or fail.
+    Without a scaling these families use the base alone and rotate the whole head, whatever
+    ``partial_rotary_factor`` says; with one they rotate the whole head or fail.
     """
     given = dict(config.rope_parameters)
     kind, base = given.pop("rope_type", "default"), given.pop("rope_theta")
@@ -130,6 +120,14 @@ def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
         f"{ours}.weight": weights.take(f"{theirs}.weight"),
         f"{ours}.bias": weights.optional(f"{theirs}.bias"),
     }
+
+
+def linears(weights: Weights, theirs: str, ours: str, names: Mapping[str, str]) -> Tensors:
+    """Take several linear maps and norms of a layer; ``names`` maps our names to theirs."""
+    found: Tensors = {}
+    for own, name in names.items():
+        found |= linear(weights, f"{theirs}.{name}", f"{ours}.{own}")
+    return found
 
 
 def gate_up(weights: Weights, gate: str, up: str, ours: str) -> Tensors:

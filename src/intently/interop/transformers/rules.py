@@ -1,8 +1,8 @@
-"""What transformers says with mask functions, as masks: nothing of t × s is built.
+"""The mask functions of transformers as masks, without t × s entries.
 
-transformers describes a mask by functions of indices, joined by closures; a backend is asked for
-the mask of a whole model before its layers run. Here the functions it makes itself are read as
-the masks they stand for, and handed on as a `RuleTensor`.
+transformers describes a mask by functions of indices, combined by closures, and asks a backend for
+the mask of a whole model before its layers run. This module reads its own functions as masks and
+passes them on as a `RuleTensor`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from intently.masks import Geometry, Mask, allowed, causal, segments, window
 
 
 class RuleTensor(Tensor):
-    """A boolean tensor (b, 1, t, s), True means attend, that stays a mask until it is touched.
+    """A boolean tensor (b, 1, t, s), True means attend, whose entries are computed on demand.
 
-    transformers hands masks from function to function as tensors. Our attention reads ``rule``;
-    any other operation sees the written-out entries. Changing it in place raises `ArgumentError`.
+    transformers passes masks between functions as tensors. Our attention reads ``rule``; any other
+    operation sees the dense entries. Changing it in place raises `ArgumentError`.
 
     >>> mask = RuleTensor(causal(), 1, 3, 3, torch.device("cpu"))
     >>> mask.shape, mask.rule
@@ -55,7 +55,7 @@ class RuleTensor(Tensor):
         raise _unwritten("an assignment")
 
     def dense(self) -> Tensor:
-        """The entries, written out (b, 1, t, s)."""
+        """Return the dense entries (b, 1, t, s)."""
         b, _, t, s = self.shape
         if self.rule is None:
             return torch.ones(b, 1, t, s, dtype=torch.bool, device=self.device)
@@ -92,9 +92,9 @@ def make_mask(
 ) -> Tensor:
     """Return the mask (b, 1, t, s) of a transformers mask function, True means attend.
 
-    ``attention_mask`` (b, s) is the padding. Functions that transformers itself makes become a
-    `RuleTensor`; foreign ones, and everything under ``torch.compile``, are written out. There is
-    always a mask, so that none is never taken for causal. Registered by `register`.
+    ``attention_mask`` (b, s) is the padding. The functions of transformers itself become a
+    `RuleTensor`; foreign ones, and everything under ``torch.compile``, become dense. It always
+    returns a mask, as None would be read as causal. `register` registers it.
     """
     from transformers import masking_utils
 
@@ -139,7 +139,7 @@ class _Reader:
         self.starts = q_offset, kv_offset
 
     def read(self, function: Callable[..., Any]) -> Mask | None:
-        """The mask a function stands for; None where it is not one of theirs."""
+        """Return the mask of a function; None for functions of other modules."""
         if function.__module__ != "transformers.masking_utils":
             return None
         name = function.__qualname__.split(".")[0]
@@ -202,7 +202,7 @@ class _Reader:
 
 
 def _held(function: Callable[..., Any]) -> dict[str, Any]:
-    """What a closure holds, by name."""
+    """Return the variables of a closure by name."""
     cells = function.__closure__ or ()  # type: ignore[attr-defined]
     names = function.__code__.co_freevars  # type: ignore[attr-defined]
     return {name: cell.cell_contents for name, cell in zip(names, cells)}

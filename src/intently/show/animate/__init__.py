@@ -1,8 +1,9 @@
-"""How attention works, told in pictures that move, from numbers of your own.
+"""How attention works, in animations of your own numbers.
 
-Each story is one call on real tensors, matrices or modules, and returns an `Animation`, which
+Each story is one call on real tensors, matrices or modules and returns an `Animation`, which
 ``save=`` writes as a GIF or as a page that plays offline. `product`, `temperature` and `dictionary`
-tell one query, `heads`, `permutation` and `convolution` a layer, `readings` and `writing` a model.
+explain one query, `heads`, `permutation` and `convolution` a layer, `readings` and `writing` a
+model.
 """
 
 from intently.show.animate.animation import Animation

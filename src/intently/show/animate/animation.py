@@ -1,4 +1,4 @@
-"""A story that was told: scenes that become a GIF, a page of their own, or single pictures."""
+"""A finished story: scenes that become a GIF, a page, or single pictures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Animation:
     """A title, scenes, and the size in pixels of what they show.
 
     ``save("x.gif")`` writes frames, ``save("x.html")`` one page that draws them from their numbers,
-    with play, pause and steps, and that fetches nothing. ``picture(n)`` is scene n. In a notebook
-    it plays.
+    with play, pause and steps, and fetches nothing. ``picture(n)`` is scene n. It plays in a
+    notebook.
     """
 
     title: str
@@ -42,13 +42,13 @@ class Animation:
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """What is said, scene after scene."""
+        """The captions, scene by scene."""
         return tuple(scene.caption for scene in self.scenes)
 
     def picture(self, scene: int = -1) -> Image:
         """Return one scene as a picture; the last unless told otherwise.
 
-        Raises RangeError for a scene that is not there.
+        Raises RangeError for a missing scene.
         """
         from PIL import Image as Images
 
@@ -59,7 +59,7 @@ class Animation:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a GIF or a page, by suffix; equal stories give equal bytes.
 
-        Everything is made before the file is opened. Raises ArgumentError for other suffixes.
+        The content is complete before the file is opened. Raises ArgumentError for other suffixes.
         """
         found = destination(path)
         assert found is not None
@@ -71,7 +71,7 @@ class Animation:
         return found
 
     def page(self) -> str:
-        """Return the page as a text."""
+        """Return the page as HTML."""
         return player.page(self.title, self.scenes, self.size)
 
     def _repr_html_(self) -> str:
@@ -84,7 +84,7 @@ class Animation:
 
 
 def destination(save: str | os.PathLike[str] | None) -> Path | None:
-    """Return the path to save to; call it before a story is told.
+    """Return the path to save to; call it before making a story.
 
     Raises what `intently.show.files.destination` raises, for suffixes other than .gif and .html.
     """
@@ -92,7 +92,7 @@ def destination(save: str | os.PathLike[str] | None) -> Path | None:
 
 
 def told(stage: Stage, title: str, path: Path | None) -> Animation:
-    """Return the story that stands on the stage, written to ``path`` if there is one."""
+    """Return the story on the stage, written to ``path`` if there is one."""
     animation = Animation(titled(title), tuple(stage.scenes), stage.size())
     if path is not None:
         animation.save(path)

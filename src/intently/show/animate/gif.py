@@ -1,6 +1,6 @@
-"""A story as a GIF: title and sentence above, the scene, and below how far it is told.
+"""A story as a GIF: title and caption above, the scene, and a progress bar below.
 
-One palette serves all frames: the shades of our two colour scales, greys, and vermilion. So no
+All frames share one palette: the shades of our two colour scales, greys, and vermilion. So no
 frame flickers, and equal stories give equal bytes.
 """
 
@@ -16,14 +16,14 @@ from intently.show.animate.painting import Painter, colour, named
 from intently.show.animate.shapes import Grid, Scene, Shape, Text
 from intently.show.animate.stage import MARGIN
 from intently.show.animate.tween import between
-from intently.show.cells import wrapped
+from intently.show.sheet import wrapped
 from intently.show.style import style
 
 SCALE = 1.25
 BETWEEN, STEP = 6, 50
-"""Frames between two scenes, and the milliseconds that each stays."""
+"""Frames between two scenes, and the duration of each in milliseconds."""
 QUICK = 3
-"""Frames between two scenes where the second does not stay for long."""
+"""Frames between two scenes before a short one."""
 TITLE, SAID = 15.0, 12.0
 LINE = 1.4
 
@@ -31,7 +31,7 @@ LINE = 1.4
 def frames(
     title: str, scenes: Sequence[Scene], size: tuple[float, float]
 ) -> list[tuple[np.ndarray, int]]:
-    """Return every frame (height, width, 3) and for how many milliseconds it is shown."""
+    """Return every frame (height, width, 3) with its duration in milliseconds."""
     with style(_written(title, scenes)):
         sheet = _Sheet(title, scenes, size)
         found = []
@@ -75,7 +75,7 @@ def encoded(pictures: Sequence[tuple[np.ndarray, int]]) -> bytes:
 
 
 def _written(title: str, scenes: Sequence[Scene]) -> set[str]:
-    """Return every text that is drawn, so that fonts are found for all of them."""
+    """Return all texts, to find fonts for them."""
     found = {title}
     for scene in scenes:
         found.add(scene.caption)
@@ -88,7 +88,7 @@ def _written(title: str, scenes: Sequence[Scene]) -> set[str]:
 
 
 class _Sheet:
-    """The paper of a GIF: what stands on every frame, and the places of the rest."""
+    """The layout of a GIF: what every frame shows, and the places of the rest."""
 
     def __init__(self, title: str, scenes: Sequence[Scene], size: tuple[float, float]) -> None:
         self.width = size[0]
@@ -121,10 +121,10 @@ class _Sheet:
 
 
 def _reduced(pixels: np.ndarray, palette: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return for each pixel the number of the nearest colour, 1 … 255.
+    """Return for each pixel the index of the nearest colour, 1 … 255.
 
-    ``table`` keeps what was found for each of the 2²⁴ colours, 0 where none was asked for yet.
-    Pillow's own search rounds colours first, and makes white paper grey.
+    ``table`` caches the index of each of the 2²⁴ colours, 0 where unknown. Pillow's own search
+    rounds colours first, which makes white paper grey.
     """
     packed = pixels.astype(np.uint32) @ np.array([2**16, 2**8, 1], np.uint32)
     unknown = np.unique(packed[table[packed] == 0])
@@ -137,7 +137,7 @@ def _reduced(pixels: np.ndarray, palette: np.ndarray, table: np.ndarray) -> np.n
 
 @cache
 def _palette() -> np.ndarray:
-    """Return the 256 colours of all GIFs (256, 3), the first of which no pixel has."""
+    """Return the 256 colours of all GIFs (256, 3); no pixel uses the first."""
     blues = [colour(n / 102) for n in range(103)]
     sands = [colour(-n / 40) for n in range(1, 41)]
     greys = [(n / 63,) * 3 for n in range(64)]

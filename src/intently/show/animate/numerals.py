@@ -1,4 +1,4 @@
-"""How the numbers of a matrix are written into its cells: all alike, and short enough to fit."""
+"""The number format of a matrix: the same for all its cells, and short enough to fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LONGEST, SIGNED = 9999, 999
-"""The largest whole numbers that a cell has room for, without a minus and with one."""
+"""The largest whole numbers that fit a cell, without a minus and with one."""
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -16,7 +16,7 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 class Numerals:
     """Numbers divided by 10 to the ``power``, with ``places`` after the point.
 
-    What rounds to zero is written 0, and minus is a real minus.
+    Numbers that round to zero are written 0, and minus is a real minus.
     """
 
     power: int = 0
@@ -24,11 +24,11 @@ class Numerals:
 
     @classmethod
     def of(cls, *values: np.ndarray) -> Numerals:
-        """Choose what fits all of these numbers; what is not finite does not count.
+        """Choose a format that fits all of these numbers; non-finite ones do not count.
 
-        Whole numbers stay whole. Others keep two or three digits of the largest; where it has more
-        than three before the point, or only zeros in the two places after, a power of ten is taken
-        out of all.
+        Whole numbers stay whole. Others keep two or three digits of the largest; where that has
+        more than three digits before the point, or only zeros in two places after it, a common
+        power of ten is factored out.
 
         >>> every = np.array([14630.0, -44.2]), np.array([70.0, 179.0]), np.array([0.5, -2.25])
         >>> [[Numerals.of(x)(y) for y in x] for x in every]
@@ -49,18 +49,18 @@ class Numerals:
         return cls(power).like(every)
 
     def like(self, values: np.ndarray) -> Numerals:
-        """Return the same power with the places that fit other numbers, no larger than these."""
+        """Return the same power with the places that fit other numbers of at most this size."""
         largest = float(np.abs(values).max(initial=0.0)) / 10.0**self.power
         places = next((n for n in (2, 1) if round(largest, n) < 10 ** (3 - n)), 0)
         return Numerals(self.power, places)
 
     @property
     def factor(self) -> str:
-        """What every number is to be multiplied by: ``×10³``; nothing for 1."""
+        """The factor of every number, such as ``×10³``; nothing for 1."""
         return f"×10{str(self.power).translate(RAISED)}" if self.power else ""
 
     def heading(self, text: str) -> str:
-        """Return a heading that says the factor."""
+        """Return a heading with the factor."""
         return f"{text} ({self.factor})" if self.factor else text
 
     def __call__(self, value: float) -> str:
@@ -72,7 +72,7 @@ class Numerals:
 
 
 def alone(value: float) -> str:
-    """Write a number that stands by itself, with its factor.
+    """Write a single number, with its factor.
 
     >>> alone(-1234.5), alone(8.05), alone(4e-7)
     ('−1.23×10³', '8.05', '400×10⁻⁹')

@@ -23,7 +23,7 @@ from intently.show.reading import check, names, numbers
 
 @dataclass(frozen=True)
 class Named:
-    """One head of one text, (t, s), its values (s, e), and what its queries and keys are called."""
+    """One head of one text, (t, s), its values (s, e), and the names of its queries and keys."""
 
     matrix: Attention
     values: np.ndarray
@@ -34,8 +34,8 @@ class Named:
 def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
     """Return the head of a matrix (h, t, s) with the values (s, e) that it averages.
 
-    Raises KindError for what is no attention of queries and keys, ArgumentError where a head or a
-    text has to be chosen and where values do not fit.
+    Raises KindError for anything but an attention of queries and keys, ArgumentError where a head
+    or a text has to be chosen and where values do not fit.
     """
     found = scored(matrix, head)
     every = _one(values, matrix)
@@ -52,16 +52,11 @@ def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
 
 
 def scored(matrix: Attention, head: int | None = None) -> Attention:
-    """Return the one head (t, s) that has been chosen of an attention of one text."""
+    """Return the chosen head (t, s) of an attention of one text."""
     if not isinstance(matrix, Attention):
-        raise build(
-            KindError,
-            "matrix",
-            "an attention of queries and keys",
-            type(matrix).__name__,
-            "a story of scores begins with queries and keys",
-            "make it: it.attend(q, k, …)",
-        )
+        expected, got = "an attention of queries and keys", type(matrix).__name__
+        cause = "a story of scores begins with queries and keys"
+        raise build(KindError, "matrix", expected, got, cause, "make it: it.attend(q, k, …)")
     found = one_text(check(matrix))
     if found.ndim == 3:
         h = found.shape[0]
@@ -85,7 +80,7 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
 def finite(values: np.ndarray, argument: str) -> np.ndarray:
     """Return the numbers as float64.
 
-    Raises ArgumentError where one is NaN or infinite: a story would say something of it.
+    Raises ArgumentError where one is NaN or infinite.
     """
     if not np.isfinite(values).all():
         raise build(ArgumentError, argument, "finite numbers", "NaN or ∞")
@@ -94,7 +89,7 @@ def finite(values: np.ndarray, argument: str) -> np.ndarray:
 
 @contextmanager
 def without_dropout(block: object) -> Iterator[None]:
-    """Put a module and its parts into eval mode, and back into the mode each was in."""
+    """Put a module and its parts into eval mode; restore each mode afterwards."""
     parts = list(block.modules()) if isinstance(block, nn.Module) else []
     modes = [part.training for part in parts]
     try:
@@ -114,21 +109,31 @@ def _one(given: Numbers, matrix: Attention) -> Tensor:
 
 
 def both_names(matrix: LazyMatrix) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what queries and keys are called; in self-attention one side may name both."""
+    """Return the names of queries and keys; in self-attention one side may name both."""
     rows, columns = matrix.labels
     if matrix.shape[-2] == matrix.shape[-1]:
         rows, columns = rows or columns, columns or rows
     return names(matrix.label(rows, columns))
 
 
+def token_names(labels: Sequence[str] | None, t: int) -> tuple[str, ...]:
+    """Return the names of t tokens in a story: their labels, or their numbers.
+
+    Raises ArgumentError for another number of labels.
+    """
+    if labels is not None and len(labels) != t:
+        raise build(ArgumentError, "labels", f"t={t} labels", len(labels))
+    return short(list(map(str, range(t))) if labels is None else labels)
+
+
 def short(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return labels as a story says them: without marks of tokenizers, at most 14 characters."""
+    """Return labels for a story: without marks of tokenizers, at most 14 characters."""
     return tuple(visible(bare(label), 14) for label in labels)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """From dot products to weights, each (s,): what a step does not change is left out."""
+    """From dot products to weights, each (s,); steps that change nothing are None."""
 
     q: np.ndarray
     k: np.ndarray
@@ -145,7 +150,7 @@ class Steps:
 
 
 def steps(matrix: Attention, query: int) -> Steps:
-    """Return what happens to the scores of one query of a matrix (t, s).
+    """Return every step from the scores of one query of a matrix (t, s) to its weights.
 
     Raises ArgumentError for queries, keys and weights that are not finite.
 

@@ -1,4 +1,4 @@
-"""Shapes as pixels: matplotlib's renderer and fonts, without its figures, which take too long."""
+"""Shapes as pixels: matplotlib's renderer and fonts, without its slow figures."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 NAMED = {"ink": INK, "quiet": QUIET, "frame": FRAME, "accent": ACCENT, "blue": LINES[0]}
 HEIGHT = 0.36
-"""How far below its middle a line of text has its baseline, for each pixel of its size."""
+"""Distance of a text's baseline below its middle, per pixel of its size."""
 
 MANY = 48
-"""Cells from which on a grid is painted as one picture; what is hatched is grey there."""
+"""Larger grids are painted as one picture, with hatched cells in grey."""
 
 AHEAD = {"start": 0.0, "middle": 0.5, "end": 1.0}
 
@@ -51,14 +51,14 @@ def colour(shade: Shade) -> RGBA:
 
 @lru_cache(maxsize=64)
 def named(name: str) -> RGBA:
-    """Return the colour of a name of ours, or one that matplotlib knows."""
+    """Return the colour of one of our names or of matplotlib's."""
     from matplotlib.colors import to_rgba
 
     return to_rgba(NAMED.get(name, name))
 
 
 class Painter:
-    """A white sheet of ``width`` × ``height`` pixels, each drawn as ``scale`` of them."""
+    """A white sheet of ``width`` × ``height`` pixels, magnified by ``scale``."""
 
     def __init__(self, width: float, height: float, scale: float) -> None:
         from matplotlib.backends.backend_agg import RendererAgg
@@ -70,7 +70,7 @@ class Painter:
         self._box((0, 0, width, height), named("white"), "", 1.0)
 
     def pixels(self) -> np.ndarray:
-        """Return what was painted, (height, width, 3)."""
+        """Return the painted pixels (height, width, 3)."""
         return np.asarray(self.renderer.buffer_rgba())[..., :3].copy()
 
     def draw(self, shapes: Iterable[Shape], down: float = 0.0) -> None:
@@ -222,9 +222,9 @@ def _rectangle(x: float, y: float, width: float, height: float) -> Path:
 
 @lru_cache(maxsize=8192)
 def _drawn(text: str, size: float, scale: float, family: tuple[str, ...]) -> tuple[np.ndarray, int]:
-    """Return the coverage (height, width) of a text, 0 … 255, and how far down its baseline is.
+    """Return the coverage (height, width) of a text, 0 … 255, and the row of its baseline.
 
-    A frame repeats nearly all words of the last one, and laying text out takes most of the time.
+    Cached: a frame repeats most words of the last one, and text layout takes most of the time.
     """
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.font_manager import FontProperties

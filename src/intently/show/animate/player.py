@@ -1,6 +1,6 @@
 """A story as one page: its numbers, and a small player that draws them on a canvas.
 
-The shapes are stored, not pictures of them: some ten kilobytes where a video of the same steps
+The page stores shapes, not pictures of them: some ten kilobytes where a video of the same steps
 takes a megabyte, sharp at any zoom, light or dark. Equal shapes of several scenes are stored once.
 The policy allows the one script and the one style sheet by their hashes, and no connection.
 """
@@ -36,7 +36,7 @@ BODY = """<body>
 
 
 def page(title: str, scenes: Sequence[Scene], size: tuple[float, float]) -> str:
-    """Return the page, which needs nothing beside it."""
+    """Return the self-contained page."""
     code, css = source("player.js"), source("player.css")
     body = BODY.format(title=html.escape(title), count=len(scenes))
     data = described(stored(scenes, size))
@@ -49,12 +49,12 @@ def page(title: str, scenes: Sequence[Scene], size: tuple[float, float]) -> str:
 
 @cache
 def source(name: str) -> str:
-    """Return a file of the player as it is in the package."""
+    """Return the text of a file of the player."""
     return (files("intently.show.animate") / name).read_text(encoding="utf-8")
 
 
 def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]:
-    """Return scenes as plain values: every different shape once, and its number in each scene."""
+    """Return scenes as plain values: each distinct shape once, and its index in each scene."""
     known: dict[Shape, int] = {}
     told = [
         {
@@ -76,16 +76,15 @@ def stored(scenes: Sequence[Scene], size: tuple[float, float]) -> dict[str, Any]
 
 def _plain(shape: Shape) -> dict[str, Any]:
     kind = "grid" if isinstance(shape, Grid) else "curve" if isinstance(shape, Curve) else "text"
-    found = {name: _rounded(value) for name, value in asdict(shape).items()}
+    found = {
+        name: round(value, 2) if isinstance(value, float) else value
+        for name, value in asdict(shape).items()
+    }
     if isinstance(shape, Grid):
         found["shades"] = [[_shade(x) for x in row] for row in shape.shades]
     return {"kind": kind, **found}
 
 
-def _rounded(value: Any) -> Any:
-    return round(value, 2) if isinstance(value, float) else value
-
-
 def _shade(shade: float | None) -> float | str | None:
-    """NaN, the hatched shade, is no JSON."""
+    """JSON has no NaN, the hatched shade."""
     return "hole" if shade is not None and shade != shade else shade

@@ -1,7 +1,7 @@
-"""What a story is drawn with: grids of shaded cells, words, and curves, on a sheet in pixels.
+"""The shapes of a story: grids of shaded cells, words, and curves, on a sheet in pixels.
 
-Colours are said, not mixed: a shade from −1 (darkest sand) over 0 (paper) to 1 (darkest blue), or a
-name such as ``"ink"``. So the same numbers make the frames of a GIF and, light or dark, a page.
+Colours are symbolic: a shade from −1 (darkest sand) over 0 (paper) to 1 (darkest blue), or a name
+such as ``"ink"``. So the same numbers make the frames of a GIF and, light or dark, a page.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Literal, TypeAlias
 Colour = Literal["ink", "quiet", "frame", "accent", "blue", ""]
 Anchor = Literal["start", "middle", "end"]
 Shade: TypeAlias = float | None
-"""From −1 to 1; NaN is hatched, what nobody may see; None is clear."""
+"""From −1 to 1; NaN is hatched, for masked cells; None is clear."""
 
 LARGE = 400
-"""A grid with more cells is drawn without the thin lines between them."""
+"""Larger grids are drawn without thin lines between cells."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Cells ``cell`` (width, height) large, row after row, from the top left corner (x, y).
+    """Cells of size ``cell`` (width, height), row by row, from the top left corner (x, y).
 
-    ``texts`` are written into the cells, ``edge`` is drawn around all of them.
+    ``texts`` are written into the cells; ``edge`` is drawn around the whole grid.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Text:
-    """A line of text whose middle stands at height y, and its start, middle or end at x."""
+    """A line of text, vertically centred at y, with its start, middle or end at x."""
 
     key: str
     x: float
@@ -62,7 +62,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Curve:
-    """A ribbon from (x, y) to (x2, y2), both ends upright, ``rise`` above the straight line."""
+    """A ribbon from (x, y) to (x2, y2) with vertical ends, ``rise`` above the straight line."""
 
     key: str
     x: float
@@ -80,7 +80,7 @@ Shape: TypeAlias = Grid | Text | Curve
 
 @dataclass(frozen=True)
 class Scene:
-    """One step of a story: a sentence, what is seen, and for how many seconds it stays."""
+    """One step of a story: a caption, its shapes, and its duration in seconds."""
 
     caption: str
     shapes: tuple[Shape, ...]

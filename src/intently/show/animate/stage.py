@@ -1,4 +1,4 @@
-"""Where a story is told: shapes are put on the stage or taken from it, and scenes are kept."""
+"""The stage of a story: shapes come and go, and scenes record them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy as np
 
 from intently.show.animate.numerals import Numerals, alone
 from intently.show.animate.shapes import Curve, Grid, Scene, Shape, Text
-from intently.show.cells import widths_of
 from intently.show.labels import visible
+from intently.show.sheet import widths_of
 from intently.show.style import style
 
 SHORT, USUAL, LONG = 0.45, 1.6, 2.6
 MARGIN = 18.0
 NUMBERED = 6
-"""Vectors of at most so many numbers show them."""
+"""Most numbers of a vector that are written out."""
 STRIP, MOST = 190.0, 96
-"""How wide a vector without figures is drawn, and into how many cells at most."""
+"""The width of a vector without numbers, and the most cells of it."""
 
 
 class Stage:
-    """The shapes that are seen now, in the order in which they are drawn, and the scenes so far."""
+    """The visible shapes in drawing order, and the scenes so far."""
 
     def __init__(self) -> None:
         self.shapes: dict[str, Shape] = {}
         self.scenes: list[Scene] = []
 
     def put(self, *shapes: Shape) -> None:
-        """Put shapes on the stage, each in the place of the one with its key."""
+        """Put shapes on the stage; each replaces the one with its key."""
         self.shapes.update({shape.key: shape for shape in shapes})
 
     def drop(self, *keys: str) -> None:
-        """Take shapes away, those whose key is given or begins with it and a dot."""
+        """Remove the shapes with these keys, or with keys that begin with one and a dot."""
         gone = [
             name
             for name in self.shapes
@@ -47,8 +47,14 @@ class Stage:
         """Change some attributes of a shape."""
         self.shapes[key] = replace(self.shapes[key], **changed)
 
+    def change_all(self, key: str, **changed: Any) -> None:
+        """Change the shapes whose key begins with this one and a dot."""
+        for name in self.shapes:
+            if name.startswith(f"{key}."):
+                self.change(name, **changed)
+
     def scene(self, caption: str, hold: float = USUAL) -> None:
-        """Keep what is seen now as a scene."""
+        """Record the visible shapes as a scene."""
         self.scenes.append(Scene(caption, tuple(self.shapes.values()), hold))
 
     def size(self) -> tuple[float, float]:
@@ -94,13 +100,13 @@ _KNOWN: dict[tuple[tuple[str, ...], float], list[float]] = {}
 
 
 def shortened(text: str, room: float, size: float) -> str:
-    """Return as much of a text as is at most ``room`` pixels wide."""
+    """Return the text, shortened to at most ``room`` pixels."""
     cuts = (visible(text, n) for n in range(len(text), 1, -1))
     return next((cut for cut in cuts if widest((cut,), size) <= room), text[:1])
 
 
 def number(value: float, places: int = 2) -> str:
-    """Say a number in few characters, with a real minus.
+    """Write a number in few characters, with a real minus.
 
     >>> number(-0.256), number(12.34), number(0.0001), number(-1234.5), number(1.0)
     ('−0.26', '12.3', '0', '−1.23×10³', '1.00')
@@ -111,7 +117,7 @@ def number(value: float, places: int = 2) -> str:
 
 
 def within(apart: float) -> str:
-    """Say how far two results are apart.
+    """Say how far two results differ.
 
     >>> within(1.4e-7), within(0.0)
     (', to within 1e-7', ', exactly')
@@ -122,13 +128,13 @@ def within(apart: float) -> str:
 
 
 def shades(values: np.ndarray, largest: float) -> tuple[tuple[float, ...], ...]:
-    """Return the shades of numbers (rows, columns), ``largest`` the darkest."""
+    """Return the shades of numbers (rows, columns); ``largest`` is the darkest."""
     scaled = np.clip(values / (largest or 1.0), -1, 1).round(3)
     return tuple(map(tuple, scaled.tolist()))
 
 
 def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return vectors (n, d) as at most `MOST` cells each, and what is to be said of that."""
+    """Return vectors (n, d) as at most `MOST` cells each, and a note where cells are means."""
     d = values.shape[-1]
     if d <= MOST:
         return values, ""
@@ -139,17 +145,17 @@ def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
 
 
 def cell_width(d: int) -> float:
-    """Return how wide a cell of a vector of width d is: with room for figures where d is small."""
+    """Return the cell width of a vector of width d, with room for numbers where d is small."""
     return 36.0 if d <= NUMBERED else min(16.0, STRIP / d)
 
 
 def numerals(*vectors: np.ndarray) -> Numerals | None:
-    """Return how the numbers of vectors (…, d) are written; None where d > 6, and they are not."""
+    """Return the number format of vectors (…, d); None where d > 6 and numbers are not written."""
     return Numerals.of(*vectors) if vectors[0].shape[-1] <= NUMBERED else None
 
 
 def headed(text: str, written: Numerals | None) -> str:
-    """Return a heading, and the factor of the numbers under it."""
+    """Return a heading with the factor of the numbers under it."""
     return text if written is None else written.heading(text)
 
 

@@ -37,11 +37,11 @@ HEAD = 11.0
 
 
 class Table:
-    """Where everything stands; ``columns`` holds the numbers of what is computed, by heading.
+    """The layout; ``columns`` holds the computed numbers by heading.
 
-    ``queries`` are all that will ask. ``features`` name the numbers of keys and queries; with them
-    no products are shown. The numbers of queries and keys, of values, of products and of each
-    column are written alike; a heading says the factor where there is one.
+    ``queries`` are all queries of the story. ``features`` name the numbers of keys and queries;
+    with them no products are shown. Queries and keys, values, products and each column have one
+    number format each; a heading names the factor where there is one.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Table:
         self.stage.put(Text(f"head.{key}", x, y, text, HEAD, "quiet", anchor))  # pyright: ignore[reportArgumentType]
 
     def lay_out(self, largest: float) -> None:
-        """Put the keys and the values on the stage; ``largest`` is the darkest of queries, keys."""
+        """Put keys and values on the stage; ``largest`` is the darkest of queries and keys."""
         for j, name in enumerate(self.names):
             middle = self.y(j) + HIGH / 2
             self.stage.put(
@@ -121,7 +121,7 @@ class Table:
         self._factor("query", self.asked, self.asks)
 
     def _factor(self, key: str, y: float, written: Numerals | None) -> None:
-        """Write the factor of a vector in the column of keys behind it."""
+        """Write the factor of a vector behind it."""
         x = self.x + self.cell * self.keys.shape[-1] + 8
         factor = "" if written is None else written.factor
         self.stage.put(Text(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet"))
@@ -167,7 +167,7 @@ class Table:
             )
 
     def spread(self, weights: np.ndarray) -> None:
-        """Shade every value by its weight: what of it will be in the sum."""
+        """Shade every value by its weight, its share of the sum."""
         parts = weights[:, None] * self.values
         written = None if self.gives is None else self.gives.like(parts)
         for j, part in enumerate(parts):

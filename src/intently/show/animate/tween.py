@@ -1,4 +1,4 @@
-"""What lies between two scenes: shapes of one key move and change, others fade in or out."""
+"""Frames between two scenes: shapes with the same key move and change, others fade in or out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from intently.show.animate.shapes import Curve, Grid, Scene, Shade, Shape, Text
 
 
 def between(before: Scene, after: Scene, share: float) -> list[Shape]:
-    """Return the shapes of the moment ``share`` (0 … 1) of the way from one scene to the next.
+    """Return the shapes at ``share`` (0 … 1) of the way from one scene to the next.
 
     >>> first = Scene("", (Text("a", 0, 0, "x"),), 1.0)
     >>> second = Scene("", (Text("a", 10, 0, "x"), Text("b", 0, 0, "y")), 1.0)
@@ -65,7 +65,7 @@ def _shades(old: Grid, new: Grid, share: float) -> tuple[tuple[Shade, ...], ...]
 
 
 def _shade(old: Shade, new: Shade, share: float) -> Shade:
-    """Mix two shades; what is clear or hatched (not equal to itself) changes half way."""
+    """Mix two shades; clear and hatched ones (not equal to themselves) change half way."""
     if old is None or new is None or old != old or new != new:
         return new if share >= 0.5 else old
     return old + (new - old) * share

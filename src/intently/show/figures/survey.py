@@ -9,7 +9,7 @@ import torch
 
 from intently.matrix import LazyMatrix
 from intently.matrix.patterns.heads import blocks_of_heads, entropies
-from intently.show.reading import Pooling, numbers
+from intently.show.reading import Pooling, edges, numbers
 
 SIZE = 2**19
 """Weights of one block: they stay in the cache while all three are read from them."""
@@ -40,7 +40,7 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
     """
     t, s = matrix.shape
     rows, columns = min(rows, t), min(columns, s)
-    down, across = _edges(t, rows), _edges(s, columns)
+    down, across = edges(0, t, rows), edges(0, s, columns)
     join = np.maximum if how == "max" else np.add
     cells = np.full((rows, columns), -np.inf if how == "max" else 0.0)
     entropy, received = np.zeros(t), np.zeros(s)
@@ -66,11 +66,6 @@ def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -
         cells /= np.diff(down)[:, None] * np.diff(across)
     cells[np.isneginf(cells)] = 0
     return Survey(cells, np.maximum(entropy, 0), received, highest)
-
-
-def _edges(n: int, count: int) -> np.ndarray:
-    """Where cell i of ``count`` begins among ``n`` steps: at ⌈i n / count⌉, as in `pool`."""
-    return -(-np.arange(count + 1) * n // count)
 
 
 def _cut(edges: np.ndarray, span: slice) -> tuple[np.ndarray, int]:

@@ -1,7 +1,7 @@
-"""A page that opens anywhere: one file with every head of every layer, computed where it is read.
+"""A page that opens anywhere: one file with every head of every layer.
 
-It holds queries and keys, not weights; any row, column or tile is computed exactly in the browser
-from the stored numbers. `save_page` writes it, ``seen.page(path)`` does so for a recording.
+It holds queries and keys, not weights; the browser computes any row, column or tile exactly from
+the stored numbers. `save_page` writes it, ``seen.page(path)`` does so for a recording.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from intently.show.page.contents import Highlight, Packed, packed
 from intently.show.page.items import Item, Layer, Shown, items_of
+from intently.show.page.numbers.stored import Precision
 from intently.show.page.sides import Picture, Side, Text
-from intently.show.page.stored import Precision
 
 __all__ = [
     "Highlight",
@@ -44,8 +44,8 @@ def save_page(
     ``precision`` is that of queries and keys: "half" (16 bits) or "full" (32). ``sides`` are texts
     and pictures that stand for every axis of their length. The page says how far its weights are
     from the model's. Raises `KindError` for other sources, `ArgumentError` where there is nothing
-    to show, for a side that no axis is as long as and for a path that does not end in .html,
-    `MemoryRefused` for what is too large.
+    to show, for a side whose length no axis has and for a path that does not end in .html,
+    `MemoryRefused` for pages that would be too large.
 
     >>> import tempfile, torch, intently as it
     >>> q, k = torch.randn(2, 4, 6, 8)

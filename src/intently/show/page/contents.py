@@ -1,4 +1,4 @@
-"""Everything a page is told: a description in plain values, and blocks of numbers beside it."""
+"""The contents of a page: a description in plain values, and blocks of numbers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import check_word
 from intently.show.page.items import Item, Layer
-from intently.show.page.measured import Measured, measured
-from intently.show.page.packing import Blocks, check_size
-from intently.show.page.stored import Precision, Stored, StoredWeights, bound, stored
+from intently.show.page.numbers.measured import Measured, measured
+from intently.show.page.numbers.packing import Blocks, check_size
+from intently.show.page.numbers.stored import Precision, Stored, StoredWeights, bound, stored
 
 FORMAT = "intently-page-1"
 
 
 @dataclass(frozen=True)
 class Highlight:
-    """A head that a page points at, with what is said of it."""
+    """A head that a page points at, with a sentence about it."""
 
     item: int
     layer: str
@@ -31,9 +31,9 @@ class Highlight:
 
 
 class Packed(NamedTuple):
-    """What a page is made of: ``meta`` in plain values, ``blocks`` shuffled and deflated.
+    """A page before it is written: ``meta`` in plain values, ``blocks`` shuffled and deflated.
 
-    ``first`` are the numbers of the blocks that an overview needs.
+    ``first`` are the indices of the blocks that an overview needs.
     """
 
     meta: dict[str, Any]
@@ -52,14 +52,14 @@ def packed(
     """Store and measure every head of every item.
 
     ``start`` is the state in which the page opens. Raises `ArgumentError` for an unknown precision,
-    a highlight of nothing or a start that is no state, `KindError` for other types, `MemoryRefused`
-    for what would be too large for a page.
+    a highlight of a missing head or an invalid start, `KindError` for other types, `MemoryRefused`
+    for pages that would be too large.
     """
     check_word(precision, "precision", ("half", "full"))
     if title is not None and not isinstance(title, str):
         raise build(KindError, "title", "a text, or None", repr(title))
     state = _state(start)
-    _check_size(items, precision)
+    check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
     marks = [_highlight(mark, items) for mark in highlights]
     page = _Page(precision)
     told = [page.item(item) for item in items]
@@ -79,7 +79,7 @@ def packed(
 
 
 class _Page:
-    """Items told one by one, their numbers gathered in blocks."""
+    """Describes items one by one and gathers their numbers in blocks."""
 
     def __init__(self, precision: Precision) -> None:
         self.precision: Precision = precision
@@ -110,7 +110,7 @@ class _Page:
         return {**described(layer), **told, **self.measures(found)}
 
     def numbers(self, made: Stored) -> dict[str, Any]:
-        """What the weights are computed from."""
+        """Return the numbers that the weights are computed from."""
         add = self.blocks.add
         energy, mask, bias = made.energy, made.mask, made.bias
         score: dict[str, Any] = {"kind": "dot"}
@@ -134,21 +134,10 @@ class _Page:
         }
 
     def weights(self, made: StoredWeights) -> dict[str, Any]:
-        """The weights themselves, head by head."""
+        """Return the weights themselves, head by head."""
         heads = made.matrix.weights.reshape(-1, *made.matrix.shape[-2:])
         blocks = [self.blocks.add(head, self.dtype) for head in heads]
-        return {
-            "score": {"kind": "weights", "blocks": blocks},
-            "scale": 1.0,
-            "softcap": None,
-            "sinks": None,
-            "d": 0,
-            "group": 1,
-            "q": [],
-            "k": [],
-            "mask": None,
-            "bias": None,
-        }
+        return {"score": {"kind": "weights", "blocks": blocks}}
 
     def measures(self, found: Measured) -> dict[str, Any]:
         add = self.blocks.add
@@ -165,7 +154,7 @@ class _Page:
 
 
 def described(layer: Layer) -> dict[str, Any]:
-    """Return what is told of an attention before any of its numbers."""
+    """Return the description of an attention without any of its numbers."""
     t, s = layer.matrix.shape[-2:]
     return {
         "name": layer.name,
@@ -177,69 +166,60 @@ def described(layer: Layer) -> dict[str, Any]:
         "t": t,
         "s": s,
         "heads": layer.heads,
+        "score": {"kind": "dot"},
+        "scale": 1.0,
+        "softcap": None,
+        "sinks": None,
+        "d": 0,
+        "group": 1,
+        "q": [],
+        "k": [],
+        "mask": None,
+        "bias": None,
     }
 
 
 def _plain(numbers: Tensor) -> list[float | None]:
-    """Numbers as JSON has them: what is not finite is None."""
+    """Return numbers for JSON, None for those that are not finite."""
     return [x if math.isfinite(x) else None for x in numbers.tolist()]
 
 
 def _highlight(mark: Highlight, items: Sequence[Item]) -> dict[str, Any]:
-    """A highlight by the number of its layer."""
+    """Return a highlight with the index of its layer."""
     if not isinstance(mark, Highlight) or not isinstance(mark.text, str):
-        raise build(
-            KindError,
-            "highlights",
-            "highlights: show.page.Highlight(item, layer, head, text)",
-            repr(mark)[:60],
-        )
+        expected = "highlights: show.page.Highlight(item, layer, head, text)"
+        raise build(KindError, "highlights", expected, repr(mark)[:60])
     if type(mark.item) is not int or not 0 <= mark.item < len(items):
         raise build(ArgumentError, "highlights", f"an item < {len(items)}", repr(mark.item))
     names = [layer.name for layer in items[mark.item].layers]
     if mark.layer not in names:
-        raise build(
-            ArgumentError,
-            "highlights",
-            f"a layer of item {mark.item}: {', '.join(names)}",
-            repr(mark.layer),
-        )
+        expected = f"a layer of item {mark.item}: {', '.join(names)}"
+        raise build(ArgumentError, "highlights", expected, repr(mark.layer))
     entry = names.index(mark.layer)
     heads = items[mark.item].layers[entry].heads
     if type(mark.head) is not int or not 0 <= mark.head < heads:
-        raise build(
-            ArgumentError, "highlights", f"a head < {heads} of {mark.layer}", repr(mark.head)
-        )
+        expected = f"a head < {heads} of {mark.layer}"
+        raise build(ArgumentError, "highlights", expected, repr(mark.head))
     return {"item": mark.item, "entry": entry, "head": mark.head, "text": mark.text}
 
 
 def _state(start: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The state in which a page opens, in values that JSON has."""
+    """Return the state in which a page opens, checked for JSON."""
     if start is None:
         return {}
     if not isinstance(start, Mapping):
-        raise build(
-            KindError, "start", 'a state by name, {"view": "text", "row": 7} say', repr(start)[:60]
-        )
+        expected = 'a state by name, {"view": "text", "row": 7} say'
+        raise build(KindError, "start", expected, repr(start)[:60])
     for name, value in start.items():
         plain = value is None or isinstance(value, (str, int, float))
         if not plain or (isinstance(value, float) and not math.isfinite(value)):
-            raise build(
-                ArgumentError,
-                f"start[{name!r}]",
-                "a text, a finite number, or None",
-                repr(value)[:60],
-            )
+            expected = "a text, a finite number, or None"
+            raise build(ArgumentError, f"start[{name!r}]", expected, repr(value)[:60])
     return {str(name): value for name, value in start.items()}
 
 
-def _check_size(items: Sequence[Item], precision: Precision) -> None:
-    """Refuse what could not be opened before an hour is spent on it."""
-    check_size(sum(_bytes(layer, precision) for item in items for layer in item.layers))
-
-
 def _bytes(layer: Layer, precision: Precision) -> int:
-    """About how many bytes an attention takes in a page, as base64."""
+    """Estimate the bytes that an attention takes in a page, as base64."""
     *_, h, t, s = (1, *layer.matrix.shape)
     wide = 2 if precision == "half" else 4
     if isinstance(layer.matrix, Attention):

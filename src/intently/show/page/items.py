@@ -17,14 +17,14 @@ from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted
 
 BEFORE = 16
-"""Tokens that may stand before the patches of a picture, such as CLS and registers."""
+"""Most tokens before the patches of a picture, such as CLS and registers."""
 
 NAMED = 12
-"""Tokens of a text that name it, where it has no other name."""
+"""Tokens that name a text without a name of its own."""
 
 
 class Call(Protocol):
-    """What is asked of one attention of a recording."""
+    """The interface of one attention of a recording."""
 
     name: str
     index: int
@@ -32,13 +32,13 @@ class Call(Protocol):
     verified: bool | None
 
     def matrix(self) -> LazyMatrix:
-        """The weights (b, h, t, s), labelled where tokens are known."""
+        """Return the weights (b, h, t, s), labelled where tokens are known."""
         ...
 
 
 @runtime_checkable
 class Recorded(Protocol):
-    """What is asked of a recording."""
+    """The interface of a recording."""
 
     calls: list[Any]
 
@@ -47,8 +47,8 @@ class Recorded(Protocol):
 class Layer:
     """One attention of an item: ``matrix`` (t, s), (h, t, s) or (1, h, t, s).
 
-    ``rows`` and ``columns`` are sides of the item; ``row_labels`` say what rows produce, ``tokens``
-    are the tokens of self-attention as numbers; both may be unknown.
+    ``rows`` and ``columns`` index the sides of the item. ``row_labels`` name what rows produce and
+    ``tokens`` number the tokens of self-attention; both may be unknown.
     """
 
     name: str
@@ -65,14 +65,14 @@ class Layer:
 
     @property
     def depth(self) -> int:
-        """The first number in the name, which counts the layers of a stack; 0 without one."""
+        """The first number in the name, the index of the layer in its stack; 0 without one."""
         found = re.search(r"\d+", self.name)
         return int(found[0]) if found else 0
 
 
 @dataclass(frozen=True)
 class Item:
-    """A text, a pair of texts or a picture, with every layer that attended; a note says more."""
+    """A text, a pair of texts or a picture, with every layer that attended, and a note."""
 
     name: str
     sides: tuple[Side, ...]
@@ -88,9 +88,9 @@ def items_of(
 ) -> list[Item]:
     """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
 
-    ``sides`` are texts and pictures that stand for every axis of their length. Items stay as they
-    are. Raises `KindError` for anything else, `ArgumentError` where there is nothing to show and
-    for a side that no axis is as long as.
+    ``sides`` are texts and pictures that stand for every axis of their length. A list of items is
+    returned as it is. Raises `KindError` for anything else, `ArgumentError` where there is nothing
+    to show and for a side whose length no axis has.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -141,7 +141,7 @@ def items_of(
 
 
 def _check_sides(sides: Sequence[Side], found: Sequence[_Named]) -> None:
-    """Refuse a side that no axis is as long as: a page would show numbers in its stead."""
+    """Refuse a side that fits no axis: a page would silently show numbers instead."""
     lengths = sorted({n for one in found for n in one.matrix.shape[-2:]})
     for at, side in enumerate(sides):
         if len(side) in lengths:
@@ -171,7 +171,7 @@ class _Named:
 
 
 def _recorded(source: Recorded, heard: list[str]) -> Iterator[_Named]:
-    """The matrices of a recording; of what is wrong or lost by now, a word is heard."""
+    """Yield the matrices of a recording; append the reasons for skipped ones to ``heard``."""
     calls: list[Call] = source.calls
     for name, call in zip(numbered(calls), calls):
         if call.verified is False:
@@ -226,7 +226,7 @@ def _item(
 
 
 def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
-    """One batch row of a matrix; heads that share keys go on sharing them."""
+    """Return one batch row of a matrix; heads that share keys still share them."""
     if matrix.ndim < 4 or (matrix.shape[0] == 1 and isinstance(matrix, Attention)):
         return matrix
     if isinstance(matrix, Attention):
@@ -235,13 +235,13 @@ def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
 
 
 def _apart(labels: Labels, side: Side) -> tuple[str, ...] | None:
-    """Labels of rows that are not the tokens of their side."""
+    """Return the labels of rows that differ from the tokens of their side."""
     same = isinstance(side, Text) and labels[0] == side.tokens
     return None if labels[0] is None or same else labels[0]
 
 
 def _name(sides: Sequence[Side]) -> str:
-    """The first words of the first text; how many there are, where they are only counted."""
+    """Return the first words of the first text, or the number of tokens where none are known."""
     for side in sides:
         if isinstance(side, Text):
             if side.tokens == counted(len(side)):
@@ -251,5 +251,5 @@ def _name(sides: Sequence[Side]) -> str:
 
 
 def _spelled(tokens: Sequence[str]) -> str:
-    """Tokens as a line of text, without the marks by which tokenizers tell where words begin."""
+    """Return tokens as a line of text, without the marks of tokenizers."""
     return "".join(" " * blank + text for text, blank in spaced(tokens)).strip()

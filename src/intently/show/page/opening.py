@@ -1,4 +1,4 @@
-"""What a page opens with: the head and the word that tell the most."""
+"""The state in which a page opens: the head and the word that tell the most."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from intently.show.page.items import Item
 from intently.show.page.sides import Picture
 
 COMPARED = 512
-"""Tokens of two texts up to which the page looks for where they are read most differently."""
+"""Texts of more tokens are not searched for the word that they read most differently."""
 
 
 def opening(items: Sequence[Item]) -> dict[str, Any]:
-    """What a page opens with: all heads of a text, what CLS looks at in a picture.
+    """Return the first state of a page: all heads of a text, or what CLS looks at in a picture.
 
-    Of two texts, the first word in which their translations part, in the head that reads the words
-    of the two most differently; without translations, the word that both have and that one head
-    reads most differently.
+    For two texts: the first word in which their translations differ, in the head that reads the
+    two texts most differently; without translations, the shared word that one head reads most
+    differently.
     """
     first = items[0].sides[0]
     if isinstance(first, Picture) and first.before:
@@ -31,7 +31,7 @@ def opening(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """How far heads of cross-attention are apart where two translations part, and where."""
+    """Yield how far heads of cross-attention differ where two translations part, and the state."""
     for entry, (one, other) in enumerate(zip(items[0].layers, items[1].layers)):
         if one.rows == one.columns or not one.row_labels or not other.row_labels:
             continue
@@ -53,7 +53,7 @@ def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
 
 
 def _shared(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """How far heads of self-attention are apart at a word that two texts share, and where."""
+    """Yield how far heads of self-attention differ at a shared word, and the state."""
     both = zip(*(getattr(item.sides[0], "tokens", ()) for item in items[:2]))
     shared = torch.tensor([a == b for a, b in both])
     for entry, (one, other) in enumerate(zip(items[0].layers, items[1].layers)):

@@ -16,7 +16,7 @@ from intently.matrix.lazy import Labels
 from intently.show.pictures import read
 
 SIZE = 768
-"""Pixels along the longer edge of a picture in a page at most."""
+"""Most pixels along the longer edge of a picture in a page."""
 
 LOSSLESS = 300_000
 """Bytes of PNG up to which a picture stays PNG; larger ones become JPEG."""
@@ -37,16 +37,16 @@ class Text:
         return len(self.tokens)
 
     def described(self) -> dict[str, Any]:
-        """Return what a page is told of it."""
+        """Return its description in META."""
         return {"kind": "text", "tokens": list(self.tokens), "produced": self.produced}
 
 
 class Picture:
-    """A picture that was read as rows × columns patches, after ``before`` tokens such as CLS.
+    """A picture read as rows × columns patches, after ``before`` tokens such as CLS.
 
     ``image`` is a file, a PIL image, or an array (height, width), (height, width, 3 or 4) of bytes
     or of numbers from 0 to 1. Raises `ArgumentError` for other shapes and numbers, `DataError` for
-    a file that holds no picture.
+    a file without a picture.
 
     >>> len(Picture(np.zeros((32, 32, 3)), rows=4, columns=4, before=1))
     17
@@ -66,7 +66,7 @@ class Picture:
         return self.before + self.rows * self.columns
 
     def described(self) -> dict[str, Any]:
-        """Return what a page is told of it."""
+        """Return its description in META."""
         return {
             "kind": "picture",
             "image": self.address,
@@ -98,14 +98,15 @@ def _encoded(image: Any, **options: Any) -> bytes:
 
 
 def counted(n: int) -> tuple[str, ...]:
-    """Return the numbers that stand for tokens that are not known."""
+    """Return numbers in place of unknown tokens."""
     return tuple(map(str, range(n)))
 
 
 class Sides:
-    """The sides of one item as they are found; ``given`` stand for every axis of their length.
+    """The sides of one item, gathered matrix by matrix.
 
-    ``names`` are those of all modules that attended.
+    ``given`` sides stand for every axis of their length; ``names`` are those of all modules that
+    attended.
     """
 
     def __init__(self, given: Sequence[Side] = (), names: Collection[str] = ()) -> None:
@@ -123,9 +124,9 @@ class Sides:
     ) -> tuple[int, int]:
         """Return the sides of the rows and of the columns of a matrix (t, s).
 
-        They are one where a text looks at itself, if only with its last tokens. ``looks_back``
-        says whether no query sees a later key, as in self-attention only; ``produced`` is the first
-        key that the model wrote.
+        Both are the same side where a text attends itself, even if only its last tokens are
+        queries. ``looks_back`` says whether no query sees a later key, which only holds in
+        self-attention; ``produced`` is the first key that the model wrote.
         """
         t, s = shape
         stack = side(name) or ""
@@ -142,7 +143,7 @@ class Sides:
         return rows, columns
 
     def _like(self, n: int, stack: str | None, other: int | None) -> int | None:
-        """A side of length n: the last one of a stack, or the first one apart from another."""
+        """Return a side of length n: the last of a stack, or the first other than ``other``."""
         fits = [i for i, known in enumerate(self.found) if len(known) == n and i != other]
         if stack is not None:
             own = [i for i in fits if self._stacks[i] in (None, stack)]
@@ -152,7 +153,7 @@ class Sides:
     def _labelled(
         self, labels: Sequence[str] | None, n: int, stack: str, produced: int | None
     ) -> int:
-        """The side with these tokens, a given one of this length, or a new one."""
+        """Return the side with these tokens, a given one of this length, or a new one."""
         tokens = counted(n) if labels is None else tuple(labels)
         for i, known in enumerate(self.found):
             if len(known) != n:

@@ -1,4 +1,4 @@
-"""The page inside a notebook: the same modules, and blocks that cross over when they are needed."""
+"""The page inside a notebook: the same modules, and blocks that are sent on demand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from intently.errors import MissingLibraryError, build
 from intently.show.page.contents import Highlight, packed
 from intently.show.page.items import Shown, items_of
+from intently.show.page.numbers.stored import Precision
 from intently.show.page.sides import Side
-from intently.show.page.stored import Precision
 
 if TYPE_CHECKING:
     from anywidget import AnyWidget
@@ -27,8 +27,8 @@ def widget(
 ) -> AnyWidget:
     """Return the page of a recording, of matrices by name, or of one matrix, as a notebook widget.
 
-    Arguments and errors are those of `save_page`. ``widget.address`` is the state of the page as it
-    stands in an address, ``"#view=text&row=7"`` say; set, it moves the page. Raises
+    Arguments and errors are those of `save_page`. ``widget.address`` is the state of the page as
+    an address fragment, ``"#view=text&row=7"`` say; setting it changes the view. Raises
     `MissingLibraryError` where anywidget is not installed.
 
     >>> import torch, intently as it
@@ -37,8 +37,8 @@ def widget(
     >>> shown.address = "#view=head&row=2"
     """
     kind = _kind()
-    from intently.show.page.joining import source as shipped
-    from intently.show.page.packing import text
+    from intently.show.page.numbers.packing import text
+    from intently.show.page.script import source as shipped
     from intently.show.page.writing import described, style
 
     made = packed(
@@ -57,7 +57,7 @@ def widget(
 
 @cache
 def _kind() -> type[AnyWidget]:
-    """The widget's class; `MissingLibraryError` where anywidget is not there."""
+    """Return the widget's class; raise `MissingLibraryError` without anywidget."""
     try:
         import anywidget
         import traitlets
@@ -69,7 +69,7 @@ def _kind() -> type[AnyWidget]:
             "an environment without it",
             fix="pip install 'intently[notebook]', or save_page",
         ) from None
-    from intently.show.page.joining import MODULES, joined
+    from intently.show.page.script import MODULES, joined
 
     class Page(anywidget.AnyWidget):
         _esm = joined((*MODULES, "widget")) + "\nexport default { render: renderWidget };\n"

@@ -1,7 +1,7 @@
 """The page as one file: policy, style, body, description, script, and blocks at the very end.
 
-The policy allows the one script and the one style sheet by their hashes, pictures that are in the
-file, and nothing else: no connection leaves it.
+The policy allows the one script and the one style sheet by their hashes and pictures inside the
+file, and nothing else: the page opens no connection.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 from intently.foundation import files
 from intently.show.labels import visible
 from intently.show.page.contents import Packed
-from intently.show.page.joining import MODULES, joined, source
-from intently.show.page.packing import text
+from intently.show.page.numbers.packing import text
+from intently.show.page.script import MODULES, joined, source
 
 SCRIPT = (*MODULES, "start")
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a page; call it first, so that a wrong name costs nothing.
+    """Return the path of a page; call it first, before any work.
 
-    Raises what `files.destination` raises, for names that a double click would not open.
+    Raises what `files.destination` raises for names that a double click would not open.
     """
     return files.destination(path, "path", (".html", ".htm"), "out")
 
 
 def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
-    """Write the page; the file is there whole or not at all, and folders are made.
+    """Write the page atomically, and make its folders.
 
-    Raises `WriteError` where no file can be made.
+    Raises `WriteError` where the file cannot be written.
     """
     final = Path(path)
     files.make_folder(final.parent)
@@ -45,7 +45,7 @@ def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
 
 
 def parts(packed: Packed) -> Iterator[str]:
-    """Yield the page from its first character to its last, equal for equal contents."""
+    """Yield the parts of the page in order; equal contents give equal bytes."""
     code = script()
     yield head(packed.meta["title"], style(), code)
     yield f"<body>\n{source('body.html').strip()}\n"
@@ -58,12 +58,13 @@ def parts(packed: Packed) -> Iterator[str]:
 
 
 def style() -> str:
-    """Return the one style sheet: the shell, its views, what width and paper change."""
-    return "".join(map(source, ("style.css", "text.css", "views.css", "narrow.css", "print.css")))
+    """Return the one style sheet: the shell, its views, narrow screens and print."""
+    parts = ("style", "text", "pictures", "views", "narrow", "print")
+    return "".join(source(f"{part}.css") for part in parts)
 
 
 def script() -> str:
-    """Return the one script: strict, and with no name outside of it."""
+    """Return the one script: strict, and without global names."""
     return f'\n(() => {{\n"use strict";\n\n{joined(SCRIPT)}\n}})();\n'
 
 
@@ -96,7 +97,7 @@ def digest(inline: str) -> str:
 
 
 def described(meta: dict[str, Any]) -> str:
-    """Return JSON that nothing in it can end: no ``<`` and nothing outside of ASCII stands in it.
+    """Return JSON that cannot end its script element: no ``<`` and only ASCII.
 
     >>> described({"token": "</script>"})
     '{"token":"\\\\u003c/script>"}'

@@ -14,7 +14,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import finite, short, without_dropout
+from intently.show.animate.operands import finite, token_names, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, MOST, Stage, shades, strips, widest
 from intently.show.given import one_item
@@ -71,13 +71,12 @@ def heads(
             "an intently.modules.MultiHeadAttention",
             type(block).__name__,
             fix="bring your weights: MultiHeadAttention.from_weights(…), or "
-            "intently.interop.torch.loading.load(module)",
+            "intently.interop.torch.load(module)",
         )
     x = one_item(x, "x", 2, block)
     if x.ndim != 2 or not 1 <= len(x) <= TOKENS:
         raise build(ArgumentError, "x", f"shape (t, c), 1 ≤ t ≤ {TOKENS}", shape_of(x))
-    if labels is not None and len(labels) != len(x):
-        raise build(ArgumentError, "labels", f"t={len(x)} labels", len(labels))
+    names = token_names(labels, len(x))
     inputs = finite(numbers(x), "x")
     with torch.no_grad(), without_dropout(block):
         matrix, values = block._matrix_and_values(x[None], None, None, None)
@@ -96,7 +95,6 @@ def heads(
         weight = numbers(block.out_weight).astype(np.float64)
         bias = 0.0 if block.out_bias is None else numbers(block.out_bias).astype(np.float64)
     joined = parts.transpose(1, 0, 2).reshape(len(x), -1)
-    names = short([str(n) for n in range(len(x))] if labels is None else labels)
     sheet = _Sheet(names, inputs, weights, parts)
     stage = sheet.stage
     sheet.inputs()

@@ -14,7 +14,7 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import finite, short, without_dropout
+from intently.show.animate.operands import finite, token_names, without_dropout
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import (
     LONG,
@@ -94,9 +94,7 @@ def permutation(
     new = [t - 1, *range(1, t - 1), 0] if order is None else list(order)
     if sorted(new) != list(range(t)):
         raise build(ArgumentError, "order", f"each number from 0 to {t - 1} once", repr(order))
-    if labels is not None and len(labels) != t:
-        raise build(ArgumentError, "labels", f"t={t} labels", len(labels))
-    names = short([str(n) for n in range(t)] if labels is None else labels)
+    names = token_names(labels, t)
     inputs = finite(numbers(x), "x")
     with torch.no_grad(), without_dropout(block):
         before, after = _run(block, x), _run(block, x[new])

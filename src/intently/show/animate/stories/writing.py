@@ -73,11 +73,9 @@ def writing(
     _source(stage, source, above, top, None)
     stage.scene(f"The source stands: {len(source)} words. The decoder writes word by word.")
     for i, word in enumerate(produced):
-        for key in [key for key in stage.shapes if key.startswith("ribbon.")]:
-            stage.change(key, opacity=0.16)
+        stage.change_all("ribbon", opacity=0.16)
         _source(stage, source, above, top, weights[i])
-        for key in [key for key in stage.shapes if key.startswith("made.")]:
-            stage.change(key, edge="frame")
+        stage.change_all("made", edge="frame")
         x, wide = below[i]
         stage.put(
             Grid(f"made.{i}", x, top + HIGH + APART, (wide, HIGH), ((0.0,),), (word,), SIZE, "blue")
@@ -87,8 +85,7 @@ def writing(
         taken = f"{weights[i, best]:.2f}"
         said = f"most at ‘{source[best]}’ ({taken})" if weights[i].any() else "at nothing"
         stage.scene(f"‘{word}’ is written, looking {said}.", 1.3)
-    for key in [key for key in stage.shapes if key.startswith("ribbon.")]:
-        stage.change(key, opacity=1.0)
+    stage.change_all("ribbon", opacity=1.0)
     stage.change(f"made.{len(produced) - 1}", edge="frame")
     _source(stage, source, above, top, None)
     _received(stage, above, weights, top)

@@ -1,0 +1,192 @@
+"""`SelfAttention`, a layer of Keras on our attention."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import intently.masks as masks
+from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import attend, attention
+from intently.errors import ArgumentError, KindError, build
+from intently.foundation.checks import whole_number
+
+if TYPE_CHECKING:
+    pass
+
+
+@cache
+def self_attention() -> type:
+    """Make the class once and register it with Keras."""
+    import keras
+    from keras import ops
+
+    @keras.saving.register_keras_serializable(package="intently")
+    class SelfAttention(keras.layers.Layer):
+        """Multi-head self-attention with one fused projection: (b, t, c) → (b, t, d_embd).
+
+        ``in_proj`` is a `Dense` of width 3·d_embd whose columns are q, k, v, each head after head
+        ("3 h d"), ``out_proj`` one of width d_embd; each has a bias or not. With the torch backend
+        attention is `intently.attention`, with others it is written in `keras.ops`. A mask that
+        Keras carries along (``Embedding(mask_zero=True)``) hides padded keys, whatever stands
+        there. ``attend`` shows the weights, `load` and `dump` exchange them with our blocks. Raises
+        `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t, c) or the mask
+        is not (b, t); `KindError` where the sizes are no whole numbers.
+
+        Source: Vaswani et al. 2017, section 3.2.2.
+        """
+
+        def __init__(
+            self,
+            n_heads: int,
+            d_embd: int,
+            in_proj_bias: bool = True,
+            out_proj_bias: bool = True,
+            **options: Any,
+        ) -> None:
+            super().__init__(**options)
+            whole_number(n_heads, "n_heads", 1)
+            whole_number(d_embd, "d_embd", 1)
+            if d_embd % n_heads:
+                raise build(
+                    ArgumentError,
+                    "n_heads",
+                    f"a divisor of d_embd={d_embd}",
+                    n_heads,
+                    "each head gets d_embd/n_heads",
+                )
+            self.n_heads, self.d_embd = n_heads, d_embd
+            self.in_proj_bias, self.out_proj_bias = in_proj_bias, out_proj_bias
+            self.supports_masking = True
+            policy = self.dtype_policy
+            self.in_proj = keras.layers.Dense(
+                3 * d_embd, use_bias=in_proj_bias, name="in_proj", dtype=policy
+            )
+            self.out_proj = keras.layers.Dense(
+                d_embd, use_bias=out_proj_bias, name="out_proj", dtype=policy
+            )
+
+        def build(self, input_shape: tuple[int | None, ...]) -> None:
+            _check_inputs(input_shape)
+            self.in_proj.build(input_shape)
+            self.out_proj.build((*input_shape[:-1], self.d_embd))
+
+        def call(self, inputs: Any, causal_mask: bool = False, mask: Any = None) -> Any:
+            """Return y (b, t, d_embd); with ``causal_mask`` a step sees itself and those before."""
+            _check_inputs(inputs.shape, mask)
+            q, k, v = self._heads(inputs)
+            compute = _attend_torch if keras.backend.backend() == "torch" else _attend_ops
+            y = ops.transpose(compute(q, k, v, causal_mask, mask), (0, 2, 1, 3))
+            shape: Any = ops.shape(inputs)
+            return self.out_proj(ops.reshape(y, (*shape[:2], self.d_embd)))
+
+        def attend(self, inputs: Any, causal_mask: bool = False, mask: Any = None) -> Matrix:
+            """Return the lazy matrix (b, h, t, t) that a call with these arguments multiplies.
+
+            On the torch backend it can be differentiated and stays on its device. On others
+            queries and keys are copied into PyTorch tensors on the CPU: numbers without gradients,
+            and not inside a compiled function. Raises `ArgumentError` as a call does, `KindError`
+            for a symbolic input.
+            """
+            if keras.backend.is_keras_tensor(inputs):
+                raise build(
+                    KindError,
+                    "inputs",
+                    "numbers",
+                    type(inputs).__name__,
+                    "a symbolic model has no weights to show",
+                )
+            mask = getattr(inputs, "_keras_mask", None) if mask is None else mask
+            inputs = ops.convert_to_tensor(inputs)
+            _check_inputs(inputs.shape, mask)
+            if not self.built:
+                self.build(inputs.shape)
+            q, k, _ = self._heads(inputs)
+            if keras.backend.backend() != "torch":
+                q, k = copied(q), copied(k)
+            return attend(q, k, mask=_rule(causal_mask, mask, q.device))
+
+        def _heads(self, inputs: Any) -> tuple[Any, Any, Any]:
+            """Queries, keys and values (b, h, t, d)."""
+            shape: Any = ops.shape(inputs)
+            split = (3, self.n_heads, self.d_embd // self.n_heads)
+            joint = ops.reshape(self.in_proj(inputs), (*shape[:2], *split))
+            heads: Any = ops.transpose(joint, (2, 0, 3, 1, 4))
+            return heads[0], heads[1], heads[2]
+
+        def compute_output_shape(
+            self, input_shape: tuple[int | None, ...], *_: Any, **options: Any
+        ) -> tuple[int | None, ...]:
+            return (*input_shape[:-1], self.d_embd)
+
+        def get_config(self) -> dict[str, Any]:
+            return super().get_config() | {
+                "n_heads": self.n_heads,
+                "d_embd": self.d_embd,
+                "in_proj_bias": self.in_proj_bias,
+                "out_proj_bias": self.out_proj_bias,
+            }
+
+    return SelfAttention
+
+
+def _check_inputs(shape: Any, mask: Any = None) -> None:
+    if len(shape) != 3:
+        raise build(ArgumentError, "inputs", "shape (b, t, c)", f"shape {tuple(shape)}")
+    if mask is None:
+        return
+    found, want = tuple(np.shape(mask) if isinstance(mask, list) else mask.shape), tuple(shape[:2])
+    known = len(found) == 2 and all(a == n or a is None or n is None for a, n in zip(found, want))
+    if not known:
+        raise build(
+            ArgumentError, "mask", f"shape (b, t) = {want}, True at real steps", f"shape {found}"
+        )
+
+
+def _attend_torch(q: Tensor, k: Tensor, v: Tensor, causal: bool, padding: Any) -> Tensor:
+    """Run `intently.attention` on q, k, v (b, h, t, d); ``padding`` (b, t) is True at tokens."""
+    return attention(q, k, v, mask=_rule(causal, padding, q.device))
+
+
+def _rule(causal: bool, padding: Any, device: torch.device) -> masks.Mask | None:
+    """Return our mask for the arguments of a call; ``padding`` (b, t) of any library."""
+    rule = masks.causal() if causal else None
+    if padding is None:
+        return rule
+    seen = padding if isinstance(padding, Tensor) else torch.from_numpy(np.array(padding))
+    real = masks.allowed(seen.to(device).bool()[:, None, None])
+    return real if rule is None else rule & real
+
+
+def _attend_ops(q: Any, k: Any, v: Any, causal: bool, padding: Any) -> Any:
+    """Compute the same in `keras.ops`; rows without keys are zero, and padded keys never matter."""
+    import keras
+    from keras import ops
+
+    if q.shape[2] == 0:
+        return v
+    steps: Any = ops.arange(q.shape[2])
+    real: Any = steps[:, None] >= steps[None] if causal else ops.ones((1, 1), dtype="bool")
+    if padding is not None:
+        keys: Any = ops.cast(padding, "bool")
+        real = ops.logical_and(real, keys[:, None, None])
+        k, v = (ops.where(keys[:, None, :, None], x, ops.zeros_like(x)) for x in (k, v))
+    precise = keras.backend.result_type(q.dtype, "float32")
+    z = ops.cast(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), precise)
+    z = ops.where(real, z / float(q.shape[-1]) ** 0.5, -1e30)
+    weights = ops.where(real, ops.softmax(z, axis=-1), 0.0)
+    return ops.matmul(ops.cast(weights, v.dtype), v)
+
+
+def copied(x: Any) -> Tensor:
+    """Copy a tensor of any backend into a PyTorch tensor of the same dtype."""
+    import keras
+
+    array = np.asarray(keras.ops.convert_to_numpy(x))
+    if keras.backend.standardize_dtype(x.dtype) == "bfloat16":
+        return torch.from_numpy(array.astype(np.float32)).bfloat16()
+    return torch.tensor(array)

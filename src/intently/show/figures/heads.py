@@ -1,0 +1,366 @@
+"""Every head of every layer as small multiples: layers down, heads across."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from intently.errors import ArgumentError, build, shape_of
+from intently.matrix import LazyMatrix
+from intently.matrix.labelling import as_numbers, follows
+from intently.matrix.patterns import measure
+from intently.show.cells import header, limits, name_columns, name_rows, paint
+from intently.show.choosing import Source, matrices_of, whole
+from intently.show.files import destination, finish
+from intently.show.labels import lines, shown, titled, visible
+from intently.show.reading import (
+    Pooling,
+    check,
+    measured,
+    missing,
+    numbers,
+    picture,
+    pooled,
+    shown_names,
+)
+from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
+from intently.show.style import ACCENT, QUIET, style, weight_map
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+Statistic = Callable[[LazyMatrix], torch.Tensor]
+
+CELLS = 192
+PAPER, PAGE = 7.2, 9.4
+WIDEST, NARROWEST = 1.6, 0.4
+BAR, BETWEEN = 0.7, 0.15
+MARGIN = 0.12
+GAP = 0.1
+SIZE = 6.5
+TITLE = SIZE * LINE + 0.05
+NAME = 9 * LINE + 0.02
+
+
+@dataclass(frozen=True)
+class Head:
+    """One panel: whose weights, under which title, and whether it is the highlighted one."""
+
+    name: str
+    title: str
+    values: np.ndarray
+    highlighted: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """The panels of matrices of one kind, which share their words: rows of panels."""
+
+    name: str
+    shape: tuple[int, int]
+    labels: tuple[tuple[str, ...], tuple[str, ...]]
+    panels: tuple[tuple[Head, ...], ...]
+
+
+def heads(
+    matrices: Source,
+    *,
+    sort: str | Statistic | None = None,
+    highlight: tuple[str, int] | None = None,
+    how: Pooling = "mean",
+    caption: str | None = None,
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> Figure:
+    """Draw all heads of all layers: layers down, heads across, one block for each kind.
+
+    ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s), or (t, s), of one
+    sentence, or is one matrix, or a recording of one sentence; names that differ in their number
+    only are layers of one kind, and those of one size share their words. A panel's title is
+    ``layer·head``, both counted from 0. ``sort`` is a statistic by the name that
+    `intently.matrix.patterns.measure` gives it, or one number for each head (h,), such as
+    ``lambda A: A.entropy().mean(-1)``: panels then stand in rising order with their number; a minus
+    before the name turns the order. ``highlight`` frames one head, ``("decoder.1.cross", 2)``, and
+    ``caption`` says why. More than 192 rows or columns are pooled as ``A.pool(…, how)`` does, and
+    the figure says so: a mean hides single weights, which ``how="max"`` shows. Returns the figure,
+    written to ``save`` if given.
+
+    Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
+    statistic that these heads do not have and an unknown suffix.
+
+    >>> import torch
+    >>> from intently.matrix import Dense
+    >>> model = {f"encoder.{layer}.self": Dense(torch.eye(3).expand(2, 3, 3)) for layer in range(2)}
+    >>> [axes.get_title() for axes in heads(model).axes[:4]]
+    ['0·0', '0·1', '1·0', '1·1']
+    """
+    path = destination(save)
+    found, left_out = matrices_of(matrices)
+    highlight = _check(matrices, found, sort, highlight)
+    groups = [
+        _group(kind, members, sort, highlight, how) for kind, members in _kinds(found).items()
+    ]
+    large = list(dict.fromkeys(g.shape for g in groups if max(g.shape) > CELLS))
+    heading = titled(title)
+    every = np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r])
+    foot = [*(pooled(shape, CELLS, how) for shape in large), missing(every), left_out]
+    if isinstance(sort, str):
+        foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
+    if highlight is not None:
+        framed = f"framed: {highlight[0]}, head {highlight[1]}"
+        foot.insert(0, lines(f"{framed}, {caption}" if caption else framed))
+    texts = [word for group in groups for side in group.labels for word in side]
+    with style((*texts, heading, *foot, *found)):
+        label = measured(how if large else None)
+        return finish(_draw(groups, heading, "\n".join(filter(None, foot)), label), path)
+
+
+def _check(
+    source: Source,
+    matrices: Mapping[str, LazyMatrix],
+    sort: object,
+    highlight: tuple[str, int] | None,
+) -> tuple[str, int] | None:
+    """Return the highlighted head, having refused what cannot be drawn."""
+    for name, matrix in matrices.items():
+        if check(matrix, f"matrices[{name!r}]").ndim not in (2, 3):
+            one = "{name: seen[name][0] for name in seen.layers}"
+            if isinstance(source, Mapping):
+                one = "{name: A[0] for name, A in matrices.items()}"
+            elif not hasattr(source, "calls"):
+                one = "A[0]"
+            raise build(
+                ArgumentError,
+                f"matrices[{name!r}]",
+                "shape (h, t, s) or (t, s)",
+                shape_of(matrix),
+                "one figure shows one sentence, or one beam of a search",
+                f"pick one: {one}",
+            )
+    if not (sort is None or isinstance(sort, str) or callable(sort)):
+        wanted = "the name of a statistic, or a function of a matrix"
+        raise build(ArgumentError, "sort", wanted, repr(sort))
+    if highlight is None:
+        return None
+    counts = {name: A.shape[0] if A.ndim == 3 else 1 for name, A in matrices.items()}
+    name, given = highlight if isinstance(highlight, tuple) and len(highlight) == 2 else ("", None)
+    head = whole(given)
+    if name not in counts or head is None or not 0 <= head < counts[name]:
+        known = ", ".join(f"{name} (h={h})" for name, h in counts.items())
+        raise build(ArgumentError, "highlight", f"a name and a head of {known}", repr(highlight))
+    return name, head
+
+
+def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
+    """Gather matrices of one size whose names differ in their number only; order is kept."""
+    kinds: dict[tuple[str, tuple[int, ...]], dict[str, LazyMatrix]] = {}
+    for name, matrix in matrices.items():
+        kind = " ".join(part for part in re.split(r"[.\s]+", name) if not part.isdecimal())
+        kinds.setdefault((kind or name, matrix.shape[-2:]), {})[name] = matrix
+    often = Counter(kind for kind, _ in kinds)
+    return {
+        f"{kind} ({size[0]} × {size[1]})" if often[kind] > 1 else kind: members
+        for (kind, size), members in kinds.items()
+    }
+
+
+def _group(
+    kind: str,
+    members: Mapping[str, LazyMatrix],
+    sort: str | Statistic | None,
+    highlight: tuple[str, int] | None,
+    how: Pooling,
+) -> Group:
+    rows: list[list[Head]] = []
+    order: list[float] = []
+    for name, matrix in members.items():
+        values = picture(matrix, CELLS, how)
+        values = values if matrix.ndim == 3 else values[None]
+        found = _statistic(sort, matrix, name) if sort else None
+        layer = next((part for part in name.split(".") if part.isdecimal()), "")
+        row = []
+        for head in range(len(values)):
+            place = f"{layer}·{head}" if layer else str(head)
+            place += f"  {_short(found[head])}" if found is not None else ""
+            row.append(Head(name, place, values[head], (name, head) == highlight))
+        rows.append(row)
+        order += [] if found is None else found.tolist()
+    if sort:
+        flat = [head for row in rows for head in row]
+        widest = max(map(len, rows))
+        falling = isinstance(sort, str) and sort.startswith("-")
+        numbered = -np.array(order) if falling else np.array(order)
+        placed = [flat[i] for i in np.argsort(numbered, kind="stable")]
+        rows = [placed[i : i + widest] for i in range(0, len(placed), widest)]
+    first = next(iter(members.values()))
+    t, s = first.shape[-2:]
+    left, above = shown_names(first, partial(shown, limit=14))
+    return Group(kind, (t, s), (left, above), tuple(map(tuple, rows)))
+
+
+def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
+    if isinstance(sort, str):
+        return _measured(sort.removeprefix("-"), matrix, name)
+    with torch.no_grad():
+        found = torch.as_tensor(sort(matrix))
+    each = f"(h={matrix.shape[0]},)" if matrix.ndim == 3 else "()"
+    if found.shape != matrix.shape[:-2]:
+        raise build(
+            ArgumentError,
+            "sort",
+            f"one number for each head, shape {each}",
+            f"{shape_of(found)} for {name}",
+            "the statistic still has an axis of steps",
+            "average it: lambda A: A.entropy().mean(-1)",
+        )
+    return numbers(found).reshape(-1)
+
+
+def _short(value: float) -> str:
+    return "0" if abs(value) < 5e-4 else f"{value:.3g}"
+
+
+def _measured(statistic: str, matrix: LazyMatrix, name: str) -> np.ndarray:
+    columns, ids = matrix.labels[1], None
+    if columns is not None and follows(matrix) is not None:
+        ids = as_numbers(columns)
+    found = measure(matrix, ids)
+    if statistic not in found:
+        raise build(
+            ArgumentError,
+            "sort",
+            f"one of {', '.join(found)}, or a function of a matrix",
+            f"{statistic!r} for {name}",
+            "duplicate and induction need the tokens of a self-attention, divergence two heads",
+        )
+    return numbers(found[statistic].value()).reshape(-1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the groups stand: how many side by side, how wide a panel is and its row labels are."""
+
+    columns: int
+    panel: float
+    across: int
+    label: float
+
+    @property
+    def group(self) -> float:
+        """Width of one group with its row labels, in inches."""
+        return self.label + self.across * self.panel + (self.across - 1) * GAP
+
+    @property
+    def width(self) -> float:
+        """Width of all groups side by side, in inches."""
+        return self.columns * self.group + (self.columns - 1) * BETWEEN
+
+    def bands(self, groups: Sequence[Group]) -> list[tuple[list[Group], float]]:
+        """Return the groups that stand side by side, band for band, and each band's height."""
+        rows = [list(groups[i : i + self.columns]) for i in range(0, len(groups), self.columns)]
+        return [(row, max(_height(group, self.panel) for group in row)) for row in rows]
+
+
+def _plan(groups: Sequence[Group]) -> Plan:
+    """Choose the arrangement with the widest panels that fits a page, if any does."""
+    across = max(len(row) for group in groups for row in group.panels)
+    label = 0.05 + max(width_of(group.labels[0], SIZE) for group in groups)
+    plans = []
+    for columns in range(1, len(groups) + 1):
+        room = PAPER - BAR - MARGIN - columns * label - (columns - 1) * BETWEEN
+        panel = (room - columns * (across - 1) * GAP) / (columns * across)
+        plan = Plan(columns, min(WIDEST, max(NARROWEST, panel)), across, label)
+        while plan.panel > NARROWEST and sum(high for _, high in plan.bands(groups)) > PAGE:
+            plan = replace(plan, panel=max(NARROWEST, plan.panel - 0.02))
+        plans.append(plan)
+    return max(plans, key=lambda plan: (plan.panel, -plan.columns))
+
+
+def _draw(groups: Sequence[Group], heading: str, foot: str, label: str) -> Figure:
+    from matplotlib.colors import Normalize
+
+    plan = _plan(groups)
+    width = max(MARGIN + plan.width + BAR, 3.2)
+    heading = wrapped(heading, width - 2 * MARGIN, 10.5)
+    foot = wrapped(foot, width - 2 * MARGIN, 7.5)
+    top = MARGIN + height_of(heading, 10.5) + (0.07 if heading else 0)
+    bands = plan.bands(groups)
+    height = top + sum(high for _, high in bands) + 0.06
+    height += height_of(foot, 7.5, 0.08)
+
+    sheet = Sheet.of(width, height)
+    every = [head.values.ravel() for group in groups for row in group.panels for head in row]
+    norm = Normalize(*limits(np.concatenate(every)))
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    first = top
+    for band, high in bands:
+        for column, group in enumerate(band):
+            left = MARGIN + column * (plan.group + BETWEEN) + plan.label
+            _draw_group(sheet, group, (left, top), plan.panel, norm)
+        top += high
+    high = _panel_height(groups[0], plan.panel)
+    _draw_scale(sheet, norm, (MARGIN + plan.width + 0.15, first, high), label)
+    sheet.write(MARGIN, top + 0.04, foot, size=7.5, color=QUIET)
+    return sheet.figure
+
+
+def _panel_height(group: Group, panel: float) -> float:
+    t, s = group.shape
+    return panel * min(max(t / s, 0.4), 1.5)
+
+
+def _feet(group: Group, panel: float) -> tuple[float, float]:
+    """Return the angle of the column labels and the height they take under the last row."""
+    below = header(group.labels[1], min(panel / group.shape[1], 0.19), SIZE, panel / (SIZE * WORD))
+    return below.turn, below.height
+
+
+def _height(group: Group, panel: float) -> float:
+    rows = len(group.panels) * (_panel_height(group, panel) + TITLE + GAP / 2)
+    return NAME + rows + _feet(group, panel)[1] + 0.08
+
+
+def _draw_group(
+    sheet: Sheet, group: Group, corner: tuple[float, float], panel: float, norm: Normalize
+) -> None:
+    left, top = corner
+    high = _panel_height(group, panel)
+    word = SIZE * WORD
+    turn, _ = _feet(group, panel)
+    sheet.write(left, top, visible(group.name, 60), size=9)
+    top += NAME
+    for line, row in enumerate(group.panels):
+        for column, head in enumerate(row):
+            axes = sheet.axes(left + column * (panel + GAP), top + TITLE, panel, high)
+            paint(axes, head.values, group.shape, norm, aspect="auto")
+            axes.set_title(head.title, size=SIZE, pad=3, color=QUIET, parse_math=False)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            if column == 0:
+                name_rows(axes, group.labels[0], high / word, SIZE)
+            if line == len(group.panels) - 1 or column >= len(group.panels[line + 1]):
+                name_columns(axes, group.labels[1], panel / word, SIZE, turn, side="bottom")
+            if head.highlighted:
+                axes.spines[:].set(color=ACCENT, linewidth=2, zorder=5)
+                axes.title.set_color(ACCENT)
+        top += TITLE + high + GAP / 2
+
+
+def _draw_scale(
+    sheet: Sheet, norm: Normalize, place: tuple[float, float, float], label: str
+) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    left, top, high = place
+    colours, at = ScalarMappable(norm, weight_map()), (left, top + NAME + TITLE)
+    bar = sheet.colour_bar((*at, 0.1, max(high, 1.0)), colours, label=label)
+    bar.tick_params(labelsize=7)

@@ -1,0 +1,309 @@
+"""A picture under the attention that lies on it: of a pixel, a patch, or a word of a prompt."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from intently.errors import ArgumentError, RangeError, build
+from intently.foundation.checks import check_word
+from intently.matrix import LazyMatrix
+from intently.show.choosing import Choice, Source, one_of, place, whole
+from intently.show.files import destination, finish
+from intently.show.labels import titled, visible
+from intently.show.pictures import read
+from intently.show.reading import missing, names, numbers
+from intently.show.sheet import Sheet, height_of, wrapped
+from intently.show.style import ACCENT, FRAME, QUIET, style, weight_map
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap, Normalize
+    from matplotlib.figure import Figure
+
+Token = int | str | tuple[int, int]
+Smoothing = Literal["blocks", "bilinear"]
+Scale = Literal["shared", "own"]
+
+SMOOTHING, SCALES = ("blocks", "bilinear"), ("shared", "own")
+MOST = 11
+ACROSS = 4
+PANEL = 1.75
+LARGE = 2.3
+GAP = 0.14
+NAME = 0.2
+MARGIN = 0.14
+
+
+class Grid(NamedTuple):
+    """Patches in rows and columns, and how many tokens stand before the first of them."""
+
+    rows: int
+    columns: int
+    before: int
+
+
+class Layer(NamedTuple):
+    """The weights of one token on the patches (rows, columns), its name, and its own patch."""
+
+    name: str
+    values: np.ndarray
+    patch: tuple[int, int] | None
+
+
+def overlay(
+    matrix: Source,
+    picture: Any,
+    token: Token | list[Token],
+    *,
+    grid: tuple[int, int] | None = None,
+    looks: Literal["at", "from"] | None = None,
+    head: Choice = None,
+    smooth: Smoothing = "bilinear",
+    scale: Scale = "shared",
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> Figure:
+    """Draw a picture beside itself under the attention of a token, or of up to eleven tokens.
+
+    ``picture`` is an array (height, width, 3), bytes or from 0 to 1, a PIL image or a path.
+    ``grid`` counts its patches, (rows, columns), read row by row; tokens before them, such as CLS,
+    are told apart; without it the patches form a square, with at most one token before. ``token``
+    is a patch (row, column), a position, or a word, alone or in a list. ``looks="at"`` draws its
+    row, ``"from"`` its column: who looks at it. Where only one side of the matrix is the picture,
+    that is known: the words of a prompt, keys of a diffusion model, are looked at by pixels.
+    ``smooth="blocks"`` shows patches as they are. Of (h, t, s) ``head`` chooses one, else their
+    mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. All tokens share one
+    scale, on which one that looks everywhere stays pale; ``scale="own"`` gives each its own, from 0
+    to its largest weight. Those of several tokens stand below. Returns the figure, written to
+    ``save`` if given.
+
+    Raises ArgumentError for a picture, a grid or a token that does not fit, RangeError for a patch
+    outside. The picture of a token's row is that of Dosovitskiy et al. 2021, "An Image is Worth
+    16x16 Words", figure 6; of a word's column that of Tang et al. 2023, "What the DAAM", section 3.
+
+    >>> import torch, intently as it
+    >>> A = it.attend(torch.randn(17, 8), torch.randn(17, 8))       # CLS and 4 × 4 patches
+    >>> figure = overlay(A, torch.rand(32, 32, 3), [0, (1, 2)])
+    >>> [axes.get_title() for axes in figure.axes[:3]]
+    ['picture', 'token 0', 'patch (1, 2)']
+    """
+    path = destination(save)
+    image = read(picture)
+    if looks is not None:
+        check_word(looks, "looks", ("at", "from"))
+    check_word(smooth, "smooth", SMOOTHING)
+    check_word(scale, "scale", SCALES)
+    lazy, chosen = one_of(matrix, head)
+    tokens = token if isinstance(token, list) else [token]
+    if not 1 <= len(tokens) <= MOST:
+        raise build(ArgumentError, "token", f"1 to {MOST} tokens", f"{len(tokens)}")
+    looks = looks or _side(lazy, grid)
+    places = _grid(lazy.shape[looks == "at"], grid)
+    layers = [_layer(lazy, one, looks, places) for one in tokens]
+    heading = titled(title, chosen)
+    foot = [
+        _beside(layers, places, looks),
+        _largest(layers),
+        missing(np.stack([one.values for one in layers])),
+    ]
+    with style((*(layer.name for layer in layers), heading)):
+        texts = heading, "\n".join(filter(None, foot))
+        own = scale == "own"
+        return finish(_draw(image, layers, places, (smooth, own), texts), path)
+
+
+def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from"]:
+    """The picture's side: the one that has as many tokens as patches, or more; keys if both."""
+    t, s = lazy.shape
+    if grid is None:
+        return "from" if _likely(t) > _likely(s) else "at"
+    n = grid[0] * grid[1]
+    if (t == n) != (s == n):
+        return "from" if t == n else "at"
+    return "from" if s < n <= t else "at"
+
+
+def _likely(n: int) -> tuple[bool, int]:
+    """How likely n tokens are a picture: a square, or one after one token; the larger the more."""
+    side = _square(n)
+    return side * side == n, side
+
+
+def _square(n: int) -> int:
+    """Return the side of the square that n patches make, alone or after one token; else 0."""
+    side = math.isqrt(n)
+    return side if n - side * side <= 1 else 0
+
+
+def _grid(n: int, grid: tuple[int, int] | None) -> Grid:
+    rows, columns = grid or (_square(n), _square(n))
+    if not (rows >= 1 and columns >= 1 and rows * columns <= n):
+        raise build(
+            ArgumentError,
+            "grid",
+            f"(rows, columns) with at most {n} patches",
+            "None" if grid is None else repr(grid),
+            f"{n} tokens are no square of patches, with or without one before them"
+            if grid is None
+            else "the side of the matrix that is the picture has fewer tokens",
+            "say grid=(rows, columns), and looks= where it is the other side",
+        )
+    return Grid(rows, columns, n - rows * columns)
+
+
+def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
+    own = lazy.shape[looks == "from"]
+    labels = names(lazy)[looks == "from"]
+    inside = own == grid.before + grid.rows * grid.columns
+    if isinstance(token, tuple):
+        if not inside:
+            raise build(
+                ArgumentError,
+                "token",
+                "a word or a position",
+                repr(token),
+                f"the other side of the matrix has {own} tokens, and is not the picture",
+            )
+        row, column = map(whole, token if len(token) == 2 else (None, None))
+        if (
+            row is None
+            or column is None
+            or not (0 <= row < grid.rows and 0 <= column < grid.columns)
+        ):
+            raise build(
+                RangeError, "token", f"a patch of {grid.rows} × {grid.columns}", repr(token)
+            )
+        at = grid.before + row * grid.columns + column
+    else:
+        at = place(token, labels)
+    patch = divmod(at - grid.before, grid.columns) if inside and at >= grid.before else None
+    named = lazy.labels[looks == "from"] is not None
+    name = f"patch ({patch[0]}, {patch[1]})" if patch else f"token {at}"
+    with torch.no_grad():
+        values = numbers(lazy[at, :] if looks == "at" else lazy[:, at])
+    shaped = values[grid.before :].reshape(grid.rows, grid.columns)
+    return Layer(f"‘{visible(labels[at])}’" if named else name, shaped, patch)
+
+
+def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
+    said = f"{grid.rows} × {grid.columns} patches"
+    if grid.before and looks == "at":
+        rest = [1 - float(layer.values.sum()) for layer in layers]
+        low, high = f"{min(rest):.2f}", f"{max(rest):.2f}"
+        share = low if low == high else f"{low} to {high}"
+        before = "token before them takes" if grid.before == 1 else "tokens before them take"
+        said += f"; the {grid.before} {before} {share} of the weight"
+    return said
+
+
+def _top(layer: Layer) -> float:
+    return float(layer.values[np.isfinite(layer.values)].max(initial=0.0))
+
+
+def _largest(layers: Sequence[Layer]) -> str:
+    """Say the largest weight of each of several tokens."""
+    each = ", ".join(f"{_top(layer):.2g}" for layer in layers)
+    return f"largest weights, panel by panel: {each}" if len(layers) > 1 else ""
+
+
+def _draw(
+    image: np.ndarray,
+    layers: Sequence[Layer],
+    grid: Grid,
+    look: tuple[str, bool],
+    texts: tuple[str, str],
+) -> Figure:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
+
+    smooth, own = look
+    tops = list(map(_top, layers))
+    shared = Normalize(0, max(tops) or 1.0)
+    norms = [Normalize(0, top or 1.0) if own else shared for top in tops]
+    panels = 1 + len(layers)
+    across = min(panels, ACROSS)
+    down = -(-panels // across)
+    panel = LARGE if panels <= 2 else PANEL
+    high = panel * min(max(image.shape[0] / image.shape[1], 0.4), 2.0)
+    width = MARGIN + across * panel + (across - 1) * GAP + 0.85
+    heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
+    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5)
+    top = MARGIN + height_of(heading, 10.5) + (0.05 if heading else 0)
+    height = top + down * (NAME + high) + (down - 1) * GAP + 0.1 + height_of(foot, 7.5) + 0.08
+
+    sheet = Sheet.of(width, height)
+    for n in range(panels):
+        row, column = divmod(n, across)
+        axes = sheet.axes(
+            MARGIN + column * (panel + GAP), top + NAME + row * (NAME + high + GAP), panel, high
+        )
+        if n:
+            _shade(axes, image, layers[n - 1], norms[n - 1], smooth)
+            frames = [layers[n - 1].patch]
+        else:
+            axes.imshow(image, extent=_extent(image), aspect="auto", interpolation="antialiased")
+            axes.set_title("picture", size=8.5, pad=4, color=QUIET)
+            frames = [layer.patch for layer in layers]
+        for patch in filter(None, frames):
+            _frame(axes, image, patch, grid)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color(FRAME)
+    left = MARGIN + across * panel + (across - 1) * GAP + 0.14
+    norm, label = (Normalize(0, 1), "share of its largest weight") if own else (shared, "weight")
+    place, colours = (left, top + NAME, 0.1, high), ScalarMappable(norm, _map())
+    bar = sheet.colour_bar(place, colours, FRAME, label=label, format="{x:.3g}")
+    bar.tick_params(labelsize=7.5)
+    bar.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, height - height_of(foot, 7.5) - 0.09, foot, size=7.5, color=QUIET)
+    return sheet.figure
+
+
+def _extent(image: np.ndarray) -> tuple[float, float, float, float]:
+    return (0, image.shape[1], image.shape[0], 0)
+
+
+def _shade(axes: Axes, image: np.ndarray, layer: Layer, norm: Normalize, smooth: str) -> None:
+    grey = image @ np.array([0.299, 0.587, 0.114])
+    pale = 0.6 + 0.4 * grey
+    axes.imshow(
+        np.repeat(pale[..., None], 3, -1),
+        extent=_extent(image),
+        aspect="auto",
+        interpolation="antialiased",
+    )
+    axes.imshow(
+        np.ma.masked_invalid(layer.values),
+        cmap=_map(),
+        norm=norm,
+        extent=_extent(image),
+        aspect="auto",
+        interpolation="nearest" if smooth == "blocks" else "bilinear",
+        interpolation_stage="data",
+    )
+    axes.set_title(layer.name, size=8.5, pad=4, parse_math=False)
+
+
+def _frame(axes: Axes, image: np.ndarray, patch: tuple[int, int], grid: Grid) -> None:
+    from matplotlib.patches import Rectangle
+
+    high, wide = image.shape[0] / grid.rows, image.shape[1] / grid.columns
+    corner = patch[1] * wide, patch[0] * high
+    axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor=ACCENT, lw=1.6, zorder=3))
+
+
+def _map() -> Colormap:
+    """The map of all figures, clear where the weight is 0, so that the picture shows through."""
+    from matplotlib.colors import ListedColormap
+
+    share = np.linspace(0, 1, 256)
+    colours = weight_map()(0.3 + 0.7 * share)
+    colours[:, 3] = 0.95 * share**0.5
+    return ListedColormap(colours).with_extremes(bad=(0, 0, 0, 0))

@@ -1,0 +1,228 @@
+"""Positions as pictures: the waves that are added, or the angles by which rotary positions turn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from intently.errors import ArgumentError, RangeError, build, shape_of
+from intently.foundation.arrays import Numbers
+from intently.foundation.checks import whole_number
+from intently.positions import Learned, Rotary
+from intently.show.cells import paint
+from intently.show.files import destination, finish
+from intently.show.given import one_item
+from intently.show.labels import titled
+from intently.show.reading import numbers
+from intently.show.sheet import Sheet, height_of, open_axes, wrapped
+from intently.show.style import FRAME, INK, QUIET, WEIGHTS, signed_map, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+STEPS = 64
+MOST = 6
+LEFT, WIDE, RIGHT = 0.62, 4.6, 0.95
+MATRIX, CURVES, ABOVE, BETWEEN = 2.0, 1.25, 0.26, 0.52
+MARGIN = 0.14
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 2)), (0, (3, 3)))
+"""Curves differ in dash as well as in shade, so that no one has to tell shades apart."""
+
+BY_POSITION, BY_DIMENSION = (16, 6, 2, 0), (6, 3, 1, 0)
+"""How often, about, the curves turn that are chosen; those that turn more often cannot be read."""
+
+
+class Waves(NamedTuple):
+    """Numbers (t, c), what they are, and what a column of them is called."""
+
+    values: np.ndarray
+    name: str
+    column: str
+
+    @property
+    def paired(self) -> bool:
+        """Whether dimensions 2i and 2i + 1 are a sine and a cosine: their squares add up alike."""
+        t, c = self.values.shape
+        if t < 2 or c % 2 or not np.isfinite(self.values).all():
+            return False
+        radius = np.hypot(self.values[:, ::2], self.values[:, 1::2])
+        moving = np.ptp(self.values, axis=0).any()
+        return bool(moving and (np.ptp(radius, axis=0) <= 1e-2 * radius.mean(0)).all())
+
+    @property
+    def order(self) -> np.ndarray:
+        """The columns as they are drawn: of pairs first the even ones, then the odd ones."""
+        c = self.values.shape[1]
+        return np.r_[0:c:2, 1:c:2] if self.paired else np.arange(c)
+
+
+def positions(
+    encoding: Numbers | Learned | Rotary,
+    t: int | None = None,
+    *,
+    dimensions: Sequence[int] | None = None,
+    at: Sequence[int] | None = None,
+    title: str | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> Figure:
+    """Draw an encoding: the whole matrix, chosen dimensions by position, positions by dimension.
+
+    ``encoding`` is (t, c), a tensor, an array or nested lists, such as `intently.sinusoidal`
+    returns, a table that is learned, or `intently.Rotary`, of which the cosine of each pair's angle
+    is drawn. ``t`` counts the positions (all that are known, 64 of `Rotary`). Where dimensions 2i
+    and 2i + 1 are a sine and a cosine, even dimensions are drawn before odd ones. ``dimensions``
+    and ``at`` choose at most six curves each; without them, a few that turn seldom enough to be
+    read. Returns the figure, written to ``save``.
+
+    Raises ArgumentError for another shape or too many curves, RangeError for dimensions and
+    positions outside. The picture is that of Vaswani et al. 2017, section 3.5, as it is taught.
+
+    >>> import intently as it
+    >>> figure = positions(it.sinusoidal(50, 16), dimensions=[4, 5], at=[0, 10, 20])
+    >>> [len(axes.lines) for axes in figure.axes[:3]]
+    [0, 2, 3]
+    """
+    path = destination(save)
+    waves = _waves(encoding, t)
+    n, c = waves.values.shape
+    step = 2 if waves.paired else 1
+    even = waves.values[:, ::step]
+    columns = _chosen(dimensions, c, "dimensions", step * _readable(even.T, BY_POSITION))
+    rows = _chosen(at, n, "at", _readable(even, BY_DIMENSION))
+    heading = titled(title or waves.name)
+    with style((heading,)):
+        return finish(_draw(waves, columns, rows, heading), path)
+
+
+def _waves(encoding: Numbers | Learned | Rotary, t: int | None) -> Waves:
+    if t is not None:
+        whole_number(t, "t", 1)
+    with torch.no_grad():
+        if isinstance(encoding, Rotary):
+            angles = encoding.angles(t or STEPS, dtype=torch.float64)
+            return Waves(
+                numbers(angles.cos()), "Rotary positions: the cosine of each pair's angle", "pair"
+            )
+        if isinstance(encoding, Learned):
+            return Waves(
+                numbers(encoding(t or encoding.table.shape[0])), repr(encoding), "dimension"
+            )
+        values = numbers(one_item(encoding, "encoding", 2))
+    if values.ndim != 2 or 0 in values.shape or (t or 1) > len(values):
+        wanted = "shape (t, c)" if t is None else f"shape (t, c) with t ≥ {t}"
+        raise build(ArgumentError, "encoding", wanted, shape_of(values))
+    return Waves(values[:t], "Positions", "dimension")
+
+
+def _readable(curves: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
+    """Return which of many curves (n, points) to draw: some that turn seldom, else any two."""
+    rising = np.sign(np.diff(curves, axis=1))
+    turns = (rising[:, 1:] * rising[:, :-1] < 0).sum(1)
+    calm = np.flatnonzero(turns <= wanted[0])
+    if not len(calm):
+        return np.unique([0, len(curves) // 2])
+    return np.unique([calm[np.abs(turns[calm] - n).argmin()] for n in wanted])
+
+
+def _chosen(given: Sequence[int] | None, count: int, name: str, readable: np.ndarray) -> list[int]:
+    if given is None:
+        return readable.tolist()
+    chosen = list(map(int, given))
+    if not 1 <= len(chosen) <= MOST:
+        raise build(ArgumentError, name, f"1 to {MOST} curves", f"{len(chosen)}")
+    outside = [n for n in chosen if not 0 <= n < count]
+    if outside:
+        raise build(RangeError, name, f"numbers from 0 to {count - 1}", outside[0])
+    return chosen
+
+
+def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Figure:
+    from matplotlib.colors import Normalize
+
+    t, c = waves.values.shape
+    width = LEFT + WIDE + RIGHT
+    heading = wrapped(heading, width - 2 * MARGIN, 10.5)
+    top = MARGIN + height_of(heading, 10.5) + ABOVE
+    height = top + MATRIX + 2 * (BETWEEN + ABOVE + CURVES) + 0.48
+    sheet = Sheet.of(width, height)
+
+    first = top
+    axes = sheet.axes(LEFT, top, WIDE, MATRIX)
+    highest = float(np.abs(waves.values[np.isfinite(waves.values)]).max(initial=0)) or 1.0
+    norm = Normalize(-highest, highest)
+    image = paint(axes, waves.values[:, waves.order].T, (c, t), norm, aspect="auto")
+    image.set(cmap=signed_map(), interpolation="antialiased", interpolation_stage="data")
+    apart = ", sines (even) above cosines (odd)" if waves.paired else ""
+    _say(axes, f"all of it: {t} positions × {c} {waves.column}s{apart}", MATRIX)
+    axes.set(xlabel="position", ylabel=waves.column)
+    if waves.paired:
+        _number(axes.yaxis, c)
+        axes.hlines(c / 2 - 0.5, -0.5, t - 0.5, colors=INK, lw=0.7)
+    top += MATRIX + BETWEEN + ABOVE
+    below = sheet.axes(LEFT, top, WIDE, CURVES)
+    _curves(below, waves.values[:, columns].T, columns, f"{waves.column}")
+    _say(below, f"chosen {waves.column}s, by position", CURVES)
+    below.set(xlabel="position", xlim=(-0.5, t - 0.5))
+    top += CURVES + BETWEEN + ABOVE
+    last = sheet.axes(LEFT, top, WIDE, CURVES)
+    by_column = waves.values[rows][:, waves.order]
+    places = np.arange(c, dtype=float)
+    apart = ""
+    if waves.paired:  # NaN lifts the pen
+        by_column, places = (np.insert(x, c // 2, np.nan, axis=-1) for x in (by_column, places))
+        _number(last.xaxis, c)
+        last.vlines(c / 2 - 0.5, 0, 1, colors=FRAME, lw=0.7, transform=last.get_xaxis_transform())
+        apart = ": sines (even), then cosines (odd)"
+    _curves(last, by_column, rows, "position", places)
+    _say(last, f"chosen positions, by {waves.column}{apart}", CURVES)
+    last.set(xlabel=waves.column, xlim=(-0.5, c - 0.5))
+    place = LEFT + WIDE + 0.14, first, 0.1, MATRIX
+    bar = sheet.colour_bar(place, image, FRAME, format="{x:.3g}")
+    bar.tick_params(labelsize=7.5)
+    for one in (axes, below, last):
+        one.tick_params(length=0, pad=4)
+        one.xaxis.label.set(fontsize=8.5)
+        one.yaxis.label.set(fontsize=8.5)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    return sheet.figure
+
+
+def _say(axes: Axes, text: str, high: float) -> None:
+    axes.text(0, 1 + 0.06 / high, text, size=9, color=QUIET, transform=axes.transAxes, va="bottom")
+
+
+def _number(axis: Axis, c: int) -> None:
+    """Number the even dimensions on the first half of an axis, the odd ones on the second."""
+    from matplotlib.ticker import MaxNLocator
+
+    locator = MaxNLocator(nbins=4, integer=True, steps=[1, 2, 5, 10])
+    half = [int(n) for n in locator.tick_values(0, c // 2 - 1) if 0 <= n < 0.9 * c / 2]
+    axis.set_ticks(
+        [*half, *(n + c // 2 for n in half)], [str(2 * n + odd) for odd in (0, 1) for n in half]
+    )
+
+
+def _curves(
+    axes: Axes, curves: np.ndarray, names: Sequence[int], of: str, places: np.ndarray | None = None
+) -> None:
+    shades = [*(WEIGHTS[n] for n in (7, 5)), QUIET, *(WEIGHTS[n] for n in (6, 5, 7))]
+    places = np.arange(curves.shape[1]) if places is None else places
+    for values, name, shade, dash in zip(curves, names, shades, DASHES):
+        axes.plot(places, values, color=shade, lw=1.5, linestyle=dash, label=str(name))
+    open_axes(axes)
+    axes.legend(
+        title=of,
+        title_fontsize=7.5,
+        fontsize=7.5,
+        frameon=False,
+        loc="center left",
+        bbox_to_anchor=(1.01, 0.5),
+        handlelength=2.4,
+        borderaxespad=0,
+    )

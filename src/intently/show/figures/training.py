@@ -1,0 +1,212 @@
+"""The curves of a training run: loss, quality and pace, by step and by the clock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from intently.errors import ArgumentError, build
+from intently.show.files import destination, finish
+from intently.show.labels import titled
+from intently.show.sheet import Sheet, height_of, name_panel, open_axes, wrapped
+from intently.show.style import LINES, QUIET, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, float | None]
+
+CLOCKS = (("step", "steps"), ("seconds", "seconds"))
+MARGIN = 0.12
+LEFT, WIDE, BETWEEN, RIGHT = 0.55, 2.7, 0.55, 0.8
+ABOVE, BELOW = 0.28, 0.12
+
+
+class Panel(NamedTuple):
+    """One row of panels: its name, its height in inches, the curves by key and name."""
+
+    name: str
+    height: float
+    curves: tuple[tuple[str, str], ...]
+
+
+LOSS = Panel("loss", 2.1, (("loss", "training"), ("validation_loss", "validation")))
+QUALITY = (Panel("exact match", 0.95, (("exact_match", ""),)), Panel("BLEU", 0.95, (("bleu", ""),)))
+PACE = {
+    "step": Panel("learning rate", 0.75, (("learning_rate", ""),)),
+    "seconds": Panel("tokens per second", 0.75, (("tokens_per_second", ""),)),
+}
+
+
+def training(
+    history: Sequence[Row], *, title: str | None = None, save: str | os.PathLike[str] | None = None
+) -> Figure:
+    """Draw the curves of a run against steps and against seconds.
+
+    ``history`` holds one mapping for each log line: ``step``, ``seconds``, ``loss`` and, where
+    known, ``learning_rate``, ``tokens_per_second``, ``validation_loss``, ``exact_match`` (0 to 1)
+    and ``bleu`` (0 to 100). A line may lack any but the step; other keys are left alone. A curve
+    of more than 60 points is drawn pale under its running mean; a loss that spans more than a
+    factor of five stands on a logarithmic axis. Returns the figure, written to ``save``.
+
+    Raises ArgumentError for a history without a loss, a line without a step, an unknown suffix.
+
+    >>> run = [{"step": n, "seconds": n / 10, "loss": 4 / n} for n in range(1, 50)]
+    >>> [axes.get_xlabel() for axes in training(run).axes]
+    ['steps', 'seconds']
+    """
+    path = destination(save)
+    for number, row in enumerate(history):
+        if row.get("step") is None:
+            raise build(ArgumentError, "history", "a step in every line", f"none in line {number}")
+    if not _drawn(history, LOSS):
+        raise build(
+            ArgumentError,
+            "history",
+            'a finite "loss" or "validation_loss" in at least one line',
+            f"{len(history)} lines without one",
+            "the run ended before its first log line, or its loss was never finite",
+        )
+    heading = titled(title)
+    with style((heading,)):
+        return finish(_draw(history, heading, _unfinished(history)), path)
+
+
+def _series(history: Sequence[Row], clock: str, key: str) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [(row.get(clock), row.get(key)) for row in history]
+    known = [(float(x), float(y)) for x, y in pairs if x is not None and y is not None]
+    points = np.array(known, dtype=float).reshape(-1, 2)
+    points = points[np.isfinite(points).all(1)]
+    return points[:, 0], points[:, 1]
+
+
+def _drawn(history: Sequence[Row], panel: Panel, clock: str = "step") -> bool:
+    return any(len(_series(history, clock, key)[0]) for key, _ in panel.curves)
+
+
+def _unfinished(history: Sequence[Row]) -> str:
+    """Say where the loss was no finite number; nothing when it always was."""
+    steps = [row["step"] for row in history if not np.isfinite(row.get("loss") or 0.0)]
+    return (
+        f"the loss was not finite in {len(steps)} lines, first at step {steps[0]}" if steps else ""
+    )
+
+
+def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
+    clocks = [clock for clock in CLOCKS if _drawn(history, LOSS, clock[0])]
+    panels = [LOSS, *(panel for panel in QUALITY if _drawn(history, panel))]
+    paces = {key: panel for key, panel in PACE.items() if _drawn(history, panel, key)}
+    bottom = max((panel.height for panel in paces.values()), default=0.0)
+    heights = [panel.height for panel in panels] + ([bottom] if paces else [])
+
+    width = LEFT + len(clocks) * WIDE + (len(clocks) - 1) * BETWEEN + RIGHT
+    heading = wrapped(heading, width - 2 * MARGIN, 10.5)
+    first = MARGIN + height_of(heading, 10.5) + (0.0 if heading else -0.04)
+    height = first + sum(heights) + len(heights) * (ABOVE + BELOW) + 0.35 + (0.2 if foot else 0)
+    sheet = Sheet.of(width, height)
+
+    for column, (clock, unit) in enumerate(clocks):
+        left = LEFT + column * (WIDE + BETWEEN)
+        top = first + ABOVE
+        here: list[Axes] = []
+        pace = [paces[clock]] if clock in paces else []
+        for panel in [*panels, *pace]:
+            axes = sheet.axes(left, top, WIDE, panel.height, sharex=here[0] if here else None)
+            _plot(axes, history, clock, panel)
+            if column == len(clocks) - 1:
+                _name_ends(axes, history, clock, panel)
+            here.append(axes)
+            top += panel.height + ABOVE + BELOW
+        for axes in here[:-1]:
+            axes.tick_params(axis="x", labelbottom=False)
+        _clock(here[-1], unit)
+    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(LEFT, height - 0.22, foot, size=7.5, color=QUIET)
+    return sheet.figure
+
+
+def _plot(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> None:
+    lowest, highest = np.inf, -np.inf
+    for (key, _), colour in zip(panel.curves, LINES, strict=False):
+        x, y = _series(history, clock, key)
+        if not len(x):
+            continue
+        if len(x) > 60:
+            axes.plot(x, y, color=colour, lw=0.6, alpha=0.3)
+            axes.plot(x, _running_mean(y), color=colour, lw=1.6)
+        else:
+            marker = "o" if len(x) <= 30 else ""
+            axes.plot(x, y, color=colour, lw=1.6, marker=marker, ms=3, clip_on=False)
+        lowest, highest = min(lowest, y.min()), max(highest, y.max())
+    name_panel(axes, panel.name, panel.height)
+    open_axes(axes)
+    _scale(axes, panel, lowest, highest)
+
+
+def _scale(axes: Axes, panel: Panel, lowest: float, highest: float) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if panel is LOSS and lowest > 0 and highest > 5 * lowest:
+        axes.set_yscale("log")
+        axes.yaxis.label.set_text("loss (log scale)")
+        subs = (1, 2, 5) if highest < 1000 * lowest else (1,)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        if panel is not LOSS:
+            fraction = panel.name == "exact match" and highest <= 1
+            axes.set_ylim(0, 1.04 if fraction else max(highest, 0) * 1.1 or 1)
+        axes.yaxis.set_major_locator(MaxNLocator(5 if panel is LOSS else 3, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _clock(axes: Axes, unit: str) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlabel(unit)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=unit == "steps"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+
+
+def _name_ends(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> None:
+    """Write each curve's name, or last value, where it ends; names that would touch move apart."""
+    ends = []
+    for (key, name), colour in zip(panel.curves, LINES, strict=False):
+        x, y = _series(history, clock, key)
+        if len(x):
+            last = float((_running_mean(y) if len(x) > 60 else y)[-1])
+            ends.append((last, x[-1], name or _plain(last), colour))
+    ends.sort()
+    heights = [axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi for y, x, *_ in ends]
+    for lower in range(len(ends) - 1):
+        heights[lower + 1] = max(heights[lower + 1], heights[lower] + 10)
+    for (y, x, name, colour), height in zip(ends, heights, strict=True):
+        start = axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(5, height - start),
+            textcoords="offset points",
+            va="center",
+            size=8,
+            color=colour,
+            annotation_clip=False,
+        )
+
+
+def _running_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean over a window of a fortieth of the curve, centred, shorter at the ends."""
+    half = max(1, len(values) // 80)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    low, high = np.maximum(at - half, 0), np.minimum(at + half + 1, len(values))
+    return (sums[high] - sums[low]) / (high - low)

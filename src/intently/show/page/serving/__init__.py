@@ -1,0 +1,1 @@
+"""The page over HTTP: a server on this machine, and exact answers at any zoom."""

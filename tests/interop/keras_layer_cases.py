@@ -1,0 +1,282 @@
+"""`SelfAttention` in Keras: what `test_keras.py` runs for every backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+from keras import ops
+
+import intently as it
+from intently.errors import ArgumentError, KindError
+from intently.interop.keras import SelfAttention, dump, load
+from intently.modules import MultiHeadAttention
+
+from .keras_drawing import DTYPES, TORCH, B, C, H, K, T, array, close, drawn, normal
+
+
+def as_ours(layer: Any) -> MultiHeadAttention:
+    """Our block with the weights of `SelfAttention`, whose layout is "3 h d"."""
+    pairs = []
+    for dense in (layer.in_proj, layer.out_proj):
+        kernel = torch.tensor(array(dense.kernel)).T
+        pairs.append((kernel, torch.tensor(array(dense.bias))) if dense.use_bias else kernel)
+    joint, out = pairs
+    return MultiHeadAttention.from_weights(
+        joint, None, None, out, layout="3 h d", heads=layer.n_heads
+    )
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
+def test_it_is_multi_head_attention(biases: tuple[bool, bool], causal: bool) -> None:
+    layer = SelfAttention(H, C, *biases)
+    x = normal(B, T, K)
+    layer.build(x.shape)
+    assert len(layer.weights) == 2 + sum(biases)
+    found = drawn(layer)(x, causal_mask=causal)
+    ours = as_ours(layer)(torch.tensor(x), mask=it.causal() if causal else None)
+    close(array(found), ours.detach())
+    assert tuple(found.shape) == (B, T, C)
+    assert tuple(layer.compute_output_shape((None, T, K))) == (None, T, C)
+
+
+def weights_of(layer: Any) -> dict[str, np.ndarray]:
+    return {v.path.split("/", 1)[1]: array(v) for v in layer.weights}
+
+
+def same(ours: MultiHeadAttention, layer: Any) -> None:
+    """Weight for weight, bit for bit: theirs are stored (in, out)."""
+    theirs = weights_of(layer)
+    names = {"qkv": "in_proj", "out": "out_proj"}
+    for letter, name in names.items():
+        weight, bias = getattr(ours, f"{letter}_weight"), getattr(ours, f"{letter}_bias")
+        np.testing.assert_array_equal(weight.detach().float(), theirs.pop(f"{name}/kernel").T)
+        if bias is not None:
+            np.testing.assert_array_equal(bias.detach().float(), theirs.pop(f"{name}/bias"))
+    assert not theirs
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [C, K])
+@pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
+def test_our_layer_loads_weight_for_weight_and_back(
+    biases: tuple[bool, bool], width: int, dtype: str
+) -> None:
+    layer = SelfAttention(H, C, *biases, dtype=dtype)
+    x = normal(B, T, width)
+    layer.build(x.shape)
+    ours = load(drawn(layer))
+    assert not ours.training
+    same(ours, layer)
+    again = dump(ours)
+    assert type(again) is SelfAttention
+    same(ours, again)
+    given = torch.tensor(x).to(getattr(torch, dtype))
+    for causal in (True, False):
+        y = ours(given, mask=it.causal() if causal else None).detach().float()
+        close(y, array(layer(x, causal_mask=causal)), dtype)
+        np.testing.assert_array_equal(
+            array(again(x, causal_mask=causal)), array(layer(x, causal_mask=causal))
+        )
+
+
+def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
+    layer = SelfAttention(H, C)
+    layer.build((B, T, K))
+    layer.in_proj.kernel.trainable = False
+    ours = load(layer)
+    assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["qkv_weight"]
+    frozen = [v.path.split("/", 1)[1] for v in dump(ours).weights if not v.trainable]
+    assert frozen == ["in_proj/kernel"]
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_it_shows_its_weights(causal: bool, padded: bool) -> None:
+    layer = SelfAttention(H, C)
+    x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
+    options: dict[str, Any] = {"causal_mask": causal, "mask": seen if padded else None}
+    layer.build(x.shape)
+    drawn(layer)
+    A = layer.attend(ops.convert_to_tensor(x), **options)
+    assert A.shape == (B, H, T, T)
+    rule = it.allowed(torch.tensor(seen)[:, None, None]) if padded else None
+    rule = (it.causal() if rule is None else rule & it.causal()) if causal else rule
+    close(A.dense().detach(), load(layer).attend(torch.tensor(x), mask=rule).dense().detach())
+    kernel, bias, *_ = (torch.tensor(w) for w in layer.get_weights())
+    v = (torch.tensor(x) @ kernel + bias)[..., 2 * C :].unflatten(-1, (H, -1)).transpose(1, 2)
+    y = (A @ v).transpose(1, 2).flatten(2).detach()
+    close(array(layer.out_proj(y.numpy())), array(layer(x, **options)))
+    assert np.asarray(layer.attend(x, **options)).shape == (B, H, T, T)  # arrays do, too
+
+
+def test_it_shows_its_weights_before_its_first_call_and_under_a_mask_carried_along() -> None:
+    ids = np.array([[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]])
+    vectors = keras.layers.Embedding(6, C, mask_zero=True)(ids)
+    layer = SelfAttention(H, C)
+    A = layer.attend(vectors)
+    assert layer.built and not A.dense()[0, :, :, 3:].any()
+    expected = load(layer).attend(
+        torch.tensor(array(vectors)), mask=it.padding(torch.tensor([3, 5]))
+    )
+    close(A.dense().detach(), expected.dense().detach())
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
+def test_the_weights_it_shows_are_of_its_policy(policy: str) -> None:
+    layer = SelfAttention(H, C, dtype=policy)
+    A = layer.attend(normal(B, T, K))
+    assert A.dtype == torch.bfloat16 and A.dense().sum(-1).sub(1).abs().max() < 2e-2
+
+
+def test_what_it_shows_can_be_differentiated_on_the_torch_backend_alone() -> None:
+    layer = SelfAttention(H, C)
+    A = layer.attend(normal(B, T, K))
+    assert A.dense().requires_grad == TORCH
+    if TORCH:
+        A.entropy().sum().backward()
+        gradient = layer.in_proj.kernel.value.grad
+        assert gradient[:, : 2 * C].any() and not gradient[:, 2 * C :].any()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_it_is_keras_own_layer(causal: bool) -> None:
+    layer = SelfAttention(H, C)
+    layer.build((None, T, C))
+    drawn(layer)
+    theirs = keras.layers.MultiHeadAttention(H, C // H)
+    theirs.build((None, T, C), (None, T, C))
+    kernel, bias = layer.in_proj.get_weights()
+    out, out_bias = layer.out_proj.get_weights()
+    weights: list[np.ndarray] = []
+    for i in range(3):
+        weights += [kernel[:, i * C : (i + 1) * C].reshape(C, H, -1)]
+        weights += [bias[i * C : (i + 1) * C].reshape(H, -1)]
+    theirs.set_weights([*weights, out.reshape(H, -1, C), out_bias])
+    x = normal(B, T, C)
+    close(array(layer(x, causal_mask=causal)), array(theirs(x, x, use_causal_mask=causal)))
+
+
+def test_masks_that_keras_carries_along_hide_keys() -> None:
+    ids = np.array([[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]])
+    embed, layer = keras.layers.Embedding(6, C, mask_zero=True), SelfAttention(H, C)
+    model = keras.Sequential([embed, layer])
+    found = model(ids)
+    drawn(model)
+    found = array(model(ids))
+    x = torch.tensor(array(embed(ids)))
+    close(found, as_ours(layer)(x, mask=it.padding(torch.tensor([3, 5]))).detach())
+
+
+def test_a_row_without_keys_is_the_output_bias() -> None:
+    layer = SelfAttention(H, C)
+    x = normal(B, T, C)
+    layer.build(x.shape)
+    found = drawn(layer)(x, mask=np.zeros((B, T), dtype=bool))
+    close(array(found), np.broadcast_to(array(layer.out_proj.bias), found.shape))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("causal", [True, False])
+def test_padded_steps_may_hold_anything(causal: bool, bad: float) -> None:
+    layer = SelfAttention(H, C)
+    x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
+    layer.build(x.shape)
+    expected = array(drawn(layer)(x, causal_mask=causal, mask=seen))
+    x[~seen] = bad
+    found = array(layer(x, causal_mask=causal, mask=seen))
+    close(found[seen], expected[seen])
+
+
+@pytest.mark.parametrize("shape", [(0, T, K), (B, 0, K), (0, 0, K)])
+@pytest.mark.parametrize("masked", [True, False])
+def test_nothing_gives_nothing(shape: tuple[int, ...], masked: bool) -> None:
+    layer = SelfAttention(H, C)
+    mask = np.ones(shape[:2], bool) if masked else None
+    found = layer(np.zeros(shape, "float32"), causal_mask=masked, mask=mask)
+    assert tuple(found.shape) == (*shape[:2], C)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
+def test_policies(policy: str) -> None:
+    layer = SelfAttention(H, C, dtype=policy)
+    x = normal(B, T, C)
+    layer.build(x.shape)
+    found = drawn(layer)(x, causal_mask=True)
+    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+    close(array(found), as_ours(layer)(torch.tensor(x), mask=it.causal()).detach(), "bfloat16")
+
+
+def copying(name: str = "model") -> Any:
+    inputs = keras.Input((None, K))
+    hidden = SelfAttention(H, C, name="attention")(inputs, causal_mask=True)
+    return keras.Model(inputs, keras.layers.Dense(K)(hidden), name=name)
+
+
+def test_it_trains_saves_and_loads(tmp_path: Path) -> None:
+    model = copying()
+    x = normal(32, T, K)
+    y = np.concatenate([np.zeros((32, 1, K), "float32"), x[:, :-1]], 1)
+    model.compile(optimizer=keras.optimizers.Adam(1e-2), loss="mse")
+    before = [w.copy() for w in model.get_weights()]
+    history = model.fit(x, y, epochs=30, batch_size=16, verbose=0).history["loss"]
+    assert history[-1] < 0.8 * history[0]
+    assert all(not np.array_equal(a, b) for a, b in zip(before, model.get_weights()))
+    file = tmp_path / "model.keras"
+    model.save(file)
+    again: Any = keras.saving.load_model(file)
+    close(again.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert type(again.get_layer("attention")) is SelfAttention
+    model.save_weights(tmp_path / "model.weights.h5")
+    fresh = copying()
+    fresh.load_weights(tmp_path / "model.weights.h5")
+    close(fresh.predict(x, verbose=0), model.predict(x, verbose=0))
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    close(copy.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_its_config_makes_it_again() -> None:
+    layer = SelfAttention(H, C, in_proj_bias=False, name="mine")
+    config = layer.get_config()
+    again = SelfAttention.from_config(config)
+    assert again.get_config() == config and (again.name, again.in_proj_bias) == ("mine", False)
+    assert keras.saving.get_registered_name(SelfAttention) == "intently>SelfAttention"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: SelfAttention(3, 16), "n_heads: expected a divisor of d_embd=16; got 3."),
+        (lambda: SelfAttention("2", 4), "n_heads: expected an int ≥ 1; got '2'."),
+        (lambda: SelfAttention(2.0, 4), "n_heads: expected an int ≥ 1; got 2.0."),
+        (lambda: SelfAttention(0, 4), "n_heads: expected an int ≥ 1; got 0."),
+        (lambda: SelfAttention(2, 0), "d_embd: expected an int ≥ 1; got 0."),
+        (lambda: SelfAttention(2, 4)(normal(2, 3)), "inputs: expected shape (b, t, c); got shape"),
+        (
+            lambda: SelfAttention(2, 4).attend(keras.Input((3, 4))),
+            "inputs: expected numbers; got KerasTensor. A symbolic model has no weights to show.",
+        ),
+        (
+            lambda: SelfAttention(2, 4).attend(normal(2, 3)),
+            "inputs: expected shape (b, t, c); got shape (2, 3).",
+        ),
+        (
+            lambda: SelfAttention(2, 4)(normal(2, 3, 4), mask=np.ones((3, 2), bool)),
+            "mask: expected shape (b, t) = (2, 3), True at real steps; got shape (3, 2).",
+        ),
+        (
+            lambda: SelfAttention(2, 4)(normal(2, 3, 4), mask=np.ones((2, 3, 3), bool)),
+            "mask: expected shape (b, t) = (2, 3), True at real steps; got shape (2, 3, 3).",
+        ),
+    ],
+)
+def test_bad_input(call: Any, text: str) -> None:
+    with pytest.raises((ArgumentError, KindError)) as caught:
+        call()
+    assert text in str(caught.value)

@@ -1,0 +1,252 @@
+"""`load` and `dump` of Keras layers: what `test_keras.py` runs for every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import torch
+
+import intently as it
+from intently.errors import ArgumentError, CheckpointError, IntentlyError, KindError
+from intently.interop.keras import dump, load
+from intently.modules import AttentionOptions, MultiHeadAttention, Projections
+
+from .keras_drawing import (
+    DTYPES,
+    LENGTHS,
+    SEEN,
+    TORCH,
+    B,
+    C,
+    D,
+    H,
+    K,
+    S,
+    T,
+    array,
+    close,
+    drawn,
+    normal,
+)
+
+
+def mha(**options: Any) -> Any:
+    return keras.layers.MultiHeadAttention(**({"num_heads": H, "key_dim": D} | options))
+
+
+def gqa(**options: Any) -> Any:
+    return keras.layers.GroupQueryAttention(
+        **({"head_dim": D, "num_query_heads": H, "num_key_value_heads": 2} | options)
+    )
+
+
+FORMS: dict[str, Any] = {
+    "plain": mha,
+    "no bias": lambda **o: mha(use_bias=False, **o),
+    "output width": lambda **o: mha(output_shape=9, **o),
+    "window": lambda **o: mha(sliding_window=3, **o),
+    "groups": gqa,
+    "groups, no bias": lambda **o: gqa(use_bias=False, **o),
+    "one key head": lambda **o: gqa(num_key_value_heads=1, **o),
+    "groups, window": lambda **o: gqa(sliding_window=3, **o),
+}
+
+
+if TORCH:  # Keras's fused attention on JAX wants e = d
+    FORMS["value width"] = lambda **o: mha(value_dim=5, **o)
+
+
+WIDTHS = [C, K] if TORCH else [K]
+
+
+MASKS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "none": (None, {}),
+    "padding": (it.padding(LENGTHS), {"value_mask": SEEN}),
+    "causal": (it.causal(offset=0), {"use_causal_mask": True}),
+    "allowed": (
+        it.padding(LENGTHS) & it.causal(offset=0),
+        {"attention_mask": SEEN[:, None] & np.tri(T, S, dtype=bool)},
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("masked", MASKS)
+@pytest.mark.parametrize("form", FORMS)
+def test_keras_layers_load(form: str, masked: str, width: int, dtype: str) -> None:
+    theirs = FORMS[form](dtype=dtype)
+    theirs.build((B, T, C), (B, S, width))
+    ours = load(drawn(theirs))
+    assert {p.dtype for p in ours.parameters()} == {getattr(torch, dtype)}
+    rule, options = MASKS[masked]
+    x, context = normal(B, T, C), normal(B, S, width)
+    given = [torch.tensor(y).to(getattr(torch, dtype)) for y in (x, context)]
+    for training in (True, False):
+        expected = theirs(x, context, training=training, **options)
+        found = ours.train(training)(*given, mask=rule)
+        close(found.detach().float(), array(expected), dtype)
+
+
+def test_a_layer_inside_a_model_loads() -> None:
+    inputs = keras.Input((T, C))
+    theirs = mha(dropout=0.1, name="deep")
+    model = keras.Model(inputs, theirs(inputs, inputs))
+    drawn(model)
+    ours = load(theirs)
+    assert ours.dropout == pytest.approx(0.1)
+    x = normal(B, T, C)
+    close(ours.eval()(torch.tensor(x)).detach(), array(model(x)))
+
+
+def test_a_loaded_layer_is_in_eval_mode_and_frozen_where_theirs_is() -> None:
+    theirs = built(mha(dropout=0.5))
+    ours, x = load(drawn(theirs)), normal(B, T, C)
+    assert not ours.training and all(p.requires_grad for p in ours.parameters())
+    context = normal(B, S, K)
+    close(ours(torch.tensor(x), torch.tensor(context)).detach(), array(theirs(x, context)))
+    theirs.trainable = False
+    with torch.no_grad():
+        assert not any(p.requires_grad for p in load(theirs).parameters())
+    theirs.trainable = True
+    theirs._value_dense.bias.trainable = False
+    with torch.no_grad():
+        frozen = [name for name, p in load(theirs).named_parameters() if not p.requires_grad]
+    assert frozen == ["v_bias"]
+
+
+def test_parts_of_one_tensor_are_frozen_together() -> None:
+    theirs = built(mha(), (B, T, C), (B, S, C))
+    theirs._value_dense.bias.trainable = False
+    with pytest.raises(ArgumentError) as caught:
+        load(theirs)
+    assert str(caught.value) == (
+        "MultiHeadAttention.qkv_bias: expected all or none of q_bias, k_bias, v_bias frozen; got "
+        "v_bias frozen alone. They become one tensor, which learns or does not. Freeze, or let "
+        "learn, all of them there and load again."
+    )
+
+
+def test_keras_passes_over_an_explicit_query_mask() -> None:
+    theirs, x = built(mha(), (B, T, C), (B, T, C)), normal(B, T, C)
+    nobody = np.zeros((B, T), bool)
+    close(array(theirs(x, x, query_mask=nobody)), array(theirs(x, x)))
+
+
+def built(layer: Any, *shapes: tuple[int, ...]) -> Any:
+    layer.build(*(shapes or ((B, T, C), (B, S, K))))
+    return layer
+
+
+ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
+    "not built": (
+        mha,
+        CheckpointError,
+        "MultiHeadAttention: expected a layer with weights; got "
+        "one that was not built. Call it once, or",
+    ),
+    "gate": (
+        lambda: built(mha(use_gate=True)),
+        CheckpointError,
+        "MultiHeadAttention: expected "
+        "every parameter to have a place; got 'gate/bias', 'gate/kernel' left over.",
+    ),
+    "gated groups": (lambda: built(gqa(use_gate=True)), CheckpointError, "'gate/bias', 'gate/k"),
+    "axes": (
+        lambda: built(mha(attention_axes=(1, 2)), (B, 2, 3, C), (B, 2, 3, C)),
+        ArgumentError,
+        "MultiHeadAttention.attention_axes: expected (1,), the steps of (b, t, c); got (1, 2).",
+    ),
+    "keys": (
+        lambda: built(mha(), (B, T, C), (B, S, 7), (B, S, 8)),
+        ArgumentError,
+        "MultiHeadAttention.key: expected keys as wide as values, 7; got 8.",
+    ),
+    "output": (
+        lambda: built(mha(output_shape=(2, 3))),
+        ArgumentError,
+        "MultiHeadAttention.output_shape: expected one width; got (2, 3).",
+    ),
+    "kind": (
+        lambda: keras.layers.Dense(2),
+        KindError,
+        "load: expected a module of type MultiHeadAttention or GroupedQueryAttention or "
+        "SelfAttention; got Dense.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_is_not_known_is_refused(case: str) -> None:
+    make, kind, text = ERRORS[case]
+    theirs = make()
+    before = theirs.get_weights()
+    with pytest.raises(kind) as caught:
+        load(theirs)
+    assert text in str(caught.value)
+    assert all(np.array_equal(a, b) for a, b in zip(before, theirs.get_weights()))
+
+
+REFUSED: dict[str, tuple[Any, type[IntentlyError], str]] = {
+    "kind": (
+        lambda: torch.nn.Linear(2, 2),
+        KindError,
+        "dump: expected a module of type MultiHeadAttention; got Linear.",
+    ),
+    "context": (
+        lambda: MultiHeadAttention(8, 2, context_width=4),
+        ArgumentError,
+        "MultiHeadAttention.context_width: expected width=8; got 4. SelfAttention has one input.",
+    ),
+    "groups": (
+        lambda: MultiHeadAttention(8, 2, kv_heads=1),
+        ArgumentError,
+        "MultiHeadAttention.kv_heads: expected kv_heads=heads=2; got 1. Heads share no keys in "
+        "SelfAttention.",
+    ),
+    "widths": (
+        lambda: MultiHeadAttention(8, 2, head_widths=(4, 3)),
+        ArgumentError,
+        "MultiHeadAttention.head_widths: expected d = e = out_width/heads; got d=4, e=3, "
+        "out_width=8. SelfAttention has one width, d_embd.",
+    ),
+    "output": (
+        lambda: MultiHeadAttention(8, 2, projections=Projections(out_width=6)),
+        ArgumentError,
+        "MultiHeadAttention.head_widths: expected d = e = out_width/heads; got d=4, e=4, "
+        "out_width=6.",
+    ),
+    "dropout": (
+        lambda: MultiHeadAttention(8, 2, dropout=0.1),
+        ArgumentError,
+        "MultiHeadAttention.dropout: expected 0; got 0.1. There is none in SelfAttention.",
+    ),
+    "mask": (
+        lambda: MultiHeadAttention(8, 2, attention=AttentionOptions(mask=it.causal())),
+        ArgumentError,
+        "MultiHeadAttention.attention.mask: expected None; got causal(). There is none in "
+        "SelfAttention.",
+    ),
+    "scale": (
+        lambda: MultiHeadAttention(8, 2, attention=AttentionOptions(scale=1.0)),
+        ArgumentError,
+        "MultiHeadAttention.attention.scale: expected 1/√d; got 1.0. SelfAttention knows no other.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_our_layer_cannot_compute_is_not_dumped(case: str) -> None:
+    make, kind, text = REFUSED[case]
+    with pytest.raises(kind) as caught:
+        dump(make())
+    assert text in str(caught.value)
+
+
+def test_separate_maps_are_dumped() -> None:
+    block = MultiHeadAttention(C, H, projections=Projections(fused=False))
+    x = normal(B, T, C)
+    close(array(dump(block)(x)), block(torch.tensor(x)).detach())

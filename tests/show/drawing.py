@@ -1,0 +1,66 @@
+"""Matrices to draw, and what a figure shows of them."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+from intently.matrix import Dense
+
+SOURCE = tuple(["I", "drink", "milk", "."])
+
+
+TARGET = tuple(["Je", "bois", "du", "lait", "."])
+
+
+GOLD = SimpleNamespace(
+    sure={(0, 0), (1, 1), (2, 3), (3, 4)}, possible={(0, 0), (1, 1), (2, 3), (3, 4), (2, 2)}
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Any warning is an error, any line in a log too, and no global setting may change."""
+    before = dict(matplotlib.rcParams)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+    assert dict(matplotlib.rcParams) == before
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def weights(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).softmax(-1)
+
+
+def milk() -> Dense:
+    return Dense(weights(5, 4), labels=(TARGET, SOURCE))
+
+
+def ticks(axes, side: str) -> list[str]:
+    labels = axes.get_xticklabels() if side == "x" else axes.get_yticklabels()
+    return [label.get_text() for label in labels]
+
+
+def shaded(axes) -> np.ndarray:
+    return np.ma.filled(axes.images[0].get_array(), np.nan)
+
+
+def written(figure) -> list[str]:
+    return [text.get_text() for text in figure.texts]
+
+
+def model(layers: int = 2, h: int = 3) -> dict[str, Dense]:
+    matrices = {}
+    for name, (t, s) in {"encoder.{}.self": (4, 4), "decoder.{}.cross": (5, 4)}.items():
+        labels = (TARGET if t == 5 else SOURCE, SOURCE)
+        for layer in range(layers):
+            matrices[name.format(layer)] = Dense(weights(h, t, s, seed=layer), labels=labels)
+    return matrices

@@ -1,0 +1,210 @@
+"""The weights that lie on a picture are those of the token, each on its own patch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.patches import Rectangle
+
+import intently as it
+from intently import show
+from intently.errors import ArgumentError, DataError, KindError, RangeError
+from intently.matrix import Dense
+from intently.show.pictures import read
+
+from .refusals import refuses
+
+PICTURE = np.linspace(0, 1, 8 * 12 * 3).reshape(8, 12, 3)
+
+
+def softmax(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(2)).softmax(-1)
+
+
+def shaded(axes) -> np.ndarray:
+    return np.ma.filled(axes.images[-1].get_array(), np.nan)
+
+
+def frames(axes) -> list[tuple[float, ...]]:
+    boxes = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    return [(b.get_x(), b.get_y(), b.get_width(), b.get_height()) for b in boxes]
+
+
+def test_a_patch_and_cls_show_their_rows():
+    W = softmax(2, 17, 17)
+    figure = show.overlay(Dense(W), PICTURE, [0, (1, 2)], head=1, title="ours")
+    picture, cls, patch, bar = figure.axes
+    np.testing.assert_allclose(shaded(cls), W[1, 0, 1:].reshape(4, 4))
+    np.testing.assert_allclose(shaded(patch), W[1, 1 + 4 + 2, 1:].reshape(4, 4))
+    assert [axes.get_title() for axes in (picture, cls, patch)] == [
+        "picture",
+        "token 0",
+        "patch (1, 2)",
+    ]
+    assert frames(picture) == frames(patch) == [(6, 2, 3, 2)]  # 12 × 8 pixels, 4 × 4 patches
+    assert frames(cls) == []
+    np.testing.assert_allclose(picture.images[0].get_array(), PICTURE)
+    assert bar.get_ylabel() == "weight"
+    texts = [text.get_text() for text in figure.texts]
+    assert texts[0] == "ours, head 1"
+    low, high = sorted(f"{float(W[1, n, 0]):.2f}" for n in (0, 7))
+    first, second = (f"{float(W[1, n, 1:].max()):.2g}" for n in (0, 7))
+    assert texts[1].replace("\n", " ") == (
+        f"4 × 4 patches; the 1 token before them takes {low} to {high} of the weight"
+        f" largest weights, panel by panel: {first}, {second}"
+    )
+
+
+def test_all_panels_share_one_scale_that_ends_at_the_largest_weight():
+    W = softmax(16, 16)
+    figure = show.overlay(Dense(W), PICTURE, [0, 5])
+    limits = {axes.images[-1].get_clim() for axes in figure.axes[1:3]}
+    assert limits == {(0, float(W[[0, 5]].max()))}
+
+
+def test_each_panel_may_have_a_scale_of_its_own():
+    W = softmax(16, 16)
+    W[5] = 1 / 16
+    figure = show.overlay(Dense(W), PICTURE, [0, 5], scale="own")
+    limits = [axes.images[-1].get_clim() for axes in figure.axes[1:3]]
+    assert limits == [(0, float(W[0].max())), (0, 1 / 16)]
+    assert figure.axes[-1].get_ylabel() == "share of its largest weight"
+    assert figure.texts[-1].get_text().endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
+    with pytest.raises(ArgumentError, match=r"""scale: expected "shared" or "own"; got 'log'"""):
+        show.overlay(Dense(W), PICTURE, 0, scale="log")
+
+
+def test_who_looks_at_a_patch_is_a_column():
+    W = softmax(16, 16)
+    figure = show.overlay(Dense(W), PICTURE, (3, 1), looks="from")
+    np.testing.assert_allclose(shaded(figure.axes[1]), W[:, 13].reshape(4, 4))
+
+
+def test_words_of_a_prompt_are_looked_at_by_pixels():
+    words = ("a", "cat", "on", "a", "mat")
+    W = softmax(3, 64, 5)
+    A = Dense(W).label(None, words)
+    figure = show.overlay(A, PICTURE, ["cat", "mat"], smooth="blocks")
+    mean = W.mean(0)
+    for axes, n in zip(figure.axes[1:3], (1, 4)):
+        np.testing.assert_allclose(shaded(axes), mean[:, n].reshape(8, 8), rtol=1e-6)
+        assert axes.get_title() == f"‘{words[n]}’"
+        assert axes.images[-1].get_interpolation() == "nearest"
+        assert frames(axes) == []
+    wide = show.overlay(A, PICTURE, 1, grid=(4, 16))
+    np.testing.assert_allclose(shaded(wide.axes[1]), mean[:, 1].reshape(4, 16), rtol=1e-6)
+
+
+def test_the_side_with_enough_tokens_is_the_picture():
+    W = softmax(8, 5)  # two tokens and 2 × 3 patches; five words
+    figure = show.overlay(Dense(W), PICTURE, 1, grid=(2, 3))
+    np.testing.assert_allclose(shaded(figure.axes[1]), W[2:, 1].reshape(2, 3))
+
+
+def test_a_caption_looks_at_patches():
+    W = softmax(3, 10)
+    A = Dense(W).label(("a", "red", "car"), None)
+    figure = show.overlay(A, PICTURE, "red")
+    np.testing.assert_allclose(shaded(figure.axes[1]), W[1, 1:].reshape(3, 3))
+    registers = show.overlay(Dense(softmax(11, 11)), PICTURE, (0, 0), grid=(2, 3))
+    np.testing.assert_allclose(shaded(registers.axes[1]), softmax(11, 11)[5, 5:].reshape(2, 3))
+
+
+def test_the_picture_shows_where_the_weight_is_nothing():
+    from intently.show.figures.overlay import _map
+
+    alphas = _map()(np.linspace(0, 1, 50))[:, 3]
+    assert alphas[0] == 0
+    assert (np.diff(alphas) > 0).all()
+
+
+def test_what_does_not_fit_is_named():
+    A = Dense(softmax(17, 17))
+    refuses(
+        ArgumentError,
+        {
+            r"grid: .*at most 15 patches; got None. 15 tokens": lambda: show.overlay(
+                Dense(softmax(15, 15)), PICTURE, 0
+            ),
+            r"grid: .*at most 17 patches; got \(5, 5\)": lambda: show.overlay(
+                A, PICTURE, 0, grid=(5, 5)
+            ),
+            r"a word or a position; got \(0, 0\). The other side": lambda: show.overlay(
+                Dense(softmax(3, 16)), PICTURE, (0, 0)
+            ),
+            r"""smooth: expected "blocks" or "bilinear"; got 'x'""": lambda: show.overlay(
+                A, PICTURE, 0, smooth="x"
+            ),
+            r"token: expected 1 to 11 tokens; got 12": lambda: show.overlay(
+                A, PICTURE, list(range(12))
+            ),
+        },
+    )
+    refuses(
+        RangeError,
+        {
+            r"token: expected a patch of 4 × 4; got \(4, 0\)": lambda: show.overlay(
+                A, PICTURE, (4, 0)
+            )
+        },
+    )
+
+
+# --- pictures -------------------------------------------------------------------------------------
+
+
+def test_pictures_come_in_every_usual_form(tmp_path):
+    from PIL import Image
+
+    whole = (PICTURE * 255).round().astype(np.uint8)
+    Image.fromarray(whole).save(tmp_path / "a.png")
+    for given in (whole, torch.tensor(whole), Image.fromarray(whole), tmp_path / "a.png"):
+        np.testing.assert_allclose(read(given), whole / 255)
+    np.testing.assert_allclose(read(str(tmp_path / "a.png")), whole / 255)
+    np.testing.assert_allclose(read(PICTURE[..., 0])[..., 2], PICTURE[..., 0])
+    np.testing.assert_allclose(read(torch.tensor(PICTURE).bfloat16()), PICTURE, atol=4e-3)
+    clear = np.concatenate([PICTURE, np.zeros((8, 12, 1))], -1)
+    assert (read(clear) == 1).all()
+    assert read(np.zeros((4000, 100, 3), np.uint8)).shape == (1000, 25, 3)
+
+
+def test_what_is_no_picture_is_named(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"picture: expected a file that holds a picture"):
+        read(tmp_path / "a.png")
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none.png")
+    refuses(
+        ArgumentError,
+        {
+            r"shape \(3, 8, 8\). Colours come first.*permute": lambda: read(torch.zeros(3, 8, 8)),
+            r"from 0 to 1; got numbers from -2 to 2.*normalised": lambda: read(
+                np.array([[-2.0, 2.0]])
+            ),
+        },
+    )
+    refuses(KindError, {r"picture: expected an array.*got dict": lambda: read({})})
+
+
+def test_a_vision_transformer_is_overlaid(tmp_path):
+    from intently.models.vision import VisionOptions, VisionTransformer
+
+    torch.manual_seed(0)
+    model = VisionTransformer(VisionOptions(image=(32, 48), patch=8, classes=10)).eval()
+    image = torch.rand(1, 3, 32, 48)
+    with torch.no_grad(), it.watch(model) as seen:
+        model(image)
+    name = seen.layers[-1]
+    figure = show.overlay(
+        seen, image[0].permute(1, 2, 0), 0, grid=(4, 6), head=name, save=tmp_path / "a.png"
+    )
+    mean = seen[name][0].mean_heads().dense()
+    np.testing.assert_allclose(shaded(figure.axes[1]), mean[0, 1:].reshape(4, 6), rtol=1e-5)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("token", [(1,), (1, "2"), (True, 0), (4, 0)])
+def test_patches_are_a_row_and_a_column(token):
+    with pytest.raises(RangeError, match="token: expected a patch of 2 × 2; got"):
+        show.overlay(Dense(torch.eye(4)), torch.rand(8, 8, 3), token)

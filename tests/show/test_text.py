@@ -1,0 +1,181 @@
+"""A text is shaded by the weights of the token that was asked, each at its own word."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import matplotlib.colors
+import numpy as np
+import pytest
+import torch
+from matplotlib.patches import FancyBboxPatch
+
+import intently as it
+from intently import show
+from intently.errors import ArgumentError, RangeError
+from intently.matrix import Dense
+from intently.show.style import ACCENT, weight_map
+
+from .refusals import refuses
+
+WORDS = ("The", "animal", "was", "tired")
+
+
+def softmax(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).softmax(-1)
+
+
+def words(figure) -> list[str]:
+    """Return what stands in boxes, in reading order; the numbers under them are smaller."""
+    return [text.get_text() for text in figure.axes[0].texts if text.get_size() > 10]
+
+
+def shades(figure) -> list[tuple[float, ...]]:
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    return [box.get_facecolor() for box in boxes]
+
+
+def framed(figure) -> list[int]:
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    accent = matplotlib.colors.to_rgba(ACCENT)
+    return [n for n, box in enumerate(boxes) if box.get_edgecolor() == accent]
+
+
+def expected(values: torch.Tensor, top: float) -> list[tuple[float, ...]]:
+    return [weight_map()(float(value) / top) for value in values]
+
+
+@pytest.mark.parametrize("looks", ["at", "from"])
+def test_words_carry_the_row_or_the_column(looks):
+    A = Dense(softmax(4, 4), labels=(WORDS, WORDS))
+    figure = show.text(A, "animal", looks=looks)
+    values = A.dense()[1] if looks == "at" else A.dense()[:, 1]
+    assert words(figure) == list(WORDS)
+    np.testing.assert_allclose(shades(figure), expected(values, 1.0 if values.max() > 0.5 else 0.5))
+    assert framed(figure) == [1]
+    numbers = [text.get_text() for text in figure.axes[0].texts if text.get_size() < 10]
+    assert numbers == [f"{value:.2f}" for value in values]
+    said = {"at": "What ‘animal’ looks at", "from": "Who looks at ‘animal’"}[looks]
+    assert said in [text.get_text() for text in figure.texts]
+
+
+@pytest.mark.parametrize("looks", ["at", "from"])
+def test_rows_that_are_labelled_with_what_they_write_stand_where_they_read(looks):
+    A = Dense(torch.eye(4), labels=((*WORDS[1:], "."), WORDS))
+    figure = show.text(A, 1 if looks == "at" else "animal", looks=looks)
+    assert words(figure) == [*WORDS, "."]
+    dark, clear = weight_map()(1.0), (1, 1, 1, 0)
+    white = weight_map()(0.0)
+    if looks == "at":  # the row "animal (writes was)"
+        assert framed(figure) == [1]
+        assert shades(figure) == [white, dark, white, white, clear]
+    else:
+        assert framed(figure) == [1]
+        assert shades(figure) == [white, dark, white, white, clear]
+
+
+def test_two_texts_stand_one_above_the_other():
+    A = Dense(softmax(3, 4), labels=(("Il", "était", "fatigué"), WORDS))
+    figure = show.text(A, "Il")
+    assert words(figure) == ["Il", "était", "fatigué", *WORDS]
+    assert framed(figure) == [0]
+    assert shades(figure)[:3] == [(1, 1, 1, 0)] * 3
+    np.testing.assert_allclose(shades(figure)[3:], expected(A.dense()[0], 0.5), atol=0.5)
+    assert {"the query", "keys"} <= {text.get_text() for text in figure.axes[0].texts}
+
+
+def test_heads_and_recordings_are_chosen_from():
+    values = softmax(2, 4, 4)
+    A = Dense(values, labels=(WORDS, WORDS))
+    mean, one = show.text(A, 0), show.text({"a": A, "b": A}, 0, head=("b", 1))
+    assert "What ‘The’ looks at, mean of 2 heads" in [text.get_text() for text in mean.texts]
+    assert "What ‘The’ looks at, b, head 1" in [text.get_text() for text in one.texts]
+    top = show.cells.limits(values[1, 0].numpy())[1]
+    np.testing.assert_allclose(shades(one), expected(values[1, 0], top), atol=1e-6)
+
+
+def test_a_recording_of_a_model_is_read():
+    from intently.models.language import LanguageModel, LanguageOptions
+
+    torch.manual_seed(0)
+    model = LanguageModel(LanguageOptions(vocabulary=10, positions=16)).eval()
+    with torch.no_grad(), it.watch(model, tokens=list(WORDS)) as seen:
+        model(torch.tensor([[1, 2, 3, 4]]))
+    name = seen.layers[0]
+    figure = show.text(seen, 2, head=(name, 0))
+    assert words(figure)[:4] == list(WORDS)
+    row = seen[name][0, 0, 2]
+    top = show.cells.limits(row.numpy())[1]
+    np.testing.assert_allclose(shades(figure)[:4], expected(row, top), atol=1e-6)
+    refuses(
+        ArgumentError,
+        {
+            r"head: expected a name, or a name and a head, of '": lambda: show.text(seen, 2),
+            r"head: expected a head from 0 to \d+; got 99": lambda: show.text(
+                seen, 2, head=(name, 99)
+            ),
+        },
+    )
+
+
+def test_pieces_of_words_are_joined_and_long_texts_break_into_lines():
+    pieces = ("▁un", "believ", "able") * 30
+    A = Dense(torch.eye(90), labels=(pieces, pieces))
+    figure = show.text(A, 4)
+    assert words(figure)[:3] == ["un", "believ", "able"]
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    gaps = [b.get_x() - a.get_x() - a.get_width() for a, b in pairwise(boxes[:6])]
+    assert min(gaps[2:3]) > max(gaps[:2] + gaps[3:5])
+    assert len({box.get_y() for box in boxes}) > 2
+    room = figure.axes[0].get_xlim()[1]
+    assert all(box.get_x() + box.get_width() <= room + 1e-6 for box in boxes)
+    assert not [text for text in figure.axes[0].texts if text.get_size() < 10]
+
+
+def test_right_to_left_texts_run_from_the_right():
+    hebrew = ("שלום", "עולם", "טוב")
+    figure = show.text(Dense(torch.eye(3), labels=(hebrew, hebrew)), 0)
+    places = [patch.get_x() for patch in figure.axes[0].patches]
+    assert places == sorted(places, reverse=True)
+    english = show.text(Dense(torch.eye(4), labels=(WORDS, WORDS)), 0)
+    places = [patch.get_x() for patch in english.axes[0].patches]
+    assert places == sorted(places)
+
+
+def test_letters_keep_their_contrast_on_every_shade():
+    def luminance(colour):
+        c = np.array(matplotlib.colors.to_rgb(colour))
+        linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    for share in np.linspace(0, 1, 101):
+        face = weight_map()(share)
+        lights = sorted([luminance(face[:3]), luminance(show.style.ink_on(face))])
+        assert (lights[1] + 0.05) / (lights[0] + 0.05) >= 4.5
+    assert show.style.ink_on((1, 1, 1)) == show.style.INK
+
+
+def test_what_cannot_be_shaded_is_named():
+    A = Dense(torch.eye(4), labels=(("the", "cat", "the", "mat"),) * 2)
+    refuses(
+        ArgumentError,
+        {
+            r"occurs once; got 'the'. It stands at 0, 2": lambda: show.text(A, "the"),
+            r"got 'cats'. There is none. The nearest are 'cat'": lambda: show.text(A, "cats"),
+            r"""looks: expected "at" or "from"; got 'to'""": lambda: show.text(A, 1, looks="to"),
+            r"at most 2,000 rows.*heatmap": lambda: show.text(
+                it.attend(torch.zeros(2001, 2), torch.zeros(2001, 2)), 1
+            ),
+            r"head: expected a number, or None.*got 'a'": lambda: show.text(A, 1, head="a"),
+        },
+    )
+    refuses(RangeError, {r"token: expected a position from 0 to 3; got 4": lambda: show.text(A, 4)})
+
+
+def test_weights_that_are_no_number_are_hatched(tmp_path):
+    values = torch.eye(3)
+    values[0, 1] = float("nan")
+    figure = show.text(Dense(values), 0, save=tmp_path / "a.png")
+    hatched = [patch.get_hatch() for patch in figure.axes[0].patches]
+    assert [bool(hatch) for hatch in hatched] == [False, True, False]
+    assert any("1 of 3 weights is not finite" in text.get_text() for text in figure.texts)
