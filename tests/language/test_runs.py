@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import get_type_hints
 
@@ -41,15 +40,6 @@ from intently.language.settings import (
 )
 from intently.training import TrainingOptions
 from intently.training.resuming import settled
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
 
 SMALL = {
     "width": 16,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -16,14 +15,6 @@ from intently.show.page import zooming
 from intently.show.page.zooming import ZoomedHead, edges
 
 T, S, D = 700, 900, 16
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def made(*shape: int, seed: int = 0) -> Tensor:
