@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from intently.cli.train import out_folder
+from intently.cli.arguments import out_folder
 from intently.errors import ArgumentError, build
 
 

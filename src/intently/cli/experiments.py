@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intently.cli.train import out_folder
+from intently.cli.arguments import out_folder
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from intently.cli.arguments import out_folder, with_flags
 from intently.errors import ArgumentError, DataError, build
+from intently.training import TrainingOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from intently.corpora import Corpus, ParallelText
     from intently.recipes.origin import Origin
-    from intently.training import TrainingOptions
-    from intently.training.options import Flag
     from intently.translation.translator import Translator
 
 
@@ -74,13 +71,6 @@ def _parameters(options: TrainingOptions) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def out_folder(name: str | Path) -> Path:
-    """Return what --out names; an empty name would be the folder one is in, and is refused."""
-    if not str(name):
-        raise typer.BadParameter('expected a folder; got "". For the one you are in write "."')
-    return Path(name)
-
-
 class Work(NamedTuple):
     """What is to be trained: the text, what chooses the best weights, the options, the tests."""
 
@@ -90,16 +80,24 @@ class Work(NamedTuple):
     tests: Mapping[str, ParallelText]
 
 
-def _train(
-    source: Path | None,
-    target: Path | None,
-    out: Path,
-    recipe: str | None,
-    data_dir: Path | None,
-    dev: tuple[Path, Path] | None,
-    config: Path | None,
-    resume: bool,
-    resume_from: str | None,
+@with_flags(TrainingOptions.flags())
+def train(
+    source: Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")] = None,
+    target: Annotated[Path | None, typer.Argument(help="target sentences")] = None,
+    *,
+    out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+    recipe: Annotated[
+        str | None, typer.Option(help="corpus and options in place of SOURCE")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="where the recipe's corpus is; none: it is downloaded")
+    ] = None,
+    dev: Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")] = None,
+    config: Annotated[Path | None, typer.Option(help="options as TOML")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    resume_from: Annotated[
+        str | None, typer.Option(help="go on from this checkpoint, not the latest")
+    ] = None,
     **flags: Any,
 ) -> None:
     """Train a translator on files of yours, or by a recipe.
@@ -215,7 +213,6 @@ def _from_corpus(
 ) -> Work:
     """Read the corpus of a recipe; the options are those ``stored`` by a run, if there are any."""
     from intently.recipes import recipe
-    from intently.training import TrainingOptions
     from intently.training.processes import current
 
     def begin() -> tuple[TrainingOptions, Corpus]:  # one process has the folder, and downloads
@@ -254,7 +251,6 @@ def _from_files(
 ) -> Work:
     """Read files, and hold pairs out where there is no dev set."""
     from intently.corpora.files import read_parallel
-    from intently.training import TrainingOptions
     from intently.translation.runs import DEV_SENTENCES
 
     base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
@@ -271,80 +267,3 @@ def _from_files(
         fix = "give --dev, or more pairs"
         raise build(DataError, str(source), "a pair to hold out, beside one to learn", "1", fix=fix)
     return Work(text, held_out, options, {})
-
-
-def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Give ``function`` one flag for each training option, beside its own arguments."""
-    from intently.training import TrainingOptions
-
-    def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-        return inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-        )
-
-    def path(name: str, help: str) -> inspect.Parameter:
-        return parameter(name, Annotated[Path | None, typer.Option(help=help)])
-
-    own = [
-        parameter(
-            "source", Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")]
-        ),
-        parameter("target", Annotated[Path | None, typer.Argument(help="target sentences")]),
-        parameter(
-            "out",
-            Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
-            ...,
-        ),
-        parameter(
-            "recipe",
-            Annotated[str | None, typer.Option(help="corpus and options in place of SOURCE")],
-        ),
-        path("data_dir", "where the recipe's corpus is; none: it is downloaded"),
-        parameter(
-            "dev", Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")]
-        ),
-        path("config", "options as TOML"),
-        parameter(
-            "resume", Annotated[bool, typer.Option("--resume", help="go on with the run")], False
-        ),
-        parameter(
-            "resume_from",
-            Annotated[str | None, typer.Option(help="go on from this checkpoint, not the latest")],
-        ),
-    ]
-    flags = [
-        parameter(
-            name,
-            Annotated[
-                _plain(flag.type) | None,
-                typer.Option(
-                    help=_help(flag), show_default=False, rich_help_panel=flag.group.capitalize()
-                ),
-            ],
-        )
-        for name, flag in TrainingOptions.flags().items()
-    ]
-
-    def command(**given: Any) -> None:
-        function(**given)
-
-    command.__doc__ = function.__doc__
-    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
-    return command
-
-
-def _help(flag: Flag) -> str:
-    """Return what ``--help`` says of an option: what it may be, and its default."""
-    choices = ", ".join(flag.choices).replace(f"{flag.default}", f"{flag.default} (default)", 1)
-    return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type of an option without its None."""
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return next(part for part in typing.get_args(kind) if part is not type(None))
-    return kind
-
-
-train = _with_training_flags(_train)

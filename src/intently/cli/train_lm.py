@@ -9,53 +9,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intently.cli.train import out_folder
+from intently.cli.arguments import out_folder, with_flags
+from intently.language.settings import language_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from intently.language.runs import LanguageRun
-    from intently.language.settings import Variant
+    from intently.language.text_model import Variant
     from intently.text import Tokenizer
     from intently.training import TrainingOptions
 
 WRITTEN = 200
 """Tokens of a sample."""
 
+FLAGS = (
+    *("window", "tokenizer", "size", "width", "heads", "kv_heads", "positions", "layers"),
+    *("dropout", "steps", "seconds", "batch_tokens", "learning_rate", "optimiser", "seed"),
+    "threads",
+)
+"""Options that are flags; a file of options may hold all."""
 
+
+@with_flags({name: language_flags()[name] for name in FLAGS})
 def train_lm(
     file: Annotated[Path, typer.Argument(help="any text in UTF-8, or gzip of it")],
     out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
-    window: Annotated[int | None, typer.Option(help="tokens read at once (default 128)")] = None,
     against: Annotated[
         int | None,
         typer.Option(min=1, help="train a smaller window too, and print both side by side"),
     ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="character (default up to 10 million characters), subword or word"),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="largest vocabulary, in tokens (default 8000)")
-    ] = None,
-    width: Annotated[int | None, typer.Option(help="model width c (default 128)")] = None,
-    heads: Annotated[int | None, typer.Option(help="attention heads (default 4)")] = None,
-    kv_heads: Annotated[
-        int | None, typer.Option(help="key/value heads that they share (default: one each)")
-    ] = None,
-    positions: Annotated[str | None, typer.Option(help="rotary (default) or learned")] = None,
-    layers: Annotated[int | None, typer.Option(help="layers (default 2)")] = None,
-    dropout: Annotated[float | None, typer.Option(help="while training (default 0.0)")] = None,
-    steps: Annotated[int | None, typer.Option(help="of the optimiser (default 2000)")] = None,
-    seconds: Annotated[float | None, typer.Option(help="stop after that much time")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="of a step (default 1536)")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="the highest (default 0.003)")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="adamw (default) or muon")] = None,
-    seed: Annotated[int | None, typer.Option(help="of all that is random (default 1)")] = None,
-    threads: Annotated[int | None, typer.Option(help="of PyTorch")] = None,
     config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
     samples: Annotated[int, typer.Option(min=0, help="texts written at the end")] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    **flags: Any,
 ) -> None:
     """Train a language model on any text.
 
@@ -69,24 +56,6 @@ def train_lm(
     from intently.language.runs import read_text
     from intently.language.settings import language_options, read_config, split
 
-    flags = {
-        "window": window,
-        "tokenizer": tokenizer,
-        "size": size,
-        "width": width,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "positions": positions,
-        "layers": layers,
-        "dropout": dropout,
-        "steps": steps,
-        "seconds": seconds,
-        "batch_tokens": batch_tokens,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "optimiser": optimiser,
-        "threads": threads,
-    }
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
     variant, rest = split(given)
@@ -141,7 +110,7 @@ def _fit(
 
 def _in_python(out: Path) -> str:
     load = f"TextModel.load({str(out)!r})"
-    return f'from intently.language.runs import TextModel; print({load}.write("The ", 200))'
+    return f'from intently.language import TextModel; print({load}.write("The ", 200))'
 
 
 def report(run: LanguageRun, samples: int = 2, small: LanguageRun | None = None) -> str:
@@ -167,7 +136,7 @@ def _named(first: int, last: int) -> str:
 
 
 def _table(run: LanguageRun) -> list[str]:
-    from intently.language.runs import by_context
+    from intently.language.windows import by_context
 
     table = by_context(run.losses)
     most = max(loss for *_, loss in table)
@@ -180,7 +149,7 @@ def _table(run: LanguageRun) -> list[str]:
 
 def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
     """Both windows by the positions of the large one; the small one has none beyond its end."""
-    from intently.language.runs import by_context
+    from intently.language.windows import by_context
 
     names = [f"window {_window(one)}" for one in (run, small)]
     said = [f"  tokens before  {names[0]:>12}  {names[1]:>12}"]

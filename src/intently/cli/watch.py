@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from intently.cli.arguments import model_and_text
+
 if TYPE_CHECKING:
     from intently.observe.recording.recording import Entry
 
@@ -16,7 +18,7 @@ SHOWN = 12
 
 
 def watch(
-    model_and_text: Annotated[
+    given: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] [TEXT]",
@@ -49,11 +51,15 @@ def watch(
     from intently.runners.watched import check_seen, unsure
 
     if listed is not None:
-        if model_and_text or layers or save:
+        if given or layers or save:
             raise build(ArgumentError, "--list", "a recording alone", "something to watch, too")
         print(_listing(listed))
         return
-    model, text = _model_and_text(model_and_text or [])
+    example = 'intently watch "The road was too wide.", or intently watch MODEL "a text"'
+    model, text = model_and_text(given or [], example)
+    if text is None:
+        fix = f"write {example}"
+        raise build(ArgumentError, "TEXT", "one text in quotes", "a folder alone", fix=fix)
     found = runner(model)(model, text, layers, beam)
     check_seen("watch", found.seen)
     if save is not None:
@@ -64,24 +70,6 @@ def watch(
     if save is not None:
         again = f"it.load_recording({str(save)!r})"
         print(f"{save}: {save.stat().st_size:,} bytes. In Python: {again}", file=sys.stderr)
-
-
-def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
-    from intently.errors import ArgumentError, build
-
-    alone = len(given) == 1 and _is_folder(given[0])
-    if not given or alone or len(given) > 2:
-        got = "a folder alone" if alone else f"{len(given)} arguments"
-        fix = 'write intently watch "The road was too wide.", or intently watch MODEL "a text"'
-        raise build(ArgumentError, "TEXT", "one text in quotes", got, fix=fix)
-    return (Path(given[0]) if len(given) == 2 else None), given[-1]
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return name != "" and Path(name).is_dir()
-    except (OSError, ValueError):  # no name of a file
-        return False
 
 
 # --- what is printed ------------------------------------------------------------------------------

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from intently.errors import ArgumentError, DataError, KindError, build
-from intently.foundation.checks import check_word, whole_number
 from intently.foundation.files import File
-from intently.training.options import TrainingOptions
+from intently.language.text_model import Variant
+from intently.training.groups import checked
+from intently.training.options import Flag, TrainingOptions
 
 LARGE = 10_000_000
 """Characters from which on a text is cut into subwords unless one says otherwise."""
@@ -58,31 +58,6 @@ WORDS = {
 """A language model's word for an option, and the option of `TrainingOptions` that it is."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """How a language model attends: with how many key/value heads, and by which positions.
-
-    ``kv_heads`` is a divisor of the heads, None for as many. ``positions`` are "rotary", which know
-    no end, or "learned", a table as long as the window. Raises `ArgumentError` and `KindError`.
-
-    >>> Variant(positions="absolute")
-    Traceback (most recent call last):
-    ...
-    intently.errors.ArgumentError: positions: expected "rotary" or "learned"; got 'absolute'.
-    """
-
-    kv_heads: int | None = None
-    positions: Literal["rotary", "learned"] = "rotary"
-
-    def __post_init__(self) -> None:
-        check_word(self.positions, "positions", ("rotary", "learned"))
-        if self.kv_heads is not None:
-            whole_number(self.kv_heads, "kv_heads", 1)
-
-
-USUAL = Variant()
-"""As many key/value heads as heads, and rotary positions."""
-
 SECTIONS = {
     "model": ("width", "heads", "kv_heads", "layers", "inner", "positions", "dropout"),
     "text": ("tokenizer", "size", "min_frequency", "window"),
@@ -96,6 +71,41 @@ SECTIONS = {
     },
 }
 """What a file of options may say."""
+
+
+HELP = {
+    "kv_heads": "key/value heads that the heads share; none: as many as heads",
+    "positions": "rotary, or learned: a table as long as the window",
+    "layers": "layers",
+    "dropout": "share of activations dropped while training",
+    "tokenizer": f"pieces of the text; subword above {LARGE:,} characters, else character",
+    "size": "largest vocabulary, in tokens",
+    "window": "tokens read at once",
+    "batch_tokens": "tokens of a batch",
+}
+"""What a language model says of an option where a translator says something else."""
+
+
+def language_flags() -> dict[str, Flag]:
+    """Return every option by a language model's name for it, with its default and help.
+
+    >>> language_flags()["window"].default, language_flags()["steps"].default
+    (128, 2000)
+    """
+    variant = {"kv_heads": int, "positions": str}
+    found, ours, defaults = {}, TrainingOptions.flags(), DEFAULTS.to_dict()
+    for section, names in SECTIONS.items():
+        for name in names:
+            if name in variant:
+                flag = Flag(section, variant[name], getattr(Variant, name), "")
+            else:
+                option = WORDS.get(name) or name
+                flag = ours[option]._replace(default=defaults[ours[option].group][option])
+            found[name] = flag._replace(help=HELP.get(name, flag.help))
+    return found
+
+
+FLAGS = language_flags()
 
 
 def language_options(text: str, **given: Any) -> TrainingOptions:
@@ -114,15 +124,10 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
         "inner": 4 * width if isinstance(width, int) else None,
     }
     wanted = usual | {name: value for name, value in given.items() if value is not None}
-    options = DEFAULTS
-    for name, value in wanted.items():
-        if name not in WORDS:
-            continue
-        try:
-            options = options.with_flags(**{WORDS[name]: value})
-        except (ArgumentError, KindError) as error:
-            raise type(error)(str(error).replace(WORDS[name], name, 1)) from None
-    return options.with_flags(**{n: value for n, value in wanted.items() if n not in WORDS})
+    for name in WORDS.keys() & wanted.keys():
+        flag = FLAGS[name]
+        checked(name, wanted[name], flag.type, flag.rule)  # an error names it as it was given
+    return DEFAULTS.with_flags(**{WORDS.get(name) or name: x for name, x in wanted.items()})
 
 
 def read_config(path: Path | str) -> dict[str, Any]:

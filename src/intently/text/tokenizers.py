@@ -25,7 +25,7 @@ from intently.text.vocabularies import (
     UNK,
     trained,
 )
-from intently.text.words import word_spans
+from intently.text.words import words
 
 BATCH = 4096  # sentences handed over at once; more would only cost memory
 
@@ -125,6 +125,15 @@ class Tokenizer:
         """
         return self._encoding(sentence).ids
 
+    def encode_words(self, sentence: str) -> tuple[list[int], list[list[int]]]:
+        """Return what `encode` does, and for each word of ``words(sentence)`` its positions there.
+
+        >>> Tokenizer.train(["L'animal dort."], kind="word").encode_words("L'animal")
+        ([6, 8], [[0], [1]])
+        """
+        encoding = self._encoding(sentence)
+        return encoding.ids, groups.of_sentence(sentence, encoding)
+
     def encode_batch(self, sentences: Iterable[str]) -> list[list[int]]:
         """Return the token ids of each sentence, on all cores; raises as `encode` does."""
         texts = checks.strings(sentences)
@@ -161,15 +170,9 @@ class Tokenizer:
         """
         if self.complete:
             return []
-        encoding = self._encoding(sentence)
-        found = (
-            sentence[start:end]
-            for (start, end), group in zip(
-                word_spans(sentence), groups.of_sentence(sentence, encoding), strict=True
-            )
-            if any(encoding.ids[position] == UNK for position in group)
-        )
-        return list(dict.fromkeys(found))
+        ids, found = self.encode_words(sentence)
+        read = zip(words(sentence), found, strict=True)
+        return list(dict.fromkeys(word for word, own in read if any(ids[i] == UNK for i in own)))
 
     def word_groups(self, sentence: str, ids: Sequence[int]) -> list[list[int]]:
         """Return, for each word of ``words(sentence)``, the positions in ``ids`` of its tokens.
@@ -182,22 +185,21 @@ class Tokenizer:
         >>> tokenizer.word_groups("L'animal", [*tokenizer.encode("L'animal"), EOS])
         [[0, 1], [2, 3, 4, 5, 6, 7]]
         """
-        encoding = self._encoding(sentence)
+        own, found = self.encode_words(sentence)
         given = self._ids(ids)
         before = 1 if given[:1] == [SOS] else 0
         after = len(given)
         while after > before and given[after - 1] in (PAD, EOS):
             after -= 1
-        if given[before:after] != encoding.ids:
+        if given[before:after] != own:
             raise build(
                 ArgumentError,
                 "ids",
-                f"the {len(encoding.ids)} ids of the sentence {sentence!r}",
+                f"the {len(own)} ids of the sentence {sentence!r}",
                 f"{after - before} ids that say {self.decode(given)!r}",
                 "the ids come from another sentence or another tokenizer, or were cut",
                 "for ids that a model produced use group_ids(ids)",
             )
-        found = groups.of_sentence(sentence, encoding)
         return [[before + position for position in group] for group in found]
 
     def group_ids(self, ids: Iterable[int]) -> list[list[int]]:

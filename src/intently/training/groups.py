@@ -53,17 +53,22 @@ def option(default: Any, rule: Rule | None, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
 
 
+def checked(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
+    """Return an option's value as its type, or raise KindError or ArgumentError that name it."""
+    value = _typed(name, value, hint)
+    if rule is not None and value is not None and not rule.test(value):
+        raise build(ArgumentError, name, rule.words, repr(value))
+    return value
+
+
 class _Group:
     """Checks every field of an options dataclass against its type and its rule."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(typing.cast(Any, self)):
-            value = _typed(field.name, getattr(self, field.name), hints[field.name])
-            rule: Rule | None = field.metadata["rule"]
-            if rule is not None and value is not None and not rule.test(value):
-                raise build(ArgumentError, field.name, rule.words, repr(value))
-            object.__setattr__(self, field.name, value)
+            name, rule = field.name, field.metadata["rule"]
+            object.__setattr__(self, name, checked(name, getattr(self, name), hints[name], rule))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -111,7 +111,3 @@ class Position:
     loss_steps: int = 0
     best: str | None = None  # the name of the best checkpoint
     best_score: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values that JSON can hold."""
-        return asdict(self)

@@ -7,6 +7,7 @@ are in the processor's cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from intently.text import PAD
 from intently.training.batches import Batch
 
 CHUNK = 2**20  # logits at a time: 4 MB in float32
+
+BatchLoss = Callable[[Any, Batch, float], tuple[Tensor, int]]
+"""The summed loss of a batch in nats, and its number of target tokens, from model and smoothing."""
 
 
 def smoothed_cross_entropy(
@@ -64,7 +68,8 @@ def smoothed_cross_entropy(
 
 
 def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
-    """Return the summed loss of a batch in nats, and its number of target tokens."""
+    """Return the summed loss of a batch of pairs in nats, and its number of target tokens."""
+    assert batch.source is not None
     memory: Any = model.encode(batch.source, batch.source_lengths)
     hidden = model.hidden(batch.target_in, memory)
     return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)

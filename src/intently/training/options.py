@@ -32,6 +32,7 @@ from intently.training.groups import (
     MachineOptions,
     ModelOptions,
     OptimiserOptions,
+    Rule,
     RunOptions,
     ScheduleOptions,
     TextOptions,
@@ -46,7 +47,7 @@ class Flag(NamedTuple):
     type: Any
     default: Any
     help: str
-    choices: tuple[str, ...] = ()
+    rule: Rule | None = None
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,7 @@ class TrainingOptions:
         """
         return {
             field.name: Flag(
-                group,
-                typing.get_type_hints(kind)[field.name],
-                field.default,
-                field.metadata["help"],
-                field.metadata["rule"].choices if field.metadata["rule"] else (),
+                group, typing.get_type_hints(kind)[field.name], field.default, **field.metadata
             )
             for group, kind in typing.get_type_hints(cls).items()
             for field in dataclasses.fields(kind)

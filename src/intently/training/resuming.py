@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from intently.errors import ArgumentError, build
-from intently.training.batches import Pairs
+from intently.training.batches import Data
 from intently.training.checkpoint import versions
 from intently.training.options import TrainingOptions
-from intently.training.schedule import LONGEST, warmup_of
 
 CHANGEABLE = {
     *("steps", "seconds", "patience", "threads", "device", "parallel"),
     *("save_every", "evaluate_every", "keep", "average", "tensorboard"),
 }
-
+"""Options that may change when a run resumes."""
 
 COUNT = range(2**63)
 STATE = {
@@ -51,7 +49,7 @@ STATE = {
 def check_same_run(
     state: Mapping[str, Any],
     options: TrainingOptions,
-    data: Pairs,
+    data: Data,
     processes: int = 1,
     device: str = "cpu",
     dev: str | None = None,
@@ -117,34 +115,3 @@ def check_same_run(
             "its weights may differ in their last bits from those of a run never stopped.",
             stacklevel=2,
         )
-
-
-def settled(
-    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
-) -> TrainingOptions:
-    """Return the options with the warm-up as a number of steps, where it is not given.
-
-    It is that of the run that goes on with the ``stored`` options, else a share of the steps as
-    `warmup_of` has it. A run that is resumed with more steps rises as it did before.
-
-    >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
-    30
-    """
-    if options.schedule.warmup is not None:
-        return options
-    before = None if stored is None else stored.schedule.warmup
-    return options.with_flags(
-        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
-    )
-
-
-def best_by(name: str, scores: Mapping[str, float]) -> float:
-    """Return the score that decides which checkpoint is best: higher is better.
-
-    >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
-    (31.2, -1.5)
-    """
-    if not math.isfinite(scores.get(name, math.nan)):
-        got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
-        raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
-    return -scores[name] if name == "loss" else scores[name]

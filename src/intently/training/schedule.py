@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from intently.training.groups import ScheduleOptions
+from intently.training.options import TrainingOptions
 
 LONGEST = 500
 """Steps of the warm-up of a long run, where none are given."""
@@ -51,3 +52,22 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
         rate *= 0.5 * (1 + math.cos(math.pi * (step - warmup) / (options.steps - warmup)))
     cooling = options.cooldown * options.steps
     return rate * min(1.0, (options.steps + 1 - step) / cooling) if cooling >= 1 else rate
+
+
+def settled(
+    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
+) -> TrainingOptions:
+    """Return the options with the warm-up as a number of steps, where it is not given.
+
+    It is that of the run that goes on with the ``stored`` options, else a share of the steps as
+    `warmup_of` has it. A run that is resumed with more steps rises as it did before.
+
+    >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
+    30
+    """
+    if options.schedule.warmup is not None:
+        return options
+    before = None if stored is None else stored.schedule.warmup
+    return options.with_flags(
+        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
+    )

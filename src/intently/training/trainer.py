@@ -13,14 +13,15 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, WriteError, build
 from intently.foundation.files import replace_file, sealed
-from intently.models.kinds import EncoderDecoder
 from intently.models.weights import load_weights, weights
-from intently.training.batches import Batch, Epoch, Pairs, epoch
+from intently.training.batches import Batch, Data, Epoch, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
 from intently.training.events import (
     Evaluated,
@@ -36,6 +37,7 @@ from intently.training.events import (
 from intently.training.fits import check_batch
 from intently.training.history import Evaluation, History, Position, Record, Stopped
 from intently.training.interruption import Interruption
+from intently.training.loss import BatchLoss, batch_loss
 from intently.training.options import TrainingOptions
 from intently.training.processes import Processes, joined
 from intently.training.randomness import (
@@ -45,9 +47,9 @@ from intently.training.randomness import (
     set_random_state,
     surroundings_kept,
 )
-from intently.training.resuming import STATE, best_by, check_same_run, settled
-from intently.training.schedule import learning_rate
-from intently.training.stopping import check_patience, without_better
+from intently.training.resuming import STATE, check_same_run
+from intently.training.schedule import learning_rate, settled
+from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
 from intently.training.writer import Writer, sole_writer
 
@@ -56,7 +58,7 @@ RECORDS = 500  # points of the loss curve, about
 WRITES = ("checkpoints/", "options.json")
 """What `train` writes into the folder of a run."""
 
-Validate = Callable[[EncoderDecoder], Mapping[str, float]]
+Validate = Callable[[Any], Mapping[str, float]]
 
 
 class DivergedError(IntentlyError, ArithmeticError):
@@ -64,21 +66,24 @@ class DivergedError(IntentlyError, ArithmeticError):
 
 
 def train(
-    model: EncoderDecoder,
-    data: Pairs,
+    model: nn.Module,
+    data: Data,
     options: TrainingOptions,
     out: Path | str,
     *,
+    loss: BatchLoss = batch_loss,
     validate: Validate | None = None,
     progress: Listener | None = None,
     resume: bool | str = False,
 ) -> History:
     """Train ``model`` on ``data`` and return the history; checkpoints go to ``out``/checkpoints.
 
-    ``validate`` gets the model in evaluation mode and returns dev scores; the one named
-    ``options.run.best_by`` chooses the best checkpoint (a "loss" is best where lowest).
-    ``progress`` is called with every event. With ``resume`` the run in ``out`` goes on from its
-    latest checkpoint, or from the one named (``"step-000100"``), or begins where there is none.
+    ``data`` are `Pairs`, and ``loss`` is that of an encoder-decoder on a batch of them; another
+    kind of model comes with its own data (`batches.Data`) and loss. ``validate`` gets the model in
+    evaluation mode and returns dev scores; the one named ``options.run.best_by`` chooses the best
+    checkpoint (a "loss" is best where lowest). ``progress`` is called with every event. With
+    ``resume`` the run in ``out`` goes on from its latest checkpoint, or from the one named
+    (``"step-000100"``), or begins where there is none.
 
     Ctrl-C and SIGTERM end the run after the current step with a checkpoint, and the history says
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
@@ -100,7 +105,8 @@ def train(
         sole_writer(out, WRITES) as writer,
         Interruption() as interruption,
     ):
-        run = _Run(model, data, options, Path(out), validate, tell, processes, interruption, writer)
+        together = processes, interruption, writer
+        run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
         with surroundings_kept(run.device):
             run.begin(resume)
             return run.loop()
@@ -111,8 +117,9 @@ class _Run:
 
     def __init__(
         self,
-        model: EncoderDecoder,
-        data: Pairs,
+        model: nn.Module,
+        data: Data,
+        loss: BatchLoss,
         options: TrainingOptions,
         out: Path,
         validate: Validate | None,
@@ -121,7 +128,7 @@ class _Run:
         interruption: Interruption,
         writer: Writer | None,
     ) -> None:
-        self.model, self.data, self.options, self.out = model, data, options, out
+        self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
         self.processes, self.interruption, self.writer = processes, interruption, writer
         self.dev: str | None = getattr(validate, "fingerprint", None)
         self.validate, self.tell = validate, tell if processes.first else lambda event: None
@@ -143,7 +150,7 @@ class _Run:
         if found is None:
             self.options = settled(self.options)
             torch.manual_seed(self.options.run.seed)
-            self.worker = Worker(self.model, self.options, self.processes)
+            self.worker = Worker(self.model, self.options, self.processes, self.loss)
         else:
             self._restore(found)
             self.tell(Resumed(self.position.step, self.options.schedule.steps))
@@ -167,8 +174,7 @@ class _Run:
     def loop(self) -> History:
         """Evaluate, save and step, each when it is due, until the end."""
         position, schedule, run = self.position, self.options.schedule, self.options.run
-        patience = schedule.patience
-        pace = Pace()
+        patience, pace = schedule.patience, Pace()
         self._hear()
         while True:
             if self.writer is not None:
@@ -179,9 +185,8 @@ class _Run:
             due = position.step % run.evaluate_every == 0
             best = (over or self.late or due) and self._evaluate()
             end = "interrupted" if self.asked else "time" if self.late else None
-            worse = 0
-            if patience:
-                worse = without_better(run.best_by, self.history.evaluations, run.evaluate_every)
+            every = patience and run.evaluate_every
+            worse = every and without_better(run.best_by, self.history.evaluations, every)
             end = "no better" if 0 < patience <= worse else end
             end = "finished" if over and self._evaluated() else end
             self._tick()
@@ -385,7 +390,7 @@ class _Run:
         random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
         check_random_state(random, self.device, where)
         load_weights(self.model, checkpoint.model, where)
-        self.worker = Worker(self.model, self.options, self.processes)
+        self.worker = Worker(self.model, self.options, self.processes, self.loss)
         set_random_state(random, self.device)
         self.position = Position(**state["position"])
         if training or self.position.step:

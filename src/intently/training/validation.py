@@ -1,10 +1,15 @@
-"""What a run is judged by while it trains: the translations of the dev set, and its loss."""
+"""What a run is judged by while it trains: translations of a dev set, its loss, and early stopping.
+
+The history, which every checkpoint holds, says how long the score has not improved; so a run that
+is killed and resumed ends where it would have ended.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +18,7 @@ from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError, build
 from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Pairs, epoch
+from intently.training.history import Evaluation
 from intently.training.loss import batch_loss
 from intently.training.metrics import bleu, exact_match
 
@@ -88,3 +94,39 @@ def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> f
         loss, count = batch_loss(model, batch.to(device))
         total, tokens = total + loss.item(), tokens + count
     return total / tokens
+
+
+def best_by(name: str, scores: Mapping[str, float]) -> float:
+    """Return the score that decides which checkpoint is best: higher is better.
+
+    >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
+    (31.2, -1.5)
+    """
+    if not math.isfinite(scores.get(name, math.nan)):
+        got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
+        raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
+    return -scores[name] if name == "loss" else scores[name]
+
+
+def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
+    """Return how many evaluations there were since the best one; equal ones are not better.
+
+    Only steps that ``every`` divides count: others were evaluated because a run ended there, and
+    one that did not end would not have been.
+
+    >>> scores = [2.0, 1.5, 1.5, 1.7]
+    >>> without_better("loss", [Evaluation(i, {"loss": x}, 0.0) for i, x in enumerate(scores)])
+    2
+    """
+    scores = [best_by(name, at.scores) for at in evaluations if at.step % every == 0]
+    return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+
+
+def check_patience(patience: int, validated: bool) -> None:
+    """Raise ArgumentError where a run has a patience and no dev set to be patient about.
+
+    >>> check_patience(3, validated=True)
+    """
+    if patience and not validated:
+        fix = "give a dev set (in Python dev=… or validate=…), or patience=0"
+        raise build(ArgumentError, "patience", "0 without a dev set", patience, fix=fix)

@@ -16,11 +16,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.models.kinds import EncoderDecoder
 from intently.models.weights import load_weights, weights
 from intently.text import PAD
 from intently.training.batches import Batch
-from intently.training.loss import batch_loss
+from intently.training.loss import BatchLoss, batch_loss
 from intently.training.optimiser import Optimiser, whole
 from intently.training.options import TrainingOptions
 from intently.training.processes import Processes
@@ -41,16 +40,20 @@ class Worker:
     """
 
     def __init__(
-        self, model: EncoderDecoder, options: TrainingOptions, processes: Processes
+        self,
+        model: nn.Module,
+        options: TrainingOptions,
+        processes: Processes,
+        batch_loss: BatchLoss = batch_loss,
     ) -> None:
         self.model, self.processes = model, processes
         self.device = next(model.parameters()).device
         sharded = processes.count > 1 and options.machine.parallel == "sharded"
-        self.net: EncoderDecoder = copy.deepcopy(model) if sharded else model
+        self.net = copy.deepcopy(model) if sharded else model
         narrow = options.machine.precision == "bfloat16"
         if narrow:
             check_bfloat16(self.device)
-        loss = _Loss(self.net, options.optimiser.label_smoothing, narrow)
+        loss = _Loss(self.net, batch_loss, options.optimiser.label_smoothing, narrow)
         self._loss: Any = loss
         if sharded:
             _shard(loss)
@@ -117,16 +120,15 @@ def _exchanging(loss: _Loss, device: torch.device) -> nn.Module:
 class _Loss(nn.Module):
     """The summed loss of a batch: what is called, as the wrappers of many processes want it."""
 
-    def __init__(self, model: EncoderDecoder, smoothing: float, narrow: bool) -> None:
+    def __init__(self, model: nn.Module, loss: BatchLoss, smoothing: float, narrow: bool) -> None:
         super().__init__()
-        self.model, self.smoothing, self.narrow = model, smoothing, narrow
+        self.model, self.loss, self.smoothing, self.narrow = model, loss, smoothing, narrow
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum over the target tokens."""
-        if not self.narrow:
-            return batch_loss(self.model, batch, self.smoothing)[0]
-        with torch.autocast(batch.source.device.type, torch.bfloat16):
-            return batch_loss(self.model, batch, self.smoothing)[0]
+        narrow = torch.autocast(batch.target_in.device.type, torch.bfloat16)
+        with narrow if self.narrow else contextlib.nullcontext():
+            return self.loss(self.model, batch, self.smoothing)[0]
 
 
 def share(batch: Batch, rank: int, count: int) -> Batch:
@@ -141,14 +143,12 @@ def share(batch: Batch, rank: int, count: int) -> Batch:
     """
     if count == 1:
         return batch
-    rows = len(batch.source)
+    rows = len(batch.target_in)
     start, stop = rows * rank // count, rows * (rank + 1) // count
     if start == stop:
         part = share(batch, 0, rows)
         return part._replace(target_out=torch.full_like(part.target_out, PAD))
-    own = slice(start, stop)
-    lengths = None if batch.source_lengths is None else batch.source_lengths[own]
-    return Batch(batch.source[own], lengths, batch.target_in[own], batch.target_out[own])
+    return batch.map(lambda tensor: tensor[start:stop])
 
 
 def check_bfloat16(device: torch.device) -> None:

@@ -36,14 +36,13 @@ from intently.training import (
 )
 from intently.training.averaging import newest
 from intently.training.checkpoint import step_of
-from intently.training.events import Averaging, Event, Listener
+from intently.training.events import Averaging, Listener
 from intently.training.fits import check_model
 from intently.training.history import Averaged
-from intently.training.processes import Processes, current, joined
+from intently.training.processes import current, joined
 from intently.training.randomness import surroundings_kept
-from intently.training.resuming import best_by
-from intently.training.stopping import check_patience
 from intently.training.tensorboard import check_installed
+from intently.training.validation import best_by, check_patience
 from intently.training.writer import Writer, sole_writer
 from intently.translation.translator import Translator
 
@@ -96,88 +95,55 @@ def fit(
     check_patience(options.schedule.patience, dev is not None)
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
-    with joined(Path(out)) as here, sole_writer(out, WRITES) as writer:
-        run = _fit(here, text, options, Path(out), dev, tokenizers, progress, resume, writer)
+    folder = Path(out)
+    with joined(folder) as here, sole_writer(out, WRITES) as writer:
+        checkpoints = Checkpoints(folder / "checkpoints")
+        device = here.device(options.machine.device)
+        if options.run.tensorboard:
+            here.from_first(check_installed)
+
+        _check_model(options, 1, 1, device)  # before the text is counted
+
+        def both() -> tuple[Tokenizer, Tokenizer]:
+            paths = folder / "source.json", folder / "target.json"
+            if checkpoints.begun(resume):
+                return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
+            found = tokenizers or _tokenizers(text, options)
+            for path, tokenizer in zip(paths, found):
+                replace_file(path, tokenizer.content())
+            return found
+
+        source, target = here.from_first(both)
+        _check_model(options, source.size, target.size, device)
+        pairs = Pairs(
+            source.encode_batch(text.sources),
+            target.encode_batch(text.targets),
+            options.text.max_length,
+        )
+        skipped = {
+            "an empty side": pairs.empty,
+            f"more than {options.text.max_length} tokens on a side": pairs.too_long,
+        }
+        for why, count in skipped.items():
+            if count and here.first:
+                told = f"{count:,} of {len(text):,} pairs have {why} and are skipped"
+                warnings.warn(told, stacklevel=2)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.run.seed)
+            model = new_model(options.shape(source.size, target.size)).to(device)
+        translator = Translator(model, source, target, max_length=options.text.max_length)
+        validate = None if dev is None else _dev_set(dev, translator)
+        if validate is not None and options.run.best_by not in validate.names:
+            expected = "one of " + ", ".join(map(repr, validate.names))
+            raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
+        with _listening(progress, options, folder) as tell:
+            history = train(
+                model, pairs, options, folder, validate=validate, progress=tell, resume=resume
+            )
+            if writer is not None:  # the first process alone writes
+                _save_best(translator, history, options, checkpoints, validate, tell, writer)
+        model.cpu()
         here.wait()
-    return run
-
-
-def _fit(
-    here: Processes,
-    text: ParallelText,
-    options: TrainingOptions,
-    folder: Path,
-    dev: ParallelText | None,
-    tokenizers: tuple[Tokenizer, Tokenizer] | None,
-    progress: Listener | None,
-    resume: bool | str,
-    writer: Writer | None,
-) -> Run:
-    """Do what `fit` says, together with the other processes; the first reads and writes."""
-    checkpoints = Checkpoints(folder / "checkpoints")
-    device = here.device(options.machine.device)
-    if options.run.tensorboard:
-        here.from_first(check_installed)
-
-    _check_model(options, 1, 1, device)  # before the text is counted
-
-    def both() -> tuple[Tokenizer, Tokenizer]:
-        paths = folder / "source.json", folder / "target.json"
-        if checkpoints.begun(resume):
-            return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
-        found = tokenizers or _tokenizers(text, options)
-        for path, tokenizer in zip(paths, found):
-            replace_file(path, tokenizer.content())
-        return found
-
-    source, target = here.from_first(both)
-    _check_model(options, source.size, target.size, device)
-    pairs = Pairs(
-        source.encode_batch(text.sources),
-        target.encode_batch(text.targets),
-        options.text.max_length,
-    )
-    if pairs.empty and here.first:
-        warnings.warn(
-            f"{pairs.empty:,} of {len(text):,} pairs have an empty side and are skipped",
-            stacklevel=3,
-        )
-    if pairs.too_long and here.first:
-        warnings.warn(
-            f"{pairs.too_long:,} of {len(text):,} pairs have more than {options.text.max_length} "
-            "tokens on a side and are skipped",
-            stacklevel=3,
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.run.seed)
-        model = new_model(options.shape(source.size, target.size)).to(device)
-    translator = Translator(model, source, target, max_length=options.text.max_length)
-    validate = None if dev is None else _dev_set(dev, translator)
-    if validate is not None and options.run.best_by not in validate.names:
-        expected = "one of " + ", ".join(map(repr, validate.names))
-        raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
-    with _listening(progress, options, folder) as tell:
-        history = train(
-            model, pairs, options, folder, validate=validate, progress=tell, resume=resume
-        )
-        if writer is None:  # the first process alone writes
-            model.cpu()
-            return Run(translator, history, len(pairs), pairs.too_long, folder)
-        if history.best is not None:
-            load_weights(model, checkpoints.load(history.best.name).model)
-        writer.check()
-        with checkpoints.surviving():
-            translator.save(folder / "model")
-        (folder / "average.json").unlink(missing_ok=True)
-        if options.run.average > 1 and history.stopped != "interrupted":
-            mean = _average(translator, history, options, checkpoints, validate, tell)
-            writer.check()
-            with checkpoints.surviving():
-                if mean.taken:
-                    translator.save(folder / "model")
-                replace_file(folder / "average.json", plain(mean._asdict()))
-            history.averaged = mean
-    model.cpu()
     return Run(translator, history, len(pairs), pairs.too_long, folder)
 
 
@@ -185,17 +151,39 @@ def _fit(
 def _listening(
     progress: Listener | None, options: TrainingOptions, folder: Path
 ) -> Iterator[Listener]:
-    """Give the function that hands an event to all who listen."""
+    """Yield the function that hands an event to every listener."""
     with contextlib.ExitStack() as stack:
         listeners = [] if progress is None else [progress]
         if options.run.tensorboard and current().first:
             listeners.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
+        yield lambda event: [listener(event) for listener in listeners]
 
-        def tell(event: Event) -> None:
-            for listener in listeners:
-                listener(event)
 
-        yield tell
+def _save_best(
+    translator: Translator,
+    history: History,
+    options: TrainingOptions,
+    checkpoints: Checkpoints,
+    validate: DevSet | None,
+    tell: Listener,
+    writer: Writer,
+) -> None:
+    """Write the translator of the best checkpoint, or the mean of the newest where it is better."""
+    folder = checkpoints.folder.parent
+    if history.best is not None:
+        load_weights(translator.model, checkpoints.load(history.best.name).model)
+    writer.check()
+    with checkpoints.surviving():
+        translator.save(folder / "model")
+    (folder / "average.json").unlink(missing_ok=True)
+    if options.run.average > 1 and history.stopped != "interrupted":
+        mean = _average(translator, history, options, checkpoints, validate, tell)
+        writer.check()
+        with checkpoints.surviving():
+            if mean.taken:
+                translator.save(folder / "model")
+            replace_file(folder / "average.json", plain(mean._asdict()))
+        history.averaged = mean
 
 
 def _average(
@@ -249,33 +237,23 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
     Embeddings that are all shared need a joint one; with a joint one they may be separate.
     """
     o, share = options.text, options.model.share
-    sides: tuple[Sequence[str], Sequence[str]] = text.sources, text.targets
+    sides: tuple[Sequence[str], ...] = text.sources, text.targets
+    kinds, sizes = (o.source_tokenizer, o.target_tokenizer), (o.source_size, o.target_size)
     if o.joint or share == "all":
-        kinds, sizes = (o.source_tokenizer, o.target_tokenizer), (o.source_size, o.target_size)
         if kinds[0] != kinds[1] or sizes[0] != sizes[1]:
             name, other, given = (
                 ("share", '"output"', '"all"') if share == "all" else ("joint", "false", "true")
             )
-            raise build(
-                ArgumentError,
-                name,
-                f"{other} where the tokenizers differ in kind or size",
-                f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}",
-            )
-        both = [*sides[0], *sides[1]]
-        joint = _tokenizer("source", both, kinds[0], sizes[0], o.min_frequency)
-        return joint, joint
-    return (
-        _tokenizer("source", sides[0], o.source_tokenizer, o.source_size, o.min_frequency),
-        _tokenizer("target", sides[1], o.target_tokenizer, o.target_size, o.min_frequency),
-    )
-
-
-def _tokenizer(side: str, texts: Sequence[str], kind: str, size: int, rarest: int) -> Tokenizer:
-    if size < SMALLEST[kind]:  # told by the name under which it was given
-        expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
-        raise build(ArgumentError, f"{side}_size", expected, size)
-    return Tokenizer.train(texts, kind, size, rarest)
+            expected = f"{other} where the tokenizers differ in kind or size"
+            got = f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}"
+            raise build(ArgumentError, name, expected, got)
+        sides = ([*sides[0], *sides[1]],)
+    for side, kind, size in zip(("source", "target"), kinds, sizes):
+        if size < SMALLEST[kind]:  # told by the name under which it was given
+            expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
+            raise build(ArgumentError, f"{side}_size", expected, size)
+    made = [Tokenizer.train(*each, o.min_frequency) for each in zip(sides, kinds, sizes)]
+    return made[0], made[-1]
 
 
 def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:

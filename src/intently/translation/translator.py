@@ -276,16 +276,16 @@ class Translator:
         except (AttributeError, UnicodeEncodeError):
             raise not_text(f"sentences[{index}]", line) from None
         tokenizer, text, notes = self.source_tokenizer, line.strip(), []
-        ids = tokenizer.encode(text)
+        ids, groups = tokenizer.encode_words(text)
         if len(ids) > self.max_length:
             notes.append(f"{len(ids):,} tokens, cut after {self.max_length}")
             text = _cut(tokenizer, text, self.max_length)
-            ids = tokenizer.encode(text)[: self.max_length]
-        groups = tokenizer.word_groups(text, tokenizer.encode(text))
+            ids, groups = tokenizer.encode_words(text)
         unknown = tokenizer.unknown(text)
         if unknown:
             told = [visible(word) for word in unknown[:8]] + ["…"] * (len(unknown) > 8)
             notes.append(f"not in the model's vocabulary: {', '.join(told)}")
+        ids = ids[: self.max_length]
         groups = [[i for i in group if i < len(ids)] for group in groups]
         s_words = [word for word, group in zip(words(text), groups) if group]
         return Side(ids, s_words, [group for group in groups if group]), tuple(notes)
