@@ -85,7 +85,7 @@ class Averaging:
 
 
 Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp | Averaging
-Listener = Callable[[Event], None]
+Listener = Callable[[Event], object]
 
 
 class Pace:
