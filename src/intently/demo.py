@@ -30,10 +30,10 @@ from intently.text import Tokenizer, words
 from intently.training import Checkpoints, TrainingOptions, display
 from intently.training.checkpoint import MANIFEST, versions
 from intently.training.schedule import warmup_of
-from intently.training.writer import Writer, sole_writer
+from intently.training.writer import sole_writer
 from intently.translation import runs
 from intently.translation.evaluation import (
-    Evaluation,
+    Scores,
     alignment_errors,
     best_alignment_head,
     evaluate_pairs,
@@ -107,22 +107,20 @@ def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, To
     that is how the model learns to carry a word it does not know to the other side.
     """
     chance = random.Random(seed)
-    sources: list[str] = []
-    targets: list[str] = []
-    plain: tuple[list[str], list[str]] = ([], [])
+    sides: list[tuple[str, str]] = []
+    plain: list[tuple[str, str]] = []
     for pair in itertools.islice(language("train", seed), size.pairs):
-        source, target = pair.source, pair.target
-        if len(sources) < VOCABULARY_FROM:
-            plain[0].append(source)
-            plain[1].append(target)
+        source, target = pair[:2]
+        if len(plain) < VOCABULARY_FROM:
+            plain.append((source, target))
         found = [name for name in MEN if name in pair.source_words and name in pair.target_words]
         if found and chance.random() < RARE_NAMES:
             strange = _strange_name(chance)
             source, target = (side.replace(found[0], strange) for side in (source, target))
-        sources.append(source)
-        targets.append(target)
-    text = ParallelText(sources, targets, report="the built-in language")
-    return text, (Tokenizer.train(plain[0], "word", 5000), Tokenizer.train(plain[1], "word", 5000))
+        sides.append((source, target))
+    sources, targets = map(list, zip(*sides))
+    one, other = (Tokenizer.train(texts, "word", 5000) for texts in zip(*plain))
+    return ParallelText(sources, targets, report="the built-in language"), (one, other)
 
 
 def _strange_name(chance: random.Random) -> str:
@@ -141,55 +139,50 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         assert writer is not None
         if not resume:
             remove_finished(out)
-        return _run(size, out, console, resume, writer)
-
-
-def _run(
-    size: Size, out: Path, console: Console, resume: bool, writer: Writer
-) -> dict[str, Any] | None:
-    """Do what `run` says as the writer of the folder."""
-    began = time.perf_counter()
-    console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
-    text, tokenizers = corpus(size)
-    console.print(
-        f"[bold]2[/] training a Transformer for {size.steps:,} steps "
-        f"on {torch.get_num_threads()} threads"
-    )
-    with display(console) as progress:
-        done = fit(
-            text,
-            options(size),
-            out,
-            dev=_dev(),
-            tokenizers=tokenizers,
-            progress=progress,
-            resume=resume,
+        began = time.perf_counter()
+        console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
+        text, tokenizers = corpus(size)
+        dev = sample("validation", 200)  # for the learning curve
+        console.print(
+            f"[bold]2[/] training a Transformer for {size.steps:,} steps "
+            f"on {torch.get_num_threads()} threads"
         )
-    del text
-    if done.history.stopped == "interrupted":
-        return None
-    console.print("[bold]3[/] evaluating on sentences it has never seen")
-    result = evaluate(done, size)
-    console.print("[bold]4[/] translating")
-    shown = translate_shown(done.translator)
-    result["translations"] = [
-        {"source": made.source, "output": made.text, "reference": pair.target}
-        for pair, made in zip(SHOWN, shown)
-    ]
-    writer.check()
-    console.print(f"[bold]5[/] writing pictures and a page to {out}")
-    pictures(done, shown, result, out)
-    page(done.translator, result, out / "it.html")
-    done.translator.save(out / "model")
-    Origin("language", "en", "fr").save(out)
-    result["seconds"] = round(time.perf_counter() - began, 1)
-    taken = memory.peak()
-    result["peak_memory_mb"] = None if taken is None else taken // 2**20
-    result["versions"] = versions()
-    result["threads"] = torch.get_num_threads()
-    result["checkpoints"] = _checkpoints(out)
-    replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
-    return result
+        with display(console) as progress:
+            done = fit(
+                text,
+                options(size),
+                out,
+                dev=ParallelText([p.source for p in dev], [p.target for p in dev]),
+                tokenizers=tokenizers,
+                progress=progress,
+                resume=resume,
+            )
+        del text
+        if done.history.stopped == "interrupted":
+            return None
+        console.print("[bold]3[/] evaluating on sentences it has never seen")
+        result = evaluate(done, size)
+        console.print("[bold]4[/] translating")
+        options = SearchOptions(beam=4)
+        shown = done.translator.translate([pair.source for pair in SHOWN], options)
+        result["translations"] = [
+            {"source": made.source, "output": made.text, "reference": pair.target}
+            for pair, made in zip(SHOWN, shown)
+        ]
+        writer.check()
+        console.print(f"[bold]5[/] writing pictures and a page to {out}")
+        pictures(done, shown, result, out)
+        page(done.translator, result, out / "it.html")
+        done.translator.save(out / "model")
+        Origin("language", "en", "fr").save(out)
+        result["seconds"] = round(time.perf_counter() - began, 1)
+        taken = memory.peak()
+        result["peak_memory_mb"] = None if taken is None else taken // 2**20
+        result["versions"] = versions()
+        result["threads"] = torch.get_num_threads()
+        result["checkpoints"] = _checkpoints(out)
+        replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
+        return result
 
 
 def remove_finished(out: Path) -> None:
@@ -229,12 +222,6 @@ def _checkpoints(out: Path) -> dict[str, str]:
         name: digest(File(checkpoints.folder / name / MANIFEST, "a manifest").read())
         for name in checkpoints.names()
     }
-
-
-def _dev() -> ParallelText:
-    """Return validation sentences, for the learning curve."""
-    pairs = sample("validation", 200)
-    return ParallelText([pair.source for pair in pairs], [pair.target for pair in pairs])
 
 
 def evaluate(done: Run, size: Size) -> dict[str, Any]:
@@ -283,7 +270,7 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     telling = telling_choices(translator, validation)
     teller = max(telling, key=lambda h: telling[h])
     with switched_off(translator.model, head):
-        without: Evaluation = evaluate_pairs(translator, because)
+        without: Scores = evaluate_pairs(translator, because)
     return {
         "head": list(head),
         "right_noun": noun_choices(translator, because)[head],
@@ -293,11 +280,6 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
         "pronouns_right": evaluate_pairs(translator, because).pronouns,
         "pronouns_right_without_head": without.pronouns,
     }
-
-
-def translate_shown(translator: Translator) -> list[Translation]:
-    """Translate the fixed list, none of which was in the training data."""
-    return translator.translate([pair.source for pair in SHOWN], SearchOptions(beam=4))
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:

@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+from intently.errors import ArgumentError, build
+from intently.runners.pretrained import run_picture
+from intently.runners.texts import runner
+from intently.runners.watched import check_seen, unsure
+from intently.show.labels import visible
+from intently.show.page import items_of, save_page
+from intently.show.page.opening import opening
+
 NAMED = 80
 """Characters of a text that name it in a page."""
 
@@ -48,14 +56,6 @@ def look(
     The page is one file that needs no network. The model runs as it always does.
     Of a transformers folder only safetensors are read, and no code of it is run.
     """
-    from intently.errors import ArgumentError, build
-    from intently.runners.pretrained import run_picture
-    from intently.runners.texts import runner
-    from intently.runners.watched import check_seen, unsure
-    from intently.show.labels import visible
-    from intently.show.page import items_of, save_page
-    from intently.show.page.opening import opening
-
     if bool(texts) == (image is not None):
         got = "both" if texts else "neither"
         fix = 'write intently look "The road was too wide.", or intently look --image cat.png'

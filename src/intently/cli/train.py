@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from intently import recipes as known
+from intently import show
 from intently.cli.arguments import out_folder, with_flags
+from intently.cli.evaluate import judge, write
+from intently.corpora import Corpus, ParallelText
+from intently.corpora.files import read_parallel
 from intently.errors import ArgumentError, DataError, build
-from intently.training import TrainingOptions
+from intently.models.kinds import new_model
+from intently.recipes.origin import Origin, keeping
+from intently.training import TrainingOptions, display
+from intently.training.checkpoint import Checkpoints
+from intently.training.processes import Processes, joined
+from intently.training.writer import sole_writer
+from intently.translation.runs import DEV_SENTENCES, WRITES, fit
+from intently.translation.translator import Translator
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from intently.corpora import Corpus, ParallelText
-    from intently.recipes.origin import Origin
-    from intently.translation.translator import Translator
 
 
 def recipes(
@@ -31,10 +39,8 @@ def recipes(
     from rich.console import Console
     from rich.table import Table
 
-    from intently import recipes as kept
-
     if name is not None:
-        print(kept.recipe_text(name), end="")
+        print(known.recipe_text(name), end="")
         return
     console = Console(soft_wrap=not sys.stdout.isatty())
     sizes, texts = (Table(box=None, pad_edge=False) for _ in range(2))
@@ -44,7 +50,7 @@ def recipes(
         sizes.add_column(heading, justify="right", no_wrap=True)
     texts.add_column("recipe", no_wrap=True)
     texts.add_column("about")
-    for each in kept.recipes():
+    for each in known.recipes():
         options = each.options
         recurrent = options.architecture.model == "recurrent"
         sizes.add_row(
@@ -63,8 +69,6 @@ def recipes(
 def _parameters(options: TrainingOptions) -> int:
     """Return how many parameters the model has with vocabularies as large as they may be."""
     import torch
-
-    from intently.models.kinds import new_model
 
     with torch.device("meta"):
         model = new_model(options.shape(options.text.source_size, options.text.target_size))
@@ -107,14 +111,6 @@ def train(
     """
     from rich.console import Console
 
-    from intently import show
-    from intently.recipes.origin import Origin, keeping
-    from intently.training import display
-    from intently.training.checkpoint import Checkpoints
-    from intently.training.processes import joined
-    from intently.training.writer import sole_writer
-    from intently.translation.runs import DEV_SENTENCES, WRITES, fit
-
     again = resume_from or resume
     with joined(out) as here, sole_writer(out, WRITES) as writer:
         console = Console(
@@ -149,7 +145,7 @@ def train(
             _refuse(files, "none beside a recipe, which names its corpus and its options")
             origin = origin.read_from(data_dir)
             stored = out / "options.json" if again and recipe is None else None
-            work = _from_corpus(origin, stored, flags, console)
+            work = _from_corpus(here, origin, stored, flags, console)
         if len(work.dev) > DEV_SENTENCES:
             console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
         with display(console) as progress:
@@ -194,35 +190,30 @@ def _refuse(given: dict[str, Path | None], expected: str) -> None:
 
 def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
     """Return the corpus of the recipe that is run or gone on with (``kept``), None for files."""
-    from intently.recipes import recipe as named
-    from intently.recipes.origin import Origin
-
     if kept is not None:
-        if recipe is not None and recipe != kept.recipe:
-            expected = f"{kept.recipe}, with which the run began"
+        if recipe is not None and recipe != known.recipe:
+            expected = f"{known.recipe}, with which the run began"
             raise build(ArgumentError, "--recipe", expected, recipe)
         return kept
     if recipe is None:
         return None
-    one = named(recipe)
+    one = known.recipe(recipe)
     return Origin(one.corpus, one.source, one.target, recipe=one.name)
 
 
 def _from_corpus(
-    origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
+    here: Processes, origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
 ) -> Work:
     """Read the corpus of a recipe; the options are those ``stored`` by a run, if there are any."""
-    from intently.recipes import recipe
-    from intently.training.processes import current
 
     def begin() -> tuple[TrainingOptions, Corpus]:  # one process has the folder, and downloads
         if stored is not None and stored.is_file():
             options = TrainingOptions.from_json(stored)
         else:
-            options = recipe(origin.recipe or "").options
+            options = known.recipe(origin.recipe or "").options
         return options.with_flags(**flags), origin.read()
 
-    options, corpus = current().from_first(begin)
+    options, corpus = here.from_first(begin)
     console.print(f"recipe {origin.recipe}, {origin}: {len(corpus.train):,} sentence pairs")
     console.print(corpus.credit)
     return Work(corpus.train, corpus.dev, options, corpus.tests)
@@ -230,15 +221,12 @@ def _from_corpus(
 
 def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
     """Score what a recipe has made on its corpus' tests, beside what was measured before."""
-    from intently.cli.evaluate import judge, write
-    from intently.recipes import recipes
-
     found = judge(translator, work.tests, aligned=origin.corpus == "language")
     write(found, out / "scores.json")
-    known = next((each for each in recipes() if each.name == origin.recipe), None)
-    if known is not None and known.result:  # an experiment has recipes of its own
-        own = "" if work.options == known.options else " with its own options"
-        console.print(f"\nexpected of {known.name}{own}: {known.result}")
+    one = next((each for each in known.recipes() if each.name == origin.recipe), None)
+    if one is not None and one.result:  # an experiment has recipes of its own
+        own = "" if work.options == one.options else " with its own options"
+        console.print(f"\nexpected of {one.name}{own}: {one.result}")
 
 
 def _from_files(
@@ -250,9 +238,6 @@ def _from_files(
     console: Console,
 ) -> Work:
     """Read files, and hold pairs out where there is no dev set."""
-    from intently.corpora.files import read_parallel
-    from intently.translation.runs import DEV_SENTENCES
-
     base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
     options = base.with_flags(**flags)
     text = read_parallel(source, target)

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from intently.cli.arguments import out_folder, with_flags
-from intently.language.settings import language_flags
+from intently.errors import ArgumentError, build
+from intently.language.runs import LanguageRun, fit, read_text
+from intently.language.settings import language_flags, language_options, read_config, split
+from intently.language.text_model import Variant
+from intently.language.windows import by_context
+from intently.show.labels import visible
+from intently.text import Tokenizer
+from intently.training import TrainingOptions, display
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from intently.language.runs import LanguageRun
-    from intently.language.text_model import Variant
-    from intently.text import Tokenizer
-    from intently.training import TrainingOptions
 
 WRITTEN = 200
 """Tokens of a sample."""
@@ -52,10 +55,6 @@ def train_lm(
     """
     from rich.console import Console
 
-    from intently.errors import ArgumentError, build
-    from intently.language.runs import read_text
-    from intently.language.settings import language_options, read_config, split
-
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
     variant, rest = split(given)
@@ -87,9 +86,6 @@ def _fit(
     tokenizer: Tokenizer | None = None,
 ) -> LanguageRun:
     """Train, show how it goes, and leave where it is interrupted."""
-    from intently.language.runs import fit
-    from intently.training import display
-
     with display(console) as progress:
         run = fit(
             text,
@@ -136,7 +132,6 @@ def _named(first: int, last: int) -> str:
 
 
 def _table(run: LanguageRun) -> list[str]:
-    from intently.language.windows import by_context
 
     table = by_context(run.losses)
     most = max(loss for *_, loss in table)
@@ -149,8 +144,6 @@ def _table(run: LanguageRun) -> list[str]:
 
 def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
     """Both windows by the positions of the large one; the small one has none beyond its end."""
-    from intently.language.windows import by_context
-
     names = [f"window {_window(one)}" for one in (run, small)]
     said = [f"  tokens before  {names[0]:>12}  {names[1]:>12}"]
     for first, last, loss in by_context(run.losses):
@@ -169,8 +162,6 @@ def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
 
 def _samples(run: LanguageRun, samples: int) -> list[str]:
     import torch
-
-    from intently.show.labels import visible
 
     generator = torch.Generator().manual_seed(run.text_model.options.run.seed)
     lines = run.held_out.strip().splitlines(keepends=True)

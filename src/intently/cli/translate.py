@@ -14,8 +14,13 @@ from typing import Annotated
 
 import typer
 
+from intently import show as figures
 from intently.cli.arguments import model_and_text
+from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, build
+from intently.models.kinds import cross_heads
+from intently.show.labels import visible
+from intently.translation.translator import CHUNK, TranslationWarning, Translator
 
 A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
 """What names a file rather than says something."""
@@ -57,11 +62,6 @@ def translate(
     ] = None,
 ) -> None:
     """Translate a text, the lines of a file, or standard input (-)."""
-    from intently import show as figures
-    from intently.decoding import SearchOptions
-    from intently.models.kinds import cross_heads
-    from intently.translation.translator import CHUNK, TranslationWarning, Translator
-
     model, text = model_and_text(given, 'intently translate "The road was too wide."')
     text = "-" if text is None else text
     beam = max(5, n_best) if beam is None else beam
@@ -96,8 +96,6 @@ def translate(
 
 def _one_line(text: str, raw: bool) -> str:
     """Return a translation as one line; what goes to a terminal has no control characters."""
-    from intently.show.labels import visible
-
     if raw:
         return text.replace("\r", " ").replace("\n", " ")
     return visible(text, TERMINAL) if text else ""

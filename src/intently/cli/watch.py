@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from intently.cli.arguments import model_and_text
-
-if TYPE_CHECKING:
-    from intently.observe.recording.recording import Entry
+from intently.errors import ArgumentError, build
+from intently.observe import load_recording
+from intently.observe.recording.labels import sides
+from intently.observe.recording.recording import Entry
+from intently.runners.texts import runner
+from intently.runners.watched import check_seen, unsure
+from intently.show.labels import visible
 
 SHOWN = 12
 """Tokens of a recording that are listed."""
@@ -46,10 +50,6 @@ def watch(
     The model runs as it always does; the table is checked against what came out.
     Of a transformers folder only safetensors are read, and no code of it is run.
     """
-    from intently.errors import ArgumentError, build
-    from intently.runners.texts import runner
-    from intently.runners.watched import check_seen, unsure
-
     if listed is not None:
         if given or layers or save:
             raise build(ArgumentError, "--list", "a recording alone", "something to watch, too")
@@ -77,11 +77,6 @@ def watch(
 
 def _listing(path: Path) -> str:
     """What a recording holds: one line for each call."""
-    from intently.observe import load_recording
-    from intently.observe.recording.labels import sides
-    from intently.runners.watched import unsure
-    from intently.show.labels import visible
-
     seen = load_recording(path)
     said = [
         f"{path}: {_count(len(seen), 'layer')}, {_count(len(seen.calls), 'call')}, "
@@ -103,7 +98,6 @@ def _listing(path: Path) -> str:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    from intently.show.labels import visible
 
     matrix = entry.attention()
     verdict = {True: "yes", False: "NO", None: "not compared"}[entry.verified]

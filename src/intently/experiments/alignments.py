@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from intently.corpora import SHOWN, Corpus, Pair, sample
 from intently.errors import ArgumentError, build
 from intently.experiments.comparison import (
-    Entry,
+    System,
     described,
     ratio_interval,
     share_interval,
@@ -47,22 +47,22 @@ PAIRS = 500
 """Pairs on which a head is chosen, and others on which it is measured."""
 
 
-def entries() -> list[Entry]:
-    """Return one entry for each kind of attention; those of Luong differ in nothing but the score.
+def systems() -> list[System]:
+    """Return one system for each kind of attention; those of Luong differ in nothing but the score.
 
-    >>> [entry.recipe.name for entry in entries()][:3]
+    >>> [system.recipe.name for system in systems()][:3]
     ['language-bahdanau', 'language-dot', 'language-general']
     """
     luong = recipe("language-luong")
     return [
-        Entry("additive (Bahdanau)", recipe("language-bahdanau")),
+        System("additive (Bahdanau)", recipe("language-bahdanau")),
         *(
-            Entry(f"{kind} (Luong)", replace(luong, name=f"language-{kind}")).with_flags(
+            System(f"{kind} (Luong)", replace(luong, name=f"language-{kind}")).with_flags(
                 attention=kind
             )
             for kind in LUONG
         ),
-        Entry("Transformer, best head", recipe("language-transformer")),
+        System("Transformer, best head", recipe("language-transformer")),
     ]
 
 
@@ -90,7 +90,7 @@ def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair
     return ratio_interval(wrong, counted)
 
 
-def measure(entry: Entry, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
+def measure(system: System, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
     """Return what a result says of one kind: its head, alignment error, exact match and BLEU.
 
     The head is chosen on validation pairs and measured on test pairs; it becomes the translator's.
@@ -102,7 +102,7 @@ def measure(entry: Entry, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
     scores, texts = evaluate(translator, [p.source for p in tests], [p.target for p in tests])
     right = sum(text == pair.target for text, pair in zip(texts, tests))
     return {
-        **described(entry, run),
+        **described(system, run),
         "head": list(head),
         "alignment_error_on_validation": chosen_by,
         "alignment_error": list(error_rate(translator, head, tests)),
@@ -113,7 +113,7 @@ def measure(entry: Entry, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
 
 
 def compare(
-    compared: Sequence[Entry], corpus: Corpus, out: Path, console: Console, *, pairs: int = PAIRS
+    compared: Sequence[System], corpus: Corpus, out: Path, console: Console, *, pairs: int = PAIRS
 ) -> dict[str, Any] | None:
     """Train what is compared, measure how it aligns, and return what ``alignments.json`` holds.
 
@@ -123,38 +123,31 @@ def compare(
     """
     names = ("alignments.json", "alignments.png", *(f"{e.recipe.name}.png" for e in compared))
     with sole_writer(out, names):
-        return _compare(compared, corpus, out, console, pairs)
+        runs = train_all(compared, corpus, out, console)
+        if runs is None:
+            return None
+        models = []
+        for system, run in zip(compared, runs):
+            console.print(f"{system.label}: aligning {pairs:,} pairs", markup=False, highlight=False)
+            models.append(measure(system, run, pairs))
+            with sole_writer(run.folder, WRITES):
+                run.translator.save(run.folder / "model")
+            picture(system, run, out / f"{system.recipe.name}.png")
+        result = {
+            "experiment": "alignments",
+            "corpus": corpus.name,
+            "pairs": pairs,
+            "chosen_on": "validation",
+            "measured_on": "test",
+            "intervals": "95 %: bootstrap of the alignment error, Wilson of the exact match",
+            "models": models,
+        }
+        write_result(out / "alignments.json", result)
+        draw(result, out / "alignments.png")
+        return result
 
 
-def _compare(
-    compared: Sequence[Entry], corpus: Corpus, out: Path, console: Console, pairs: int
-) -> dict[str, Any] | None:
-    """Do what `compare` says as the writer of the folder."""
-    runs = train_all(compared, corpus, out, console)
-    if runs is None:
-        return None
-    models = []
-    for entry, run in zip(compared, runs):
-        console.print(f"{entry.label}: aligning {pairs:,} pairs", markup=False, highlight=False)
-        models.append(measure(entry, run, pairs))
-        with sole_writer(run.folder, WRITES):
-            run.translator.save(run.folder / "model")
-        picture(entry, run, out / f"{entry.recipe.name}.png")
-    result = {
-        "experiment": "alignments",
-        "corpus": corpus.name,
-        "pairs": pairs,
-        "chosen_on": "validation",
-        "measured_on": "test",
-        "intervals": "95 %: bootstrap of the alignment error, Wilson of the exact match",
-        "models": models,
-    }
-    write_result(out / "alignments.json", result)
-    draw(result, out / "alignments.png")
-    return result
-
-
-def picture(entry: Entry, run: Run, save: Path) -> None:
+def picture(system: System, run: Run, save: Path) -> None:
     """Draw what the measured head looks at while the model is made to write one translation."""
     pair = next(pair for pair in SHOWN if pair.source == WIDE)
     [matrices] = forced(run.translator, [(pair.source, pair.target)])
@@ -164,7 +157,7 @@ def picture(entry: Entry, run: Run, save: Path) -> None:
         matrices[head.layer][head.head],
         gold=pair.alignment,
         beside="reference",
-        title=entry.label,
+        title=system.label,
         save=save,
     )
 

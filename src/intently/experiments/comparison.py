@@ -35,18 +35,18 @@ CONFIDENT = 1.959964
 
 
 @dataclass(frozen=True)
-class Entry:
+class System:
     """One that takes part in an experiment: its name in figures, and what is trained."""
 
     label: str
     recipe: Recipe
 
-    def with_flags(self, **flags: Any) -> Entry:
-        """Return the entry with some options of its recipe replaced; None means not given.
+    def with_flags(self, **flags: Any) -> System:
+        """Return the system with some options of its recipe replaced; None means not given.
 
         >>> from intently.recipes import recipe
-        >>> entry = Entry("fixed vector", recipe("language-fixed")).with_flags(steps=10)
-        >>> entry.recipe.options.schedule.steps
+        >>> system = System("fixed vector", recipe("language-fixed")).with_flags(steps=10)
+        >>> system.recipe.options.schedule.steps
         10
         """
         options = self.recipe.options.with_flags(**flags)
@@ -54,29 +54,29 @@ class Entry:
 
 
 def train_all(
-    entries: Sequence[Entry], corpus: Corpus, out: Path, console: Console
+    systems: Sequence[System], corpus: Corpus, out: Path, console: Console
 ) -> list[Run] | None:
-    """Train every entry into ``out`` / its recipe's name, and return the runs in their order.
+    """Train every system into ``out`` / its recipe's name, and return the runs in their order.
 
     A finished run is taken as it is and one that has begun goes on: its checkpoints say where it
     stands. To be called by the sole writer of ``out``. Returns None where a run was interrupted;
     the same call goes on with it. The folder of each run keeps the name of its corpus, where that
     has the recipe's.
 
-    Raises `ArgumentError` where two entries share a label or a recipe's name, where a folder holds
+    Raises `ArgumentError` where two systems share a label or a recipe's name, where a folder holds
     a run of other steps (both before anything is trained), or one with other options or data.
     """
-    _check_apart(entries)
-    _check_steps(entries, out)
+    _check_apart(systems)
+    _check_steps(systems, out)
     runs = []
-    for entry in entries:
-        name = entry.recipe.name
-        folder, origin = out / name, _origin(entry.recipe, corpus)
-        console.print(f"{entry.label}: training {name}", markup=False, highlight=False)
+    for system in systems:
+        name = system.recipe.name
+        folder, origin = out / name, _origin(system.recipe, corpus)
+        console.print(f"{system.label}: training {name}", markup=False, highlight=False)
         with sole_writer(folder, WRITES), display(console, every=30.0) as progress:
             run = fit(
                 corpus.train,
-                entry.recipe.options,
+                system.recipe.options,
                 folder,
                 dev=corpus.dev,
                 progress=keeping(origin, folder, progress),
@@ -88,26 +88,26 @@ def train_all(
     return runs
 
 
-def _check_apart(entries: Sequence[Entry]) -> None:
-    """Check that no two entries would share a folder, or a line of the figure."""
+def _check_apart(systems: Sequence[System]) -> None:
+    """Check that no two systems would share a folder, or a line of the figure."""
     for what, names in {
-        "label": [entry.label for entry in entries],
-        "recipe's name": [entry.recipe.name for entry in entries],
+        "label": [system.label for system in systems],
+        "recipe's name": [system.recipe.name for system in systems],
     }.items():
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
             expected = f"a {what} for each that no other has"
             got = f"more than one {twice[0]!r}"
-            raise build(ArgumentError, "entries", expected, got)
+            raise build(ArgumentError, "systems", expected, got)
 
 
-def _check_steps(entries: Sequence[Entry], out: Path) -> None:
+def _check_steps(systems: Sequence[System], out: Path) -> None:
     """Check that no folder holds a run of other steps, which `fit` would go on with.
 
     The learning rate falls towards the last step, so that a short run is no beginning of a longer.
     """
-    for entry in entries:
-        folder, steps = out / entry.recipe.name, entry.recipe.options.schedule.steps
+    for system in systems:
+        folder, steps = out / system.recipe.name, system.recipe.options.schedule.steps
         stored = folder / "options.json"
         before = TrainingOptions.from_json(stored).schedule.steps if stored.is_file() else steps
         if steps != before:
@@ -124,19 +124,19 @@ def _origin(recipe: Recipe, corpus: Corpus) -> Origin | None:
     return Origin(corpus.name, corpus.source, corpus.target, folder, recipe.name)
 
 
-def described(entry: Entry, run: Run) -> dict[str, Any]:
+def described(system: System, run: Run) -> dict[str, Any]:
     """Return what a result says of a run: recipe, size, time, and all its options."""
     history = run.history
     times = [at.seconds for at in (*history.records, *history.evaluations)]
     return {
-        "label": entry.label,
-        "recipe": entry.recipe.name,
+        "label": system.label,
+        "recipe": system.recipe.name,
         "parameters": parameters(run.translator),
         "training_seconds": round(max(times, default=0.0), 1),
         "steps": step_of(history.checkpoint.name) if history.checkpoint else 0,
         "best_checkpoint": history.best.name if history.best else None,
         "dev": [evaluation._asdict() for evaluation in history.evaluations],
-        "options": entry.recipe.options.to_dict(),
+        "options": system.recipe.options.to_dict(),
     }
 
 

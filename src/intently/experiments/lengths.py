@@ -19,7 +19,7 @@ from intently.corpora import Corpus, sample
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, build
 from intently.experiments.comparison import (
-    Entry,
+    System,
     described,
     share_interval,
     train_all,
@@ -71,16 +71,16 @@ class Bucket:
         return len(self.sources)
 
 
-def entries(corpus: str) -> list[Entry]:
+def systems(corpus: str) -> list[System]:
     """Return what is compared on a corpus: its recipes without attention, with it, of it alone.
 
     Raises `ArgumentError` for a corpus that has not all three.
 
-    >>> [entry.recipe.name for entry in entries("multi30k")][:2]
+    >>> [system.recipe.name for system in systems("multi30k")][:2]
     ['multi30k-de-en-fixed', 'multi30k-de-en-bahdanau']
     """
     check_word(corpus, "corpus", PREFIXES)
-    return [Entry(label, recipe(f"{PREFIXES[corpus]}-{end}")) for end, label in LABELS.items()]
+    return [System(label, recipe(f"{PREFIXES[corpus]}-{end}")) for end, label in LABELS.items()]
 
 
 def length(sentence: str) -> int:
@@ -186,7 +186,7 @@ def measure(
 
 
 def compare(
-    compared: Sequence[Entry],
+    compared: Sequence[System],
     corpus: Corpus,
     out: Path,
     console: Console,
@@ -205,45 +205,33 @@ def compare(
     if not 1 <= len(compared) <= len(LINES):
         raise build(ArgumentError, "compared", f"one to {len(LINES)} models", len(compared))
     with sole_writer(out, ("lengths.json", "lengths.png")):
-        return _compare(compared, corpus, out, console, tests, options)
-
-
-def _compare(
-    compared: Sequence[Entry],
-    corpus: Corpus,
-    out: Path,
-    console: Console,
-    tests: Sequence[Bucket],
-    options: SearchOptions,
-) -> dict[str, Any] | None:
-    """Do what `compare` says as the writer of the folder."""
-    runs = train_all(compared, corpus, out, console)
-    if runs is None:
-        return None
-    lowercase = LOWERCASE.get(corpus.name, False)
-    models, signature = [], ""
-    for entry, run in zip(compared, runs):
-        console.print(f"{entry.label}: translating {sum(map(len, tests)):,} sentences")
-        scores = [measure(run.translator, bucket, options, lowercase) for bucket in tests]
-        signature = scores[-1][-1]
-        exact, bleus = [list(s[0]) for s in scores], [list(s[1]) for s in scores]
-        models.append({**described(entry, run), "exact_match": exact, "bleu": bleus})
-    result = {
-        "experiment": "lengths",
-        "corpus": corpus.name,
-        "direction": f"{corpus.source}-{corpus.target}",
-        "beam": options.beam,
-        "bleu_signature": signature,
-        "intervals": "95 %: Wilson of the exact match, bootstrap of BLEU",
-        "buckets": [
-            {"words": b.name, "sentences": len(b), "split": b.split, "in_training": b.trained}
-            for b in tests
-        ],
-        "models": models,
-    }
-    write_result(out / "lengths.json", result)
-    draw(result, out / "lengths.png")
-    return result
+        runs = train_all(compared, corpus, out, console)
+        if runs is None:
+            return None
+        lowercase = LOWERCASE.get(corpus.name, False)
+        models, signature = [], ""
+        for system, run in zip(compared, runs):
+            console.print(f"{system.label}: translating {sum(map(len, tests)):,} sentences")
+            scores = [measure(run.translator, bucket, options, lowercase) for bucket in tests]
+            signature = scores[-1][-1]
+            exact, bleus = [list(s[0]) for s in scores], [list(s[1]) for s in scores]
+            models.append({**described(system, run), "exact_match": exact, "bleu": bleus})
+        result = {
+            "experiment": "lengths",
+            "corpus": corpus.name,
+            "direction": f"{corpus.source}-{corpus.target}",
+            "beam": options.beam,
+            "bleu_signature": signature,
+            "intervals": "95 %: Wilson of the exact match, bootstrap of BLEU",
+            "buckets": [
+                {"words": b.name, "sentences": len(b), "split": b.split, "in_training": b.trained}
+                for b in tests
+            ],
+            "models": models,
+        }
+        write_result(out / "lengths.json", result)
+        draw(result, out / "lengths.png")
+        return result
 
 
 def draw(result: dict[str, Any], save: Path) -> None:

@@ -29,7 +29,7 @@ FINAL = (".", "?", "!", "。")
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Scores:
     """Scores of a translator on a list of sentence pairs.
 
     ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
@@ -59,7 +59,7 @@ def evaluate(
     options: SearchOptions = GREEDY,
     *,
     bootstrap: int = 0,
-) -> tuple[Evaluation, list[str]]:
+) -> tuple[Scores, list[str]]:
     """Translate ``sources``, score the outputs against one reference each, and return both.
 
     Every BLEU has a 95 % interval where ``bootstrap`` says from how many resampled corpora. Raises
@@ -69,7 +69,7 @@ def evaluate(
         expected = f"one for each of {len(references)} references, and at least one"
         raise build(ArgumentError, "sources", expected, f"{len(sources)} sentences")
     texts = [translation.text for translation in translator.stream(sources, options)]
-    scores = Evaluation(
+    scores = Scores(
         sentences=len(texts),
         exact=exact_match(texts, references),
         bleu=bleu(texts, references, bootstrap=bootstrap),
@@ -80,7 +80,7 @@ def evaluate(
     return scores, texts
 
 
-def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
+def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Scores:
     """Score greedy translations of built-in pairs, their pronouns too."""
     scores, texts = evaluate(
         translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
