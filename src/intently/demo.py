@@ -163,8 +163,7 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         console.print("[bold]3[/] evaluating on sentences it has never seen")
         result = evaluate(done, size)
         console.print("[bold]4[/] translating")
-        options = SearchOptions(beam=4)
-        shown = done.translator.translate([pair.source for pair in SHOWN], options)
+        shown = done.translator.translate([pair.source for pair in SHOWN], SearchOptions(beam=4))
         result["translations"] = [
             {"source": made.source, "output": made.text, "reference": pair.target}
             for pair, made in zip(SHOWN, shown)

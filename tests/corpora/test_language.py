@@ -92,7 +92,7 @@ def test_one_english_side_has_one_french_side() -> None:
 
 
 def test_an_unknown_split_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match=r"split: expected one of train, .*'dev'"):
+    with pytest.raises(ValueError, match=r"split: expected one of \"train\", .*'dev'"):
         language("dev")
 
 

@@ -21,7 +21,14 @@ import intently
 from intently.cli.train_lm import report, train_lm
 from intently.errors import ArgumentError, CheckpointError, DataError, KindError
 from intently.language.runs import fit, read_text
-from intently.language.settings import DEFAULTS, WARMUP, language_flags, language_options, read_config, split
+from intently.language.settings import (
+    DEFAULTS,
+    WARMUP,
+    language_flags,
+    language_options,
+    read_config,
+    split,
+)
 from intently.language.text_model import TextModel, Variant
 from intently.language.windows import Windows, by_context, losses_by_position
 from intently.training import TrainingOptions

@@ -222,7 +222,7 @@ def test_a_file_system_that_cannot_lock_is_warned_of(tmp_path, monkeypatch) -> N
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    said = "cannot lock it .*No locks available.*: take care that no other command writes to it"
+    said = "cannot lock it .*No locks available.*: make sure that no other command writes to it"
     with pytest.warns(UserWarning, match=said):
         _, history = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
     assert history.stopped == "finished"

@@ -1,4 +1,4 @@
-"""What must be equal where a run goes on, and what it is compared by."""
+"""What a resumed run must share with its checkpoint."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATE = {
     "device?": str,
     "versions": {str: str},
 }
-"""What the trainer stores as the state of a checkpoint, as `files.fault` describes it."""
+"""The shape of the state that the trainer stores in a checkpoint; see `files.fault`."""
 
 
 def check_same_run(
@@ -55,12 +55,11 @@ def check_same_run(
     dev: str | None = None,
     where: str = "the checkpoint",
 ) -> None:
-    """Check that options, data and ``dev`` set are those the state of a checkpoint was made with.
+    """Check that options, data and ``dev`` set are those of the checkpoint's ``state``.
 
-    When the run ends, threads, devices and what is about saving may change. Raises ArgumentError
-    where something else differs, in the words of the data; warns where versions, threads, the kind
-    of ``device`` or the number of processes do, for then the last bits may differ from those of a
-    run that was never stopped.
+    Options in `CHANGEABLE` may differ. Raises ArgumentError for any other difference, in the words
+    of the data. Warns where versions, threads, the kind of ``device`` or the number of processes
+    differ: the last bits may then differ from those of an uninterrupted run.
     """
     words = data.words
     stored = TrainingOptions.from_dict(state["options"], f"options of {where}").to_dict()
@@ -93,7 +92,7 @@ def check_same_run(
             "dev",
             f"the dev set the run began with (checksum {state['dev']})",
             f"another ({dev})",
-            "its scores would be compared with those of the other",
+            "scores on two dev sets cannot be compared",
         )
     changes = [
         f"{name} {state['versions'].get(name)} → {version}"
@@ -111,7 +110,7 @@ def check_same_run(
         changes.append(f"processes {before} → {processes}" + drop * ", which draw other dropout")
     if changes:
         warnings.warn(
-            f"The run goes on under other conditions than it began ({', '.join(changes)}): "
-            "its weights may differ in their last bits from those of a run never stopped.",
+            f"The run resumes under other conditions than it began ({', '.join(changes)}): "
+            "its weights may differ in their last bits from those of an uninterrupted run.",
             stacklevel=2,
         )

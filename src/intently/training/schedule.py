@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step, so that nothing about it needs to be saved."""
+"""The learning rate as a pure function of the step: checkpoints need not hold it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from intently.training.groups import ScheduleOptions
 from intently.training.options import TrainingOptions
 
 LONGEST = 500
-"""Steps of the warm-up of a long run, where none are given."""
+"""Default warm-up of a long run, in steps."""
 
 
 def warmup_of(steps: int, longest: int = LONGEST) -> int:
-    """Return in how many steps the rate rises where that is not given: a fifth of a short run.
+    """Return the default warm-up, in steps: a fifth of a short run.
 
     >>> warmup_of(150), warmup_of(10_000)
     (30, 500)
@@ -23,8 +23,8 @@ def warmup_of(steps: int, longest: int = LONGEST) -> int:
 def learning_rate(step: int, options: ScheduleOptions) -> float:
     """Return the learning rate of step 1, 2, …, ``options.steps``.
 
-    It rises linearly to ``options.learning_rate`` over ``warmup`` steps, `warmup_of` the run where
-    that is None. Then it
+    It rises linearly to ``options.learning_rate`` over ``warmup`` steps, by default `warmup_of` the
+    run. Then it
 
     - falls with the inverse square root of the step (``"inverse_sqrt"``: Vaswani et al. 2017,
       equation 3, rescaled to its peak),
@@ -32,9 +32,9 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
       "SGDR", equation 5, one cycle without restarts), or
     - stays (``"constant"``).
 
-    Whatever the schedule says is multiplied, over the last ``cooldown`` share of the steps, by a
-    line that falls to zero; a cosine needs none. A run that is resumed with other ``steps`` goes on
-    with the cosine, or the cooldown, of its new length.
+    Over the last ``cooldown`` share of the steps, the rate is multiplied by a factor that falls
+    linearly to zero; a cosine needs none. A run resumed with other ``steps`` follows the cosine, or
+    the cooldown, of its new length.
 
     >>> options = ScheduleOptions(steps=400, learning_rate=1.0, warmup=100, cooldown=0.25)
     >>> [learning_rate(step, options) for step in (50, 100, 225, 400)]
@@ -57,10 +57,10 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
 def settled(
     options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
 ) -> TrainingOptions:
-    """Return the options with the warm-up as a number of steps, where it is not given.
+    """Return the options with the default warm-up filled in.
 
-    It is that of the run that goes on with the ``stored`` options, else a share of the steps as
-    `warmup_of` has it. A run that is resumed with more steps rises as it did before.
+    A resumed run takes the warm-up of its ``stored`` options, so that more steps do not change how
+    the rate rose; a new one takes `warmup_of`.
 
     >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
     30

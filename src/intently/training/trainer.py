@@ -1,8 +1,8 @@
-"""The training loop, and what makes it safe to kill.
+"""The training loop, safe to kill at any moment.
 
-All that a step depends on is the checkpoint: weights, the optimiser's state, the position in the
-data, the state of the random numbers. The learning rate and the batches are pure functions of the
-step and the position. So a run that is killed and resumed takes the very steps it would have taken.
+A step depends only on what a checkpoint holds: the weights, the optimiser's state, the position in
+the data and the random state. The learning rate and the batches are pure functions of the step and
+the position. So a run that is killed and resumed takes exactly the steps it would have taken.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from intently.training.options import TrainingOptions
 from intently.training.processes import Processes, joined
 from intently.training.randomness import (
     check_random_state,
+    isolated_state,
     random_state,
     seed_step,
     set_random_state,
-    surroundings_kept,
 )
 from intently.training.resuming import STATE, check_same_run
 from intently.training.schedule import learning_rate, settled
@@ -53,16 +53,17 @@ from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
 from intently.training.writer import Writer, sole_writer
 
-RECORDS = 500  # points of the loss curve, about
+RECORDS = 500
+"""Points of the loss curve, about."""
 
 WRITES = ("checkpoints/", "options.json")
-"""What `train` writes into the folder of a run."""
+"""What `train` writes into a run's folder."""
 
 Validate = Callable[[Any], Mapping[str, float]]
 
 
 class DivergedError(IntentlyError, ArithmeticError):
-    """The loss or its gradient is no longer a finite number."""
+    """The loss or its gradient is no longer finite."""
 
 
 def train(
@@ -89,14 +90,14 @@ def train(
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
     folder of the best. The caller's random state and thread count are restored.
 
-    Under torchrun the processes train one model: see `intently.training.processes`. The first of
-    them calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
+    Under torchrun the processes train one model: see `intently.training.processes`. The first
+    process calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
 
     Raises ArgumentError where ``out`` holds a run and ``resume`` is not given, or where the
     options or the data are not those of the run; InUseError where another command writes to
     ``out``; CheckpointError where a checkpoint cannot be used; DivergedError where the loss is not
     finite, with the last good checkpoint in place; LostError where another process is gone;
-    LostFolderError where ``out`` is.
+    LostFolderError where ``out`` is gone.
     """
     check_patience(options.schedule.patience, validate is not None)
     tell = progress or (lambda event: None)
@@ -107,7 +108,7 @@ def train(
     ):
         together = processes, interruption, writer
         run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
-        with surroundings_kept(run.device):
+        with isolated_state(run.device):
             run.begin(resume)
             return run.loop()
 
@@ -133,14 +134,14 @@ class _Run:
         self.dev: str | None = getattr(validate, "fingerprint", None)
         self.validate, self.tell = validate, tell if processes.first else lambda event: None
         self.checkpoints = Checkpoints(out / "checkpoints")
-        self.asked = self.late = False  # as all processes have heard
+        self.asked = self.late = False  # agreed on by all processes
         self.device = next(model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
         self.record_every = max(1, options.schedule.steps // RECORDS)
 
     def begin(self, resume: bool | str) -> None:
-        """Seed everything, or take over the state of a checkpoint."""
+        """Seed everything, or restore a checkpoint."""
         found = self.processes.from_first(lambda: self._found(resume))
         if self.options.machine.precision == "bfloat16":
             check_bfloat16(self.device)
@@ -162,24 +163,24 @@ class _Run:
         count = self.processes.count
         check_batch(self.model, self.epoch.largest, self.options, word, count)
         if self.processes.first:
-            self.checkpoints.clean()  # only now: until here the run could be refused
+            self.checkpoints.clean()  # only now: until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
     def _found(self, resume: bool | str) -> Checkpoint | None:
-        """Return the checkpoint to go on from, None where the run begins."""
+        """Return the checkpoint to resume from, None for a new run."""
         if not self.checkpoints.begun(resume):
             return None
         return self.checkpoints.load(resume if isinstance(resume, str) else None, STATE)
 
     def loop(self) -> History:
-        """Evaluate, save and step, each when it is due, until the end."""
+        """Evaluate, save and step, each when due, until the end."""
         position, schedule, run = self.position, self.options.schedule, self.options.run
         patience, pace = schedule.patience, Pace()
         self._hear()
         while True:
             if self.writer is not None:
                 self.writer.check()
-            if self.processes.count == 1:  # many have heard it in their step
+            if self.processes.count == 1:  # several processes agree within the step
                 self._hear()
             over = position.step >= schedule.steps
             due = position.step % run.evaluate_every == 0
@@ -217,9 +218,9 @@ class _Run:
         return self.clock - before
 
     def _hear(self, loss: float = 0.0) -> float:
-        """Return the sum of all processes' losses, after hearing whether the run is to end.
+        """Return the loss summed over all processes, and agree on whether the run is to end.
 
-        It ends where any of them was asked to stop, or where the first finds that time is over.
+        It ends if any process received a signal, or if time is over for the first.
         """
         limit, seconds = self.options.schedule.seconds, self.position.seconds
         late = self.processes.first and limit is not None and seconds >= limit
@@ -243,7 +244,7 @@ class _Run:
         return mean, tokens
 
     def _next(self) -> Batch:
-        """Return the next batch, and move on to the one after it."""
+        """Return the next batch and advance the position."""
         position = self.position
         batch = self.epoch[position.batch]
         position.batch += 1
@@ -268,13 +269,13 @@ class _Run:
             p.loss_sum, p.loss_steps = 0.0, 0
 
     def _evaluated(self) -> bool:
-        """Whether nothing is left to evaluate at this step."""
+        """Whether this step needs no further evaluation."""
         return self.validate is None or self.position.evaluated == self.position.step
 
     def _evaluate(self) -> bool:
-        """Score the dev set, unless that is done, and return whether it was better than ever.
+        """Score the dev set, unless that is done, and return whether the score is the best so far.
 
-        It leaves no trace in the random state. What fails or is interrupted loses no step.
+        The random state stays as it was. An evaluation that fails or is interrupted loses no step.
         """
         position = self.position
         if self._evaluated() or self.asked:
@@ -305,7 +306,7 @@ class _Run:
         return best
 
     def _scores(self) -> dict[str, float] | None:
-        """Return the scores on the dev set, None where it was interrupted."""
+        """Return the dev scores, None where the evaluation was interrupted."""
         assert self.validate is not None
         try:
             with torch.no_grad(), self.interruption.at_once():
@@ -318,7 +319,7 @@ class _Run:
         return scores
 
     def _save(self, best: bool = False) -> None:
-        """Write a checkpoint, unless this very state has been written."""
+        """Write a checkpoint, unless this state has been written."""
         position = self.position
         stamp = (position.step, position.evaluated)
         if self.saved_at == stamp:
@@ -355,7 +356,7 @@ class _Run:
         self.tell(Saved(position.step, folder))
 
     def _end(self, stopped: Stopped) -> History:
-        """Say where the run ended."""
+        """Complete the history."""
         self.worker.gather()
         self.model.eval()
         folder, found = self.checkpoints.folder, self.checkpoints
@@ -365,7 +366,7 @@ class _Run:
         return self.history
 
     def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
-        """Return the error that says so, and how to go on."""
+        """Return the error for a loss or gradient that is not finite."""
         step = self.position.step + 1
         got = f"loss {loss} with gradient norm {norm} at step {step}, learning rate {rate:.2g}"
         fix = "Lower learning_rate or raise warmup and start anew"
@@ -375,7 +376,7 @@ class _Run:
         return build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint, after checking that it is one of this run."""
+        """Restore a checkpoint, after checking that it belongs to this run."""
         state, where = checkpoint.state, checkpoint.source
         before = TrainingOptions.from_dict(state["options"], f"options of {where}")
         self.options = settled(self.options, before)

@@ -25,11 +25,11 @@ from intently.training.metrics import bleu, exact_match
 
 @dataclass(frozen=True)
 class DevSet:
-    """Sentences to translate after every so many steps: hand it to ``train(validate=…)``.
+    """A dev set, translated at each evaluation: hand it to ``train(validate=…)``.
 
-    ``sources`` (token ids without specials) are searched, by default greedily, ``decode`` turns
-    ids into a sentence, and the outcome is compared with ``references``. ``pairs``, where given,
-    are those whose loss is measured.
+    ``sources`` (token ids without specials) are translated, by default greedily; ``decode`` turns
+    the ids of an output into a sentence, which is compared with its reference. The loss is measured
+    on ``pairs``, where given.
 
     >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> dev = DevSet([[4], [5]], ["Il boit.", "Elle dort."], decode=lambda ids: "Il boit.")
@@ -52,7 +52,7 @@ class DevSet:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of what is translated and compared: scores of one run are of one dev set."""
+        """A checksum of sources and references: all scores of a run are on one dev set."""
         told = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -80,7 +80,7 @@ class DevSet:
 def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> float:
     """Return the mean cross entropy, in nats per target token, without label smoothing.
 
-    The model is used in the mode it is in.
+    The model stays in its mode.
 
     >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> model = Transformer(TransformerOptions(8, 8, width=16)).eval()
@@ -97,7 +97,7 @@ def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> f
 
 
 def best_by(name: str, scores: Mapping[str, float]) -> float:
-    """Return the score that decides which checkpoint is best: higher is better.
+    """Return the score that chooses the best checkpoint: higher is better.
 
     >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
     (31.2, -1.5)
@@ -109,10 +109,9 @@ def best_by(name: str, scores: Mapping[str, float]) -> float:
 
 
 def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
-    """Return how many evaluations there were since the best one; equal ones are not better.
+    """Return the number of evaluations since the best one; equal scores are not better.
 
-    Only steps that ``every`` divides count: others were evaluated because a run ended there, and
-    one that did not end would not have been.
+    Only steps that ``every`` divides count: others were evaluated only because a run ended there.
 
     >>> scores = [2.0, 1.5, 1.5, 1.7]
     >>> without_better("loss", [Evaluation(i, {"loss": x}, 0.0) for i, x in enumerate(scores)])
@@ -123,7 +122,7 @@ def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1)
 
 
 def check_patience(patience: int, validated: bool) -> None:
-    """Raise ArgumentError where a run has a patience and no dev set to be patient about.
+    """Raise ArgumentError for a patience without a dev set.
 
     >>> check_patience(3, validated=True)
     """

@@ -40,7 +40,7 @@ from intently.training.events import Averaging, Listener
 from intently.training.fits import check_model
 from intently.training.history import Averaged
 from intently.training.processes import current, joined
-from intently.training.randomness import surroundings_kept
+from intently.training.randomness import isolated_state
 from intently.training.tensorboard import check_installed
 from intently.training.validation import best_by, check_patience
 from intently.training.writer import Writer, sole_writer
@@ -205,7 +205,7 @@ def _average(
     if validate is None:
         mean = Averaged(names, taken=True)
     else:
-        with surroundings_kept(next(model.parameters()).device), torch.no_grad():
+        with isolated_state(next(model.parameters()).device), torch.no_grad():
             if options.run.threads is not None:
                 torch.set_num_threads(options.run.threads)
             scores = dict(validate(model))
