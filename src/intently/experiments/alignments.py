@@ -128,7 +128,8 @@ def compare(
             return None
         models = []
         for system, run in zip(compared, runs):
-            console.print(f"{system.label}: aligning {pairs:,} pairs", markup=False, highlight=False)
+            said = f"{system.label}: aligning {pairs:,} pairs"
+            console.print(said, markup=False, highlight=False)
             models.append(measure(system, run, pairs))
             with sole_writer(run.folder, WRITES):
                 run.translator.save(run.folder / "model")

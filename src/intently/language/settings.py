@@ -21,7 +21,7 @@ from typing import Any
 from intently.errors import ArgumentError, DataError, KindError, build
 from intently.foundation.files import File
 from intently.language.text_model import Variant
-from intently.training.groups import checked
+from intently.training.groups import check_option
 from intently.training.options import Flag, TrainingOptions
 
 LARGE = 10_000_000
@@ -126,7 +126,7 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
     wanted = usual | {name: value for name, value in given.items() if value is not None}
     for name in WORDS.keys() & wanted.keys():
         flag = FLAGS[name]
-        checked(name, wanted[name], flag.type, flag.rule)  # an error names it as it was given
+        check_option(name, wanted[name], flag.type, flag.rule)  # an error names it as it was given
     return DEFAULTS.with_flags(**{WORDS.get(name) or name: x for name, x in wanted.items()})
 
 

@@ -53,7 +53,7 @@ def option(default: Any, rule: Rule | None, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
 
 
-def checked(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
+def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
     """Return an option's value as its type, or raise KindError or ArgumentError that name it."""
     value = _typed(name, value, hint)
     if rule is not None and value is not None and not rule.test(value):
@@ -68,7 +68,8 @@ class _Group:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(typing.cast(Any, self)):
             name, rule = field.name, field.metadata["rule"]
-            object.__setattr__(self, name, checked(name, getattr(self, name), hints[name], rule))
+            value = check_option(name, getattr(self, name), hints[name], rule)
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

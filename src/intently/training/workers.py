@@ -62,7 +62,7 @@ class Worker:
         self.optimiser = Optimiser(self.net, options.optimiser)
 
     def gradients(self, batches: Sequence[Batch]) -> tuple[float, int]:
-        """Add the gradient of the mean loss; return the summed loss of own rows, and the tokens of all."""
+        """Add the gradient of the mean loss; return the loss of own rows, and all tokens."""
         tokens = sum(int((batch.target_out != PAD).sum()) for batch in batches)
         rank, count = self.processes.rank, self.processes.count
         losses = []

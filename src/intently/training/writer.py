@@ -80,7 +80,7 @@ class Writer:
             )
 
     def claim(self, writes: Collection[str]) -> None:
-        """Record this command and what it writes, after checking that no file of the user is there."""
+        """Record this command and its files, after checking that none is the user's."""
         if self._claimed.issuperset(writes):
             return
         about, unfit = self._about()

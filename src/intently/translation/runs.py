@@ -1,9 +1,8 @@
 """From sentence pairs to a translator: tokenizers, model, training, and the folder of the run.
 
 A run's folder holds ``source.json`` and ``target.json`` (tokenizers), ``checkpoints/``,
-``options.json`` and, at the end or when interrupted, ``model/``: the translator itself. Where they
-were asked for, ``tensorboard/`` holds curves, and ``average.json`` what came of the mean of the
-newest checkpoints.
+``options.json`` and, at the end or when interrupted, ``model/``, the translator itself. On request,
+``tensorboard/`` holds curves, and ``average.json`` the outcome of averaging the newest checkpoints.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
     *("average.json", "run.json", "scores.json", "training.png"),
 )
-"""What a run writes into its folder, on the command line too."""
+"""What a run writes into its folder, the command line included."""
 
 DEV_SENTENCES = 500
-"""Dev sentences that are translated at each evaluation while training."""
+"""Dev sentences translated at each evaluation."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What `fit` made: the translator, the history of its training, and what was left out."""
+    """The result of `fit`: the translator, the history of its training, and pairs left out."""
 
     translator: Translator
     history: History
@@ -79,18 +78,19 @@ def fit(
 ) -> Run:
     """Train a translator on ``text`` and write it to ``out``/model.
 
-    ``dev`` chooses the best checkpoint by BLEU of greedy translations; without it the last one is
-    taken. ``tokenizers`` (source, target) are trained on the text unless given. ``resume`` goes on
-    with the run in ``out``, from its latest checkpoint or the one named.
+    ``dev`` chooses the best checkpoint by BLEU of greedy translations of its first 500 sentences;
+    without it the last checkpoint is taken. ``tokenizers`` (source, target) are trained on the text
+    unless given. ``resume`` continues the run in ``out``, from its latest checkpoint or the one
+    named.
 
-    With ``options.run.average`` the translator is the mean of the newest checkpoints, where ``dev``
-    scores it higher than the best one (always without ``dev``); ``history.averaged`` says so.
+    With ``options.run.average`` the translator is the mean of the newest checkpoints if ``dev``
+    scores it higher than the best one (always, without ``dev``); ``history.averaged`` says so.
 
     Training takes place on ``options.machine.device``; the translator comes back on the CPU.
 
-    Of ``dev`` the first 500 sentences are translated. Warns, before training begins, of pairs that
-    are skipped because a side is empty or longer than ``options.text.max_length``. Raises what
-    `intently.training.train` raises; a run already in ``out`` stays as it is.
+    Warns, before training begins, of pairs that are skipped because a side is empty or longer than
+    ``options.text.max_length``. Raises what `intently.training.train` raises; a run already in
+    ``out`` stays as it is.
     """
     check_patience(options.schedule.patience, dev is not None)
     if dev is not None and not len(dev):
@@ -194,11 +194,11 @@ def _average(
     validate: DevSet | None,
     tell: Listener,
 ) -> Averaged:
-    """Give the model, which has the best weights, the mean of the newest where that is better."""
+    """Load the mean of the newest checkpoints into the model, if that beats its best weights."""
     model, score = translator.model, options.run.best_by
     best = {name: tensor.clone() for name, tensor in weights(model).items()}
     upto = step_of(history.checkpoint.name) if history.checkpoint else 0
-    # later ones are of another run: that which went on from an earlier checkpoint left them behind
+    # later ones were left by a run that this one replaced from an earlier checkpoint
     own = [name for name in checkpoints.names() if step_of(name) <= upto]
     names = newest(own, options.run.average, options.run.save_every)
     load_weights(model, averaged(checkpoints, names))
@@ -222,7 +222,7 @@ def _average(
 def _check_model(
     options: TrainingOptions, source_size: int, target_size: int, device: torch.device
 ) -> None:
-    """Raise where memory does not hold the model for vocabularies of these sizes."""
+    """Raise unless memory holds the model for vocabularies of these sizes."""
     shape = options.shape(source_size, target_size)
 
     def make(encoder: int, decoder: int) -> EncoderDecoder:
@@ -232,9 +232,9 @@ def _check_model(
 
 
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:
-    """Return tokenizers trained on the text: the same one twice where it is joint.
+    """Return tokenizers trained on the text, a joint one twice.
 
-    Embeddings that are all shared need a joint one; with a joint one they may be separate.
+    Shared source and target embeddings need a joint tokenizer, but not the other way round.
     """
     o, share = options.text, options.model.share
     sides: tuple[Sequence[str], ...] = text.sources, text.targets
@@ -249,7 +249,7 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
             raise build(ArgumentError, name, expected, got)
         sides = ([*sides[0], *sides[1]],)
     for side, kind, size in zip(("source", "target"), kinds, sizes):
-        if size < SMALLEST[kind]:  # told by the name under which it was given
+        if size < SMALLEST[kind]:  # named as the option was given
             expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
             raise build(ArgumentError, f"{side}_size", expected, size)
     made = [Tokenizer.train(*each, o.min_frequency) for each in zip(sides, kinds, sizes)]
@@ -257,10 +257,7 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
 
 
 def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:
-    """Return the first sentences of ``dev`` as `train` translates them, over-long ones cut.
-
-    Those that are not too long are what the loss is of.
-    """
+    """Return the first sentences of ``dev``, long ones cut; the loss is on the others only."""
     source, target, most = (
         translator.source_tokenizer,
         translator.target_tokenizer,
