@@ -110,7 +110,7 @@ class File:
                     raise self.damaged(f"{size} bytes instead of {exactly}")
                 if most is not None and size > most:
                     raise self.refusal(f"{size:,} bytes where at most {most:,} belong")
-                return handle.read(max(1, size))  # an empty size may be wrong, or the file unreadable
+                return handle.read(max(1, size))  # size 0 may be wrong
         except OSError as error:
             raise self.unreadable(error) from error
 

@@ -41,7 +41,7 @@ DTYPES = {
 
 
 class Stored(NamedTuple):
-    """The entry of a tensor in a safetensors header; its bytes are at begin:end after the header."""
+    """The entry of a tensor in a safetensors header; ``begin`` and ``end`` are after it."""
 
     dtype: str
     shape: tuple[int, ...]
