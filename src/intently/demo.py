@@ -1,7 +1,7 @@
-"""The demo: an attention model learns to translate, and shows what it looked at.
+"""The demo: an attention model learns to translate, and shows its attention.
 
-Everything is made here: the corpus by the built-in grammar, the model by training, the pictures
-from the attention of the trained model.
+The corpus comes from the built-in grammar, the model from training, the pictures from the attention
+of the trained model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """How much the demo does: sentence pairs, steps, and sentences evaluated of each split."""
+    """The size of a demo: sentence pairs, steps, and sentences evaluated per split."""
 
     name: str
     pairs: int
@@ -66,7 +66,7 @@ USUAL = Size("usual", pairs=180_000, steps=850, sentences=1_000)
 THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
 
 RARE_NAMES = 0.1
-"""Share of the sentences with a man's name in which it is replaced by one nobody has heard."""
+"""Share of the sentences with a man's name in which an invented name replaces it."""
 
 WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
 """What a demo writes into its folder."""
@@ -74,7 +74,7 @@ WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
 MEN = ("Paul", "Lucas", "Thomas")
 
 VOCABULARY_FROM = 100_000
-"""Sentence pairs from which the vocabularies are taken."""
+"""Sentence pairs on which the tokenizers are trained."""
 
 
 def options(size: Size) -> TrainingOptions:
@@ -93,7 +93,7 @@ def options(size: Size) -> TrainingOptions:
         weight_decay=0.0,
         source_tokenizer="word",
         target_tokenizer="word",
-        device="cpu",  # what the command promises is measured there
+        device="cpu",  # where the promised times were measured
         save_every=max(100, size.steps // 5),
         evaluate_every=max(25, size.steps // 6),
         max_length=48,
@@ -103,8 +103,8 @@ def options(size: Size) -> TrainingOptions:
 def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, Tokenizer]]:
     """Return the demo's training text and its word tokenizers.
 
-    In a few sentences a name is one that occurs nowhere else and so is no word of the vocabulary:
-    that is how the model learns to carry a word it does not know to the other side.
+    In a few sentences an invented name, outside the vocabulary, teaches the model to copy unknown
+    words.
     """
     chance = random.Random(seed)
     sides: list[tuple[str, str]] = []
@@ -132,8 +132,8 @@ def _strange_name(chance: random.Random) -> str:
 def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
     """Run the demo and return what ``result.json`` holds, None where it was interrupted.
 
-    ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume`` goes
-    on with an interrupted demo; a finished one in ``out`` is replaced, as `remove_finished` says.
+    ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume``
+    continues an interrupted demo; a finished one in ``out`` is replaced, see `remove_finished`.
     """
     with sole_writer(out, WRITES) as writer:
         assert writer is not None
@@ -185,10 +185,10 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
 
 
 def remove_finished(out: Path) -> None:
-    """Remove the checkpoints and the result of a finished demo, so that another can take its place.
+    """Remove the checkpoints and the result of a finished demo, to make room for another.
 
-    ``result.json`` holds the checksums of the checkpoints that the demo wrote. Raises
-    `ArgumentError` where there are others: they may be somebody's work.
+    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` where there
+    are others: they may be somebody's work.
     """
     file = File(out / "result.json", "the result of a demo")
     if not file.exists():
@@ -257,11 +257,11 @@ def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
 
 
 def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
-    """Return how often the best encoder head picks the right noun, and the score without it.
+    """Return how often the best encoder head prefers the right noun, and the score without it.
 
-    Beside it stands the head of cross-attention that looks most at the word which tells *il* from
-    *elle* as the pronoun is written, and how often it does. Both heads are chosen on validation
-    sentences and measured on ``because``.
+    The same for the cross-attention head that attends most to the word that decides *il* or *elle*
+    as the pronoun is written. Both heads are chosen on validation sentences and measured on
+    ``because``.
     """
     validation = [pair for pair in sample("validation", 600) if pair.pronoun]
     choices = noun_choices(translator, validation)
@@ -282,7 +282,7 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
-    """Draw the loss, the alignment of each sentence, every head, and what tells il from elle."""
+    """Draw the loss, the alignment of each sentence, every head, and what decides il or elle."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     rows = done.history.rows()
@@ -320,9 +320,9 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
 
 
 def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
-    """Write a page with the because-sentences side by side: what is looked at to write the pronoun.
+    """Write a page that compares attention in the because-sentences, at the pronoun.
 
-    Beside it stands in how many unseen sentences that head looks most at the word that tells which.
+    It says in how many unseen sentences that head attends most to the word that decides the pronoun.
     """
     from intently.runners.texts import translated
     from intently.show.page import Highlight, Item, items_of, save_page
@@ -353,7 +353,7 @@ def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
 
 
 def _row_of(written: Sequence[str], wanted: Sequence[str]) -> int | None:
-    """The first row that writes one of these words; None where no row does."""
+    """Return the first row that writes one of these words, None if there is none."""
     found = (n for n, token in enumerate(written) if token.removeprefix("▁") in wanted)
     return next(found, None)
 

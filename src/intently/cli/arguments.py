@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from intently.training.options import Flag
 
 
+Layers = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
+    ),
+]
+
+
 def out_folder(name: str | Path) -> Path:
     """Return the folder that --out names; refuse "", which would be the current folder."""
     if not str(name):

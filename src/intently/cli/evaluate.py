@@ -1,4 +1,4 @@
-"""``intently evaluate``: what a translator is worth, in numbers that others can compute again."""
+"""``intently evaluate``: scores of a translator that others can reproduce."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from intently.translation.evaluation import evaluate as score
 from intently.translation.translator import Translator
 
 BUILT_IN = "language:en-fr"
-"""The corpus whose sentences come with gold alignments."""
+"""The corpus with gold alignments."""
 
 ALIGNED = 300
-"""Test sentences of the built-in language on which heads are measured."""
+"""Test sentences of the built-in language for the alignment error of heads."""
 
 
 def evaluate(
@@ -56,7 +56,7 @@ def evaluate(
     """Score a translator: BLEU, chrF, exact match, alignment error.
 
     BLEU and exact match come with 95 % intervals, alignment error where gold alignments exist.
-    BLEU and chrF are printed with the signatures by which others compute them again.
+    BLEU and chrF are printed with the signatures that reproduce them.
     """
     if source is not None and corpus is not None:
         raise build(ArgumentError, "SOURCE, --corpus", "one of them", "both")
@@ -110,8 +110,8 @@ def judge(
 ) -> dict[str, Any]:
     """Print every score of a translator on ``tests``, and return them as plain values.
 
-    The search is with a beam of 5 unless ``options`` say otherwise. ``aligned``: the tests are of
-    the built-in language, with whose gold alignments each head is compared, where there are any.
+    The search has a beam of 5 unless ``options`` are given. With ``aligned`` the tests are those of
+    the built-in language, and each head is compared with its gold alignments.
     """
     options = options or SearchOptions()
     found: dict[str, Any] = {
@@ -137,7 +137,7 @@ def judge(
 
 
 def described(scores: Scores) -> str:
-    """Return scores as lines, each with its 95 % interval and its signature, if it has them.
+    """Return scores as lines, each with its 95 % interval and signature, if any.
 
     >>> from intently.translation.evaluation import Evaluation
     >>> from intently.training.metrics import Score

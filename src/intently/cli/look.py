@@ -1,4 +1,4 @@
-"""``intently look``: what a model looks at in a text, in two texts or in a picture, as a page."""
+"""``intently look``: a page of a model's attention on texts or a picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from intently.cli.arguments import Layers
 from intently.errors import ArgumentError, build
 from intently.runners.pretrained import run_picture
 from intently.runners.texts import runner
@@ -16,7 +17,7 @@ from intently.show.page import items_of, save_page
 from intently.show.page.opening import opening
 
 NAMED = 80
-"""Characters of a text that name it in a page."""
+"""Characters of a text in its title."""
 
 
 def look(
@@ -39,12 +40,7 @@ def look(
             "translator if left out",
         ),
     ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
-        ),
-    ] = None,
+    layers: Layers = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="the page")] = Path("look.html"),
     full: Annotated[
         bool, typer.Option("--full", help="queries and keys in 32 bits: twice the size")

@@ -67,7 +67,7 @@ def recipes(
 
 
 def _parameters(options: TrainingOptions) -> int:
-    """Return how many parameters the model has with vocabularies as large as they may be."""
+    """Return the number of parameters with vocabularies of the largest size."""
     import torch
 
     with torch.device("meta"):
@@ -76,7 +76,7 @@ def _parameters(options: TrainingOptions) -> int:
 
 
 class Work(NamedTuple):
-    """What is to be trained: the text, what chooses the best weights, the options, the tests."""
+    """A training: the text, the dev set, the options, and test sets."""
 
     text: ParallelText
     dev: ParallelText
@@ -120,10 +120,10 @@ def train(
         begun = here.from_first(partial(checkpoints.begun, again))
         if again and not begun:
             console.print(f"{out} holds no checkpoint to go on from: a new run begins")
-        here.device(flags["device"] or "auto")  # refused before the corpus is read, not after
+        here.device(flags["device"] or "auto")  # refused before the corpus is read
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
-            kept = None  # of a run that ended before its first checkpoint
+            kept = None  # left by a run without checkpoints
         origin = here.from_first(partial(_origin, recipe, kept))
         if origin is None:
             if source is None and begun:
@@ -189,7 +189,7 @@ def _refuse(given: dict[str, Path | None], expected: str) -> None:
 
 
 def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
-    """Return the corpus of the recipe that is run or gone on with (``kept``), None for files."""
+    """Return the corpus of the recipe, ``kept`` where its run resumes, None for files."""
     if kept is not None:
         if recipe is not None and recipe != known.recipe:
             expected = f"{known.recipe}, with which the run began"
@@ -204,9 +204,11 @@ def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
 def _from_corpus(
     here: Processes, origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
 ) -> Work:
-    """Read the corpus of a recipe; the options are those ``stored`` by a run, if there are any."""
+    """Read the corpus of a recipe; a resumed run has ``stored`` options."""
 
-    def begin() -> tuple[TrainingOptions, Corpus]:  # one process has the folder, and downloads
+    def begin() -> tuple[
+        TrainingOptions, Corpus
+    ]:  # only the first process reads the folder and downloads
         if stored is not None and stored.is_file():
             options = TrainingOptions.from_json(stored)
         else:
@@ -220,11 +222,11 @@ def _from_corpus(
 
 
 def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
-    """Score what a recipe has made on its corpus' tests, beside what was measured before."""
+    """Score a recipe's translator on the tests of its corpus; print the expected result, too."""
     found = judge(translator, work.tests, aligned=origin.corpus == "language")
     write(found, out / "scores.json")
     one = next((each for each in known.recipes() if each.name == origin.recipe), None)
-    if one is not None and one.result:  # an experiment has recipes of its own
+    if one is not None and one.result:  # experiments have recipes of their own
         own = "" if work.options == one.options else " with its own options"
         console.print(f"\nexpected of {one.name}{own}: {one.result}")
 
@@ -237,7 +239,7 @@ def _from_files(
     flags: dict[str, Any],
     console: Console,
 ) -> Work:
-    """Read files, and hold pairs out where there is no dev set."""
+    """Read files; without a dev set, hold out pairs."""
     base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
     options = base.with_flags(**flags)
     text = read_parallel(source, target)

@@ -1,4 +1,4 @@
-"""``intently train-lm``: a language model from any text, and what its context is worth."""
+"""``intently train-lm``: a language model of any text, and the value of its context."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLAGS = (
     *("dropout", "steps", "seconds", "batch_tokens", "learning_rate", "optimiser", "seed"),
     "threads",
 )
-"""Options that are flags; a file of options may hold all."""
+"""Options with a flag; a file may hold all options."""
 
 
 @with_flags({name: language_flags()[name] for name in FLAGS})
@@ -50,8 +50,8 @@ def train_lm(
     """Train a language model on any text.
 
     The end of the text is held out. Afterwards its loss is printed by position: how well a token is
-    foretold from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that never
-    sees more than 8, and writes beside the first. A minute or three for each model as it stands.
+    predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that never
+    sees more than 8, and writes beside the first. Each model takes one to three minutes by default.
     """
     from rich.console import Console
 
@@ -85,7 +85,7 @@ def _fit(
     resume: bool,
     tokenizer: Tokenizer | None = None,
 ) -> LanguageRun:
-    """Train, show how it goes, and leave where it is interrupted."""
+    """Train with live progress; exit where it is interrupted."""
     with display(console) as progress:
         run = fit(
             text,
@@ -110,9 +110,9 @@ def _in_python(out: Path) -> str:
 
 
 def report(run: LanguageRun, samples: int = 2, small: LanguageRun | None = None) -> str:
-    """Return what the command prints at the end: loss by position, and samples.
+    """Return the final report of the command: loss by position, and samples.
 
-    A run with a ``small`` window stands beside it.
+    A run with a ``small`` window is compared with it.
     """
     tokens = run.text_model.tokenizer
     kind = f"{tokens.kind} tokens, a vocabulary of {tokens.size:,}"
@@ -143,7 +143,7 @@ def _table(run: LanguageRun) -> list[str]:
 
 
 def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
-    """Both windows by the positions of the large one; the small one has none beyond its end."""
+    """Return the losses of both windows by position; the small one ends earlier."""
     names = [f"window {_window(one)}" for one in (run, small)]
     said = [f"  tokens before  {names[0]:>12}  {names[1]:>12}"]
     for first, last, loss in by_context(run.losses):

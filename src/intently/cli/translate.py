@@ -23,10 +23,10 @@ from intently.show.labels import visible
 from intently.translation.translator import CHUNK, TranslationWarning, Translator
 
 A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
-"""What names a file rather than says something."""
+"""A text that looks like the name of a file."""
 
 TERMINAL = 100_000
-"""Characters of a translation that a terminal is given in one line."""
+"""Characters of a translation printed in one line of a terminal."""
 
 
 def translate(
@@ -95,7 +95,7 @@ def translate(
 
 
 def _one_line(text: str, raw: bool) -> str:
-    """Return a translation as one line; what goes to a terminal has no control characters."""
+    """Return a translation as one line, on a terminal without control characters."""
     if raw:
         return text.replace("\r", " ").replace("\n", " ")
     return visible(text, TERMINAL) if text else ""

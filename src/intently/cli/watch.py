@@ -1,4 +1,4 @@
-"""``intently watch``: what every head of a model does with a text, and what a recording holds."""
+"""``intently watch``: the attention of every head on a text, and the content of a recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from intently.cli.arguments import model_and_text
+from intently.cli.arguments import Layers, model_and_text
 from intently.errors import ArgumentError, build
 from intently.observe import load_recording
 from intently.observe.recording.labels import sides
@@ -18,7 +18,7 @@ from intently.runners.watched import check_seen, unsure
 from intently.show.labels import visible
 
 SHOWN = 12
-"""Tokens of a recording that are listed."""
+"""Tokens of a recording listed."""
 
 
 def watch(
@@ -31,12 +31,7 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
-        ),
-    ] = None,
+    layers: Layers = None,
     beam: Annotated[
         int, typer.Option(min=1, help="of our translators: hypotheses followed at once")
     ] = 1,
@@ -76,7 +71,7 @@ def watch(
 
 
 def _listing(path: Path) -> str:
-    """What a recording holds: one line for each call."""
+    """Return the content of a recording, one line for each call."""
     seen = load_recording(path)
     said = [
         f"{path}: {_count(len(seen), 'layer')}, {_count(len(seen.calls), 'call')}, "

@@ -1,7 +1,7 @@
-"""How well every kind of attention aligns words, though nobody ever showed it an alignment.
+"""How well every kind of attention aligns words, without ever being shown an alignment.
 
-The built-in language knows which words translate which. One model of each kind is trained on its
-sentences; the head that aligns best is chosen on some pairs and measured on others.
+The built-in language has gold alignments. One model of each kind is trained on its sentences; the
+best-aligning head is chosen on some pairs and measured on others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAIRS = 500
 
 
 def systems() -> list[System]:
-    """Return one system for each kind of attention; those of Luong differ in nothing but the score.
+    """Return one system for each kind of attention; those of Luong differ only in the score.
 
     >>> [system.recipe.name for system in systems()][:3]
     ['language-bahdanau', 'language-dot', 'language-general']
@@ -69,9 +69,8 @@ def systems() -> list[System]:
 def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair]) -> Interval:
     """Return the alignment error rate of one head, with the ends of its 95 % bootstrap interval.
 
-    It is that of `evaluation.alignment_errors`: links, counted over all pairs, that are
-    no possible ones or miss sure ones, of what the model looks at while it writes each reference.
-    Raises `ArgumentError` for a head of cross-attention that the model has not.
+    The rate is that of `evaluation.alignment_errors`, under forced decoding of each reference.
+    Raises `ArgumentError` for a head of cross-attention that the model does not have.
     """
     heads = cross_heads(translator.model.options)
     if head.head not in range(heads.get(head.layer, 0)):
@@ -91,7 +90,7 @@ def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair
 
 
 def measure(system: System, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
-    """Return what a result says of one kind: its head, alignment error, exact match and BLEU.
+    """Return the entry of a system in the result: its head, alignment error, exact match and BLEU.
 
     The head is chosen on validation pairs and measured on test pairs; it becomes the translator's.
     """
@@ -115,11 +114,11 @@ def measure(system: System, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
 def compare(
     compared: Sequence[System], corpus: Corpus, out: Path, console: Console, *, pairs: int = PAIRS
 ) -> dict[str, Any] | None:
-    """Train what is compared, measure how it aligns, and return what ``alignments.json`` holds.
+    """Train the systems, measure how they align, and return the content of ``alignments.json``.
 
     ``out`` gets a folder for each run with the alignment of one sentence, ``alignments.json`` and
     ``alignments.png``; the translator of each run keeps its measured head. Returns None where the
-    training was interrupted; the same call goes on with it.
+    training was interrupted; the same call resumes it.
     """
     names = ("alignments.json", "alignments.png", *(f"{e.recipe.name}.png" for e in compared))
     with sole_writer(out, names):
@@ -149,7 +148,7 @@ def compare(
 
 
 def picture(system: System, run: Run, save: Path) -> None:
-    """Draw what the measured head looks at while the model is made to write one translation."""
+    """Draw the measured head's attention under forced decoding of one translation."""
     pair = next(pair for pair in SHOWN if pair.source == WIDE)
     [matrices] = forced(run.translator, [(pair.source, pair.target)])
     head = run.translator.alignment_head

@@ -1,4 +1,4 @@
-"""The experiment that began it: what becomes of long sentences without attention, and with it.
+"""The experiment that motivated attention: long sentences without it, and with it.
 
 Cho et al. 2014, "On the Properties of Neural Machine Translation: Encoder–Decoder Approaches"
 (figure 4), found that a fixed context vector loses long sentences; Bahdanau et al. 2015, "Neural
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from intently.translation.translator import Translator
 
 EDGES = {"language": (4, 6, 8, 10, 12, 14, 16), "multi30k": (5, 10, 15, 20, 30)}
-"""The most words of each bucket but the last; the built-in language has none of more than 16."""
+"""The largest length of each bucket but the last; the built-in language ends at 16 words."""
 
 PREFIXES = {"language": "language", "multi30k": "multi30k-de-en"}
 LABELS = {"fixed": "fixed vector", "bahdanau": "additive attention", "transformer": "Transformer"}
@@ -48,17 +48,17 @@ LOWERCASE = {"language": False, "multi30k": True}
 SENTENCES = 300
 """Sentences of the built-in language in each bucket."""
 DRAWN = {"test": 5000, "deeper": 3000}
-"""Sentences of its splits that are looked through for them: enough for every bucket."""
+"""Sentences drawn from its splits: enough for every bucket."""
 
 FEWEST = 10
-"""Sentences below which a bucket is left out: an interval of fewer says nothing."""
+"""Smaller buckets, in sentences, are left out: their intervals say nothing."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Test sentences with about as many words, and where they are from.
+    """Test sentences of similar length, and the split they are from.
 
-    ``trained`` is how many sentences of the training have so many words.
+    ``trained`` is the number of training sentences of that length.
     """
 
     name: str
@@ -72,9 +72,9 @@ class Bucket:
 
 
 def systems(corpus: str) -> list[System]:
-    """Return what is compared on a corpus: its recipes without attention, with it, of it alone.
+    """Return the systems for a corpus: without attention, with it, and a Transformer.
 
-    Raises `ArgumentError` for a corpus that has not all three.
+    Raises `ArgumentError` for a corpus without all three recipes.
 
     >>> [system.recipe.name for system in systems("multi30k")][:2]
     ['multi30k-de-en-fixed', 'multi30k-de-en-bahdanau']
@@ -84,7 +84,7 @@ def systems(corpus: str) -> list[System]:
 
 
 def length(sentence: str) -> int:
-    """Return how many words a sentence has: what stands between blanks.
+    """Return the number of words of a sentence, separated by white space.
 
     >>> length("The road was too wide.")
     5
@@ -93,7 +93,7 @@ def length(sentence: str) -> int:
 
 
 def bucket_of(words: int, edges: Sequence[int]) -> str:
-    """Return the name of the bucket for sentences of so many words.
+    """Return the name of the bucket for a number of words.
 
     >>> [bucket_of(words, (5, 10)) for words in (5, 6, 11)]
     ['1–5', '6–10', '>10']
@@ -102,7 +102,7 @@ def bucket_of(words: int, edges: Sequence[int]) -> str:
 
 
 def names(edges: Sequence[int]) -> list[str]:
-    """Return the names of the buckets that edges make, in order.
+    """Return the names of the buckets between edges, in order.
 
     >>> names((5, 10))
     ['1–5', '6–10', '>10']
@@ -115,7 +115,7 @@ def names(edges: Sequence[int]) -> list[str]:
 def grouped(
     pairs: Iterable[tuple[str, str]], edges: Sequence[int]
 ) -> dict[str, list[tuple[str, str]]]:
-    """Return pairs by the bucket of their source's length, in the order of lengths.
+    """Return pairs by the bucket of their source's length, in ascending order.
 
     >>> list(grouped([("a b c", "x"), ("a", "x")], edges=(1, 2)))
     ['1', '>2']
@@ -129,10 +129,10 @@ def grouped(
 def buckets(corpus: Corpus, edges: Sequence[int]) -> list[Bucket]:
     """Return the test sentences of a corpus by length.
 
-    Those of a public corpus are all that it has. Of the built-in language there are `SENTENCES` in
-    each bucket, from its split "test"; where that has too few, the whole bucket is from "deeper",
-    whose sentences are longer because they hold a clause more than any sentence of the training.
-    Buckets of fewer than `FEWEST` are left out. Raises `ArgumentError` for edges that do not rise,
+    A public corpus contributes all its test sentences, the built-in language `SENTENCES` for each
+    bucket, from its split "test"; where that has too few, the whole bucket is from "deeper", whose
+    sentences are longer because they have a clause more than any sentence in training. Buckets of
+    fewer than `FEWEST` are left out. Raises `ArgumentError` for edges that do not rise,
     `DataError` where no bucket is left.
     """
     if not edges or edges[0] < 1 or any(a >= b for a, b in pairwise(edges)):
@@ -194,13 +194,13 @@ def compare(
     edges: Sequence[int],
     beam: int = 1,
 ) -> dict[str, Any] | None:
-    """Train what is compared, score it by length, and return what ``lengths.json`` holds.
+    """Train the systems, score them by length, and return the content of ``lengths.json``.
 
     ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None where the
-    training was interrupted; the same call goes on with it. Raises, before anything is trained,
+    training was interrupted; the same call resumes it. Raises, before anything is trained,
     what `buckets`, `SearchOptions` and `train_all` do.
     """
-    options = SearchOptions(beam=beam)  # both before the hours of training, as they may refuse
+    options = SearchOptions(beam=beam)  # before hours of training, as both may raise
     tests = buckets(corpus, edges)
     if not 1 <= len(compared) <= len(LINES):
         raise build(ArgumentError, "compared", f"one to {len(LINES)} models", len(compared))

@@ -47,21 +47,21 @@ WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json")
 """What a run writes into its folder."""
 
 HELD_OUT = 0.1
-"""Share of the text, its end, that is not learned from."""
+"""Share of the text, at its end, that is held out."""
 
 EVALUATED = 2**15
-"""Held-out tokens whose loss is measured at each evaluation while training; at least a window."""
+"""Held-out tokens scored at each evaluation; at least a window."""
 
 TOLD = 2
-"""Problems of a file that a message tells."""
+"""Problems of a file listed in a message."""
 
 MEASURED = 2**18
-"""Held-out tokens whose loss by position is measured at the end: seconds, however long the text."""
+"""Held-out tokens scored by position at the end."""
 
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """What `fit` made: the model, the history of its training, and the text that was held out."""
+    """The result of `fit`: the model, the history of its training, and the held-out text."""
 
     text_model: TextModel
     history: History
@@ -71,7 +71,7 @@ class LanguageRun:
 
     @cached_property
     def losses(self) -> Float[Tensor, " window"]:
-        """Mean held-out cross-entropy (window,) in nats of a token that 1, 2, … tokens precede."""
+        """Mean held-out cross-entropy (window,) in nats of tokens preceded by 1, 2, … tokens."""
         window = self.text_model.options.text.max_length
         some = self.held_ids[: max(MEASURED, window + 1)]
         return losses_by_position(self.text_model.model, some, window)
@@ -90,16 +90,17 @@ def fit(
     """Train a language model on ``text`` and write it to ``out``/model.
 
     The last tenth of the text is held out, and its loss chooses the best checkpoint. A
-    ``tokenizer`` is trained on the whole text unless given. ``resume`` goes on with the run in
+    ``tokenizer`` is trained on the whole text unless given. ``resume`` continues the run in
     ``out``, from its latest checkpoint or the one named.
 
-    Raises `DataError` where the text is too short for the window, `ArgumentError` where a run goes
-    on as another ``variant`` or many processes were started, and what `intently.training.train`
-    raises; a run already in ``out`` stays as it is.
+    Raises `DataError` where the text is too short for the window, `ArgumentError` where a resumed
+    run has another ``variant`` or several processes were started, and what
+    `intently.training.train` raises; a run already in ``out`` stays as it is.
     """
     here = current()
     if here.count > 1:
-        expected, fix = "one: many train no language model", "start the command without torchrun"
+        expected = "one: several cannot train a language model"
+        fix = "start the command without torchrun"
         raise build(ArgumentError, "processes", expected, here.count, fix=fix)
     with sole_writer(out, WRITES) as writer:
         assert writer is not None
@@ -140,7 +141,7 @@ def fit(
             some = held[: max(EVALUATED, t.max_length + 1)]
             return {"loss": losses_by_position(model, some, t.max_length).mean().item()}
 
-        net = nn.ModuleDict({"language": model})  # by this name checkpoints know its weights
+        net = nn.ModuleDict({"language": model})  # checkpoints name its weights so
         history = train(
             net,
             Windows(learned, t.max_length),
@@ -165,7 +166,7 @@ def fit(
 def _check_fits(
     options: TrainingOptions, vocabulary: int, variant: Variant, device: torch.device
 ) -> None:
-    """Raise where memory does not hold the model, or the logits of one window."""
+    """Raise unless memory holds the model, and the logits of one window."""
 
     def make(_: int, layers: int) -> LanguageModel:
         return new_model(options.with_flags(decoder_layers=layers), vocabulary, variant)
@@ -198,7 +199,7 @@ def _check_variant(folder: Path, variant: Variant) -> None:
 def read_text(path: Path | str) -> str:
     """Return the text of a UTF-8 file, which may be gzip; line ends become LF.
 
-    Raises `DataError` that says what is wrong with the file.
+    Raises `DataError` that lists the problems of the file.
     """
     file = TextFile(Path(path))
     lines = [line.rstrip("\r\n") for _, line in file.lines() if line is not None]

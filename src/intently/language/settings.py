@@ -1,7 +1,7 @@
-"""The options of a language model's run, in its own words, and the file that may hold them.
+"""The options of a language model's run, under its own names, and in a file.
 
-A language model is trained as a translator is, by `TrainingOptions`; but it is a decoder alone, and
-says ``layers``, ``tokenizer``, ``size`` and ``window`` where a translator has two sides::
+A language model is trained by `TrainingOptions`, like a translator; but as a decoder alone it has
+``layers``, ``tokenizer``, ``size`` and ``window`` where a translator has two sides::
 
     [model]
     layers = 4
@@ -25,7 +25,7 @@ from intently.training.groups import check_option
 from intently.training.options import Flag, TrainingOptions
 
 LARGE = 10_000_000
-"""Characters from which on a text is cut into subwords unless one says otherwise."""
+"""Longer texts, in characters, are cut into subwords by default."""
 
 DEFAULTS = TrainingOptions().with_flags(
     source_tokenizer="character",
@@ -41,13 +41,13 @@ DEFAULTS = TrainingOptions().with_flags(
     evaluate_every=250,
     save_every=250,
 )
-"""Where a language model's options differ from a translator's: a run of some minutes.
+"""The default options of a language model: a run of some minutes.
 
-So short a run reads a text of millions of characters about once: dropout would only slow it down.
+So short a run reads a text of millions of characters about once; dropout would only slow it down.
 """
 
 WARMUP = 100
-"""Steps of the warm-up of a long run; a shorter one rises in a fifth of its steps."""
+"""Default warm-up of a long run, in steps; a short one takes a fifth of its steps."""
 
 WORDS = {
     "layers": "decoder_layers",
@@ -55,7 +55,7 @@ WORDS = {
     "size": "target_size",
     "window": "max_length",
 }
-"""A language model's word for an option, and the option of `TrainingOptions` that it is."""
+"""A language model's name of an option: its name in `TrainingOptions`."""
 
 
 SECTIONS = {
@@ -70,7 +70,7 @@ SECTIONS = {
         for group in ("schedule", "optimiser", "run")
     },
 }
-"""What a file of options may say."""
+"""The sections and options of a file."""
 
 
 HELP = {
@@ -83,11 +83,11 @@ HELP = {
     "window": "tokens read at once",
     "batch_tokens": "tokens of a batch",
 }
-"""What a language model says of an option where a translator says something else."""
+"""Help for options whose meaning differs from a translator's."""
 
 
 def language_flags() -> dict[str, Flag]:
-    """Return every option by a language model's name for it, with its default and help.
+    """Return every option by a language model's name, with its default and help.
 
     >>> language_flags()["window"].default, language_flags()["steps"].default
     (128, 2000)
@@ -109,10 +109,10 @@ FLAGS = language_flags()
 
 
 def language_options(text: str, **given: Any) -> TrainingOptions:
-    """Return `DEFAULTS` with options replaced: characters, or subwords where the text is large.
+    """Return `DEFAULTS` with options replaced; a large text is cut into subwords.
 
-    ``given`` are options by name, None where not given. The feed-forward is four times as wide as
-    the model unless ``inner`` says otherwise. Raises as `TrainingOptions.with_flags` does.
+    ``given`` are options by name, None where not given. The default of ``inner`` is four times the
+    width. Raises as `TrainingOptions.with_flags` does.
 
     >>> options = language_options("a text", width=64, layers=3)
     >>> options.model.inner, options.model.decoder_layers
@@ -126,15 +126,15 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
     wanted = usual | {name: value for name, value in given.items() if value is not None}
     for name in WORDS.keys() & wanted.keys():
         flag = FLAGS[name]
-        check_option(name, wanted[name], flag.type, flag.rule)  # an error names it as it was given
+        check_option(name, wanted[name], flag.type, flag.rule)  # errors use its name here
     return DEFAULTS.with_flags(**{WORDS.get(name) or name: x for name, x in wanted.items()})
 
 
 def read_config(path: Path | str) -> dict[str, Any]:
     """Return the options in a TOML file by name: those of `language_options` and of `Variant`.
 
-    Raises `DataError` where the file cannot be read, `ArgumentError` and `KindError` that name the
-    file for sections and options that a language model does not have, and for bad values.
+    Raises `DataError` where the file cannot be read, `ArgumentError` and `KindError`, naming the
+    file, for unknown sections and options and for bad values.
     """
     where = str(path)
     sections = File(Path(path), "a TOML file of options", DataError).toml()

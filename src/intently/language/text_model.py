@@ -1,7 +1,4 @@
-"""A language model with its tokenizer: it writes, and is kept as `model_folder` says.
-
-Training is another module's work: what only writes imports none of it.
-"""
+"""A language model with its tokenizer: it writes text, and is saved in a `model_folder`."""
 
 from __future__ import annotations
 
@@ -31,15 +28,15 @@ ABOUT, WEIGHTS, TOKENIZER = "language.json", model_folder.WEIGHTS, "tokenizer.js
 FORMS = {"kv_heads": (range(1, 2**31), None), "positions": {"rotary", "learned"}}
 SHAPE = {"options": {str: {str: object}}, "variant": FORMS}
 FORMAT_1 = {"options": {str: {str: object}}, "variant?": FORMS}
-"""What a folder says of a language model, as `intently.foundation.files.fault` describes it."""
+"""The shape of ``language.json`` in format 1; see `intently.foundation.files.fault`."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a language model attends: with how many key/value heads, and by which positions.
+    """How a language model attends: its key/value heads and its positions.
 
-    ``kv_heads`` is a divisor of the heads, None for as many. ``positions`` are "rotary", which know
-    no end, or "learned", a table as long as the window. Raises `ArgumentError` and `KindError`.
+    ``kv_heads`` is a divisor of the heads, None for as many. ``positions`` are "rotary", without a
+    limit, or "learned", a table as long as the window. Raises `ArgumentError` and `KindError`.
 
     >>> Variant(positions="absolute")
     Traceback (most recent call last):
@@ -62,10 +59,10 @@ USUAL = Variant()
 
 @dataclass(frozen=True)
 class TextModel:
-    """A trained language model with its tokenizer; ``options`` are those it was trained with.
+    """A trained language model with its tokenizer and the ``options`` of its training.
 
-    Its layers see the last ``options.text.max_length`` tokens, the window it was trained on, so
-    that it can write on beyond it, in memory that does not grow.
+    Its layers see the last ``options.text.max_length`` tokens, the window of its training, so it
+    can write beyond the window, in constant memory.
     """
 
     model: LanguageModel
@@ -74,9 +71,9 @@ class TextModel:
     variant: Variant = USUAL
 
     def write(self, beginning: str, steps: int, **how: Any) -> str:
-        """Return ``beginning`` and ``steps`` tokens more; ``how`` as `intently.decoding.sample`.
+        """Return ``beginning`` and ``steps`` more tokens; ``how`` as in `intently.decoding.sample`.
 
-        Learned positions end with the window: a text that outgrows it goes on from its last half.
+        Learned positions end with the window: a longer text continues from its last half.
         """
         ids = self.tokenizer.encode(beginning) or [SOS]
         written, most = list(ids), self.model.max_length
@@ -94,7 +91,7 @@ class TextModel:
         return beginning + self.tokenizer.decode(written)[len(self.tokenizer.decode(ids)) :]
 
     def save(self, folder: Path | str) -> Path:
-        """Write the model into ``folder``, all files or none; raises `WriteError`."""
+        """Write the model into ``folder`` atomically; raises `WriteError`."""
         from safetensors.torch import save
 
         path = Path(folder)
@@ -109,7 +106,7 @@ class TextModel:
 
         Raises `CheckpointError` where it is missing, damaged, or of a newer format.
         """
-        from intently.training.options import TrainingOptions  # a folder says how it was trained
+        from intently.training.options import TrainingOptions
 
         path = model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
@@ -130,7 +127,7 @@ class TextModel:
 def new_model(
     options: TrainingOptions, vocabulary: int, variant: Variant = USUAL, mask: Mask | None = None
 ) -> LanguageModel:
-    """Return an untrained language model of these options; ``mask`` beside the causal one."""
+    """Return an untrained language model; ``mask`` is joined with the causal one."""
     m = options.model
     return LanguageModel(
         LanguageOptions(

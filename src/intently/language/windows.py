@@ -38,7 +38,7 @@ class Windows:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of all tokens, as of pairs with empty sources: so it was from the first."""
+        """A checksum of all tokens, that of pairs with empty sources, as in older checkpoints."""
         n, steps = self.tokens.shape
         tokens = Sentences(self.tokens.flatten().numpy(), np.arange(n + 1) * steps)
         return fingerprint(Sentences.of([[]] * n), tokens)
@@ -65,8 +65,8 @@ def losses_by_position(
 ) -> Float[Tensor, " window"]:
     """Return the mean cross-entropy (window,) in nats of tokens that 1 … window tokens precede.
 
-    The text ``ids`` is read in windows side by side, so that position i has seen i + 1 tokens: the
-    curve says what a longer context is worth. The model is used in the mode it is in.
+    The text ``ids`` is read in adjacent windows, so position i has seen i + 1 tokens: the curve
+    shows the value of a longer context. The model stays in its mode.
 
     >>> model = LanguageModel(LanguageOptions(vocabulary=8, width=16))
     >>> _ = torch.nn.init.zeros_(model.embedding.weight)

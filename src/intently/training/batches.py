@@ -1,7 +1,7 @@
 """Batches of about as many tokens each, of rows of about the same length.
 
-Which rows form which batch is a pure function of the seed and the epoch, so that a position in
-the data is two numbers, (epoch, batch), and resuming there costs nothing.
+The batches are a pure function of the seed and the epoch, so a position in the data is two numbers,
+(epoch, batch), and resuming there costs nothing.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class Pairs:
     """Sentence pairs as token ids, ready to be trained on.
 
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
-    ``max_length`` tokens on a side, and pairs with an empty side, are counted in ``too_long`` and
-    ``empty`` and left out. Raises DataError where the two differ in number or nothing is left.
+    ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
+    ``too_long`` and ``empty``. Raises DataError where the two differ in number or no pair is left.
 
     >>> pairs = Pairs([[5, 6], [7], [4] * 200], [[8], [9, 10], [11]], max_length=100)
     >>> len(pairs), pairs.too_long
@@ -188,7 +188,7 @@ class Pairs:
 
 
 class Epoch:
-    """The batches of one epoch, in order: ``epoch[i]`` makes batch i when it is asked for."""
+    """The batches of one epoch, in order: ``epoch[i]`` makes batch i on demand."""
 
     def __init__(self, data: Data, order: np.ndarray, cuts: np.ndarray) -> None:
         self._data, self._order, self._cuts = data, order, cuts
@@ -242,7 +242,7 @@ def epoch(data: Data, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
 
 
 def _cuts(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Return (start, stop) of each batch of rising ``lengths``: rows times longest fits."""
+    """Return (start, stop) of each batch of ascending ``lengths``: rows × longest must fit."""
     cuts, start = [], 0
     while start < len(lengths):
         stop = start + max(1, batch_tokens // lengths[start])

@@ -1,8 +1,8 @@
 """Label-smoothed cross entropy fused with the output projection: logits never leave a chunk.
 
-The logits of a batch, (n, V), are by far the largest tensor of a small translator's step. With the
-gradient worked out next to the loss they are needed once, a few rows at a time, while these rows
-are in the processor's cache.
+The logits of a batch, (n, V), are by far the largest tensor in a step of a small translator. If the
+gradient is computed along with the loss, they are needed only once, a few rows at a time, while
+these rows are in the processor's cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def smoothed_cross_entropy(
     """Return the summed loss in nats, and the number of tokens it is summed over.
 
     ``hidden`` (…, c) times ``weight`` (V, c) gives the logits z; ``targets`` (…) int64 are the
-    right tokens y, and those equal to ``ignore`` do not count. The loss of a token is
+    correct tokens y, and those equal to ``ignore`` do not count. The loss of a token is
     log Σ_j exp z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016,
     "Rethinking the Inception Architecture", section 7), as in
     ``torch.nn.functional.cross_entropy(..., label_smoothing=ε, reduction="sum")``. First
@@ -76,16 +76,16 @@ def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> t
 
 
 def _apply(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Call the function below, with gradients only where they are asked for."""
+    """Call the function below; compute gradients only where they are needed."""
     wanted = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     return _FusedLoss.apply(hidden, weight, targets, smoothing, wanted)  # pyright: ignore[reportReturnType]
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Loss and gradients in one walk over chunks of rows.
+    """Loss and gradients in one pass over chunks of rows.
 
-    With p = softmax z, the gradient by z is p − (1 − ε) onehot(y) − ε/V. The last term is the same
-    for all logits, so it is added to the two gradients as a vector, not to (n, V) numbers.
+    With p = softmax z, the gradient with respect to z is p − (1 − ε) onehot(y) − ε/V. The last term
+    is the same for all logits, so it is added to the two gradients as a vector.
     """
 
     @staticmethod
