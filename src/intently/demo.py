@@ -187,8 +187,8 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
 def remove_finished(out: Path) -> None:
     """Remove the checkpoints and the result of a finished demo, to make room for another.
 
-    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` where there
-    are others: they may be somebody's work.
+    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` where
+    there are others: they may be somebody's work.
     """
     file = File(out / "result.json", "the result of a demo")
     if not file.exists():
@@ -322,7 +322,7 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
 def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
     """Write a page that compares attention in the because-sentences, at the pronoun.
 
-    It says in how many unseen sentences that head attends most to the word that decides the pronoun.
+    It says how often, on unseen sentences, that head attends most to the deciding word.
     """
     from intently.runners.texts import translated
     from intently.show.page import Highlight, Item, items_of, save_page

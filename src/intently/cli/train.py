@@ -123,7 +123,7 @@ def train(
         here.device(flags["device"] or "auto")  # refused before the corpus is read
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
-            kept = None  # left by a run without checkpoints
+            kept = None
         origin = here.from_first(partial(_origin, recipe, kept))
         if origin is None:
             if source is None and begun:
@@ -222,11 +222,11 @@ def _from_corpus(
 
 
 def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
-    """Score a recipe's translator on the tests of its corpus; print the expected result, too."""
+    """Score a recipe's translator on its corpus' tests; print the expected result, too."""
     found = judge(translator, work.tests, aligned=origin.corpus == "language")
     write(found, out / "scores.json")
     one = next((each for each in known.recipes() if each.name == origin.recipe), None)
-    if one is not None and one.result:  # experiments have recipes of their own
+    if one is not None and one.result:
         own = "" if work.options == one.options else " with its own options"
         console.print(f"\nexpected of {one.name}{own}: {one.result}")
 

@@ -50,8 +50,8 @@ def train_lm(
     """Train a language model on any text.
 
     The end of the text is held out. Afterwards its loss is printed by position: how well a token is
-    predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that never
-    sees more than 8, and writes beside the first. Each model takes one to three minutes by default.
+    predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that
+    never sees more than 8, and writes beside the first. Each takes one to three minutes by default.
     """
     from rich.console import Console
 
