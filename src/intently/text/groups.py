@@ -24,15 +24,16 @@ def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
     spans = word_spans(sentence)
     starts = [start for start, _ in spans]
     groups: list[list[int]] = [[] for _ in spans]
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # each access makes a new list
     later = last = None
     for position in range(len(encoding) - 1, -1, -1):
-        end = encoding.offsets[position][1]
+        end = offsets[position][1]
         word = bisect_right(starts, end - 1) - 1
         if word < 0 or spans[word][1] < end:
-            word = later if encoding.word_ids[position] == last else None
+            word = later if word_ids[position] == last else None
         if word is not None:
             groups[word].insert(0, position)
-        later, last = word, encoding.word_ids[position]
+        later, last = word, word_ids[position]
     return groups
 
 
