@@ -285,8 +285,7 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
     """Draw the loss, the alignment of each sentence, every head, and what decides il or elle."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = done.history.rows()
-    show.training(rows, title="Learning to translate", save=folder / "loss.png")
+    show.training(done.history.rows(), title="Learning to translate", save=folder / "loss.png")
     head = AlignmentHead(*result["alignment"]["head"])
     for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
         if not made.text:

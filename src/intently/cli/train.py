@@ -116,8 +116,7 @@ def train(
         console = Console(
             soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False, quiet=not here.first
         )
-        checkpoints = Checkpoints(out / "checkpoints")
-        begun = here.from_first(partial(checkpoints.begun, again))
+        begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
             console.print(f"{out} holds no checkpoint to go on from: a new run begins")
         here.device(flags["device"] or "auto")  # refused before the corpus is read
@@ -223,8 +222,7 @@ def _from_corpus(
 
 def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
     """Score a recipe's translator on its corpus' tests; print the expected result, too."""
-    found = judge(translator, work.tests, aligned=origin.corpus == "language")
-    write(found, out / "scores.json")
+    write(judge(translator, work.tests, aligned=origin.corpus == "language"), out / "scores.json")
     one = next((each for each in known.recipes() if each.name == origin.recipe), None)
     if one is not None and one.result:
         own = "" if work.options == one.options else " with its own options"

@@ -80,13 +80,11 @@ def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair
     agreed, counted = [], []
     sides = [(pair.source, pair.target) for pair in pairs]
     for pair, matrices in zip(pairs, forced(translator, sides)):
-        weights = matrices[head.layer].dense()[head.head]
-        found = links(weights, pair.source_words, pair.target_words)
+        found = links(matrices[head.layer].dense()[head.head], pair.source_words, pair.target_words)
         gold = without_stop(pair)
         agreed.append(len(found & gold.sure) + len(found & gold.possible))
         counted.append(len(found) + len(gold.sure))
-    wrong = [n - right for n, right in zip(counted, agreed)]
-    return ratio_interval(wrong, counted)
+    return ratio_interval([n - right for n, right in zip(counted, agreed)], counted)
 
 
 def measure(system: System, run: Run, pairs: int = PAIRS) -> dict[str, Any]:

@@ -176,8 +176,7 @@ def measure(
     translator: Translator, bucket: Bucket, options: SearchOptions, lowercase: bool
 ) -> tuple[Interval, Interval, str]:
     """Return the exact match and the BLEU of a bucket with their intervals, and the signature."""
-    made = translator.stream(bucket.sources, options)
-    texts = [translation.text for translation in made]
+    texts = [translation.text for translation in translator.stream(bucket.sources, options)]
     right = sum(map(str.__eq__, texts, bucket.targets))
     score = bleu(texts, bucket.targets, lowercase=lowercase, bootstrap=RESAMPLED)
     low, high = score.interval or (score.value, score.value)

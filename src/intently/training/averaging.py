@@ -55,8 +55,7 @@ def averaged(checkpoints: Checkpoints, names: Sequence[str]) -> dict[str, Tensor
     sums = {name: tensor.double() for name, tensor in weights.items()}
     for name in names[1:]:
         first, weights = weights, checkpoints.load(name).model
-        cause = f"they and those of {names[0]} are of different models"
-        check_alike(first, weights, cause, name)
+        check_alike(first, weights, f"they and those of {names[0]} are of different models", name)
         for key, tensor in weights.items():
             sums[key] += tensor
     return {

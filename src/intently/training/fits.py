@@ -71,8 +71,7 @@ def check_batch(
         for name, parameter in model.named_parameters()
         if parameter.ndim == 2 and "decoder" in name and "weight" in name.rpartition(".")[2]
     )
-    asked = options.optimiser.batch_tokens
-    name = word if largest > asked else "batch_tokens"
+    name = word if largest > options.optimiser.batch_tokens else "batch_tokens"
     check_fits(
         name,
         OF_A_NUMBER * columns * largest / processes,

@@ -160,8 +160,7 @@ class _Run:
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
         word = self.data.words.get("max_length", "max_length")
-        count = self.processes.count
-        check_batch(self.model, self.epoch.largest, self.options, word, count)
+        check_batch(self.model, self.epoch.largest, self.options, word, self.processes.count)
         if self.processes.first:
             self.checkpoints.clean()  # only now: until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))

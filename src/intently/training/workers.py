@@ -113,8 +113,7 @@ def _exchanging(loss: _Loss, device: torch.device) -> nn.Module:
     parallel: Any = nn.parallel.DistributedDataParallel
     names = "forward_sync_buffers", "broadcast_buffers"  # since PyTorch 2.13, and before
     name = next(n for n in names if n in signature(parallel).parameters)
-    own = None if device.type == "cpu" else [device]
-    return parallel(loss, device_ids=own, **{name: False})
+    return parallel(loss, device_ids=None if device.type == "cpu" else [device], **{name: False})
 
 
 class _Loss(nn.Module):

@@ -135,8 +135,7 @@ class Writer:
             self._tell()
 
     def _tell(self, **holder: object) -> None:
-        about = {**holder, "writes": sorted(self._claimed)}
-        replace_file(self.folder / ABOUT, sealed(about))
+        replace_file(self.folder / ABOUT, sealed({**holder, "writes": sorted(self._claimed)}))
 
     def _identity(self) -> tuple[int, int] | None:
         """Return device and inode of the lock, None where it is gone."""

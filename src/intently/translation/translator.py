@@ -176,8 +176,7 @@ class Translator:
             raise described.damaged(f"no description of a model ({error})") from None
         checks = {model_folder.WEIGHTS: about.get("sha256"), **about["files"]}
         tokenizers = []
-        sizes = options.source_vocabulary, options.target_vocabulary
-        for name, size in zip(TOKENIZERS, sizes):
+        for name, size in zip(TOKENIZERS, (options.source_vocabulary, options.target_vocabulary)):
             tokenizers.append(model_folder.tokenizer(path / name, checks.get(name)))
             if tokenizers[-1].size != size:
                 got = f"{tokenizers[-1].size} entries where the model has {size}"
