@@ -165,7 +165,7 @@ class Beams:
         self.tokens = torch.full((n,), SOS, device=device)
         """The next input of the decoder, (n·m,)."""
         self.inputs: list[Tensor] = []
-        """What `tokens` was in each step."""
+        """The `tokens` of each step."""
         self.parents: list[Tensor] = []
         """For each step but the first, (n·m,): the row of the step before that a row continues."""
         self._left: list[_Left] = []

@@ -23,7 +23,7 @@ STEEPEST = 6
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How `search` looks for the best output.
+    """The options of `search`.
 
     ``beam`` is how many hypotheses are followed at once, 10,000 at most; 1 takes the likeliest
     token at every step. ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of

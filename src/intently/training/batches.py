@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 class Data(Protocol):
-    """What a run trains on: rows, of which `epoch` makes batches."""
+    """The data of a run: rows, which `epoch` groups into batches."""
 
     words: ClassVar[Mapping[str, str]]
     """Options that these data call by another name."""

@@ -94,7 +94,7 @@ class ModelOptions(_Group):
 
 @dataclass(frozen=True)
 class TextOptions(_Group):
-    """How sentences become tokens."""
+    """Tokenizers and the length of texts."""
 
     source_tokenizer: str = option("subword", TOKENIZERS, "pieces of the source sentences")
     source_size: int = option(8000, ENTRIES, "largest source vocabulary, in tokens")
@@ -107,7 +107,7 @@ class TextOptions(_Group):
 
 @dataclass(frozen=True)
 class ScheduleOptions(_Group):
-    """How long to train, and the learning rate at each step."""
+    """The length of the training, and the learning rate at each step."""
 
     steps: int = option(10_000, COUNT, "steps of the optimiser")
     seconds: float | None = option(None, POSITIVE, "stop after that much time, finished or not")
@@ -126,7 +126,7 @@ class ScheduleOptions(_Group):
 
 @dataclass(frozen=True)
 class OptimiserOptions(_Group):
-    """How a step is made of gradients."""
+    """The optimiser, its batches and its regularisation."""
 
     optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
     batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")

@@ -1,4 +1,4 @@
-"""What a run is judged by while it trains: translations of a dev set, its loss, and early stopping.
+"""Evaluation during training: translations of a dev set, its loss, and early stopping.
 
 The history, which every checkpoint holds, says how long the score has not improved; so a run that
 is killed and resumed ends where it would have ended.
