@@ -122,7 +122,7 @@ def train(
         here.device(flags["device"] or "auto")  # refused before the corpus is read
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
-            kept = None
+            kept = None  # of a run without checkpoints
         origin = here.from_first(partial(_origin, recipe, kept))
         if origin is None:
             if source is None and begun:
@@ -190,8 +190,8 @@ def _refuse(given: dict[str, Path | None], expected: str) -> None:
 def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
     """Return the corpus of the recipe, ``kept`` where its run resumes, None for files."""
     if kept is not None:
-        if recipe is not None and recipe != known.recipe:
-            expected = f"{known.recipe}, with which the run began"
+        if recipe is not None and recipe != kept.recipe:
+            expected = f"{kept.recipe}, with which the run began"
             raise build(ArgumentError, "--recipe", expected, recipe)
         return kept
     if recipe is None:
