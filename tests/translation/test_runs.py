@@ -89,11 +89,8 @@ def test_the_best_checkpoint_is_exported(
     text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([9.0, 1.0])
-
-    def scored(self: Any, model: Any) -> dict[str, float]:
-        return {"bleu": next(scores)}
-
-    monkeypatch.setattr("intently.training.DevSet.__call__", scored)
+    name = "intently.training.DevSet.__call__"
+    monkeypatch.setattr(name, lambda self, model: {"bleu": next(scores)})
     run = fit(text, OPTIONS, tmp_path, dev=dev)
     assert run.history.best is not None and run.history.best.name == "step-000003"
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
