@@ -32,20 +32,9 @@ from intently.translation.runs import WRITES, fit
 from intently.translation.translator import Translator
 
 OPTIONS = TrainingOptions().with_flags(
-    width=16,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    inner=16,
-    steps=6,
-    warmup=2,
-    batch_tokens=200,
-    save_every=2,
-    evaluate_every=3,
-    threads=1,
-    source_tokenizer="word",
-    target_tokenizer="word",
-    max_length=12,
+    **{"width": 16, "heads": 2, "inner": 16, "encoder_layers": 1, "decoder_layers": 1},
+    **{"source_tokenizer": "word", "target_tokenizer": "word", "max_length": 12, "threads": 1},
+    **{"steps": 6, "warmup": 2, "batch_tokens": 200, "save_every": 2, "evaluate_every": 3},
 )
 
 
