@@ -32,8 +32,20 @@ if os.environ.get("INTENTLY_ANNOTATIONS"):
     # tenfold slower calls: .ci/run does it for tests/core, tests/modules and tests/models
     install_import_hook([f"intently.{name}" for name in CHECKED], CHECKER)
 
+SMALL_TENSORS = ("core", "interop", "language", "models", "modules", "observe", "page", "training")
+"""Folders of tests whose matrices are so small that one thread is faster than two."""
+
 # workers of pytest-xdist share the cores
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    if request.path.parent.name in SMALL_TENSORS:
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
-"""The demo: an attention model learns to translate, and shows what it looked at.
+"""The demo: an attention model learns to translate, and shows its attention.
 
-Everything is made here: the corpus by the built-in grammar, the model by training, the pictures
-from the attention of the trained model.
+The corpus comes from the built-in grammar, the model from training, the pictures from the attention
+of the trained model.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from intently.text import Tokenizer, words
 from intently.training import Checkpoints, TrainingOptions, display
 from intently.training.checkpoint import MANIFEST, versions
 from intently.training.schedule import warmup_of
-from intently.training.writer import Writer, sole_writer
+from intently.training.writer import sole_writer
 from intently.translation import runs
 from intently.translation.evaluation import (
-    Evaluation,
+    Scores,
     alignment_errors,
     best_alignment_head,
     evaluate_pairs,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """How much the demo does: sentence pairs, steps, and sentences evaluated of each split."""
+    """The size of a demo: sentence pairs, steps, and sentences evaluated per split."""
 
     name: str
     pairs: int
@@ -66,7 +66,7 @@ USUAL = Size("usual", pairs=180_000, steps=850, sentences=1_000)
 THOROUGH = Size("thorough", pairs=500_000, steps=2_500, sentences=2_000)
 
 RARE_NAMES = 0.1
-"""Share of the sentences with a man's name in which it is replaced by one nobody has heard."""
+"""Share of the sentences with a man's name in which an invented name replaces it."""
 
 WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
 """What a demo writes into its folder."""
@@ -74,7 +74,7 @@ WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
 MEN = ("Paul", "Lucas", "Thomas")
 
 VOCABULARY_FROM = 100_000
-"""Sentence pairs from which the vocabularies are taken."""
+"""Sentence pairs on which the tokenizers are trained."""
 
 
 def options(size: Size) -> TrainingOptions:
@@ -93,7 +93,7 @@ def options(size: Size) -> TrainingOptions:
         weight_decay=0.0,
         source_tokenizer="word",
         target_tokenizer="word",
-        device="cpu",  # what the command promises is measured there
+        device="cpu",  # where the promised times were measured
         save_every=max(100, size.steps // 5),
         evaluate_every=max(25, size.steps // 6),
         max_length=48,
@@ -103,26 +103,24 @@ def options(size: Size) -> TrainingOptions:
 def corpus(size: Size, seed: int = 0) -> tuple[ParallelText, tuple[Tokenizer, Tokenizer]]:
     """Return the demo's training text and its word tokenizers.
 
-    In a few sentences a name is one that occurs nowhere else and so is no word of the vocabulary:
-    that is how the model learns to carry a word it does not know to the other side.
+    In a few sentences an invented name, outside the vocabulary, teaches the model to copy unknown
+    words.
     """
     chance = random.Random(seed)
-    sources: list[str] = []
-    targets: list[str] = []
-    plain: tuple[list[str], list[str]] = ([], [])
+    sides: list[tuple[str, str]] = []
+    plain: list[tuple[str, str]] = []
     for pair in itertools.islice(language("train", seed), size.pairs):
-        source, target = pair.source, pair.target
-        if len(sources) < VOCABULARY_FROM:
-            plain[0].append(source)
-            plain[1].append(target)
+        source, target = pair[:2]
+        if len(plain) < VOCABULARY_FROM:
+            plain.append((source, target))
         found = [name for name in MEN if name in pair.source_words and name in pair.target_words]
         if found and chance.random() < RARE_NAMES:
             strange = _strange_name(chance)
             source, target = (side.replace(found[0], strange) for side in (source, target))
-        sources.append(source)
-        targets.append(target)
-    text = ParallelText(sources, targets, report="the built-in language")
-    return text, (Tokenizer.train(plain[0], "word", 5000), Tokenizer.train(plain[1], "word", 5000))
+        sides.append((source, target))
+    sources, targets = map(list, zip(*sides))
+    one, other = (Tokenizer.train(texts, "word", 5000) for texts in zip(*plain))
+    return ParallelText(sources, targets, report="the built-in language"), (one, other)
 
 
 def _strange_name(chance: random.Random) -> str:
@@ -134,69 +132,63 @@ def _strange_name(chance: random.Random) -> str:
 def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
     """Run the demo and return what ``result.json`` holds, None where it was interrupted.
 
-    ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume`` goes
-    on with an interrupted demo; a finished one in ``out`` is replaced, as `remove_finished` says.
+    ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume``
+    continues an interrupted demo; a finished one in ``out`` is replaced, see `remove_finished`.
     """
     with sole_writer(out, WRITES) as writer:
         assert writer is not None
         if not resume:
             remove_finished(out)
-        return _run(size, out, console, resume, writer)
-
-
-def _run(
-    size: Size, out: Path, console: Console, resume: bool, writer: Writer
-) -> dict[str, Any] | None:
-    """Do what `run` says as the writer of the folder."""
-    began = time.perf_counter()
-    console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
-    text, tokenizers = corpus(size)
-    console.print(
-        f"[bold]2[/] training a Transformer for {size.steps:,} steps "
-        f"on {torch.get_num_threads()} threads"
-    )
-    with display(console) as progress:
-        done = fit(
-            text,
-            options(size),
-            out,
-            dev=_dev(),
-            tokenizers=tokenizers,
-            progress=progress,
-            resume=resume,
+        began = time.perf_counter()
+        console.print(f"[bold]1[/] making {size.pairs:,} sentence pairs of the built-in language")
+        text, tokenizers = corpus(size)
+        dev = sample("validation", 200)  # for the learning curve
+        console.print(
+            f"[bold]2[/] training a Transformer for {size.steps:,} steps "
+            f"on {torch.get_num_threads()} threads"
         )
-    del text
-    if done.history.stopped == "interrupted":
-        return None
-    console.print("[bold]3[/] evaluating on sentences it has never seen")
-    result = evaluate(done, size)
-    console.print("[bold]4[/] translating")
-    shown = translate_shown(done.translator)
-    result["translations"] = [
-        {"source": made.source, "output": made.text, "reference": pair.target}
-        for pair, made in zip(SHOWN, shown)
-    ]
-    writer.check()
-    console.print(f"[bold]5[/] writing pictures and a page to {out}")
-    pictures(done, shown, result, out)
-    page(done.translator, result, out / "it.html")
-    done.translator.save(out / "model")
-    Origin("language", "en", "fr").save(out)
-    result["seconds"] = round(time.perf_counter() - began, 1)
-    taken = memory.peak()
-    result["peak_memory_mb"] = None if taken is None else taken // 2**20
-    result["versions"] = versions()
-    result["threads"] = torch.get_num_threads()
-    result["checkpoints"] = _checkpoints(out)
-    replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
-    return result
+        with display(console) as progress:
+            done = fit(
+                text,
+                options(size),
+                out,
+                dev=ParallelText([p.source for p in dev], [p.target for p in dev]),
+                tokenizers=tokenizers,
+                progress=progress,
+                resume=resume,
+            )
+        del text
+        if done.history.stopped == "interrupted":
+            return None
+        console.print("[bold]3[/] evaluating on sentences it has never seen")
+        result = evaluate(done, size)
+        console.print("[bold]4[/] translating")
+        shown = done.translator.translate([pair.source for pair in SHOWN], SearchOptions(beam=4))
+        result["translations"] = [
+            {"source": made.source, "output": made.text, "reference": pair.target}
+            for pair, made in zip(SHOWN, shown)
+        ]
+        writer.check()
+        console.print(f"[bold]5[/] writing pictures and a page to {out}")
+        pictures(done, shown, result, out)
+        page(done.translator, result, out / "it.html")
+        done.translator.save(out / "model")
+        Origin("language", "en", "fr").save(out)
+        result["seconds"] = round(time.perf_counter() - began, 1)
+        taken = memory.peak()
+        result["peak_memory_mb"] = None if taken is None else taken // 2**20
+        result["versions"] = versions()
+        result["threads"] = torch.get_num_threads()
+        result["checkpoints"] = _checkpoints(out)
+        replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
+        return result
 
 
 def remove_finished(out: Path) -> None:
-    """Remove the checkpoints and the result of a finished demo, so that another can take its place.
+    """Remove the checkpoints and the result of a finished demo, to make room for another.
 
-    ``result.json`` holds the checksums of the checkpoints that the demo wrote. Raises
-    `ArgumentError` where there are others: they may be somebody's work.
+    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` where
+    there are others: they may be somebody's work.
     """
     file = File(out / "result.json", "the result of a demo")
     if not file.exists():
@@ -229,12 +221,6 @@ def _checkpoints(out: Path) -> dict[str, str]:
         name: digest(File(checkpoints.folder / name / MANIFEST, "a manifest").read())
         for name in checkpoints.names()
     }
-
-
-def _dev() -> ParallelText:
-    """Return validation sentences, for the learning curve."""
-    pairs = sample("validation", 200)
-    return ParallelText([pair.source for pair in pairs], [pair.target for pair in pairs])
 
 
 def evaluate(done: Run, size: Size) -> dict[str, Any]:
@@ -271,11 +257,11 @@ def _alignment(translator: Translator, sentences: int) -> dict[str, Any]:
 
 
 def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
-    """Return how often the best encoder head picks the right noun, and the score without it.
+    """Return how often the best encoder head prefers the right noun, and the score without it.
 
-    Beside it stands the head of cross-attention that looks most at the word which tells *il* from
-    *elle* as the pronoun is written, and how often it does. Both heads are chosen on validation
-    sentences and measured on ``because``.
+    The same for the cross-attention head that attends most to the word that decides *il* or *elle*
+    as the pronoun is written. Both heads are chosen on validation sentences and measured on
+    ``because``.
     """
     validation = [pair for pair in sample("validation", 600) if pair.pronoun]
     choices = noun_choices(translator, validation)
@@ -283,7 +269,7 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     telling = telling_choices(translator, validation)
     teller = max(telling, key=lambda h: telling[h])
     with switched_off(translator.model, head):
-        without: Evaluation = evaluate_pairs(translator, because)
+        without: Scores = evaluate_pairs(translator, because)
     return {
         "head": list(head),
         "right_noun": noun_choices(translator, because)[head],
@@ -295,17 +281,11 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def translate_shown(translator: Translator) -> list[Translation]:
-    """Translate the fixed list, none of which was in the training data."""
-    return translator.translate([pair.source for pair in SHOWN], SearchOptions(beam=4))
-
-
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
-    """Draw the loss, the alignment of each sentence, every head, and what tells il from elle."""
+    """Draw the loss, the alignment of each sentence, every head, and what decides il or elle."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
-    rows = done.history.rows()
-    show.training(rows, title="Learning to translate", save=folder / "loss.png")
+    show.training(done.history.rows(), title="Learning to translate", save=folder / "loss.png")
     head = AlignmentHead(*result["alignment"]["head"])
     for number, (pair, made) in enumerate(zip(SHOWN, shown), 1):
         if not made.text:
@@ -339,9 +319,9 @@ def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], ou
 
 
 def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
-    """Write a page with the because-sentences side by side: what is looked at to write the pronoun.
+    """Write a page that compares attention in the because-sentences, at the pronoun.
 
-    Beside it stands in how many unseen sentences that head looks most at the word that tells which.
+    It says how often, on unseen sentences, that head attends most to the deciding word.
     """
     from intently.runners.texts import translated
     from intently.show.page import Highlight, Item, items_of, save_page
@@ -372,7 +352,7 @@ def page(translator: Translator, result: dict[str, Any], path: Path) -> None:
 
 
 def _row_of(written: Sequence[str], wanted: Sequence[str]) -> int | None:
-    """The first row that writes one of these words; None where no row does."""
+    """Return the first row that writes one of these words, None if there is none."""
     found = (n for n, token in enumerate(written) if token.removeprefix("▁") in wanted)
     return next(found, None)
 

@@ -21,7 +21,7 @@ from ..command_line import Command, refused
 
 @pytest.fixture
 def evaluate(intently: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    monkeypatch.setattr("intently.training.metrics.RESAMPLED", 5)
+    monkeypatch.setattr("intently.cli.evaluate.RESAMPLED", 5)
     Translator.load().save(tmp_path / "model")
     return partial(intently, "evaluate")
 

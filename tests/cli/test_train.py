@@ -35,7 +35,7 @@ TINY = [
 
 @pytest.fixture
 def intently(intently: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setattr("intently.training.metrics.RESAMPLED", 5)
+    monkeypatch.setattr("intently.cli.evaluate.RESAMPLED", 5)
     return intently
 
 
@@ -320,7 +320,7 @@ def test_only_the_first_of_many_processes_speaks(
     from contextlib import nullcontext
 
     second = Processes(rank=1, count=1)
-    monkeypatch.setattr("intently.training.processes.joined", lambda out: nullcontext(second))
+    monkeypatch.setattr("intently.cli.train.joined", lambda out: nullcontext(second))
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert outcome.status == 0 and outcome.out == ""
     assert not Path("run/scores.json").exists()

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import intently as it
-from intently.language.runs import TextModel, new_model
-from intently.language.settings import Variant, language_options
+from intently.language.settings import language_options
+from intently.language.text_model import TextModel, Variant, new_model
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe.recording.recording import Entry, Recording, Whole
 from intently.observe.saving import files

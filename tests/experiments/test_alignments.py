@@ -65,7 +65,7 @@ def test_a_head_that_is_not_there_is_refused_by_those_there_are(head: tuple[str,
 
 
 def test_the_kinds_differ_in_their_attention() -> None:
-    entries = alignments.entries()
+    entries = alignments.systems()
     names = [entry.recipe.name for entry in entries]
     assert len(set(names)) == len(entries) == 5
     kinds = [entry.recipe.options.architecture.attention for entry in entries[:4]]
@@ -93,7 +93,7 @@ def test_the_experiment_measures_on_other_pairs_than_it_chooses_on(
     monkeypatch.setattr(alignments, "error_rate", measured)
     entries = [
         entry.with_flags(**TINY, **({"inner": 16, "heads": 2} if "Trans" in entry.label else {}))
-        for entry in (alignments.entries()[1], alignments.entries()[-1])
+        for entry in (alignments.systems()[1], alignments.systems()[-1])
     ]
     console = Console(file=io.StringIO(), width=200)
     result = alignments.compare(entries, corpus(), tmp_path, console, pairs=6)
@@ -121,7 +121,7 @@ def test_the_experiment_measures_on_other_pairs_than_it_chooses_on(
 
 def test_two_of_one_recipe_are_refused(tmp_path: Path) -> None:
     console = Console(file=io.StringIO())
-    two = [alignments.entries()[0], replace(alignments.entries()[0], label="other")]
+    two = [alignments.systems()[0], replace(alignments.systems()[0], label="other")]
     with pytest.raises(ArgumentError, match="entries: expected a recipe's name for each"):
         alignments.compare(two, corpus(), tmp_path, console)
 
@@ -136,7 +136,7 @@ def test_the_command_passes_on_what_it_is_told(
     def compare(entries: Any, text: Corpus, out: Path, console: Console) -> None:
         asked.update(entries=entries, text=text, out=out)
 
-    monkeypatch.setattr("intently.corpora.load_corpus", lambda *_: corpus())
+    monkeypatch.setattr("intently.cli.experiments.load_corpus", lambda *_: corpus())
     monkeypatch.setattr(alignments, "compare", compare)
     done = CliRunner().invoke(app, ["alignments", "--out", str(tmp_path), "--steps", "9"])
     assert done.exit_code == 1

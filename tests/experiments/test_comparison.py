@@ -18,7 +18,7 @@ from rich.console import Console
 from intently.corpora import Corpus, ParallelText, sample
 from intently.errors import ArgumentError
 from intently.experiments.comparison import (
-    Entry,
+    System,
     described,
     ratio_interval,
     share_interval,
@@ -63,8 +63,8 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def entry(name: str = "language-bahdanau", **flags: object) -> Entry:
-    return Entry(name.partition("-")[2], recipe(name)).with_flags(**(TINY | flags))
+def entry(name: str = "language-bahdanau", **flags: object) -> System:
+    return System(name.partition("-")[2], recipe(name)).with_flags(**(TINY | flags))
 
 
 pytestmark = pytest.mark.filterwarnings(

@@ -16,7 +16,7 @@ from intently.corpora import Corpus, ParallelText, sample
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError
 from intently.experiments import lengths
-from intently.experiments.comparison import Entry
+from intently.experiments.comparison import System
 from intently.recipes import recipe
 from intently.show.files import destination
 
@@ -44,10 +44,10 @@ def corpus(name: str = "language", tests: int = 30) -> Corpus:
     return Corpus(name, "en", "fr", train, dev, {"test": test}, "made here")
 
 
-def tiny() -> list[Entry]:
+def tiny() -> list[System]:
     return [
         entry.with_flags(**TINY, **({"inner": 16, "heads": 2} if "Trans" in entry.label else {}))
-        for entry in lengths.entries("language")
+        for entry in lengths.systems("language")
     ]
 
 
@@ -163,7 +163,7 @@ def test_only_buckets_at_the_end_are_called_longer_than_in_training(
 
 def test_other_corpora_are_refused() -> None:
     with pytest.raises(ArgumentError, match="corpus: expected language or multi30k; got 'tatoeba'"):
-        lengths.entries("tatoeba")
+        lengths.systems("tatoeba")
 
 
 @pytest.mark.parametrize("edges", [(), (5, 5), (10, 5), (0, 5)])
@@ -189,7 +189,7 @@ def test_what_cannot_be_compared_is_refused_before_it_is_trained(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["language", "multi30k"])
 def test_what_is_compared_differs_in_the_model_alone(name: str) -> None:
-    compared = [entry.recipe for entry in lengths.entries(name)]
+    compared = [entry.recipe for entry in lengths.systems(name)]
     assert len({(r.corpus, r.source, r.target) for r in compared}) == 1
     assert compared[0].corpus == name
     assert len({r.options.text for r in compared}) == 1
@@ -211,10 +211,10 @@ def test_the_command_passes_on_what_it_is_told(
 
     asked: dict[str, Any] = {}
 
-    def compare(entries: list[Entry], text: Corpus, out: Path, *_: Any, **more: Any) -> None:
+    def compare(entries: list[System], text: Corpus, out: Path, *_: Any, **more: Any) -> None:
         asked.update(entries=entries, text=text, out=out, **more)
 
-    monkeypatch.setattr("intently.corpora.load_corpus", lambda *_: corpus("multi30k"))
+    monkeypatch.setattr("intently.cli.experiments.load_corpus", lambda *_: corpus("multi30k"))
     monkeypatch.setattr(lengths, "compare", compare)
     flags = ["--corpus", "multi30k", "--beam", "3", "--seed", "7", "--steps", "9"]
     done = CliRunner().invoke(app, ["lengths", "--out", str(tmp_path), *flags])

@@ -19,8 +19,9 @@ import torch
 import intently as it
 from intently.errors import IntentlyError
 from intently.foundation.files import File, digest, plain, replace_file, sealed
-from intently.language.runs import FORMS, VARIANT, TextModel, new_model
-from intently.language.settings import Variant, language_options
+from intently.language.runs import VARIANT
+from intently.language.settings import language_options
+from intently.language.text_model import FORMS, TextModel, Variant, new_model
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.models.weights import weights
 from intently.observe.saving.files import load as load_recording

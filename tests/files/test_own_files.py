@@ -15,7 +15,7 @@ from intently import demo
 from intently.corpora import Corpus, ParallelText
 from intently.errors import ArgumentError
 from intently.experiments import alignments, lengths
-from intently.experiments.comparison import Entry
+from intently.experiments.comparison import System
 from intently.language.runs import WRITES as LANGUAGE
 from intently.recipes import recipe
 from intently.training import Checkpoint, Checkpoints
@@ -58,7 +58,7 @@ def test_of_experiments(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("my own")
     some = ParallelText(["a b"] * 30, ["c d"] * 30)
     corpus = Corpus("mine", "en", "fr", some, some, {"test": some}, "")
-    entry, console = Entry("fixed", recipe("language-fixed")), Console(file=io.StringIO())
+    entry, console = System("fixed", recipe("language-fixed")), Console(file=io.StringIO())
     with pytest.raises(ArgumentError, match=f"without {name}, or one that Intently wrote"):
         if "lengths" in name:
             lengths.compare([entry], corpus, tmp_path, console, edges=(5,))

@@ -1,4 +1,4 @@
-"""The matrices of these tests are tiny: one thread is faster than two."""
+"""What pytest does not collect here."""
 
 from __future__ import annotations
 
@@ -23,14 +23,6 @@ from .saved import LENGTHS, S, T, entry, recording
 
 collect_ignore = ["keras_cases.py"]
 """`test_keras` runs it in a process of its own."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_the_file_is_one_of_the_tokenizers_library(kind: str, tmp_path: Path) ->
 
 
 def test_training_refuses_what_it_cannot_use() -> None:
-    kinds = "kind: expected one of word, character, subword, unigram; got"
+    kinds = 'kind: expected one of "word", "character", "subword", "unigram"; got'
     with pytest.raises(ArgumentError, match=kinds):
         Tokenizer.train(["a"], kind="bpe")
     with pytest.raises(ArgumentError, match="size: expected at least 261 for kind 'subword'; got"):

@@ -43,7 +43,9 @@ def test_only_weight_matrices_decay(share: str) -> None:
     assert others == (embeddings if share == "output" else embeddings[:1])
 
 
-LEARNED = it.modules.Attention(bias=RelativeBias(2), score=AdditiveScore(2, 4, 6), sinks=Sinks(2))
+LEARNED = it.modules.AttentionOptions(
+    bias=RelativeBias(2), score=AdditiveScore(2, 4, 6), sinks=Sinks(2)
+)
 
 MODELS = {
     **{

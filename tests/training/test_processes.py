@@ -134,7 +134,7 @@ def test_two_go_on_where_one_began(tmp_path, folder, mode: str) -> None:
     assert rest["losses"] == pytest.approx(one["losses"][5:], rel=0, abs=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:The run goes on under other conditions")
+@pytest.mark.filterwarnings("ignore:The run resumes under other conditions")
 @pytest.mark.parametrize("mode", MODES)
 def test_one_goes_on_where_two_began(tmp_path, folder, mode: str) -> None:
     one = alone(tmp_path, steps=16, cooldown=0.0)

@@ -15,7 +15,7 @@ from intently.errors import ArgumentError
 from intently.models.transformer import Transformer
 from intently.training import Evaluated, Event, GivenUp, History, Resumed, display, train
 from intently.training.history import Evaluation
-from intently.training.stopping import without_better
+from intently.training.validation import without_better
 
 OPTIONS = tiny.OPTIONS.with_flags(steps=40, evaluate_every=4, save_every=3, patience=3)
 SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}

@@ -41,6 +41,15 @@ def near(values: list[tuple[int, float]]) -> list[tuple[int, Any]]:
     return [(step, pytest.approx(value, rel=1e-6)) for step, value in values]
 
 
+def check_resumed(folder: Path) -> None:
+    """Resume the run; its curves have every step once."""
+    with TensorBoard(folder / "tensorboard") as board:
+        tiny.run(folder / "run", OPTIONS, board, resume=True)
+    found = curves(folder / "tensorboard")
+    assert [step for step, _ in found["train/loss"]] == list(range(1, 13))
+    assert [step for step, _ in found["dev/bleu"]] == [4, 8, 12]
+
+
 def test_the_curves_are_those_of_the_run(tmp_path: Path) -> None:
     events: list[Event] = []
     with TensorBoard(tmp_path / "tensorboard") as board:
@@ -75,11 +84,7 @@ def test_a_run_that_goes_on_has_every_step_once(tmp_path: Path, at: int) -> None
     with pytest.raises(Killed), TensorBoard(tmp_path / "tensorboard") as board:
         tiny.run(tmp_path / "run", OPTIONS, die)
     wait_for_another_second()
-    with TensorBoard(tmp_path / "tensorboard") as board:
-        tiny.run(tmp_path / "run", OPTIONS, board, resume=True)
-    found = curves(tmp_path / "tensorboard")
-    assert [step for step, _ in found["train/loss"]] == list(range(1, 13))
-    assert [step for step, _ in found["dev/bleu"]] == [4, 8, 12]
+    check_resumed(tmp_path)
 
 
 def test_a_step_is_kept_whose_evaluation_was_interrupted(tmp_path: Path) -> None:
@@ -92,11 +97,7 @@ def test_a_step_is_kept_whose_evaluation_was_interrupted(tmp_path: Path) -> None
         tiny.run(tmp_path / "run", OPTIONS, stop)
     wait_for_another_second()
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == "step-000008"
-    with TensorBoard(tmp_path / "tensorboard") as board:
-        tiny.run(tmp_path / "run", OPTIONS, board, resume=True)
-    found = curves(tmp_path / "tensorboard")
-    assert [step for step, _ in found["train/loss"]] == list(range(1, 13))
-    assert [step for step, _ in found["dev/bleu"]] == [4, 8, 12]
+    check_resumed(tmp_path)
 
 
 def test_a_run_that_is_over_writes_nothing_more(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -108,22 +108,25 @@ def test_a_killed_holder_holds_nothing(tmp_path, unbroken) -> None:
     assert tiny.same_weights(unbroken, resumed)
 
 
+def in_another_thread(folder: Path) -> str:
+    """The message to another thread that would write to the folder."""
+
+    def write() -> None:
+        with sole_writer(folder, WRITES):
+            pass
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InUseError) as error:
+        pool.submit(write).result()
+    return str(error.value)
+
+
 def test_a_writer_within_itself_is_the_same_one(tmp_path) -> None:
     with sole_writer(tmp_path, WRITES) as one:
         with sole_writer(str(tmp_path) + "/../" + tmp_path.name, ["more.json"]) as other:
             assert one is other
         (tmp_path / "result.json").touch()
-        raised = []
-
-        def elsewhere() -> None:
-            with pytest.raises(InUseError) as error, sole_writer(tmp_path, WRITES):
-                pass
-            raised.append(str(error.value))
-
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-        assert f"process {os.getpid()} " in raised[0]
+        refused = in_another_thread(tmp_path)
+        assert f"process {os.getpid()} " in refused
     about = json.loads((tmp_path / ABOUT).read_text())
     assert about["writes"] == sorted((*WRITES, "more.json")) and len(about) == 2
 
@@ -187,17 +190,8 @@ def test_a_stale_or_strange_file_is_no_obstacle(tmp_path, content: bytes) -> Non
     (tmp_path / ABOUT).write_bytes(content)
     with sole_writer(tmp_path, WRITES):
         (tmp_path / ABOUT).write_bytes(content)
-        raised = []
-
-        def elsewhere() -> None:
-            with pytest.raises(InUseError) as error, sole_writer(tmp_path, WRITES):
-                pass
-            raised.append(str(error.value))
-
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join()
-    assert "held by process ?" in raised[0] and raised[0].isprintable()
+        refused = in_another_thread(tmp_path)
+    assert "held by process ?" in refused and refused.isprintable()
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path, monkeypatch) -> None:
@@ -222,7 +216,7 @@ def test_a_file_system_that_cannot_lock_is_warned_of(tmp_path, monkeypatch) -> N
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    said = "cannot lock it .*No locks available.*: take care that no other command writes to it"
+    said = "cannot lock it .*No locks available.*: make sure that no other command writes to it"
     with pytest.warns(UserWarning, match=said):
         _, history = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
     assert history.stopped == "finished"

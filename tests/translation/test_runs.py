@@ -32,20 +32,9 @@ from intently.translation.runs import WRITES, fit
 from intently.translation.translator import Translator
 
 OPTIONS = TrainingOptions().with_flags(
-    width=16,
-    heads=2,
-    encoder_layers=1,
-    decoder_layers=1,
-    inner=16,
-    steps=6,
-    warmup=2,
-    batch_tokens=200,
-    save_every=2,
-    evaluate_every=3,
-    threads=1,
-    source_tokenizer="word",
-    target_tokenizer="word",
-    max_length=12,
+    **{"width": 16, "heads": 2, "inner": 16, "encoder_layers": 1, "decoder_layers": 1},
+    **{"source_tokenizer": "word", "target_tokenizer": "word", "max_length": 12, "threads": 1},
+    **{"steps": 6, "warmup": 2, "batch_tokens": 200, "save_every": 2, "evaluate_every": 3},
 )
 
 
@@ -89,11 +78,8 @@ def test_the_best_checkpoint_is_exported(
     text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([9.0, 1.0])
-
-    def scored(self: Any, model: Any) -> dict[str, float]:
-        return {"bleu": next(scores)}
-
-    monkeypatch.setattr("intently.training.DevSet.__call__", scored)
+    name = "intently.training.DevSet.__call__"
+    monkeypatch.setattr(name, lambda self, model: {"bleu": next(scores)})
     run = fit(text, OPTIONS, tmp_path, dev=dev)
     assert run.history.best is not None and run.history.best.name == "step-000003"
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model

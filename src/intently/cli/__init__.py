@@ -1,1 +1,1 @@
-"""The commands: thin; what they run is library code below them."""
+"""The commands: thin layers over the library."""

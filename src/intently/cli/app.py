@@ -2,9 +2,9 @@
 
 A command is imported when it is called, so that ``intently --help`` needs no PyTorch.
 
-Every error that Intently raises on purpose is printed as one line and ends with status 2 (1 where a
-run was interrupted, or its folder deleted); so is what the system refuses, such as a full disk.
-Anything else is a bug and shows its traceback.
+Every deliberate error of Intently is printed as one line and ends with status 2 (1 where a run was
+interrupted, or its folder deleted); so are errors of the system, such as a full disk. Anything else
+is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from intently.errors import IntentlyError
 
 MESSAGE = 100_000
-"""Characters of a message's line that are shown."""
+"""Characters shown of a line of a message."""
 
 COMMANDS = {
     "demo": "demo",
@@ -37,7 +37,7 @@ COMMANDS = {
     "look": "look",
     "explore": "explore",
 }
-"""Command: the module that holds it."""
+"""The module of each command."""
 
 SUMMARIES = {
     "demo": "Train a translator before your eyes; draw what it attends to.",
@@ -52,18 +52,18 @@ SUMMARIES = {
     "look": "Run a model and write a page with every head of every layer.",
     "explore": "Look at a recording of any length in the browser.",
 }
-"""Command: the first sentence of its help, for a list of commands that imports none of them."""
+"""The first sentence of each command's help, to list commands without importing them."""
 
 
 class Commands(TyperGroup):
-    """The commands by name; each is imported when it is called."""
+    """The commands by name; each is imported when called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names, in the order of `COMMANDS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command, imported now; None for a name that is not one."""
+        """Import and return the command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"intently.cli.{COMMANDS[cmd_name]}")
@@ -113,7 +113,7 @@ def main() -> None:
     except IntentlyError as error:
         print(lines(f"intently: {error}", MESSAGE), file=sys.stderr)
         raise SystemExit(error.status) from None
-    except BrokenPipeError:  # what is left to print goes nowhere, silently
+    except BrokenPipeError:  # drop the remaining output silently
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except OSError as error:
@@ -125,9 +125,9 @@ def main() -> None:
 
 
 def _open_streams() -> io.StringIO:
-    """Open what the caller has closed of the three streams; return what catches a closed output.
+    """Open the standard streams that the caller closed; return the buffer for a closed output.
 
-    The system gives the lowest free number to the next file that is opened: a checkpoint may not
+    The system gives the lowest free descriptor to the next opened file: a checkpoint must not
     become the standard output of a library.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from intently.cli.train import out_folder
+from intently import demo as steps
+from intently.cli.arguments import out_folder
 from intently.errors import ArgumentError, build
 
 
@@ -24,8 +25,6 @@ def demo(
 ) -> None:
     """Train a translator before your eyes; draw what it attends to."""
     from rich.console import Console
-
-    from intently import demo as steps
 
     if quick and thorough:
         raise build(ArgumentError, "--quick, --thorough", "one of them", "both")

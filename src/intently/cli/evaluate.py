@@ -1,29 +1,33 @@
-"""``intently evaluate``: what a translator is worth, in numbers that others can compute again."""
+"""``intently evaluate``: scores of a translator that others can reproduce."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from intently.corpora import ParallelText, sample
+from intently.corpora.files import read_parallel
+from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, build
+from intently.experiments.comparison import share_interval
 from intently.foundation.files import replace_file
-
-if TYPE_CHECKING:
-    from intently.corpora import ParallelText
-    from intently.decoding import SearchOptions
-    from intently.show.figures.by_length import Interval
-    from intently.translation.evaluation import Evaluation
-    from intently.translation.translator import Translator
+from intently.models.kinds import cross_heads
+from intently.recipes.origin import Origin
+from intently.show.figures.by_length import Interval
+from intently.training.metrics import RESAMPLED
+from intently.translation.evaluation import Scores, alignment_errors
+from intently.translation.evaluation import evaluate as score
+from intently.translation.translator import Translator
 
 BUILT_IN = "language:en-fr"
-"""The corpus whose sentences come with gold alignments."""
+"""The corpus with gold alignments."""
 
 ALIGNED = 300
-"""Test sentences of the built-in language on which heads are measured."""
+"""Test sentences of the built-in language for the alignment error of heads."""
 
 
 def evaluate(
@@ -52,13 +56,8 @@ def evaluate(
     """Score a translator: BLEU, chrF, exact match, alignment error.
 
     BLEU and exact match come with 95 % intervals, alignment error where gold alignments exist.
-    BLEU and chrF are printed with the signatures by which others compute them again.
+    BLEU and chrF are printed with the signatures that reproduce them.
     """
-    from intently.corpora.files import read_parallel
-    from intently.decoding import SearchOptions
-    from intently.recipes.origin import Origin
-    from intently.translation.translator import Translator
-
     if source is not None and corpus is not None:
         raise build(ArgumentError, "SOURCE, --corpus", "one of them", "both")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
@@ -94,7 +93,6 @@ def evaluate(
 
 
 def _built_in(sentences: int) -> dict[str, ParallelText]:
-    from intently.corpora import ParallelText, sample
 
     tests = {}
     for split in ("test", "novel", "deeper"):
@@ -112,16 +110,9 @@ def judge(
 ) -> dict[str, Any]:
     """Print every score of a translator on ``tests``, and return them as plain values.
 
-    The search is with a beam of 5 unless ``options`` say otherwise. ``aligned``: the tests are of
-    the built-in language, with whose gold alignments each head is compared, where there are any.
+    The search has a beam of 5 unless ``options`` are given. With ``aligned`` the tests are those of
+    the built-in language, and each head is compared with its gold alignments.
     """
-    from intently.corpora import sample
-    from intently.decoding import SearchOptions
-    from intently.models.kinds import cross_heads
-    from intently.training.metrics import RESAMPLED
-    from intently.translation.evaluation import alignment_errors
-    from intently.translation.evaluation import evaluate as score
-
     options = options or SearchOptions()
     found: dict[str, Any] = {
         "beam": options.beam,
@@ -145,8 +136,8 @@ def judge(
     return found
 
 
-def described(scores: Evaluation) -> str:
-    """Return scores as lines, each with its 95 % interval and its signature, if it has them.
+def described(scores: Scores) -> str:
+    """Return scores as lines, each with its 95 % interval and signature, if any.
 
     >>> from intently.translation.evaluation import Evaluation
     >>> from intently.training.metrics import Score
@@ -167,8 +158,7 @@ def described(scores: Evaluation) -> str:
     )
 
 
-def _exact(scores: Evaluation) -> Interval:
-    from intently.experiments.comparison import share_interval
+def _exact(scores: Scores) -> Interval:
 
     return share_interval(round(scores.exact * scores.sentences), scores.sentences)
 

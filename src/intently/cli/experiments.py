@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intently.cli.train import out_folder
+from intently.cli.arguments import out_folder
+from intently.corpora import load_corpus
+from intently.experiments import alignments as by_alignment
+from intently.experiments import lengths as by_length
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,17 +40,14 @@ def lengths(
     They are a fixed vector, recurrent attention and a Transformer.
     A run that is finished in the folder is used as it is, one that was interrupted goes on.
     """
-    from intently.corpora import load_corpus
-    from intently.experiments import lengths as experiment
-
-    entries = [e.with_flags(seed=seed, steps=steps) for e in experiment.entries(corpus)]
-    first = entries[0].recipe
+    systems = [system.with_flags(seed=seed, steps=steps) for system in by_length.systems(corpus)]
+    first = systems[0].recipe
     text = load_corpus(first.corpus, first.source, first.target, data_dir)
     console = _console()
     console.print(text.credit)
-    edges = experiment.EDGES[corpus]
-    result = experiment.compare(entries, text, out, console, edges=edges, beam=beam)
-    _tell(result, experiment, out / "lengths.png", console)
+    edges = by_length.EDGES[corpus]
+    result = by_length.compare(systems, text, out, console, edges=edges, beam=beam)
+    _tell(result, by_length, out / "lengths.png", console)
 
 
 def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
@@ -55,15 +55,12 @@ def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
 
     A run that is finished in the folder is used as it is, one that was interrupted goes on.
     """
-    from intently.corpora import load_corpus
-    from intently.experiments import alignments as experiment
-
-    entries = [e.with_flags(seed=seed, steps=steps) for e in experiment.entries()]
-    first = entries[0].recipe
+    systems = [system.with_flags(seed=seed, steps=steps) for system in by_alignment.systems()]
+    first = systems[0].recipe
     text = load_corpus(first.corpus, first.source, first.target)
     console = _console()
-    result = experiment.compare(entries, text, out, console)
-    _tell(result, experiment, out / "alignments.png", console)
+    result = by_alignment.compare(systems, text, out, console)
+    _tell(result, by_alignment, out / "alignments.png", console)
 
 
 def _console() -> Console:

@@ -10,6 +10,11 @@ from typing import Annotated
 
 import typer
 
+from intently.errors import DataError, build
+from intently.observe import load_recording
+from intently.show.page.items import items_of
+from intently.show.page.serving.server import Server
+
 
 def explore(
     recording: Annotated[
@@ -25,11 +30,6 @@ def explore(
     Ctrl-C ends it. The numbers stay in the file and are computed when they are looked at. Only
     this machine can reach the page, and only with the printed address, which holds a random token.
     """
-    from intently.errors import DataError, build
-    from intently.observe import load_recording
-    from intently.show.page.items import items_of
-    from intently.show.page.serving.server import Server
-
     seen = load_recording(recording)
     if not seen.calls:
         raise build(DataError, str(recording), "a recording of some attention", "an empty one")

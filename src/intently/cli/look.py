@@ -1,4 +1,4 @@
-"""``intently look``: what a model looks at in a text, in two texts or in a picture, as a page."""
+"""``intently look``: a page of a model's attention on texts or a picture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from typing import Annotated
 
 import typer
 
+from intently.cli.arguments import Layers
+from intently.errors import ArgumentError, build
+from intently.runners.pretrained import run_picture
+from intently.runners.texts import runner
+from intently.runners.watched import check_seen, unsure
+from intently.show.labels import visible
+from intently.show.page import items_of, save_page
+from intently.show.page.opening import opening
+
 NAMED = 80
-"""Characters of a text that name it in a page."""
+"""Characters of a text in its title."""
 
 
 def look(
@@ -31,12 +40,7 @@ def look(
             "translator if left out",
         ),
     ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
-        ),
-    ] = None,
+    layers: Layers = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="the page")] = Path("look.html"),
     full: Annotated[
         bool, typer.Option("--full", help="queries and keys in 32 bits: twice the size")
@@ -48,14 +52,6 @@ def look(
     The page is one file that needs no network. The model runs as it always does.
     Of a transformers folder only safetensors are read, and no code of it is run.
     """
-    from intently.errors import ArgumentError, build
-    from intently.runners.pretrained import run_picture
-    from intently.runners.texts import runner
-    from intently.runners.watched import check_seen, unsure
-    from intently.show.labels import visible
-    from intently.show.page import items_of, save_page
-    from intently.show.page.opening import opening
-
     if bool(texts) == (image is not None):
         got = "both" if texts else "neither"
         fix = 'write intently look "The road was too wide.", or intently look --image cat.png'

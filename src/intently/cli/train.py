@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from intently import recipes as known
+from intently import show
+from intently.cli.arguments import out_folder, with_flags
+from intently.cli.evaluate import judge, write
+from intently.corpora import Corpus, ParallelText
+from intently.corpora.files import read_parallel
 from intently.errors import ArgumentError, DataError, build
+from intently.models.kinds import new_model
+from intently.recipes.origin import Origin, keeping
+from intently.training import TrainingOptions, display
+from intently.training.checkpoint import Checkpoints
+from intently.training.processes import Processes, joined
+from intently.training.writer import sole_writer
+from intently.translation.runs import DEV_SENTENCES, WRITES, fit
+from intently.translation.translator import Translator
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from intently.corpora import Corpus, ParallelText
-    from intently.recipes.origin import Origin
-    from intently.training import TrainingOptions
-    from intently.training.options import Flag
-    from intently.translation.translator import Translator
 
 
 def recipes(
@@ -34,10 +39,8 @@ def recipes(
     from rich.console import Console
     from rich.table import Table
 
-    from intently import recipes as kept
-
     if name is not None:
-        print(kept.recipe_text(name), end="")
+        print(known.recipe_text(name), end="")
         return
     console = Console(soft_wrap=not sys.stdout.isatty())
     sizes, texts = (Table(box=None, pad_edge=False) for _ in range(2))
@@ -47,7 +50,7 @@ def recipes(
         sizes.add_column(heading, justify="right", no_wrap=True)
     texts.add_column("recipe", no_wrap=True)
     texts.add_column("about")
-    for each in kept.recipes():
+    for each in known.recipes():
         options = each.options
         recurrent = options.architecture.model == "recurrent"
         sizes.add_row(
@@ -64,25 +67,16 @@ def recipes(
 
 
 def _parameters(options: TrainingOptions) -> int:
-    """Return how many parameters the model has with vocabularies as large as they may be."""
+    """Return the number of parameters with vocabularies of the largest size."""
     import torch
-
-    from intently.models.kinds import new_model
 
     with torch.device("meta"):
         model = new_model(options.shape(options.text.source_size, options.text.target_size))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def out_folder(name: str | Path) -> Path:
-    """Return what --out names; an empty name would be the folder one is in, and is refused."""
-    if not str(name):
-        raise typer.BadParameter('expected a folder; got "". For the one you are in write "."')
-    return Path(name)
-
-
 class Work(NamedTuple):
-    """What is to be trained: the text, what chooses the best weights, the options, the tests."""
+    """A training: the text, the dev set, the options, and test sets."""
 
     text: ParallelText
     dev: ParallelText
@@ -90,16 +84,24 @@ class Work(NamedTuple):
     tests: Mapping[str, ParallelText]
 
 
-def _train(
-    source: Path | None,
-    target: Path | None,
-    out: Path,
-    recipe: str | None,
-    data_dir: Path | None,
-    dev: tuple[Path, Path] | None,
-    config: Path | None,
-    resume: bool,
-    resume_from: str | None,
+@with_flags(TrainingOptions.flags())
+def train(
+    source: Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")] = None,
+    target: Annotated[Path | None, typer.Argument(help="target sentences")] = None,
+    *,
+    out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
+    recipe: Annotated[
+        str | None, typer.Option(help="corpus and options in place of SOURCE")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="where the recipe's corpus is; none: it is downloaded")
+    ] = None,
+    dev: Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")] = None,
+    config: Annotated[Path | None, typer.Option(help="options as TOML")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    resume_from: Annotated[
+        str | None, typer.Option(help="go on from this checkpoint, not the latest")
+    ] = None,
     **flags: Any,
 ) -> None:
     """Train a translator on files of yours, or by a recipe.
@@ -109,27 +111,18 @@ def _train(
     """
     from rich.console import Console
 
-    from intently import show
-    from intently.recipes.origin import Origin, keeping
-    from intently.training import display
-    from intently.training.checkpoint import Checkpoints
-    from intently.training.processes import joined
-    from intently.training.writer import sole_writer
-    from intently.translation.runs import DEV_SENTENCES, WRITES, fit
-
     again = resume_from or resume
     with joined(out) as here, sole_writer(out, WRITES) as writer:
         console = Console(
             soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False, quiet=not here.first
         )
-        checkpoints = Checkpoints(out / "checkpoints")
-        begun = here.from_first(partial(checkpoints.begun, again))
+        begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
             console.print(f"{out} holds no checkpoint to go on from: a new run begins")
-        here.device(flags["device"] or "auto")  # refused before the corpus is read, not after
+        here.device(flags["device"] or "auto")  # refused before the corpus is read
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
-            kept = None  # of a run that ended before its first checkpoint
+            kept = None  # of a run without checkpoints
         origin = here.from_first(partial(_origin, recipe, kept))
         if origin is None:
             if source is None and begun:
@@ -151,7 +144,7 @@ def _train(
             _refuse(files, "none beside a recipe, which names its corpus and its options")
             origin = origin.read_from(data_dir)
             stored = out / "options.json" if again and recipe is None else None
-            work = _from_corpus(origin, stored, flags, console)
+            work = _from_corpus(here, origin, stored, flags, console)
         if len(work.dev) > DEV_SENTENCES:
             console.print(f"the first {DEV_SENTENCES} of {len(work.dev):,} dev pairs are used")
         with display(console) as progress:
@@ -195,10 +188,7 @@ def _refuse(given: dict[str, Path | None], expected: str) -> None:
 
 
 def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
-    """Return the corpus of the recipe that is run or gone on with (``kept``), None for files."""
-    from intently.recipes import recipe as named
-    from intently.recipes.origin import Origin
-
+    """Return the corpus of the recipe, ``kept`` where its run resumes, None for files."""
     if kept is not None:
         if recipe is not None and recipe != kept.recipe:
             expected = f"{kept.recipe}, with which the run began"
@@ -206,42 +196,37 @@ def _origin(recipe: str | None, kept: Origin | None) -> Origin | None:
         return kept
     if recipe is None:
         return None
-    one = named(recipe)
+    one = known.recipe(recipe)
     return Origin(one.corpus, one.source, one.target, recipe=one.name)
 
 
 def _from_corpus(
-    origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
+    here: Processes, origin: Origin, stored: Path | None, flags: dict[str, Any], console: Console
 ) -> Work:
-    """Read the corpus of a recipe; the options are those ``stored`` by a run, if there are any."""
-    from intently.recipes import recipe
-    from intently.training import TrainingOptions
-    from intently.training.processes import current
+    """Read the corpus of a recipe; a resumed run has ``stored`` options."""
 
-    def begin() -> tuple[TrainingOptions, Corpus]:  # one process has the folder, and downloads
+    def begin() -> tuple[
+        TrainingOptions, Corpus
+    ]:  # only the first process reads the folder and downloads
         if stored is not None and stored.is_file():
             options = TrainingOptions.from_json(stored)
         else:
-            options = recipe(origin.recipe or "").options
+            options = known.recipe(origin.recipe or "").options
         return options.with_flags(**flags), origin.read()
 
-    options, corpus = current().from_first(begin)
+    options, corpus = here.from_first(begin)
     console.print(f"recipe {origin.recipe}, {origin}: {len(corpus.train):,} sentence pairs")
     console.print(corpus.credit)
     return Work(corpus.train, corpus.dev, options, corpus.tests)
 
 
 def _judge(translator: Translator, origin: Origin, work: Work, out: Path, console: Console) -> None:
-    """Score what a recipe has made on its corpus' tests, beside what was measured before."""
-    from intently.cli.evaluate import judge, write
-    from intently.recipes import recipes
-
-    found = judge(translator, work.tests, aligned=origin.corpus == "language")
-    write(found, out / "scores.json")
-    known = next((each for each in recipes() if each.name == origin.recipe), None)
-    if known is not None and known.result:  # an experiment has recipes of its own
-        own = "" if work.options == known.options else " with its own options"
-        console.print(f"\nexpected of {known.name}{own}: {known.result}")
+    """Score a recipe's translator on its corpus' tests; print the expected result, too."""
+    write(judge(translator, work.tests, aligned=origin.corpus == "language"), out / "scores.json")
+    one = next((each for each in known.recipes() if each.name == origin.recipe), None)
+    if one is not None and one.result:
+        own = "" if work.options == one.options else " with its own options"
+        console.print(f"\nexpected of {one.name}{own}: {one.result}")
 
 
 def _from_files(
@@ -252,11 +237,7 @@ def _from_files(
     flags: dict[str, Any],
     console: Console,
 ) -> Work:
-    """Read files, and hold pairs out where there is no dev set."""
-    from intently.corpora.files import read_parallel
-    from intently.training import TrainingOptions
-    from intently.translation.runs import DEV_SENTENCES
-
+    """Read files; without a dev set, hold out pairs."""
     base = TrainingOptions() if config is None else TrainingOptions.from_toml(config)
     options = base.with_flags(**flags)
     text = read_parallel(source, target)
@@ -271,80 +252,3 @@ def _from_files(
         fix = "give --dev, or more pairs"
         raise build(DataError, str(source), "a pair to hold out, beside one to learn", "1", fix=fix)
     return Work(text, held_out, options, {})
-
-
-def _with_training_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Give ``function`` one flag for each training option, beside its own arguments."""
-    from intently.training import TrainingOptions
-
-    def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-        return inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default
-        )
-
-    def path(name: str, help: str) -> inspect.Parameter:
-        return parameter(name, Annotated[Path | None, typer.Option(help=help)])
-
-    own = [
-        parameter(
-            "source", Annotated[Path | None, typer.Argument(help="source sentences, or a TSV")]
-        ),
-        parameter("target", Annotated[Path | None, typer.Argument(help="target sentences")]),
-        parameter(
-            "out",
-            Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
-            ...,
-        ),
-        parameter(
-            "recipe",
-            Annotated[str | None, typer.Option(help="corpus and options in place of SOURCE")],
-        ),
-        path("data_dir", "where the recipe's corpus is; none: it is downloaded"),
-        parameter(
-            "dev", Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")]
-        ),
-        path("config", "options as TOML"),
-        parameter(
-            "resume", Annotated[bool, typer.Option("--resume", help="go on with the run")], False
-        ),
-        parameter(
-            "resume_from",
-            Annotated[str | None, typer.Option(help="go on from this checkpoint, not the latest")],
-        ),
-    ]
-    flags = [
-        parameter(
-            name,
-            Annotated[
-                _plain(flag.type) | None,
-                typer.Option(
-                    help=_help(flag), show_default=False, rich_help_panel=flag.group.capitalize()
-                ),
-            ],
-        )
-        for name, flag in TrainingOptions.flags().items()
-    ]
-
-    def command(**given: Any) -> None:
-        function(**given)
-
-    command.__doc__ = function.__doc__
-    command.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
-    return command
-
-
-def _help(flag: Flag) -> str:
-    """Return what ``--help`` says of an option: what it may be, and its default."""
-    choices = ", ".join(flag.choices).replace(f"{flag.default}", f"{flag.default} (default)", 1)
-    return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"
-
-
-def _plain(kind: Any) -> Any:
-    """Return the type of an option without its None."""
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return next(part for part in typing.get_args(kind) if part is not type(None))
-    return kind
-
-
-train = _with_training_flags(_train)

@@ -1,4 +1,4 @@
-"""``intently train-lm``: a language model from any text, and what its context is worth."""
+"""``intently train-lm``: a language model of any text, and the value of its context."""
 
 from __future__ import annotations
 
@@ -9,84 +9,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intently.cli.train import out_folder
+from intently.cli.arguments import out_folder, with_flags
+from intently.errors import ArgumentError, build
+from intently.language.runs import LanguageRun, fit, read_text
+from intently.language.settings import language_flags, language_options, read_config, split
+from intently.language.text_model import Variant
+from intently.language.windows import by_context
+from intently.show.labels import visible
+from intently.text import Tokenizer
+from intently.training import TrainingOptions, display
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from intently.language.runs import LanguageRun
-    from intently.language.settings import Variant
-    from intently.text import Tokenizer
-    from intently.training import TrainingOptions
 
 WRITTEN = 200
 """Tokens of a sample."""
 
+FLAGS = (
+    *("window", "tokenizer", "size", "width", "heads", "kv_heads", "positions", "layers"),
+    *("dropout", "steps", "seconds", "batch_tokens", "learning_rate", "optimiser", "seed"),
+    "threads",
+)
+"""Options with a flag; a file may hold all options."""
 
+
+@with_flags({name: language_flags()[name] for name in FLAGS})
 def train_lm(
     file: Annotated[Path, typer.Argument(help="any text in UTF-8, or gzip of it")],
     out: Annotated[Path, typer.Option(parser=out_folder, help="the folder of the run")],
-    window: Annotated[int | None, typer.Option(help="tokens read at once (default 128)")] = None,
     against: Annotated[
         int | None,
         typer.Option(min=1, help="train a smaller window too, and print both side by side"),
     ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="character (default up to 10 million characters), subword or word"),
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="largest vocabulary, in tokens (default 8000)")
-    ] = None,
-    width: Annotated[int | None, typer.Option(help="model width c (default 128)")] = None,
-    heads: Annotated[int | None, typer.Option(help="attention heads (default 4)")] = None,
-    kv_heads: Annotated[
-        int | None, typer.Option(help="key/value heads that they share (default: one each)")
-    ] = None,
-    positions: Annotated[str | None, typer.Option(help="rotary (default) or learned")] = None,
-    layers: Annotated[int | None, typer.Option(help="layers (default 2)")] = None,
-    dropout: Annotated[float | None, typer.Option(help="while training (default 0.0)")] = None,
-    steps: Annotated[int | None, typer.Option(help="of the optimiser (default 2000)")] = None,
-    seconds: Annotated[float | None, typer.Option(help="stop after that much time")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="of a step (default 1536)")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="the highest (default 0.003)")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="adamw (default) or muon")] = None,
-    seed: Annotated[int | None, typer.Option(help="of all that is random (default 1)")] = None,
-    threads: Annotated[int | None, typer.Option(help="of PyTorch")] = None,
     config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
     samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    **flags: Any,
 ) -> None:
     """Train a language model on any text.
 
     The end of the text is held out. Afterwards its loss is printed by position: how well a token is
-    foretold from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that never
-    sees more than 8, and writes beside the first. A minute or three for each model as it stands.
+    predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that
+    never sees more than 8, and writes beside the first. Each takes one to three minutes by default.
     """
     from rich.console import Console
 
-    from intently.errors import ArgumentError, build
-    from intently.language.runs import read_text
-    from intently.language.settings import language_options, read_config, split
-
-    flags = {
-        "window": window,
-        "tokenizer": tokenizer,
-        "size": size,
-        "width": width,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "positions": positions,
-        "layers": layers,
-        "dropout": dropout,
-        "steps": steps,
-        "seconds": seconds,
-        "batch_tokens": batch_tokens,
-        "seed": seed,
-        "learning_rate": learning_rate,
-        "optimiser": optimiser,
-        "threads": threads,
-    }
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
     variant, rest = split(given)
@@ -117,10 +85,7 @@ def _fit(
     resume: bool,
     tokenizer: Tokenizer | None = None,
 ) -> LanguageRun:
-    """Train, show how it goes, and leave where it is interrupted."""
-    from intently.language.runs import fit
-    from intently.training import display
-
+    """Train with live progress; exit where it is interrupted."""
     with display(console) as progress:
         run = fit(
             text,
@@ -141,13 +106,13 @@ def _fit(
 
 def _in_python(out: Path) -> str:
     load = f"TextModel.load({str(out)!r})"
-    return f'from intently.language.runs import TextModel; print({load}.write("The ", 200))'
+    return f'from intently.language import TextModel; print({load}.write("The ", 200))'
 
 
 def report(run: LanguageRun, samples: int = 2, small: LanguageRun | None = None) -> str:
-    """Return what the command prints at the end: loss by position, and samples.
+    """Return the final report of the command: loss by position, and samples.
 
-    A run with a ``small`` window stands beside it.
+    A run with a ``small`` window is compared with it.
     """
     tokens = run.text_model.tokenizer
     kind = f"{tokens.kind} tokens, a vocabulary of {tokens.size:,}"
@@ -167,7 +132,6 @@ def _named(first: int, last: int) -> str:
 
 
 def _table(run: LanguageRun) -> list[str]:
-    from intently.language.runs import by_context
 
     table = by_context(run.losses)
     most = max(loss for *_, loss in table)
@@ -179,9 +143,7 @@ def _table(run: LanguageRun) -> list[str]:
 
 
 def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
-    """Both windows by the positions of the large one; the small one has none beyond its end."""
-    from intently.language.runs import by_context
-
+    """Return the losses of both windows by position; the small one ends earlier."""
     names = [f"window {_window(one)}" for one in (run, small)]
     said = [f"  tokens before  {names[0]:>12}  {names[1]:>12}"]
     for first, last, loss in by_context(run.losses):
@@ -200,8 +162,6 @@ def _two_tables(run: LanguageRun, small: LanguageRun) -> list[str]:
 
 def _samples(run: LanguageRun, samples: int) -> list[str]:
     import torch
-
-    from intently.show.labels import visible
 
     generator = torch.Generator().manual_seed(run.text_model.options.run.seed)
     lines = run.held_out.strip().splitlines(keepends=True)

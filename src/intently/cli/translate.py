@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import sys
 import warnings
@@ -13,17 +14,23 @@ from typing import Annotated
 
 import typer
 
+from intently import show as figures
+from intently.cli.arguments import model_and_text
+from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, build
+from intently.models.kinds import cross_heads
+from intently.show.labels import visible
+from intently.translation.translator import CHUNK, TranslationWarning, Translator
 
 A_FILE = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,5}(\.gz)?")
-"""What names a file rather than says something."""
+"""A text that looks like the name of a file."""
 
 TERMINAL = 100_000
-"""Characters of a translation that a terminal is given in one line."""
+"""Characters of a translation printed in one line of a terminal."""
 
 
 def translate(
-    model_and_text: Annotated[
+    given: Annotated[
         list[str],
         typer.Argument(
             metavar="[MODEL] [TEXT|FILE|-]",
@@ -55,12 +62,8 @@ def translate(
     ] = None,
 ) -> None:
     """Translate a text, the lines of a file, or standard input (-)."""
-    from intently import show as figures
-    from intently.decoding import SearchOptions
-    from intently.models.kinds import cross_heads
-    from intently.translation.translator import CHUNK, TranslationWarning, Translator
-
-    model, text = _model_and_text(model_and_text)
+    model, text = model_and_text(given, 'intently translate "The road was too wide."')
+    text = "-" if text is None else text
     beam = max(5, n_best) if beam is None else beam
     options = SearchOptions(beam=beam, n_best=n_best, length_penalty=length_penalty)
     translator = Translator.load(model)
@@ -92,37 +95,10 @@ def translate(
 
 
 def _one_line(text: str, raw: bool) -> str:
-    """Return a translation as one line; what goes to a terminal has no control characters."""
-    from intently.show.labels import visible
-
+    """Return a translation as one line, on a terminal without control characters."""
     if raw:
         return text.replace("\r", " ").replace("\n", " ")
     return visible(text, TERMINAL) if text else ""
-
-
-def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
-    if len(given) > 2:
-        raise build(
-            ArgumentError,
-            "TEXT",
-            "one text in quotes",
-            f"{len(given)} arguments",
-            fix='write intently translate "The road was too wide."',
-        )
-    if len(given) == 2:
-        return Path(given[0]), given[1]
-    return (Path(given[0]), "-") if _is_folder(given[0]) else (None, given[0])
-
-
-def _is_folder(name: str) -> bool:
-    return _exists(name) and Path(name).is_dir()
-
-
-def _exists(name: str) -> bool:
-    try:
-        return name != "" and Path(name).exists()
-    except OSError:  # a text too long for a file's name
-        return False
 
 
 def _lines(text: str) -> Iterable[str]:
@@ -133,9 +109,9 @@ def _lines(text: str) -> Iterable[str]:
         yield from _decoded(sys.stdin.buffer, "standard input")
         return
     expected = "a text, a file of sentences, or -"
-    if _is_folder(text):
+    if os.path.isdir(text):
         raise build(DataError, text, expected, "a folder")
-    if not _exists(text):
+    if not os.path.exists(text):
         if A_FILE.fullmatch(text):
             fix = f"to translate the name itself: echo {text} | intently translate -"
             raise build(DataError, text, expected, "no such file or folder", fix=fix)

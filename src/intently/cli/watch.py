@@ -1,22 +1,28 @@
-"""``intently watch``: what every head of a model does with a text, and what a recording holds."""
+"""``intently watch``: the attention of every head on a text, and the content of a recording."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from intently.observe.recording.recording import Entry
+from intently.cli.arguments import Layers, model_and_text
+from intently.errors import ArgumentError, build
+from intently.observe import load_recording
+from intently.observe.recording.labels import sides
+from intently.observe.recording.recording import Entry
+from intently.runners.texts import runner
+from intently.runners.watched import check_seen, unsure
+from intently.show.labels import visible
 
 SHOWN = 12
-"""Tokens of a recording that are listed."""
+"""Tokens of a recording listed."""
 
 
 def watch(
-    model_and_text: Annotated[
+    given: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] [TEXT]",
@@ -25,12 +31,7 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN", help="only these modules, such as 'decoder.*'; may be given again"
-        ),
-    ] = None,
+    layers: Layers = None,
     beam: Annotated[
         int, typer.Option(min=1, help="of our translators: hypotheses followed at once")
     ] = 1,
@@ -44,16 +45,16 @@ def watch(
     The model runs as it always does; the table is checked against what came out.
     Of a transformers folder only safetensors are read, and no code of it is run.
     """
-    from intently.errors import ArgumentError, build
-    from intently.runners.texts import runner
-    from intently.runners.watched import check_seen, unsure
-
     if listed is not None:
-        if model_and_text or layers or save:
+        if given or layers or save:
             raise build(ArgumentError, "--list", "a recording alone", "something to watch, too")
         print(_listing(listed))
         return
-    model, text = _model_and_text(model_and_text or [])
+    example = 'intently watch "The road was too wide.", or intently watch MODEL "a text"'
+    model, text = model_and_text(given or [], example)
+    if text is None:
+        fix = f"write {example}"
+        raise build(ArgumentError, "TEXT", "one text in quotes", "a folder alone", fix=fix)
     found = runner(model)(model, text, layers, beam)
     check_seen("watch", found.seen)
     if save is not None:
@@ -66,34 +67,11 @@ def watch(
         print(f"{save}: {save.stat().st_size:,} bytes. In Python: {again}", file=sys.stderr)
 
 
-def _model_and_text(given: list[str]) -> tuple[Path | None, str]:
-    from intently.errors import ArgumentError, build
-
-    alone = len(given) == 1 and _is_folder(given[0])
-    if not given or alone or len(given) > 2:
-        got = "a folder alone" if alone else f"{len(given)} arguments"
-        fix = 'write intently watch "The road was too wide.", or intently watch MODEL "a text"'
-        raise build(ArgumentError, "TEXT", "one text in quotes", got, fix=fix)
-    return (Path(given[0]) if len(given) == 2 else None), given[-1]
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return name != "" and Path(name).is_dir()
-    except (OSError, ValueError):  # no name of a file
-        return False
-
-
 # --- what is printed ------------------------------------------------------------------------------
 
 
 def _listing(path: Path) -> str:
-    """What a recording holds: one line for each call."""
-    from intently.observe import load_recording
-    from intently.observe.recording.labels import sides
-    from intently.runners.watched import unsure
-    from intently.show.labels import visible
-
+    """Return the content of a recording, one line for each call."""
     seen = load_recording(path)
     said = [
         f"{path}: {_count(len(seen), 'layer')}, {_count(len(seen.calls), 'call')}, "
@@ -115,7 +93,6 @@ def _listing(path: Path) -> str:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    from intently.show.labels import visible
 
     matrix = entry.attention()
     verdict = {True: "yes", False: "NO", None: "not compared"}[entry.verified]

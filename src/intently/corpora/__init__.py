@@ -5,8 +5,8 @@ from __future__ import annotations
 from intently.corpora.alignment import Alignment, alignment_error_rate
 from intently.corpora.files import ParallelText, read_parallel
 from intently.corpora.language.pair import Pair, Pronoun
-from intently.corpora.language.parsing import translations
-from intently.corpora.language.splits import SHOWN, SPLITS, language, sample, vocabulary
+from intently.corpora.language.shown import SHOWN
+from intently.corpora.language.splits import SPLITS, language, sample, vocabulary
 from intently.corpora.named import CORPORA, Corpus, load_corpus
 
 __all__ = [
@@ -23,6 +23,5 @@ __all__ = [
     "load_corpus",
     "read_parallel",
     "sample",
-    "translations",
     "vocabulary",
 ]

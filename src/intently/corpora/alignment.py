@@ -1,4 +1,4 @@
-"""Word alignments: which words of a sentence and of its translation stand for each other."""
+"""Word alignments: which words of a sentence and of its translation correspond."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from intently.errors import ArgumentError, build
 class Alignment:
     """The links between the words of a pair, as (source index, target index).
 
-    A *sure* link is one that every annotator would draw; a *possible* link may be drawn or
-    left out. Every sure link is possible too; raises `ArgumentError` where one is not.
+    Every annotator would draw a *sure* link; a *possible* one may be drawn or left out. Sure links
+    are possible, too; raises `ArgumentError` where one is not.
 
     >>> Alignment.of(sure=[(0, 0)], possible=[(0, 1)]).possible == {(0, 0), (0, 1)}
     True
@@ -25,13 +25,8 @@ class Alignment:
     def __post_init__(self) -> None:
         if not self.sure <= self.possible:
             extra = sorted(self.sure - self.possible)
-            raise build(
-                ArgumentError,
-                "possible",
-                "every sure link among them",
-                f"none of {extra}",
-                fix="make the alignment with Alignment.of(sure, possible), which adds them",
-            )
+            got, fix = f"none of {extra}", "use Alignment.of(sure, possible), which adds them"
+            raise build(ArgumentError, "possible", "every sure link among them", got, fix=fix)
 
     @classmethod
     def of(
@@ -54,7 +49,7 @@ def alignment_error_rate(
     AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with A the predicted, S the sure and P the
     possible links, each counted over the whole corpus (Och & Ney 2003, "A Systematic Comparison
     of Various Statistical Alignment Models", Computational Linguistics 29(1), section 5.1).
-    Nothing predicted where nothing is sure is no error: 0.0.
+    No predicted and no sure links give 0.0.
 
     >>> gold = Alignment.of(sure=[(0, 0), (2, 2)], possible=[(2, 1)])
     >>> alignment_error_rate([{(0, 0), (2, 1), (1, 1)}], [gold])  # 1 - (1 + 2) / (3 + 2)

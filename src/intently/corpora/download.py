@@ -1,7 +1,7 @@
-"""Files of public corpora: downloaded once, believed by their checksum only, or the user's copies.
+"""Files of public corpora: downloaded once and verified, or the user's copies.
 
-What lies in a folder that the user names is used as it is, with a warning where it differs from
-what is known. What comes over the network is kept only where its checksum is the known one.
+A copy in a folder that the user names is used as it is, with a warning where its checksum is not
+the known one. A download with another checksum is discarded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from intently.corpora.files import GZIP
 from intently.errors import DataError, build
 
 TIMEOUT = 30.0
-"""Seconds without an answer after which a server is given up."""
+"""Seconds to wait for an answer of a server."""
 
 LIMIT = 1 << 27
-"""Bytes above which no file is taken, packed or unpacked: ten times the largest there is."""
+"""Largest file, packed or unpacked, in bytes: ten times the largest known."""
 
 DAY = 24 * 60 * 60.0
 BLOCK = 1 << 16
@@ -41,15 +41,15 @@ ZIP = b"PK\x03\x04"
 AGAIN = "try again, or name a folder with a copy by --data-dir (data_dir)"
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 BAD_ARCHIVE = (zipfile.BadZipFile, lzma.LZMAError, KeyError, RuntimeError, ValueError)
-"""What `zipfile` raises of one that is damaged, without the member, locked or strangely packed."""
+"""Errors of `zipfile` for a damaged or encrypted archive, or one without the member."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a corpus: its ``names`` in a folder, its address, the checksum of its content.
+    """A file of a corpus: its ``names``, its URL, and the SHA-256 of its unpacked content.
 
-    It is stored under the first name; a copy of the user's may have any of them, plain or with
-    ``.gz``. ``sha256`` is that of the unpacked content. In a zip archive the file is ``member``.
+    Downloads are stored under the first name; a user's copy may have any of them, plain or with
+    ``.gz``. ``member`` is the name of the file in a zip archive.
 
     >>> RemoteFile(("val.en",), "https://example.org/val.en.gz", "0" * 64).name
     'val.en'
@@ -67,7 +67,7 @@ class RemoteFile:
 
     @property
     def by_hand(self) -> str:
-        """What somebody without this program would have to download."""
+        """Instructions for a download by hand."""
         if self.member:
             return f"{self.url} unpacked, {self.member} of it as {self.name}"
         return f"{self.url} as {self.name}.gz"
@@ -88,10 +88,10 @@ def cache_folder() -> Path:
 
 
 def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> list[Path]:
-    """Return where the files of a corpus lie: in ``data_dir``, else in the cache, downloaded.
+    """Return the paths of a corpus' files: in ``data_dir``, else in the cache, downloaded.
 
     ``data_dir`` is the corpus' own folder, or one with a folder ``corpus`` in it. Raises DataError
-    that lists the files that are missing there, or says what to do where a download fails.
+    that lists the files missing there, or says what to do where a download fails.
     """
     if data_dir is not None:
         return _copies(corpus, files, data_dir)
@@ -112,7 +112,7 @@ def checksum(path: Path) -> str:
 
 
 def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Path]:
-    """Return the user's copies, with a warning of those that differ from what is known."""
+    """Return the user's copies; warn of those whose checksum is not the known one."""
     folder = data_dir / corpus if os.path.isdir(data_dir / corpus) else data_dir
     found = {file: next(_present(file, folder), None) for file in files}
     missing = [file for file, path in found.items() if path is None]
@@ -134,7 +134,7 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
         try:
             actual = checksum(path)
         except (OSError, *DAMAGED):
-            continue  # whoever reads it says in which line
+            continue  # the reader reports the line
         if actual != file.sha256:
             other.append(f"{path}: SHA-256 {actual}, known is {file.sha256}")
     if other:
@@ -148,7 +148,7 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
 
 
 def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
-    """Yield the file in the folder, under each of its names that there is."""
+    """Yield the paths of the file in the folder, under any of its names."""
     for name in file.names:
         for path in (folder / name, folder / f"{name}.gz"):
             if os.path.isfile(path):  # False, too, where nobody may look
@@ -156,7 +156,7 @@ def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
 
 
 def _genuine(file: RemoteFile, folder: Path) -> Path | None:
-    """Return the file in the cache, None where it is missing, damaged or another one."""
+    """Return the file in the cache, None where it is missing or has another checksum."""
     for path in _present(file, folder):
         try:
             if checksum(path) == file.sha256:
@@ -167,7 +167,7 @@ def _genuine(file: RemoteFile, folder: Path) -> Path | None:
 
 
 def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path:
-    """Download a file into the cache, all of it or nothing; others may do the same meanwhile."""
+    """Download a file into the cache atomically; other processes may do the same."""
     target = folder / file.name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
 
 
 def _clean(folder: Path) -> None:
-    """Remove what killed downloads left; one that still runs is younger than a day."""
+    """Remove the scratch folders of killed downloads; running ones are younger than a day."""
     for scratch in folder.glob(".download-*"):
         with contextlib.suppress(OSError):  # another process was faster
             if time.time() - scratch.stat().st_mtime > DAY:
@@ -208,7 +208,7 @@ def _clean(folder: Path) -> None:
 
 
 def _received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
-    """Yield what lies at the file's address; whatever is wrong with the network is a DataError."""
+    """Yield the content at the file's URL; raise DataError for any failure of the network."""
     done, total = 0, None
     try:
         request = Request(file.url, headers={"User-Agent": "intently"})
@@ -235,7 +235,7 @@ def _blocks(handle: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
 
 
 def _reason(error: Exception) -> str:
-    """Say in a few words why a download failed."""
+    """Describe why a download failed."""
     if isinstance(error, HTTPError):
         return f"the answer {error.code} {error.reason}"
     why = error.reason if isinstance(error, URLError) else error
@@ -245,7 +245,7 @@ def _reason(error: Exception) -> str:
 
 
 def _unpack(file: RemoteFile, packed: Path, plain: Path) -> str:
-    """Write the content of a download, packed or not, to ``plain`` and return its SHA-256."""
+    """Write the unpacked content of a download to ``plain`` and return its SHA-256."""
     digest = hashlib.sha256()
     with open(packed, "rb") as handle, open(plain, "wb") as out:
         for block in _content(file, handle):
@@ -255,7 +255,7 @@ def _unpack(file: RemoteFile, packed: Path, plain: Path) -> str:
 
 
 def _content(file: RemoteFile, handle: IO[bytes]) -> Iterator[bytes]:
-    """Yield what is in a download; whatever is wrong with how it is packed is a DataError."""
+    """Yield the unpacked content of a download; raise DataError where it cannot be unpacked."""
     done, problem = 0, ""
     try:
         for block in _blocks(_opened(handle, file)):
@@ -271,7 +271,7 @@ def _content(file: RemoteFile, handle: IO[bytes]) -> Iterator[bytes]:
 
 
 def _opened(handle: IO[bytes], file: RemoteFile) -> IO[bytes] | gzip.GzipFile:
-    """Open what is packed. Of a zip only the named member is read: no path of it is followed."""
+    """Open a packed file; of a zip, only the named member is read, and no path is followed."""
     start = handle.read(len(ZIP))
     handle.seek(0)
     if start.startswith(GZIP):
@@ -282,7 +282,7 @@ def _opened(handle: IO[bytes], file: RemoteFile) -> IO[bytes] | gzip.GzipFile:
 
 
 def _tell(file: RemoteFile, done: int, total: int | None, *, end: bool = False) -> None:
-    """Write how far a download is: one line that grows on a terminal, one at the end elsewhere."""
+    """Print progress: one updated line on a terminal, one line at the end elsewhere."""
     if end or sys.stderr.isatty():
         of = f" of {total / 1e6:.1f}" if total and not end else ""
         start, stop = ("\r", "\n" if end else "") if sys.stderr.isatty() else ("", "\n")

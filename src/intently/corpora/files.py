@@ -1,4 +1,4 @@
-"""Reading sentence pairs from files, and saying all that is wrong with them at once."""
+"""Read sentence pairs from files, and report all problems of a file at once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NOT_TEXT = {
 class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
-    ``report`` says in one line where they come from and how many were read, ``skipped`` how many
-    of those have been left out since. Raises ArgumentError where the sides differ in number.
+    ``report`` says in one line where the pairs come from and how many were read, ``skipped`` how
+    many were left out since. Raises ArgumentError where the sides differ in number.
     """
 
     sources: list[str] = field(repr=False)
@@ -49,7 +49,7 @@ class ParallelText:
     def split_off(self, count: int) -> tuple[ParallelText, ParallelText]:
         """Return the text without its last ``count`` pairs, and those pairs.
 
-        Raises ArgumentError where nothing would be left on either side.
+        Raises ArgumentError where either part would be empty.
 
         >>> first, last = ParallelText(["a", "b", "c"], ["x", "y", "z"]).split_off(1)
         >>> first.sources, last.sources
@@ -66,7 +66,7 @@ class ParallelText:
     def without_longer_than(
         self, limit: int, source_lengths: Sequence[int], target_lengths: Sequence[int]
     ) -> ParallelText:
-        """Return the pairs of which neither side is longer than ``limit``, in any unit.
+        """Return the pairs with neither side longer than ``limit``, in any unit.
 
         Raises ArgumentError where there are not as many lengths as pairs, DataError where no pair
         is left.
@@ -100,13 +100,13 @@ class ParallelText:
 def read_parallel(source: str | Path, target: str | Path | None = None) -> ParallelText:
     """Read sentence pairs from two line-parallel files, or from one with tabs between the sides.
 
-    Of a file with tabs the first column is the source, the second the target; further columns are
-    passed over. Files are UTF-8, with or without a byte order mark, plain or gzip whatever their
-    name. Lines end with LF or CRLF and with nothing else; white space around a side is dropped.
+    In a file with tabs the first column is the source, the second the target; further columns are
+    ignored. Files are UTF-8, with or without a byte order mark, plain or gzip whatever their name.
+    Lines end with LF or CRLF only; white space around a side is stripped.
 
-    Raises DataError that lists by file and line what is wrong: sides without text, bytes that are
-    not UTF-8, missing tabs, different numbers of lines, a file that is missing, empty, cut or no
-    text. No pair is ever skipped.
+    Raises DataError that lists problems by file and line: sides without text, bytes that are not
+    UTF-8, missing tabs, different numbers of lines, a file that is missing, empty, cut or not text.
+    No pair is ever skipped.
     """
     if target is None:
         both = TextFile(Path(source))
@@ -129,7 +129,7 @@ def read_parallel(source: str | Path, target: str | Path | None = None) -> Paral
 
 
 def counted(pairs: int) -> str:
-    """Return how many sentence pairs there are, in words.
+    """Return a number of sentence pairs in words.
 
     >>> counted(1), counted(2000)
     ('1 sentence pair', '2,000 sentence pairs')
@@ -138,9 +138,9 @@ def counted(pairs: int) -> str:
 
 
 class TextFile:
-    """The lines of a file that may be gzip, and what is wrong with it; ``complete`` once all read.
+    """The lines of a file that may be gzip, and its problems; ``complete`` once all are read.
 
-    All problems are counted, the first few kept.
+    ``count`` is the number of all problems; ``problems`` holds the first few.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,7 +150,7 @@ class TextFile:
         self.problems: list[str] = []
 
     def refuse(self, problem: str, line: int | None = None) -> None:
-        """Note a problem of a line, or of the whole file."""
+        """Record a problem of a line, or of the whole file."""
         self.count += 1
         if line is None:
             self.problems.insert(0, f"{self.path}: {problem}")
@@ -158,7 +158,7 @@ class TextFile:
             self.problems.append(f"{self.path}:{line}: {problem}")
 
     def lines(self) -> Iterator[tuple[int, str | None]]:
-        """Yield each line with its number from 1; in place of one that is refused, None."""
+        """Yield each line with its number from 1, None for a line that is refused."""
         number = 0
         try:
             with open(self.path, "rb") as handle:
@@ -216,7 +216,7 @@ def _sentences(file: TextFile) -> list[str]:
 
 def _columns(file: TextFile) -> tuple[list[str], list[str]]:
     sources, targets = [], []
-    without: list[int] = []  # the lines that have no tab; those that cannot be read may have some
+    without: list[int] = []  # lines without a tab; unreadable ones may have some
     numbered = True
     for number, line in file.lines():
         columns = [column.strip() for column in (line or "").rstrip("\r\n").split("\t")]
@@ -241,7 +241,7 @@ def _columns(file: TextFile) -> tuple[list[str], list[str]]:
 def _refuse_problems(
     names: str, expected: str, files: Sequence[TextFile], unequal: Sequence[str] = ()
 ) -> None:
-    """Raise DataError where there are problems, giving each file its share of the few told."""
+    """Raise DataError where there are problems; each file gets a share of those listed."""
     count = len(unequal) + sum(file.count for file in files)
     if not count:
         return
@@ -257,7 +257,7 @@ def _refuse_problems(
 
 
 def _nearby(path: Path) -> str:
-    """Say which files of a similar name there are, or which folder is missing."""
+    """Name files with a similar name, or the missing folder."""
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     names = sorted(file.name for file in path.parent.iterdir())

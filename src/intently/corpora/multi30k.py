@@ -25,7 +25,7 @@ SHA256 = {
     "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
     "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
 }
-"""Of the unpacked files."""
+"""SHA-256 of the unpacked files."""
 
 
 def read_multi30k(

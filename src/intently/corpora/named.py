@@ -1,4 +1,4 @@
-"""Corpora by name: sentence pairs to learn from, to choose by and to test on, with their credit."""
+"""Corpora by name: train, dev and test pairs, with their credit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TEST_PAIRS = 1_000
 
 @dataclass(frozen=True)
 class Corpus:
-    """A corpus in one direction: ``train`` to learn from, ``dev`` to choose by, ``tests`` by name.
+    """A corpus in one direction: ``train`` and ``dev`` pairs, and ``tests`` by name.
 
-    ``credit`` says in one line where it comes from and under which licence, ``data_dir`` is the
-    folder it was read from (None: the folder of downloads, or made on the spot).
+    ``credit`` names source and licence in one line; ``data_dir`` is the folder it was read from
+    (None: the folder of downloads, or generated).
     """
 
     name: str
@@ -43,7 +43,7 @@ Parts = tuple[ParallelText, ParallelText, Mapping[str, ParallelText]]
 
 
 class _Known(NamedTuple):
-    """A corpus by name: which languages may be the source and the target, who reads it."""
+    """A known corpus: its source and target languages, and the function that reads it."""
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
@@ -53,7 +53,7 @@ class _Known(NamedTuple):
 
 @cache
 def _built_in() -> Parts:
-    """Return pairs of the built-in language; made once, as it takes seconds."""
+    """Return pairs of the built-in language, cached, as generating them takes seconds."""
 
     def text(split: str, pairs: Iterable[Pair]) -> ParallelText:
         sides = [(pair.source, pair.target) for pair in pairs]
@@ -86,12 +86,12 @@ CORPORA = tuple(_KNOWN)
 def load_corpus(name: str, source: str, target: str, data_dir: Path | str | None = None) -> Corpus:
     """Return a corpus by its name, from one of its languages to another.
 
-    ``language`` is made on the spot; ``multi30k`` (en, de, fr) and ``tatoeba`` (en, fr) are
-    downloaded once into a folder of the user's (see `download.cache_folder`) and checked, or read
-    from ``data_dir``, a folder with copies of their files.
+    ``language`` is generated; ``multi30k`` (en, de, fr) and ``tatoeba`` (en, fr) are downloaded
+    once into the user's cache (see `download.cache_folder`) and verified, or read from
+    ``data_dir``, a folder with copies of their files.
 
-    Raises ArgumentError for a name or language there is not, and for a ``data_dir`` of what is made
-    on the spot; DataError where files are missing, cannot be had or hold something else.
+    Raises ArgumentError for an unknown name or language, and for a ``data_dir`` with ``language``;
+    DataError where files are missing, cannot be downloaded or have other content.
 
     >>> load_corpus("multi30k", "en", "cs")
     Traceback (most recent call last):

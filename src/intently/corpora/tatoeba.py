@@ -1,9 +1,8 @@
-"""Tatoeba, English and French: short sentences of everyday talk, split without leaks.
+"""Tatoeba, English and French: short everyday sentences, split without leaks.
 
 Half of the English sentences have several translations, and a French one may translate several
-English ones. Where pairs are dealt out at random, half of the sentences of the test have been
-trained on. So pairs that share a sentence are joined to components, and no component stands in
-two parts.
+English ones. In a random split, half of the test sentences would occur in training. So pairs that
+share a sentence form a connected component, and no component is in two parts.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ FILE = RemoteFile(
     member="fra-eng/fra.txt",
 )
 SHARE = 0.0125
-"""Share of the components that make the test set, and of those that make the dev set."""
+"""Share of the components in the test set, and in the dev set."""
 
 GIANT = 100
-"""Pairs of a component above which it is trained on: of one that is tested, one pair remains."""
+"""A component of more pairs is trained on: a test keeps only one pair of each."""
 
 NO_LETTERS = re.compile(r"[\W_]+")
 
@@ -64,14 +63,13 @@ def read_tatoeba(
 def split_without_leaks(
     text: ParallelText, share: float = SHARE
 ) -> tuple[ParallelText, ParallelText, ParallelText]:
-    """Deal sentence pairs out to train, dev and test, so that no sentence stands in two of them.
+    """Split sentence pairs into train, dev and test so that no sentence is in two of them.
 
-    ``share`` is that of the components that go to test, and of those that go to dev. Sentences
-    count as the same where they differ in case, punctuation and spaces only. Of each
-    component that goes to dev or test one pair is taken, and the others are left out: in both, no
-    source and no target stands twice. Where a component goes, which pair is taken and how pairs
-    are ordered follows from checksums of the sentences, so neither the order of the lines nor
-    chance plays a part.
+    ``share`` is the share of the components in test, and in dev. Sentences that differ only in
+    case, punctuation and spaces count as the same. Each component in dev or test contributes one
+    pair, and its others are left out, so no source and no target occurs twice. Checksums of the
+    sentences decide the part of a component, its pair and the order of pairs: neither the order of
+    the lines nor chance matters.
 
     >>> text = ParallelText([f"{n // 2}." for n in range(1000)], [f"{n} !" for n in range(1000)])
     >>> train, dev, test = split_without_leaks(text)
@@ -103,7 +101,7 @@ def split_without_leaks(
 
 
 def components(sources: Sequence[str], targets: Sequence[str]) -> dict[str, list[int]]:
-    """Return the pairs of each connected component, by the first of its sources in the alphabet.
+    """Return the pairs of each connected component, keyed by its alphabetically first source.
 
     Sentences are the nodes of the graph, normalised, and pairs are its edges.
 
@@ -123,8 +121,7 @@ def components(sources: Sequence[str], targets: Sequence[str]) -> dict[str, list
 
     for source, target in zip(left, right):
         one, other = root(("source", source)), root(("target", target))
-        # a source before any target, and the first in the alphabet before others: what is the
-        # root does not depend on the order of the pairs
+        # the alphabetically first source becomes the root, whatever the order of the pairs
         first, second = sorted((one, other))
         parents[second] = first
     found: dict[str, list[int]] = {}
@@ -134,7 +131,7 @@ def components(sources: Sequence[str], targets: Sequence[str]) -> dict[str, list
 
 
 def _same(sentence: str) -> str:
-    """Return what a sentence has in common with those that count as the same."""
+    """Return the normalised sentence: equal for sentences that count as the same."""
     folded = unicodedata.normalize("NFKC", sentence).casefold()
     return NO_LETTERS.sub("", folded) or folded
 

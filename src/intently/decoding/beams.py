@@ -36,9 +36,9 @@ class Model(Protocol):
     """What a search needs of a model: see `intently.models.Transformer`.
 
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
-    ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and what it
-    keeps of the attention in ``history`` and ``cross_keys``; ``replays`` says what it attended by.
-    It may have a method ``new_steps(memory, keep_queries=…)``, which returns `Steps` or None.
+    ``expand(index)``; a cache has ``reorder_targets(index)`` and ``reorder_memory(index)``, and
+    records attention in ``history`` and ``cross_keys``; ``replays`` holds the attention options. A
+    model may have a method ``new_steps(memory, keep_queries=…)``, which returns `Steps` or None.
     """
 
     def encode(self, source: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Any: ...
@@ -84,9 +84,9 @@ def decode_batch(
 
 
 class Steps(Protocol):
-    """The decoder's side of a search: a token of each row in, the logits of the next out.
+    """The decoder in a search: takes a token for each row, returns the logits of the next.
 
-    The logits are the caller's to overwrite, until the next call. `intently.models.stepping.Steps`
+    The caller may overwrite the logits until the next call. `intently.models.stepping.Steps`
     is one.
     """
 
@@ -103,7 +103,7 @@ class Steps(Protocol):
 
 
 def _steps(model: Model, memory: Any, keep: bool) -> Steps:
-    """The model's own way to take the steps of a search where it has one, else `decode`."""
+    """Return the steps that the model makes itself, else those by `Model.decode`."""
     make = getattr(model, "new_steps", None)
     made = None if make is None else make(memory, keep_queries=keep)
     return _Decoding(model, memory, keep) if made is None else made
@@ -136,7 +136,7 @@ class _Decoding:
 
 
 class _Left(NamedTuple):
-    """The hypotheses that left the beams, one entry each: they ended, or were cut."""
+    """The hypotheses that left the beams, one entry each: ended or cut."""
 
     sentence: Tensor
     ended: Tensor
@@ -149,7 +149,7 @@ class _Left(NamedTuple):
 
 
 class Beams:
-    """The beams of a batch: n sentences still searched, m slots each, and the steps behind them."""
+    """The beams of a batch: n sentences still searched, m slots each, and all past steps."""
 
     def __init__(self, limits: list[int], options: SearchOptions, device: torch.device) -> None:
         self.options = options
@@ -165,7 +165,7 @@ class Beams:
         self.tokens = torch.full((n,), SOS, device=device)
         """The next input of the decoder, (n·m,)."""
         self.inputs: list[Tensor] = []
-        """What `tokens` was in each step."""
+        """The `tokens` of each step."""
         self.parents: list[Tensor] = []
         """For each step but the first, (n·m,): the row of the step before that a row continues."""
         self._left: list[_Left] = []
@@ -250,7 +250,7 @@ class Beams:
         return scores
 
     def _may_be_done(self) -> bool:
-        """Whether something has ended, or a beam is dead or NaN: a look that costs little."""
+        """Whether something has ended, or a beam is dead or NaN: a cheap test."""
         return bool(self._left) or not math.isfinite(self.live.sum())
 
     def _done(self, length: int) -> Tensor:
@@ -268,7 +268,7 @@ class Beams:
         self.free, self.live, self.best = self.free[stay], self.live[stay], self.best[stay]
 
     def hypotheses(self, trace: Trace | None) -> list[list[Hypothesis]]:
-        """Return the n best of what has been found for each sentence of the batch, best first."""
+        """Return the n best hypotheses of each sentence of the batch, best first."""
         left = _Left(*(torch.cat(parts) for parts in zip(*self._left))) if self._left else None
         chosen = [[]] if left is None else self._choose(left)
         if left is None or not all(chosen):
@@ -292,7 +292,7 @@ class Beams:
         return found
 
     def _choose(self, left: _Left) -> list[list[int]]:
-        """Which of what left are the n best of each sentence, best first."""
+        """Return the indices in ``left`` of the n best of each sentence, best first."""
         ended, score = left.ended.tolist(), left.score.tolist()
         found: list[list[int]] = [[] for _ in range(self._count)]
         for i, sentence in enumerate(left.sentence.tolist()):
@@ -302,7 +302,7 @@ class Beams:
         return [of_one[: self.options.n_best] for of_one in found]
 
     def _trace_back(self, step: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows and input tokens (k, steps) on the way to row ``row`` (k,) of step ``step`` (k,)."""
+        """Return rows and input tokens (k, steps) on the paths to ``row`` (k,) at ``step`` (k,)."""
         last = int(step.max())
         rows, inputs = [], []
         at = torch.zeros_like(row)
@@ -316,9 +316,9 @@ class Beams:
 
 
 def _best(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of scores (n, m, V) + live (n, m, 1) and their indices below m·V, best first.
+    """Return the k best of scores (n, m, V) + live (n, m, 1) and their indices in m·V, best first.
 
-    Equal ones stand by index. Where m·V < k, −∞ fills up.
+    Ties are broken by index. Where m·V < k, −∞ fills up.
     """
     size = scores[0].numel()
     if k == 1 and live.shape[1] == 1:
@@ -342,7 +342,7 @@ BLOCK = 64
 
 
 def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best one of scores (n, 1, V) as `_best` does; blocks are as in `_largest`."""
+    """Return the best of scores (n, 1, V) as `_best` does; blocks as in `_largest`."""
     n, _, size = scores.shape
     rows, blocks = scores[:, 0], size // BLOCK
     if blocks < BLOCK:
@@ -362,11 +362,11 @@ def _likeliest(scores: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _largest(scores: Tensor, live: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k best as `_best` does, equal ones in any order, sooner for long rows.
+    """Return the k best as `_best` does, ties in any order; fast for long rows.
 
-    Every block of scores is first represented by its largest. A score outside the k blocks whose
-    largest are greatest has k scores before it that are no smaller, so these blocks are enough.
-    Sums are formed for what is looked at.
+    Each block of scores is represented by its maximum. A score outside the k blocks with the
+    largest maxima has at least k scores that are no smaller, so these blocks are enough. Sums are
+    formed only where needed.
     """
     n, m, size = scores.shape
     blocks = size // BLOCK

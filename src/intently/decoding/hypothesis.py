@@ -1,7 +1,7 @@
-"""A hypothesis: what the model wrote, how likely it found that, and what it looked at meanwhile.
+"""A hypothesis: what the model wrote, its probability, and its attention.
 
-A search does not sort the queries and keys it keeps. Every step leaves them in the order in which
-the beams stood then. A hypothesis knows its row of each step, and gathers its own when asked:
+A search does not reorder the queries and keys it keeps: every step leaves them in the order of the
+beams at that step. A hypothesis knows its row in each step, and gathers its own on demand:
 
     step          0    1    2
     row 0         q    q    q·        path of the hypothesis marked · = (0, 1, 0)
@@ -39,7 +39,7 @@ class Trace:
     cross_keys: dict[str, Tensor]
     """Keys (n, h, s, d) of the encoder's states."""
     replays: Mapping[str, Replay]
-    """What each layer attended by."""
+    """The attention options of each layer."""
 
     def matrices(self, sentence: int, path: Tensor) -> dict[str, LazyMatrix]:
         """Return every layer's attention (h, rows, columns) on ``path`` (t,), one row a step."""

@@ -1,4 +1,4 @@
-"""What a search may be told, and how hypotheses of different lengths are compared."""
+"""The options of a search, and the length penalty that compares hypotheses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAD, SOS, EOS = 0, 1, 2  # the same in every tokenizer: intently.text.SPECIALS
 
 
 WIDEST = 10_000
-"""The widest beam: a step of so many hypotheses takes seconds."""
+"""The widest beam: one step of it takes seconds."""
 
 LONGEST = 100_000
 """The longest output, in tokens."""
@@ -23,7 +23,7 @@ STEEPEST = 6
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How `search` looks for the best output.
+    """The options of `search`.
 
     ``beam`` is how many hypotheses are followed at once, 10,000 at most; 1 takes the likeliest
     token at every step. ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of
@@ -89,13 +89,13 @@ class SearchOptions:
             )
 
     def limit(self, source_length: int) -> int:
-        """Return after how many steps the output of a source of so many tokens (no EOS) is cut."""
+        """Return the step at which the output of a source of so many tokens (no EOS) is cut."""
         if self.max_length is not None:
             return self.max_length
         return max(2 * source_length + 10, self.min_length + 1)
 
     def penalty(self, length: float) -> float:
-        """Return ((5 + length) / 6)^α, by which the log-probability of an output is divided.
+        """Return ((5 + length) / 6)^α, the divisor of an output's log-probability.
 
         ``length`` counts the produced tokens, EOS included.
 
@@ -108,7 +108,7 @@ class SearchOptions:
 
 
 def checked(options: SearchOptions | None) -> SearchOptions:
-    """Return the options, or those there are without any; raises `KindError` for another type.
+    """Return the options, for None the default ones; raises `KindError` for another type.
 
     >>> checked(None) == SearchOptions()
     True

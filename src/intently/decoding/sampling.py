@@ -1,27 +1,26 @@
-"""Sampling: a language model goes on with a text, one token drawn at a time.
+"""Sampling: a language model continues a text, one drawn token at a time.
 
-Prompts of different lengths share a batch. They are read padded, once; the caches are cropped to
-each prompt's length, and from there on every row goes its own way.
+Prompts of different lengths share a batch. They are read once, padded; the caches are then cropped
+to the length of each prompt, and every row continues by itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import index
 from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from intently.decoding.search import _evaluating, _padded
+from intently.decoding.search import evaluating, padded, token_ids
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import is_number, whole_number
 
 
 class Model(Protocol):
-    """What can be sampled from, such as `intently.models.LanguageModel`."""
+    """What `sample` needs of a model; `intently.models.LanguageModel` is one."""
 
     @property
     def max_length(self) -> int | None: ...
@@ -50,13 +49,13 @@ def sample(
     """Return for each prompt the ``steps`` tokens that follow it, drawn from `distribution`.
 
     ``prompts`` are token ids, at least one each, of any lengths. With ``stop`` a row ends before
-    that token. ``temperature`` 0 takes the likeliest token always. The model is put into evaluation
-    mode, and back; keys and values are cached, so each token costs one step: in ``cache``, an empty
-    one, where the model's own would grow too large. ``generator`` stands on the device of the
-    model.
+    that token. ``temperature`` 0 always takes the likeliest token. The model is in evaluation mode
+    meanwhile. Keys and values are cached, so each token costs one step; ``cache``, an empty one,
+    replaces the model's own where that would grow too large. ``generator`` must be on the device of
+    the model.
 
     Raises `ArgumentError` for prompts without tokens, numbers out of range, texts longer than the
-    model's positions and a cache that is not empty; `KindError` for what are no ids or numbers.
+    model's positions and a cache that is not empty; `KindError` for wrong types.
 
     >>> from intently.models.language import LanguageModel, LanguageOptions
     >>> model = LanguageModel(LanguageOptions(vocabulary=20))
@@ -86,7 +85,7 @@ def sample(
     if not rows or not steps:
         return [[] for _ in rows]
     module: Any = model
-    with _evaluating(module):
+    with evaluating(module):
         cache = model.new_cache() if cache is None else cache
         drawn = _draw(model, rows, steps, (temperature, top_k, top_p), stop, generator, cache)
     found = torch.stack(drawn, 1).tolist()
@@ -104,7 +103,7 @@ def _draw(
 ) -> list[Tensor]:
     """Draw the tokens (b,) of each step."""
     device, lengths = model.output_weight.device, [len(row) for row in rows]
-    hidden = model.hidden(_padded(rows, lengths).to(device), cache)
+    hidden = model.hidden(padded(rows).to(device), cache)
     ends = torch.tensor(lengths, device=device)
     last = hidden[torch.arange(len(rows), device=device), ends - 1]
     if min(lengths) < max(lengths):
@@ -130,15 +129,15 @@ def distribution(
     """Return the probabilities (…, V) that tokens are drawn with.
 
     softmax(logits / ``temperature``), of which the ``top_k`` likeliest tokens are kept, then the
-    fewest of these whose mass is at least ``top_p``; of equal ones those with the lower ids. What
-    is kept is scaled to sum to 1. A ``top_k`` of the vocabulary or more, and a ``top_p`` of 1, keep
-    every token. Half types are computed in float32, masses added up in float64.
+    fewest of these whose mass is at least ``top_p``; among equals, lower ids first. The result is
+    scaled to sum to 1. A ``top_k`` of at least the vocabulary, and a ``top_p`` of 1, keep every
+    token. Half types are computed in float32, masses are summed in float64.
 
-    It is what the warpers of transformers make of the same three numbers, but that their top-k
-    keeps all tokens that equal the k-th, and that their top-p leaves ties to an unstable sort.
+    The warpers of transformers give the same, except that their top-k keeps all tokens that equal
+    the k-th, and their top-p leaves ties to an unstable sort.
 
     Raises `ArgumentError` for numbers out of range and for logits that leave no token (NaN, +inf,
-    or −inf for all), `KindError` for what are no numbers.
+    or −inf for all), `KindError` for values that are not numbers.
 
     Source: top-k of Fan et al. 2018, "Hierarchical Neural Story Generation", section 5.4; top-p of
     Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration", section 3.1.
@@ -178,7 +177,7 @@ def distribution(
 
 
 def _check_logits(z: Tensor) -> None:
-    """Raise where a row, its maximum taken off, has NaN; asked where that stops no accelerator."""
+    """Raise where a row, less its maximum, has NaN; on the CPU only, to avoid a GPU sync."""
     if z.device.type == "cpu" and not torch.compiler.is_compiling() and bool(z.isnan().any()):
         raise build(
             ArgumentError,
@@ -217,24 +216,9 @@ def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
 
 
 def _ids(prompt: Sequence[int], i: int) -> list[int]:
-    try:
-        ids = [index(token) for token in prompt]
-    except TypeError:
-        raise build(
-            KindError,
-            f"prompts[{i}]",
-            "a list of token ids",
-            repr(prompt)[:60],
-            "sample takes one list of ids for each prompt",
-            "encode text with a tokenizer",
-        ) from None
+    cause = "sample takes one list of ids for each prompt"
+    ids = token_ids(prompt, f"prompts[{i}]", cause)
     if not ids:
-        raise build(
-            ArgumentError,
-            f"prompts[{i}]",
-            "at least one token id",
-            "none",
-            "the model says what follows a token",
-            "begin with SOS, id 1",
-        )
+        cause, fix = "the model says what follows a token", "begin with SOS, id 1"
+        raise build(ArgumentError, f"prompts[{i}]", "at least one token id", "none", cause, fix)
     return ids

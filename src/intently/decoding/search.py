@@ -1,6 +1,6 @@
-"""`search`: source sentences in, the best outputs of a model out.
+"""`search`: the best outputs of a model for source sentences.
 
-Sentences of like length share a batch, so that little is padded; results come in the order given.
+Sentences of similar length share a batch, so padding is small; results keep the order given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from intently.foundation.checks import whole_number
 from intently.foundation.memory import check_fits
 
 SHORT = 16
-"""Tokens that a shorter sentence counts as: its output takes memory too."""
+"""A shorter sentence counts as so many tokens: its output takes memory, too."""
 
 
 @torch.no_grad()
@@ -38,17 +38,16 @@ def search(
     ``sources`` are token ids without specials, as tokenizers give them; EOS is added where it is
     missing, so an empty source is EOS alone. A batch holds at most ``batch_tokens`` source tokens,
     padding included and counted once for each beam (a short sentence counts as 16), or one
-    sentence. The model is put into evaluation mode, and back.
+    sentence. The model is in evaluation mode meanwhile.
 
-    Raises `ArgumentError` where the memory that is free does not hold the logits of a step.
+    Raises `ArgumentError` where free memory does not hold the logits of a step.
 
-    Outputs that ended stand before those that were cut at their limit, each by score; equal scores
-    by the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only
-    where the vocabulary and the limits admit no more. How sentences are batched does not matter.
+    Outputs that ended come before those cut at their limit, each group by score, equal scores by
+    the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only
+    where the vocabulary and the limits allow no more. Batching does not change results.
 
     With ``keep_attention`` the queries and keys of a batch stay in memory as long as one of its
-    hypotheses does (see `Trace`). For a large file hand in few sentences at a time, or switch it
-    off.
+    hypotheses does (see `Trace`). For a large file, pass few sentences at a time or switch it off.
 
     Source: the beam of Sutskever et al. 2014, section 3.2; length penalty of Wu et al. 2016,
     section 7. `intently.decoding.beams` says when a search may stop.
@@ -62,21 +61,23 @@ def search(
     """
     options = checked(options)
     whole_number(batch_tokens, "batch_tokens", 1)
-    sentences = [_with_eos(source, i) for i, source in enumerate(sources)]
+    cause = "search takes one list of ids for each sentence"
+    sentences = [token_ids(ids, f"sources[{i}]", cause) for i, ids in enumerate(sources)]
+    sentences = [ids if ids[-1:] == [EOS] else [*ids, EOS] for ids in sentences]
     found: list[list[Hypothesis]] = [[] for _ in sentences]
-    with _evaluating(model):
+    with evaluating(model):
         for batch in _batches(sentences, batch_tokens // options.beam):
             _check_fits(model, len(batch) * options.beam)
             lengths = [len(sentences[i]) for i in batch]
-            padded = _padded([sentences[i] for i in batch], lengths).to(_device(model))
-            results = decode_batch(model, padded, lengths, options, keep_attention)
+            rows = padded([sentences[i] for i in batch]).to(_device(model))
+            results = decode_batch(model, rows, lengths, options, keep_attention)
             for i, hypotheses in zip(batch, results):
                 found[i] = hypotheses
     return found
 
 
 def _check_fits(model: Model, rows: int) -> None:
-    """Raise where memory does not hold the logits of so many hypotheses, and their order."""
+    """Raise unless memory holds the logits of so many hypotheses, and their order."""
     weight = getattr(model, "output_weight", None)
     if isinstance(weight, Tensor):
         needs = 2 * rows * len(weight) * weight.element_size()
@@ -84,23 +85,17 @@ def _check_fits(model: Model, rows: int) -> None:
         check_fits("beam, batch_tokens", needs, got, "choose smaller ones", weight.device)
 
 
-def _with_eos(source: Sequence[int], i: int) -> list[int]:
+def token_ids(given: Sequence[int], name: str, cause: str) -> list[int]:
+    """Return token ids as ints; raise `KindError` for anything else, such as text."""
     try:
-        ids = [index(token) for token in source]
+        return [index(token) for token in given]
     except TypeError:
-        raise build(
-            KindError,
-            f"sources[{i}]",
-            "a list of token ids",
-            repr(source)[:60],
-            "search takes one list of ids for each sentence",
-            "encode text with a tokenizer",
-        ) from None
-    return ids if ids and ids[-1] == EOS else [*ids, EOS]
+        got, fix = repr(given)[:60], "encode text with a tokenizer"
+        raise build(KindError, name, "a list of token ids", got, cause, fix) from None
 
 
 def _batches(sentences: list[list[int]], tokens: int) -> Iterator[list[int]]:
-    """Yield the positions of sentences of like length, those that need most memory first."""
+    """Yield indices of sentences of similar length, the longest first."""
     order = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
     start = 0
     while start < len(order):
@@ -109,8 +104,13 @@ def _batches(sentences: list[list[int]], tokens: int) -> Iterator[list[int]]:
         start += size
 
 
-def _padded(sentences: list[list[int]], lengths: list[int]) -> Tensor:
-    longest = max(lengths)
+def padded(sentences: Sequence[list[int]]) -> Tensor:
+    """Return lists of ids as one tensor (n, longest), filled up with PAD.
+
+    >>> padded([[5, 6], [7]]).tolist()
+    [[5, 6], [7, 0]]
+    """
+    longest = max(map(len, sentences))
     rows = chain.from_iterable(ids + [PAD] * (longest - len(ids)) for ids in sentences)
     return torch.tensor(list(rows), dtype=torch.long).view(len(sentences), longest)
 
@@ -120,8 +120,8 @@ def _device(model: Model) -> torch.device:
 
 
 @contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    """Evaluation mode, undone module by module: some may have been frozen by the caller."""
+def evaluating(model: Model) -> Iterator[None]:
+    """Put the model into evaluation mode; restore each module, as the caller may mix modes."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()

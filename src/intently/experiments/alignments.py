@@ -1,7 +1,7 @@
-"""How well every kind of attention aligns words, though nobody ever showed it an alignment.
+"""How well every kind of attention aligns words, without ever being shown an alignment.
 
-The built-in language knows which words translate which. One model of each kind is trained on its
-sentences; the head that aligns best is chosen on some pairs and measured on others.
+The built-in language has gold alignments. One model of each kind is trained on its sentences; the
+best-aligning head is chosen on some pairs and measured on others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from intently.corpora import SHOWN, Corpus, Pair, sample
 from intently.errors import ArgumentError, build
 from intently.experiments.comparison import (
-    Entry,
+    System,
     described,
     ratio_interval,
     share_interval,
@@ -47,31 +47,30 @@ PAIRS = 500
 """Pairs on which a head is chosen, and others on which it is measured."""
 
 
-def entries() -> list[Entry]:
-    """Return one entry for each kind of attention; those of Luong differ in nothing but the score.
+def systems() -> list[System]:
+    """Return one system for each kind of attention; those of Luong differ only in the score.
 
-    >>> [entry.recipe.name for entry in entries()][:3]
+    >>> [system.recipe.name for system in systems()][:3]
     ['language-bahdanau', 'language-dot', 'language-general']
     """
     luong = recipe("language-luong")
     return [
-        Entry("additive (Bahdanau)", recipe("language-bahdanau")),
+        System("additive (Bahdanau)", recipe("language-bahdanau")),
         *(
-            Entry(f"{kind} (Luong)", replace(luong, name=f"language-{kind}")).with_flags(
+            System(f"{kind} (Luong)", replace(luong, name=f"language-{kind}")).with_flags(
                 attention=kind
             )
             for kind in LUONG
         ),
-        Entry("Transformer, best head", recipe("language-transformer")),
+        System("Transformer, best head", recipe("language-transformer")),
     ]
 
 
 def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair]) -> Interval:
     """Return the alignment error rate of one head, with the ends of its 95 % bootstrap interval.
 
-    It is that of `evaluation.alignment_errors`: links, counted over all pairs, that are
-    no possible ones or miss sure ones, of what the model looks at while it writes each reference.
-    Raises `ArgumentError` for a head of cross-attention that the model has not.
+    The rate is that of `evaluation.alignment_errors`, under forced decoding of each reference.
+    Raises `ArgumentError` for a head of cross-attention that the model does not have.
     """
     heads = cross_heads(translator.model.options)
     if head.head not in range(heads.get(head.layer, 0)):
@@ -81,17 +80,15 @@ def error_rate(translator: Translator, head: AlignmentHead, pairs: Sequence[Pair
     agreed, counted = [], []
     sides = [(pair.source, pair.target) for pair in pairs]
     for pair, matrices in zip(pairs, forced(translator, sides)):
-        weights = matrices[head.layer].dense()[head.head]
-        found = links(weights, pair.source_words, pair.target_words)
+        found = links(matrices[head.layer].dense()[head.head], pair.source_words, pair.target_words)
         gold = without_stop(pair)
         agreed.append(len(found & gold.sure) + len(found & gold.possible))
         counted.append(len(found) + len(gold.sure))
-    wrong = [n - right for n, right in zip(counted, agreed)]
-    return ratio_interval(wrong, counted)
+    return ratio_interval([n - right for n, right in zip(counted, agreed)], counted)
 
 
-def measure(entry: Entry, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
-    """Return what a result says of one kind: its head, alignment error, exact match and BLEU.
+def measure(system: System, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
+    """Return the entry of a system in the result: its head, alignment error, exact match and BLEU.
 
     The head is chosen on validation pairs and measured on test pairs; it becomes the translator's.
     """
@@ -102,7 +99,7 @@ def measure(entry: Entry, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
     scores, texts = evaluate(translator, [p.source for p in tests], [p.target for p in tests])
     right = sum(text == pair.target for text, pair in zip(texts, tests))
     return {
-        **described(entry, run),
+        **described(system, run),
         "head": list(head),
         "alignment_error_on_validation": chosen_by,
         "alignment_error": list(error_rate(translator, head, tests)),
@@ -113,49 +110,43 @@ def measure(entry: Entry, run: Run, pairs: int = PAIRS) -> dict[str, Any]:
 
 
 def compare(
-    compared: Sequence[Entry], corpus: Corpus, out: Path, console: Console, *, pairs: int = PAIRS
+    compared: Sequence[System], corpus: Corpus, out: Path, console: Console, *, pairs: int = PAIRS
 ) -> dict[str, Any] | None:
-    """Train what is compared, measure how it aligns, and return what ``alignments.json`` holds.
+    """Train the systems, measure how they align, and return the content of ``alignments.json``.
 
     ``out`` gets a folder for each run with the alignment of one sentence, ``alignments.json`` and
     ``alignments.png``; the translator of each run keeps its measured head. Returns None where the
-    training was interrupted; the same call goes on with it.
+    training was interrupted; the same call resumes it.
     """
     names = ("alignments.json", "alignments.png", *(f"{e.recipe.name}.png" for e in compared))
     with sole_writer(out, names):
-        return _compare(compared, corpus, out, console, pairs)
+        runs = train_all(compared, corpus, out, console)
+        if runs is None:
+            return None
+        models = []
+        for system, run in zip(compared, runs):
+            said = f"{system.label}: aligning {pairs:,} pairs"
+            console.print(said, markup=False, highlight=False)
+            models.append(measure(system, run, pairs))
+            with sole_writer(run.folder, WRITES):
+                run.translator.save(run.folder / "model")
+            picture(system, run, out / f"{system.recipe.name}.png")
+        result = {
+            "experiment": "alignments",
+            "corpus": corpus.name,
+            "pairs": pairs,
+            "chosen_on": "validation",
+            "measured_on": "test",
+            "intervals": "95 %: bootstrap of the alignment error, Wilson of the exact match",
+            "models": models,
+        }
+        write_result(out / "alignments.json", result)
+        draw(result, out / "alignments.png")
+        return result
 
 
-def _compare(
-    compared: Sequence[Entry], corpus: Corpus, out: Path, console: Console, pairs: int
-) -> dict[str, Any] | None:
-    """Do what `compare` says as the writer of the folder."""
-    runs = train_all(compared, corpus, out, console)
-    if runs is None:
-        return None
-    models = []
-    for entry, run in zip(compared, runs):
-        console.print(f"{entry.label}: aligning {pairs:,} pairs", markup=False, highlight=False)
-        models.append(measure(entry, run, pairs))
-        with sole_writer(run.folder, WRITES):
-            run.translator.save(run.folder / "model")
-        picture(entry, run, out / f"{entry.recipe.name}.png")
-    result = {
-        "experiment": "alignments",
-        "corpus": corpus.name,
-        "pairs": pairs,
-        "chosen_on": "validation",
-        "measured_on": "test",
-        "intervals": "95 %: bootstrap of the alignment error, Wilson of the exact match",
-        "models": models,
-    }
-    write_result(out / "alignments.json", result)
-    draw(result, out / "alignments.png")
-    return result
-
-
-def picture(entry: Entry, run: Run, save: Path) -> None:
-    """Draw what the measured head looks at while the model is made to write one translation."""
+def picture(system: System, run: Run, save: Path) -> None:
+    """Draw the measured head's attention under forced decoding of one translation."""
     pair = next(pair for pair in SHOWN if pair.source == WIDE)
     [matrices] = forced(run.translator, [(pair.source, pair.target)])
     head = run.translator.alignment_head
@@ -164,7 +155,7 @@ def picture(entry: Entry, run: Run, save: Path) -> None:
         matrices[head.layer][head.head],
         gold=pair.alignment,
         beside="reference",
-        title=entry.label,
+        title=system.label,
         save=save,
     )
 

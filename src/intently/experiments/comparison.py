@@ -1,4 +1,4 @@
-"""What all experiments share: recipes trained into one folder, intervals, and a result file."""
+"""Shared by all experiments: training recipes into one folder, intervals, and the result file."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from intently.translation.translator import Translator
 
 CONFIDENT = 1.959964
-"""Standard deviations of a normal distribution on either side that hold 95 %."""
+"""Standard deviations on either side of the mean that hold 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One that takes part in an experiment: its name in figures, and what is trained."""
+class System:
+    """A system in an experiment: its label in figures, and the recipe it is trained by."""
 
     label: str
     recipe: Recipe
 
-    def with_flags(self, **flags: Any) -> Entry:
-        """Return the entry with some options of its recipe replaced; None means not given.
+    def with_flags(self, **flags: Any) -> System:
+        """Return the system with some options of its recipe replaced; None means not given.
 
         >>> from intently.recipes import recipe
-        >>> entry = Entry("fixed vector", recipe("language-fixed")).with_flags(steps=10)
-        >>> entry.recipe.options.schedule.steps
+        >>> system = System("fixed vector", recipe("language-fixed")).with_flags(steps=10)
+        >>> system.recipe.options.schedule.steps
         10
         """
         options = self.recipe.options.with_flags(**flags)
@@ -54,29 +54,28 @@ class Entry:
 
 
 def train_all(
-    entries: Sequence[Entry], corpus: Corpus, out: Path, console: Console
+    systems: Sequence[System], corpus: Corpus, out: Path, console: Console
 ) -> list[Run] | None:
-    """Train every entry into ``out`` / its recipe's name, and return the runs in their order.
+    """Train every system into ``out`` / its recipe's name, and return the runs in their order.
 
-    A finished run is taken as it is and one that has begun goes on: its checkpoints say where it
-    stands. To be called by the sole writer of ``out``. Returns None where a run was interrupted;
-    the same call goes on with it. The folder of each run keeps the name of its corpus, where that
-    has the recipe's.
+    A finished run is used as it is, an unfinished one resumes from its checkpoints. Only the sole
+    writer of ``out`` may call this. Returns None where a run was interrupted; the same call resumes
+    it. Each run's folder records its corpus, if it is that of the recipe.
 
-    Raises `ArgumentError` where two entries share a label or a recipe's name, where a folder holds
+    Raises `ArgumentError` where two systems share a label or a recipe's name, where a folder holds
     a run of other steps (both before anything is trained), or one with other options or data.
     """
-    _check_apart(entries)
-    _check_steps(entries, out)
+    _check_apart(systems)
+    _check_steps(systems, out)
     runs = []
-    for entry in entries:
-        name = entry.recipe.name
-        folder, origin = out / name, _origin(entry.recipe, corpus)
-        console.print(f"{entry.label}: training {name}", markup=False, highlight=False)
+    for system in systems:
+        name = system.recipe.name
+        folder, origin = out / name, _origin(system.recipe, corpus)
+        console.print(f"{system.label}: training {name}", markup=False, highlight=False)
         with sole_writer(folder, WRITES), display(console, every=30.0) as progress:
             run = fit(
                 corpus.train,
-                entry.recipe.options,
+                system.recipe.options,
                 folder,
                 dev=corpus.dev,
                 progress=keeping(origin, folder, progress),
@@ -88,26 +87,26 @@ def train_all(
     return runs
 
 
-def _check_apart(entries: Sequence[Entry]) -> None:
-    """Check that no two entries would share a folder, or a line of the figure."""
+def _check_apart(systems: Sequence[System]) -> None:
+    """Check that no two systems share a folder or a line of the figure."""
     for what, names in {
-        "label": [entry.label for entry in entries],
-        "recipe's name": [entry.recipe.name for entry in entries],
+        "label": [system.label for system in systems],
+        "recipe's name": [system.recipe.name for system in systems],
     }.items():
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
             expected = f"a {what} for each that no other has"
             got = f"more than one {twice[0]!r}"
-            raise build(ArgumentError, "entries", expected, got)
+            raise build(ArgumentError, "systems", expected, got)
 
 
-def _check_steps(entries: Sequence[Entry], out: Path) -> None:
-    """Check that no folder holds a run of other steps, which `fit` would go on with.
+def _check_steps(systems: Sequence[System], out: Path) -> None:
+    """Check that no folder holds a run of other steps, which `fit` would resume.
 
-    The learning rate falls towards the last step, so that a short run is no beginning of a longer.
+    The learning rate falls towards the last step, so a short run is not the start of a longer one.
     """
-    for entry in entries:
-        folder, steps = out / entry.recipe.name, entry.recipe.options.schedule.steps
+    for system in systems:
+        folder, steps = out / system.recipe.name, system.recipe.options.schedule.steps
         stored = folder / "options.json"
         before = TrainingOptions.from_json(stored).schedule.steps if stored.is_file() else steps
         if steps != before:
@@ -117,31 +116,31 @@ def _check_steps(entries: Sequence[Entry], out: Path) -> None:
 
 
 def _origin(recipe: Recipe, corpus: Corpus) -> Origin | None:
-    """Return the corpus as a run's folder keeps it, None where it is not the recipe's."""
+    """Return the origin of the corpus for a run's folder, None if it is not the recipe's."""
     if recipe.corpus != corpus.name:
         return None
     folder = None if corpus.data_dir is None else str(corpus.data_dir)
     return Origin(corpus.name, corpus.source, corpus.target, folder, recipe.name)
 
 
-def described(entry: Entry, run: Run) -> dict[str, Any]:
-    """Return what a result says of a run: recipe, size, time, and all its options."""
+def described(system: System, run: Run) -> dict[str, Any]:
+    """Return the entry of a run in a result: recipe, size, time, and all its options."""
     history = run.history
     times = [at.seconds for at in (*history.records, *history.evaluations)]
     return {
-        "label": entry.label,
-        "recipe": entry.recipe.name,
+        "label": system.label,
+        "recipe": system.recipe.name,
         "parameters": parameters(run.translator),
         "training_seconds": round(max(times, default=0.0), 1),
         "steps": step_of(history.checkpoint.name) if history.checkpoint else 0,
         "best_checkpoint": history.best.name if history.best else None,
         "dev": [evaluation._asdict() for evaluation in history.evaluations],
-        "options": entry.recipe.options.to_dict(),
+        "options": system.recipe.options.to_dict(),
     }
 
 
 def parameters(translator: Translator) -> int:
-    """Return how many numbers a translator has learned, tied ones counted once.
+    """Return the number of parameters of a translator, tied ones counted once.
 
     >>> from intently.translation.translator import Translator
     >>> parameters(Translator.load()) > 100_000
@@ -151,7 +150,7 @@ def parameters(translator: Translator) -> int:
 
 
 def write_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Write what was found as JSON, with versions and threads beside it."""
+    """Write a result as JSON, with versions and threads."""
     content = {**result, "versions": versions(), "threads": torch.get_num_threads()}
     replace_file(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
 
@@ -177,7 +176,7 @@ def share_interval(right: int, total: int) -> Interval:
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
     """Return the ratio of two sums over sentences, with the ends of its 95 % bootstrap interval.
 
-    The sentences are drawn anew, with replacement, a thousand times; always the same draws.
+    The sentences are resampled with replacement a thousand times, always with the same seed.
 
     Source: Efron 1979, "Bootstrap Methods: Another Look at the Jackknife" (percentiles).
 

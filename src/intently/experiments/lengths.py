@@ -1,4 +1,4 @@
-"""The experiment that began it: what becomes of long sentences without attention, and with it.
+"""The experiment that motivated attention: long sentences without it, and with it.
 
 Cho et al. 2014, "On the Properties of Neural Machine Translation: Encoder–Decoder Approaches"
 (figure 4), found that a fixed context vector loses long sentences; Bahdanau et al. 2015, "Neural
@@ -19,7 +19,7 @@ from intently.corpora import Corpus, sample
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError, build
 from intently.experiments.comparison import (
-    Entry,
+    System,
     described,
     share_interval,
     train_all,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from intently.translation.translator import Translator
 
 EDGES = {"language": (4, 6, 8, 10, 12, 14, 16), "multi30k": (5, 10, 15, 20, 30)}
-"""The most words of each bucket but the last; the built-in language has none of more than 16."""
+"""The largest length of each bucket but the last; the built-in language ends at 16 words."""
 
 PREFIXES = {"language": "language", "multi30k": "multi30k-de-en"}
 LABELS = {"fixed": "fixed vector", "bahdanau": "additive attention", "transformer": "Transformer"}
@@ -48,17 +48,17 @@ LOWERCASE = {"language": False, "multi30k": True}
 SENTENCES = 300
 """Sentences of the built-in language in each bucket."""
 DRAWN = {"test": 5000, "deeper": 3000}
-"""Sentences of its splits that are looked through for them: enough for every bucket."""
+"""Sentences drawn from its splits: enough for every bucket."""
 
 FEWEST = 10
-"""Sentences below which a bucket is left out: an interval of fewer says nothing."""
+"""Smaller buckets, in sentences, are left out: their intervals say nothing."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Test sentences with about as many words, and where they are from.
+    """Test sentences of similar length, and the split they are from.
 
-    ``trained`` is how many sentences of the training have so many words.
+    ``trained`` is the number of training sentences of that length.
     """
 
     name: str
@@ -71,20 +71,20 @@ class Bucket:
         return len(self.sources)
 
 
-def entries(corpus: str) -> list[Entry]:
-    """Return what is compared on a corpus: its recipes without attention, with it, of it alone.
+def systems(corpus: str) -> list[System]:
+    """Return the systems for a corpus: without attention, with it, and a Transformer.
 
-    Raises `ArgumentError` for a corpus that has not all three.
+    Raises `ArgumentError` for a corpus without all three recipes.
 
-    >>> [entry.recipe.name for entry in entries("multi30k")][:2]
+    >>> [system.recipe.name for system in systems("multi30k")][:2]
     ['multi30k-de-en-fixed', 'multi30k-de-en-bahdanau']
     """
     check_word(corpus, "corpus", PREFIXES)
-    return [Entry(label, recipe(f"{PREFIXES[corpus]}-{end}")) for end, label in LABELS.items()]
+    return [System(label, recipe(f"{PREFIXES[corpus]}-{end}")) for end, label in LABELS.items()]
 
 
 def length(sentence: str) -> int:
-    """Return how many words a sentence has: what stands between blanks.
+    """Return the number of words of a sentence, separated by white space.
 
     >>> length("The road was too wide.")
     5
@@ -93,7 +93,7 @@ def length(sentence: str) -> int:
 
 
 def bucket_of(words: int, edges: Sequence[int]) -> str:
-    """Return the name of the bucket for sentences of so many words.
+    """Return the name of the bucket for a number of words.
 
     >>> [bucket_of(words, (5, 10)) for words in (5, 6, 11)]
     ['1–5', '6–10', '>10']
@@ -102,7 +102,7 @@ def bucket_of(words: int, edges: Sequence[int]) -> str:
 
 
 def names(edges: Sequence[int]) -> list[str]:
-    """Return the names of the buckets that edges make, in order.
+    """Return the names of the buckets between edges, in order.
 
     >>> names((5, 10))
     ['1–5', '6–10', '>10']
@@ -115,7 +115,7 @@ def names(edges: Sequence[int]) -> list[str]:
 def grouped(
     pairs: Iterable[tuple[str, str]], edges: Sequence[int]
 ) -> dict[str, list[tuple[str, str]]]:
-    """Return pairs by the bucket of their source's length, in the order of lengths.
+    """Return pairs by the bucket of their source's length, in ascending order.
 
     >>> list(grouped([("a b c", "x"), ("a", "x")], edges=(1, 2)))
     ['1', '>2']
@@ -129,10 +129,10 @@ def grouped(
 def buckets(corpus: Corpus, edges: Sequence[int]) -> list[Bucket]:
     """Return the test sentences of a corpus by length.
 
-    Those of a public corpus are all that it has. Of the built-in language there are `SENTENCES` in
-    each bucket, from its split "test"; where that has too few, the whole bucket is from "deeper",
-    whose sentences are longer because they hold a clause more than any sentence of the training.
-    Buckets of fewer than `FEWEST` are left out. Raises `ArgumentError` for edges that do not rise,
+    A public corpus contributes all its test sentences, the built-in language `SENTENCES` for each
+    bucket, from its split "test"; where that has too few, the whole bucket is from "deeper", whose
+    sentences are longer because they have a clause more than any sentence in training. Buckets of
+    fewer than `FEWEST` are left out. Raises `ArgumentError` for edges that do not rise,
     `DataError` where no bucket is left.
     """
     if not edges or edges[0] < 1 or any(a >= b for a, b in pairwise(edges)):
@@ -176,8 +176,7 @@ def measure(
     translator: Translator, bucket: Bucket, options: SearchOptions, lowercase: bool
 ) -> tuple[Interval, Interval, str]:
     """Return the exact match and the BLEU of a bucket with their intervals, and the signature."""
-    made = translator.stream(bucket.sources, options)
-    texts = [translation.text for translation in made]
+    texts = [translation.text for translation in translator.stream(bucket.sources, options)]
     right = sum(map(str.__eq__, texts, bucket.targets))
     score = bleu(texts, bucket.targets, lowercase=lowercase, bootstrap=RESAMPLED)
     low, high = score.interval or (score.value, score.value)
@@ -186,7 +185,7 @@ def measure(
 
 
 def compare(
-    compared: Sequence[Entry],
+    compared: Sequence[System],
     corpus: Corpus,
     out: Path,
     console: Console,
@@ -194,56 +193,44 @@ def compare(
     edges: Sequence[int],
     beam: int = 1,
 ) -> dict[str, Any] | None:
-    """Train what is compared, score it by length, and return what ``lengths.json`` holds.
+    """Train the systems, score them by length, and return the content of ``lengths.json``.
 
     ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None where the
-    training was interrupted; the same call goes on with it. Raises, before anything is trained,
+    training was interrupted; the same call resumes it. Raises, before anything is trained,
     what `buckets`, `SearchOptions` and `train_all` do.
     """
-    options = SearchOptions(beam=beam)  # both before the hours of training, as they may refuse
+    options = SearchOptions(beam=beam)  # before hours of training, as both may raise
     tests = buckets(corpus, edges)
     if not 1 <= len(compared) <= len(LINES):
         raise build(ArgumentError, "compared", f"one to {len(LINES)} models", len(compared))
     with sole_writer(out, ("lengths.json", "lengths.png")):
-        return _compare(compared, corpus, out, console, tests, options)
-
-
-def _compare(
-    compared: Sequence[Entry],
-    corpus: Corpus,
-    out: Path,
-    console: Console,
-    tests: Sequence[Bucket],
-    options: SearchOptions,
-) -> dict[str, Any] | None:
-    """Do what `compare` says as the writer of the folder."""
-    runs = train_all(compared, corpus, out, console)
-    if runs is None:
-        return None
-    lowercase = LOWERCASE.get(corpus.name, False)
-    models, signature = [], ""
-    for entry, run in zip(compared, runs):
-        console.print(f"{entry.label}: translating {sum(map(len, tests)):,} sentences")
-        scores = [measure(run.translator, bucket, options, lowercase) for bucket in tests]
-        signature = scores[-1][-1]
-        exact, bleus = [list(s[0]) for s in scores], [list(s[1]) for s in scores]
-        models.append({**described(entry, run), "exact_match": exact, "bleu": bleus})
-    result = {
-        "experiment": "lengths",
-        "corpus": corpus.name,
-        "direction": f"{corpus.source}-{corpus.target}",
-        "beam": options.beam,
-        "bleu_signature": signature,
-        "intervals": "95 %: Wilson of the exact match, bootstrap of BLEU",
-        "buckets": [
-            {"words": b.name, "sentences": len(b), "split": b.split, "in_training": b.trained}
-            for b in tests
-        ],
-        "models": models,
-    }
-    write_result(out / "lengths.json", result)
-    draw(result, out / "lengths.png")
-    return result
+        runs = train_all(compared, corpus, out, console)
+        if runs is None:
+            return None
+        lowercase = LOWERCASE.get(corpus.name, False)
+        models, signature = [], ""
+        for system, run in zip(compared, runs):
+            console.print(f"{system.label}: translating {sum(map(len, tests)):,} sentences")
+            scores = [measure(run.translator, bucket, options, lowercase) for bucket in tests]
+            signature = scores[-1][-1]
+            exact, bleus = [list(s[0]) for s in scores], [list(s[1]) for s in scores]
+            models.append({**described(system, run), "exact_match": exact, "bleu": bleus})
+        result = {
+            "experiment": "lengths",
+            "corpus": corpus.name,
+            "direction": f"{corpus.source}-{corpus.target}",
+            "beam": options.beam,
+            "bleu_signature": signature,
+            "intervals": "95 %: Wilson of the exact match, bootstrap of BLEU",
+            "buckets": [
+                {"words": b.name, "sentences": len(b), "split": b.split, "in_training": b.trained}
+                for b in tests
+            ],
+            "models": models,
+        }
+        write_result(out / "lengths.json", result)
+        draw(result, out / "lengths.png")
+        return result
 
 
 def draw(result: dict[str, Any], save: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory: what a process has taken, and what is left for it."""
+"""Memory: the peak of this process, and what is free."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from intently.errors import ArgumentError, build
 
 LITTLE = 2**28
-"""Bytes for which nobody is asked."""
+"""Needs below so many bytes are not checked."""
 
 CONTAINER = Path("/sys/fs/cgroup")
 
 
 def peak() -> int | None:
-    """Return the most bytes this process has taken so far, None on Windows, which is not asked."""
+    """Return the peak memory of this process in bytes, None on Windows."""
     if sys.platform == "win32":
         return None
     import resource
@@ -27,10 +27,10 @@ def peak() -> int | None:
 
 
 def available(device: torch.device | None = None) -> int | None:
-    """Return the bytes that are left on ``device``, None where the system does not say.
+    """Return the free bytes on ``device``, None where the system does not say.
 
-    On the CPU those of the machine, or of the container where that has fewer; outside Linux all
-    that the machine has.
+    On the CPU: the smaller of what the machine and the container have free; outside Linux, all
+    memory of the machine.
     """
     if device is not None and device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
@@ -41,7 +41,7 @@ def available(device: torch.device | None = None) -> int | None:
 def check_fits(
     argument: str, needs: float, got: str, fix: str, device: torch.device | None = None
 ) -> None:
-    """Raise `ArgumentError` where the least that something ``needs``, in bytes, is not there.
+    """Raise `ArgumentError` unless memory has the bytes that something ``needs`` at least.
 
     >>> check_fits("beam", 10, "beam=1", "try less")
     """
@@ -69,7 +69,7 @@ def _machine() -> int | None:
 
 
 def _container() -> int | None:
-    """Return what a control group (version 2) leaves, its cache of files counted as free."""
+    """Return what a control group (version 2) has free, with inactive file cache."""
     try:
         most = int((CONTAINER / "memory.max").read_text(encoding="ascii"))
         taken = int((CONTAINER / "memory.current").read_text(encoding="ascii"))

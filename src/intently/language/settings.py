@@ -1,7 +1,7 @@
-"""The options of a language model's run, in its own words, and the file that may hold them.
+"""The options of a language model's run, under its own names, and in a file.
 
-A language model is trained as a translator is, by `TrainingOptions`; but it is a decoder alone, and
-says ``layers``, ``tokenizer``, ``size`` and ``window`` where a translator has two sides::
+A language model is trained by `TrainingOptions`, like a translator; but as a decoder alone it has
+``layers``, ``tokenizer``, ``size`` and ``window`` where a translator has two sides::
 
     [model]
     layers = 4
@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from intently.errors import ArgumentError, DataError, KindError, build
-from intently.foundation.checks import check_word, whole_number
 from intently.foundation.files import File
-from intently.training.options import TrainingOptions
+from intently.language.text_model import Variant
+from intently.training.groups import check_option
+from intently.training.options import Flag, TrainingOptions
 
 LARGE = 10_000_000
-"""Characters from which on a text is cut into subwords unless one says otherwise."""
+"""Longer texts, in characters, are cut into subwords by default."""
 
 DEFAULTS = TrainingOptions().with_flags(
     source_tokenizer="character",
@@ -41,13 +41,13 @@ DEFAULTS = TrainingOptions().with_flags(
     evaluate_every=250,
     save_every=250,
 )
-"""Where a language model's options differ from a translator's: a run of some minutes.
+"""The default options of a language model: a run of some minutes.
 
-So short a run reads a text of millions of characters about once: dropout would only slow it down.
+So short a run reads a text of millions of characters about once; dropout would only slow it down.
 """
 
 WARMUP = 100
-"""Steps of the warm-up of a long run; a shorter one rises in a fifth of its steps."""
+"""Default warm-up of a long run, in steps; a short one takes a fifth of its steps."""
 
 WORDS = {
     "layers": "decoder_layers",
@@ -55,33 +55,8 @@ WORDS = {
     "size": "target_size",
     "window": "max_length",
 }
-"""A language model's word for an option, and the option of `TrainingOptions` that it is."""
+"""A language model's name of an option: its name in `TrainingOptions`."""
 
-
-@dataclass(frozen=True)
-class Variant:
-    """How a language model attends: with how many key/value heads, and by which positions.
-
-    ``kv_heads`` is a divisor of the heads, None for as many. ``positions`` are "rotary", which know
-    no end, or "learned", a table as long as the window. Raises `ArgumentError` and `KindError`.
-
-    >>> Variant(positions="absolute")
-    Traceback (most recent call last):
-    ...
-    intently.errors.ArgumentError: positions: expected "rotary" or "learned"; got 'absolute'.
-    """
-
-    kv_heads: int | None = None
-    positions: Literal["rotary", "learned"] = "rotary"
-
-    def __post_init__(self) -> None:
-        check_word(self.positions, "positions", ("rotary", "learned"))
-        if self.kv_heads is not None:
-            whole_number(self.kv_heads, "kv_heads", 1)
-
-
-USUAL = Variant()
-"""As many key/value heads as heads, and rotary positions."""
 
 SECTIONS = {
     "model": ("width", "heads", "kv_heads", "layers", "inner", "positions", "dropout"),
@@ -95,14 +70,49 @@ SECTIONS = {
         for group in ("schedule", "optimiser", "run")
     },
 }
-"""What a file of options may say."""
+"""The sections and options of a file."""
+
+
+HELP = {
+    "kv_heads": "key/value heads that the heads share; none: as many as heads",
+    "positions": "rotary, or learned: a table as long as the window",
+    "layers": "layers",
+    "dropout": "share of activations dropped while training",
+    "tokenizer": f"pieces of the text; subword above {LARGE:,} characters, else character",
+    "size": "largest vocabulary, in tokens",
+    "window": "tokens read at once",
+    "batch_tokens": "tokens of a batch",
+}
+"""Help for options whose meaning differs from a translator's."""
+
+
+def language_flags() -> dict[str, Flag]:
+    """Return every option by a language model's name, with its default and help.
+
+    >>> language_flags()["window"].default, language_flags()["steps"].default
+    (128, 2000)
+    """
+    variant = {"kv_heads": int, "positions": str}
+    found, ours, defaults = {}, TrainingOptions.flags(), DEFAULTS.to_dict()
+    for section, names in SECTIONS.items():
+        for name in names:
+            if name in variant:
+                flag = Flag(section, variant[name], getattr(Variant, name), "")
+            else:
+                option = WORDS.get(name) or name
+                flag = ours[option]._replace(default=defaults[ours[option].group][option])
+            found[name] = flag._replace(help=HELP.get(name, flag.help))
+    return found
+
+
+FLAGS = language_flags()
 
 
 def language_options(text: str, **given: Any) -> TrainingOptions:
-    """Return `DEFAULTS` with options replaced: characters, or subwords where the text is large.
+    """Return `DEFAULTS` with options replaced; a large text is cut into subwords.
 
-    ``given`` are options by name, None where not given. The feed-forward is four times as wide as
-    the model unless ``inner`` says otherwise. Raises as `TrainingOptions.with_flags` does.
+    ``given`` are options by name, None where not given. The default of ``inner`` is four times the
+    width. Raises as `TrainingOptions.with_flags` does.
 
     >>> options = language_options("a text", width=64, layers=3)
     >>> options.model.inner, options.model.decoder_layers
@@ -114,22 +124,17 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
         "inner": 4 * width if isinstance(width, int) else None,
     }
     wanted = usual | {name: value for name, value in given.items() if value is not None}
-    options = DEFAULTS
-    for name, value in wanted.items():
-        if name not in WORDS:
-            continue
-        try:
-            options = options.with_flags(**{WORDS[name]: value})
-        except (ArgumentError, KindError) as error:
-            raise type(error)(str(error).replace(WORDS[name], name, 1)) from None
-    return options.with_flags(**{n: value for n, value in wanted.items() if n not in WORDS})
+    for name in WORDS.keys() & wanted.keys():
+        flag = FLAGS[name]
+        check_option(name, wanted[name], flag.type, flag.rule)  # errors use its name here
+    return DEFAULTS.with_flags(**{WORDS.get(name) or name: x for name, x in wanted.items()})
 
 
 def read_config(path: Path | str) -> dict[str, Any]:
     """Return the options in a TOML file by name: those of `language_options` and of `Variant`.
 
-    Raises `DataError` where the file cannot be read, `ArgumentError` and `KindError` that name the
-    file for sections and options that a language model does not have, and for bad values.
+    Raises `DataError` where the file cannot be read, `ArgumentError` and `KindError`, naming the
+    file, for unknown sections and options and for bad values.
     """
     where = str(path)
     sections = File(Path(path), "a TOML file of options", DataError).toml()

@@ -1,7 +1,7 @@
-"""Recipes: settings under which a model has been trained on a public corpus, kept in the package.
+"""Recipes: options by which models were trained on public corpora, shipped with the package.
 
-A recipe is a TOML file beside this one: a section ``[recipe]`` that says what is learned from
-which corpus, then the sections of `intently.training.TrainingOptions`.
+A recipe is a TOML file in this folder: a section ``[recipe]`` with corpus and direction, then the
+sections of `intently.training.TrainingOptions`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["Recipe", "recipe", "recipe_text", "recipes"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, on which corpus, in which direction, and with which options.
+    """A corpus, a direction, and the options of a training.
 
-    ``result`` says what came out where it was measured; it is empty where it was not.
+    ``result`` is the measured result, "" if there is none.
 
     >>> recipe("language-bahdanau").options.architecture.attention
     'additive'
@@ -39,7 +39,7 @@ class Recipe:
 def recipe(name: str) -> Recipe:
     """Return the recipe of that name.
 
-    Raises `ArgumentError` with the names there are for any other.
+    Raises `ArgumentError`, listing the known names, for any other.
 
     >>> recipe("multi30k-en-de").corpus
     'multi30k'
@@ -59,9 +59,9 @@ def recipes() -> list[Recipe]:
 
 
 def recipe_text(name: str) -> str:
-    """Return the options of a recipe as TOML, to begin one's own with; what it is as comments.
+    """Return the options of a recipe as TOML, to start one's own from; its head as comments.
 
-    Raises `ArgumentError` with the names there are for any other.
+    Raises `ArgumentError`, listing the known names, for any other.
 
     >>> text = recipe_text("tatoeba-en-fr")
     >>> text.splitlines()[2]

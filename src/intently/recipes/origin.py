@@ -1,4 +1,4 @@
-"""Where a run's sentences come from, kept in its folder: evaluating and resuming need it again."""
+"""The corpus of a run, recorded in its folder for evaluating and resuming."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SHAPE = {
     "data_dir?": (WORD, None),
     "recipe?": (WORD, None),
 }
-"""What the file says, as `intently.foundation.files.fault` describes it."""
+"""The shape of the file; see `intently.foundation.files.fault`."""
 
 DIRECTION = re.compile(r"([^:]+):([^:-]+)-([^:-]+)")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A named corpus in one direction, the folder it is read from, and the recipe it is for.
+    """A named corpus in one direction, the folder it is read from, and the recipe that uses it.
 
     >>> Origin.of("multi30k:de-en").target
     'en'
@@ -42,10 +42,7 @@ class Origin:
 
     @classmethod
     def of(cls, direction: str, data_dir: Path | None = None) -> Origin:
-        """Return the corpus that is written "multi30k:de-en".
-
-        Raises `ArgumentError` for what is not written so.
-        """
+        """Return the origin written as "multi30k:de-en"; raises `ArgumentError` for others."""
         found = DIRECTION.fullmatch(direction)
         if found is None:
             expected = "NAME:SOURCE-TARGET, such as multi30k:de-en"
@@ -54,7 +51,7 @@ class Origin:
 
     @classmethod
     def load(cls, folder: Path | str) -> Origin | None:
-        """Return what `save` kept in a run's folder, None where nothing was kept.
+        """Return the origin recorded in a run's folder, None if there is none.
 
         Raises `DataError` where the file is damaged.
         """
@@ -62,12 +59,12 @@ class Origin:
         return cls(**file.sealed(SHAPE, old=True)) if file.exists() else None
 
     def save(self, folder: Path | str) -> None:
-        """Keep it in a run's folder."""
+        """Record the origin in a run's folder."""
         make_folder(Path(folder))
         replace_file(Path(folder) / FILE, sealed(dataclasses.asdict(self)))
 
     def read_from(self, data_dir: Path | None) -> Origin:
-        """Return the same corpus in another folder, which is kept as an absolute path; None: here.
+        """Return the origin with an absolute ``data_dir``; None changes nothing.
 
         >>> Origin.of("multi30k:de-en").read_from(None).data_dir is None
         True
@@ -85,17 +82,16 @@ class Origin:
 
 
 def keeping(origin: Origin | None, folder: Path, progress: Listener) -> Listener:
-    """Return ``progress`` that keeps the origin in a run's folder, None for files, at first.
+    """Return ``progress`` that first records the origin (None: files) in a run's folder.
 
-    At the first event of a run everything has been checked: one that is refused leaves the folder
-    as it was.
+    At the first event everything has been checked, so a refused run leaves the folder as it was.
     """
     kept = False
 
     def tell(event: Event) -> None:
         nonlocal kept
         if not kept and origin is None:
-            (folder / FILE).unlink(missing_ok=True)  # of a run that ended before a checkpoint
+            (folder / FILE).unlink(missing_ok=True)  # of a run without checkpoints
         elif not kept and origin is not None:
             origin.save(folder)
         kept = True

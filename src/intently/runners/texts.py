@@ -9,7 +9,7 @@ import torch
 
 from intently.decoding import SearchOptions
 from intently.errors import DataError, build
-from intently.language.runs import TextModel
+from intently.language import TextModel
 from intently.observe import watch
 from intently.runners.pretrained import run_text
 from intently.runners.watched import Watched, fitting

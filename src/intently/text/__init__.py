@@ -1,4 +1,4 @@
-"""Text: where words begin and end, and tokenizers that turn sentences into ids and back."""
+"""Text: word boundaries, and tokenizers between sentences and ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is text: refusing what is none, with its place."""
+"""Check that input is text, and say where it is not."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from intently.errors import ArgumentError, IntentlyError, KindError, build
 def strings(sentences: Iterable[str]) -> list[str]:
     """Return the sentences as a list.
 
-    Raises KindError for one string in place of several and for what is no string, ArgumentError for
-    a string that is no Unicode text.
+    Raises KindError for a single string and for entries that are not strings, ArgumentError for a
+    string that is not Unicode text.
     """
     if isinstance(sentences, (str, bytes)):
-        raise build(
-            KindError, "sentences", "several strings", "one", fix="put it in a list: [sentence]"
-        )
+        fix = "put it in a list: [sentence]"
+        raise build(KindError, "sentences", "several strings", "one", fix=fix)
     texts = list(sentences)
     for index, text in enumerate(texts):
         if not isinstance(text, str) or (not text.isascii() and _surrogate(text) is not None):
@@ -25,7 +24,7 @@ def strings(sentences: Iterable[str]) -> list[str]:
 
 
 def not_text(name: str, value: object) -> IntentlyError:
-    """Return the error that says why a value is no text."""
+    """Return the error that says why a value is not text."""
     if not isinstance(value, str):
         return build(KindError, name, "a string", type(value).__name__)
     place = _surrogate(value) or 0

@@ -1,4 +1,4 @@
-"""Which tokens make up which word."""
+"""The tokens of each word."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ Span = tuple[int, int]
 
 
 def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
-    """Return the token positions of each word, from the places that the encoding remembers.
+    """Return the token positions of each word, from the offsets of an encoding.
 
     A space before a word may be a token of its own; the encoding then puts it in the word's piece.
     """
     spans = word_spans(sentence)
     starts = [start for start, _ in spans]
     groups: list[list[int]] = [[] for _ in spans]
+    offsets, word_ids = encoding.offsets, encoding.word_ids  # each access makes a new list
     later = last = None
     for position in range(len(encoding) - 1, -1, -1):
-        end = encoding.offsets[position][1]
+        end = offsets[position][1]
         word = bisect_right(starts, end - 1) - 1
         if word < 0 or spans[word][1] < end:
-            word = later if encoding.word_ids[position] == last else None
+            word = later if word_ids[position] == last else None
         if word is not None:
             groups[word].insert(0, position)
-        later, last = word, encoding.word_ids[position]
+        later, last = word, word_ids[position]
     return groups
 
 
 def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
-    """Return the token positions of each word of the text that vocabulary entries say together."""
+    """Return the token positions of each word of the text that vocabulary entries spell."""
     places = {position: entry for position, entry in enumerate(entries) if entry not in SPECIALS}
     spoken = _spans(list(places.values()))
-    shift = (spoken[-1][1] if spoken else 0) - len(text)  # the space thought of before the text
+    shift = (spoken[-1][1] if spoken else 0) - len(text)  # the space assumed before the text
     groups: list[list[int]] = []
     tokens = [
         (position, start - shift, end - shift)
@@ -62,7 +63,7 @@ def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
 
 
 def _spans(entries: Sequence[str]) -> list[Span]:
-    """Return the characters of the joint text that each entry says, the bytes of one sharing it."""
+    """Return each entry's span in the joint text; the bytes of one character share its span."""
     spans: list[Span] = []
     run = bytearray()
     for entry in [*entries, ""]:
@@ -81,7 +82,7 @@ def _spans(entries: Sequence[str]) -> list[Span]:
 def _byte_spans(run: bytes, at: int) -> list[Span]:
     try:
         run.decode()
-    except UnicodeDecodeError:  # the library's decoder then says U+FFFD for every byte of the run
+    except UnicodeDecodeError:  # the decoder of the library then writes U+FFFD for every byte
         return [(at + index, at + index + 1) for index in range(len(run))]
     spans: list[Span] = []
     for byte in run:

@@ -1,4 +1,4 @@
-"""Tokenizers as files: what is written, how it is read, and what is refused."""
+"""Tokenizers as files: written, read, and verified."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from intently.text.vocabularies import BYTES, COMPLETE, SPECIALS, pipeline
 FOREIGN = "it was made by another program or a later version"
 
 LONGEST = 2**26
-"""Bytes of a file at most: a vocabulary of a million entries has fewer."""
+"""Largest file, in bytes: enough for a vocabulary of a million entries."""
 
 
 def content(tokenizer: tokenizers.Tokenizer) -> bytes:
-    """Return the JSON of the ``tokenizers`` library, with a checksum where the library allows one.
+    """Return the JSON of the ``tokenizers`` library, with a checksum.
 
-    It stands in the model, of which the library passes over what it does not know.
+    The checksum is an entry of the model, where the library ignores unknown entries.
     """
     document = json.loads(tokenizer.to_str())
     document["model"][SEAL] = digest(plain(document))
@@ -30,7 +30,7 @@ def content(tokenizer: tokenizers.Tokenizer) -> bytes:
 
 
 def read(path: Path) -> tuple[tokenizers.Tokenizer, str]:
-    """Return the tokenizer in a file and its kind; raises DataError that names file and fault."""
+    """Return the tokenizer in a file and its kind; raises DataError for a bad file."""
     file = File(path, "a tokenizer saved with Tokenizer.save", DataError)
     document = file.json(content=file.read(LONGEST))
     kind = _kind(document)
@@ -60,7 +60,7 @@ def _kind(document: Any) -> str | None:
 
 
 def _foreign(document: Any, kind: str | None) -> str | None:
-    """Say what of a document `Tokenizer.save` would not have written, if anything."""
+    """Describe what `Tokenizer.save` would not have written, None if nothing."""
     if kind is None:
         return None
     vocabulary = document["model"].get("vocab")
@@ -86,7 +86,7 @@ def _foreign(document: Any, kind: str | None) -> str | None:
 
 
 def _scored(pair: Any) -> bool:
-    """Whether an entry of a unigram vocabulary is a text with the logarithm of a probability."""
+    """Whether an entry of a unigram vocabulary is a text with a log-probability."""
     match pair:
         case [str(), int() | float() as score]:
             return -math.inf < score <= 0
@@ -94,7 +94,7 @@ def _scored(pair: Any) -> bool:
 
 
 def _frame(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without what training and earlier versions may make different."""
+    """Return the document without the parts that training or earlier versions change."""
     learned = {"vocab", "merges"}
     model = {key: value for key, value in document["model"].items() if key not in learned}
     match document.get("pre_tokenizer"):
@@ -104,7 +104,7 @@ def _frame(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _difference(given: Any, ours: Any) -> str | None:
-    """Return the key, in the outermost dictionary, whose value differs; absent is None or False."""
+    """Return the top-level key whose value differs; a missing one equals None and False."""
     for key in sorted({*given, *ours}):
         one, other = (None if d.get(key) is False else d.get(key) for d in (given, ours))
         nested = isinstance(one, dict) and isinstance(other, dict)

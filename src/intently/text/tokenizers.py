@@ -1,4 +1,4 @@
-"""Tokenizers: sentences to token ids and back, in whole words, characters or pieces of words."""
+"""Tokenizers: sentences to token ids and back, by words, characters, subwords or unigrams."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from intently.text.vocabularies import (
     UNK,
     trained,
 )
-from intently.text.words import word_spans
+from intently.text.words import words
 
-BATCH = 4096  # sentences handed over at once; more would only cost memory
+BATCH = 4096  # sentences per call of the library; more only costs memory
 
 READY = Path(str(files("intently") / "embedded" / "tokenizer.json"))
 """The subword tokenizer that is part of the package; ``docs/make_tokenizer.py`` makes it."""
@@ -62,14 +62,14 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn a vocabulary of at most ``size`` entries, the special tokens among them.
 
-        Words, characters or pairs of pieces seen less than ``min_frequency`` times stay out. The
-        same sentences in any order give the same tokenizer. Subwords are those of byte-pair
-        encoding (Sennrich et al. 2016, section 3.2), unigrams the likeliest pieces of all ways to
-        cut the text (Kudo 2018, section 3.2). Both have the 256 bytes for what is in no piece, and
-        give at most half of their room to single characters.
+        Words, characters or pairs of pieces seen less than ``min_frequency`` times are left out.
+        The same sentences in any order give the same tokenizer. Subwords are those of byte-pair
+        encoding (Sennrich et al. 2016, section 3.2), unigrams those of a unigram language model
+        (Kudo 2018, section 3.2). Both fall back to the 256 bytes, and give at most half of their
+        entries to single characters.
 
         Raises ArgumentError for an unknown kind, a size too small and sentences without any word,
-        KindError for what is not a string.
+        KindError for anything but strings.
 
         >>> Tokenizer.train(["to be or not to be"], kind="character").size
         11
@@ -111,7 +111,7 @@ class Tokenizer:
 
     @property
     def complete(self) -> bool:
-        """Whether it says every text, by bytes where no piece does, and so knows no unknown.
+        """Whether every text can be encoded, by bytes if need be: there are no unknown words.
 
         >>> [Tokenizer.train(["the cat"], kind).complete for kind in ("word", "unigram")]
         [False, True]
@@ -121,9 +121,18 @@ class Tokenizer:
     def encode(self, sentence: str) -> list[int]:
         """Return the token ids of a sentence, without start and end.
 
-        Raises KindError for what is not a string, ArgumentError for a lone surrogate.
+        Raises KindError for anything but a string, ArgumentError for a lone surrogate.
         """
         return self._encoding(sentence).ids
+
+    def encode_words(self, sentence: str) -> tuple[list[int], list[list[int]]]:
+        """Return what `encode` does, and for each word of ``words(sentence)`` its positions there.
+
+        >>> Tokenizer.train(["L'animal dort."], kind="word").encode_words("L'animal")
+        ([6, 8], [[0], [1]])
+        """
+        encoding = self._encoding(sentence)
+        return encoding.ids, groups.of_sentence(sentence, encoding)
 
     def encode_batch(self, sentences: Iterable[str]) -> list[list[int]]:
         """Return the token ids of each sentence, on all cores; raises as `encode` does."""
@@ -137,16 +146,16 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text that token ids say; special tokens say nothing.
+        """Return the text of token ids, without special tokens.
 
-        Bytes that are no UTF-8 become U+FFFD each. Raises ArgumentError for an id outside the
-        vocabulary, KindError for what is not an integer.
+        Bytes that are not UTF-8 become U+FFFD each. Raises ArgumentError for an id outside the
+        vocabulary, KindError for anything but integers.
         """
         said = [index for index in self._ids(ids) if index >= len(SPECIALS)]
         return self.backend.decode(said, skip_special_tokens=False)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return what each id stands for, to be read: a space is shown as ▁, a byte as <0x0A>.
+        """Return the entry of each id in readable form: a space as ▁, a byte as <0x0A>.
 
         >>> Tokenizer.train(["the cat"]).tokens([1, 14, 2])
         ['<s>', '<0x0A>', '</s>']
@@ -154,58 +163,51 @@ class Tokenizer:
         return [self._entry(index).replace(" ", "▁") for index in self._ids(ids)]
 
     def unknown(self, sentence: str) -> list[str]:
-        """Return the words of a sentence that the vocabulary cannot say, each once.
+        """Return the unknown words of a sentence, each once.
 
         >>> Tokenizer.train(["the cat sat"], kind="word").unknown("the dog sat, the dog")
         ['dog', ',']
         """
         if self.complete:
             return []
-        encoding = self._encoding(sentence)
-        found = (
-            sentence[start:end]
-            for (start, end), group in zip(
-                word_spans(sentence), groups.of_sentence(sentence, encoding), strict=True
-            )
-            if any(encoding.ids[position] == UNK for position in group)
-        )
-        return list(dict.fromkeys(found))
+        ids, found = self.encode_words(sentence)
+        read = zip(words(sentence), found, strict=True)
+        return list(dict.fromkeys(word for word, own in read if any(ids[i] == UNK for i in own)))
 
     def word_groups(self, sentence: str, ids: Sequence[int]) -> list[list[int]]:
         """Return, for each word of ``words(sentence)``, the positions in ``ids`` of its tokens.
 
-        ``ids`` are those of ``encode(sentence)``, with start, end and padding around them or not.
-        Special tokens around the sentence and white space between words are in no group; every
-        other token is in exactly one. Raises ArgumentError where the ids are not the sentence's.
+        ``ids`` are those of ``encode(sentence)``, optionally with start, end and padding. Special
+        tokens and white space between words are in no group; every other token is in exactly one.
+        Raises ArgumentError where the ids are not the sentence's.
 
         >>> tokenizer = Tokenizer.train(["L'animal dort."], kind="character")
         >>> tokenizer.word_groups("L'animal", [*tokenizer.encode("L'animal"), EOS])
         [[0, 1], [2, 3, 4, 5, 6, 7]]
         """
-        encoding = self._encoding(sentence)
+        own, found = self.encode_words(sentence)
         given = self._ids(ids)
         before = 1 if given[:1] == [SOS] else 0
         after = len(given)
         while after > before and given[after - 1] in (PAD, EOS):
             after -= 1
-        if given[before:after] != encoding.ids:
+        if given[before:after] != own:
             raise build(
                 ArgumentError,
                 "ids",
-                f"the {len(encoding.ids)} ids of the sentence {sentence!r}",
+                f"the {len(own)} ids of the sentence {sentence!r}",
                 f"{after - before} ids that say {self.decode(given)!r}",
                 "the ids come from another sentence or another tokenizer, or were cut",
                 "for ids that a model produced use group_ids(ids)",
             )
-        found = groups.of_sentence(sentence, encoding)
         return [[before + position for position in group] for group in found]
 
     def group_ids(self, ids: Iterable[int]) -> list[list[int]]:
         """Return, for each word of ``words(decode(ids))``, the positions in ``ids`` of its tokens.
 
-        Serves any ids, such as those that a model produced. Special tokens and white space between
-        words are in no group; a token that holds parts of several words is in the group of each, so
-        that no group is empty. Raises as `decode` does.
+        For any ids, such as those a model produced. Special tokens and white space between words
+        are in no group; a token with parts of several words is in the group of each, so no group is
+        empty. Raises as `decode` does.
 
         >>> tokenizer = Tokenizer.train(["the cat sat"], kind="word")
         >>> tokenizer.group_ids([SOS, *tokenizer.encode("the cat"), EOS])
@@ -217,7 +219,7 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as one JSON file, the format of the ``tokenizers`` library.
 
-        The file holds a checksum of itself, and is written whole or not at all. Raises WriteError.
+        The file holds a checksum of itself and is written atomically. Raises WriteError.
         """
         replace_file(Path(path), self.content())
 
@@ -227,10 +229,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> Tokenizer:
-        """Read a tokenizer that `save` wrote; without a path, the ready one for English.
+        """Read a tokenizer that `save` wrote; without a path, the embedded one for English.
 
-        That one has 9,000 subwords and gives back any text of any language exactly. Raises
-        DataError, with the file's name, where it is missing, damaged or another program's.
+        The embedded one has 9,000 subwords and restores any text of any language exactly. Raises
+        DataError where the file is missing, damaged or another program's.
 
         >>> ready = Tokenizer.load()
         >>> ready.tokens(ready.encode("I drink milk"))

@@ -1,11 +1,10 @@
-"""The unigram language model over pieces: a vocabulary by expectation and maximisation.
+"""The unigram language model over pieces: a vocabulary by expectation maximisation.
 
-A word is made of pieces that are drawn independently; the pieces and their probabilities are those
-under which the text is likely. Source: Kudo 2018, "Subword Regularization", section 3.2.
+A word consists of independently drawn pieces; pieces and probabilities are fitted to the text.
+Source: Kudo 2018, "Subword Regularization", section 3.2.
 
-The ``tokenizers`` library has a trainer of this kind, but it adds up in the order of a hash table,
-which is another one in every run, and so breaks ties by chance. Here the same text gives the same
-vocabulary.
+The trainer of the ``tokenizers`` library sums in the order of a hash table, which differs in every
+run, and so breaks ties by chance. Here the same text gives the same vocabulary.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ Scores = dict[str, float]
 """The natural logarithm of the probability of each piece."""
 
 ROUNDS = 2
-"""Rounds of expectation and maximisation before each pruning."""
+"""EM iterations before each pruning."""
 
 KEPT = 0.75
-"""The share of pieces that a pruning leaves."""
+"""The share of pieces kept by a pruning."""
 
 RAREST = 0.5
-"""Pieces that are expected less often go, whatever room there is."""
+"""Pieces with a smaller expected count are removed even where there is room."""
 
 
 class _Lattice(NamedTuple):
-    """A word, how often it is seen, and its pieces that end after 1, 2, … characters."""
+    """A word, its count, and its pieces that end after 1, 2, … characters."""
 
     word: str
     times: int
@@ -42,9 +41,8 @@ class _Lattice(NamedTuple):
 def fitted(words: Mapping[str, int], seed: Iterable[str], size: int) -> list[tuple[str, float]]:
     """Return at most ``size`` pieces of ``seed`` with their scores, the likeliest first.
 
-    ``words`` have counts. Pieces of one character, which must be in ``seed``, always stay, so that
-    every word of such characters can be said. Raises `ArgumentError` where they alone exceed
-    ``size``.
+    ``words`` maps words to counts. Pieces of one character, which must be in ``seed``, always stay,
+    so that every word can be encoded. Raises `ArgumentError` where they alone exceed ``size``.
 
     >>> pieces = fitted({"aab": 9, "aa": 3, "b": 1}, ["a", "b", "aa", "ab"], size=3)
     >>> [(piece, round(score, 2)) for piece, score in pieces]
@@ -98,14 +96,14 @@ def _lattices(words: Mapping[str, int], scores: Scores) -> list[_Lattice]:
 
 
 def _expected(lattices: list[_Lattice], scores: Scores) -> dict[str, float]:
-    """Return how often each piece is expected, over all ways to cut the words."""
+    """Return the expected count of each piece, over all segmentations of the words."""
     counts = dict.fromkeys(scores, 0.0)
     for word, count, ending in lattices:
-        # before[i]: the logarithm of the probability of the first i characters, cut in any way
+        # before[i]: log-probability of the first i characters, over all segmentations
         before = [0.0]
         for pieces in ending:
             before.append(_log_sum([before[start] + scores[piece] for start, piece in pieces]))
-        # cut[i]: how often the word is expected to be cut after i characters
+        # cut[i]: expected number of cuts after i characters
         cut = [0.0] * len(word) + [float(count)]
         for end in range(len(word), 0, -1):
             for start, piece in ending[end - 1]:
@@ -123,16 +121,16 @@ def _log_sum(terms: list[float]) -> float:
 
 
 def _maximised(counts: Mapping[str, float]) -> Scores:
-    """Return the scores under which the counts are likeliest; none of them is minus infinity."""
+    """Return the scores of maximum likelihood for the counts, all finite."""
     total = sum(counts.values())
     return {piece: math.log(max(n, 1e-9) / total) for piece, n in counts.items()}
 
 
 def _pruned(scores: Scores, counts: Mapping[str, float], size: int) -> Scores:
-    """Return the ``size`` pieces without which the text would be the least likely.
+    """Return the ``size`` pieces whose removal would cost the most likelihood.
 
-    The loss of a piece is what its occurrences lose when they are cut into others. Of the same
-    loss, the first in the alphabet stays.
+    The loss of a piece is the drop in log-likelihood when its occurrences are cut into others. Ties
+    are broken alphabetically.
     """
     losses = {
         piece: counts[piece] * (score - _cut_up(piece, scores))
@@ -145,7 +143,7 @@ def _pruned(scores: Scores, counts: Mapping[str, float], size: int) -> Scores:
 
 
 def _cut_up(piece: str, scores: Scores) -> float:
-    """Return the score of the best way to cut a piece into smaller ones."""
+    """Return the score of the best segmentation of a piece into smaller ones."""
     best = [0.0]
     for end in range(1, len(piece) + 1):
         found = [

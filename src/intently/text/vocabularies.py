@@ -1,4 +1,4 @@
-"""What the four kinds of tokenizer are made of, in the terms of the ``tokenizers`` library.
+"""The four kinds of tokenizer, built from the ``tokenizers`` library.
 
 All four cut a sentence at the boundaries of `intently.text.words`; the space before a word belongs
 to it. They differ in what they cut words into:
@@ -8,8 +8,8 @@ to it. They differ in what they cut words into:
     subword    " L'" "ani" "mal" " dort" "."    frequent pieces, and bytes for what is in none
     unigram    " L'" "anim" "al" " dort" "."    likely pieces, and bytes for what is in none
 
-All but character tokenizers think of a space before the first word, so that a word is the same
-there as elsewhere. The special tokens are ordinary entries of the vocabulary that no text can
+All but character tokenizers assume a space before the first word, so that a word is the same there
+as elsewhere. The special tokens are ordinary entries of the vocabulary that no text can
 match, because no word holds both "<" and a letter; a user may write "<s>".
 """
 
@@ -30,13 +30,13 @@ SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, SOS, EOS, UNK = range(4)
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 KINDS = ("word", "character", "subword", "unigram")
-COMPLETE = ("subword", "unigram")  # they say any text, by bytes where they must
+COMPLETE = ("subword", "unigram")  # they encode any text, falling back to bytes
 SMALLEST = {kind: len(SPECIALS) + (len(BYTES) if kind in COMPLETE else 0) + 1 for kind in KINDS}
 LONGEST = 16
 """Characters of the longest piece of a unigram tokenizer."""
 
 SEEDS = 4
-"""Pieces that a unigram tokenizer begins with, for each one of its size."""
+"""Initial pieces of a unigram tokenizer, as a multiple of its size."""
 
 
 def pipeline(kind: str, model: models.Model | None = None) -> tokenizers.Tokenizer:
@@ -67,7 +67,7 @@ def pipeline(kind: str, model: models.Model | None = None) -> tokenizers.Tokeniz
 def trained(
     kind: str, sentences: Sequence[str], size: int, min_frequency: int
 ) -> tokenizers.Tokenizer:
-    """Return a tokenizer with at most ``size`` entries for what is in the sentences."""
+    """Return a tokenizer with at most ``size`` entries, trained on the sentences."""
     if kind == "character":
         return _characters(sentences, size, min_frequency)
     tokenizer = pipeline(kind)
@@ -109,9 +109,9 @@ def _characters(sentences: Sequence[str], size: int, min_frequency: int) -> toke
 
 
 def _unigram(sentences: Sequence[str], size: int, min_frequency: int) -> tokenizers.Tokenizer:
-    """Return the likeliest pieces of those that byte-pair encoding would make of much more room.
+    """Return a unigram tokenizer whose seed pieces are those of a larger byte-pair encoding.
 
-    Kudo 2018 names that way to begin. Scores are rounded: some decimals are read back otherwise.
+    Kudo 2018 suggests this seed. Scores are rounded so that they are read back exactly.
     """
     maker = pipeline("subword")
     room = size - len(SPECIALS) - len(BYTES)
@@ -135,8 +135,8 @@ def _without_rare_characters(
 ) -> Sequence[str]:
     """Leave room for merges: characters beyond the ``most`` frequent become spaces.
 
-    A tokenizer says them with bytes, so a piece never joins them to their neighbours. The library
-    has a limit of its own, but it breaks ties by chance.
+    They are encoded as bytes, so no piece joins them to their neighbours. The library has a limit
+    of its own, but breaks ties by chance.
     """
     kept = {" ", *_by_frequency(sentences, min_frequency)[:most]}
     rare = {ord(character): " " for character in set().union(*sentences) - kept}

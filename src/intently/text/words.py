@@ -1,7 +1,7 @@
-"""Where words begin and end: one pattern for tokenizers, alignments and pictures.
+"""Word boundaries: one pattern for tokenizers, alignments and pictures.
 
-The pattern is matched by the regular expressions of the ``tokenizers`` library, the same that cut
-the text for a tokenizer, so that a word is never something else to one than to the other.
+The pattern is matched by the regular expressions of the ``tokenizers`` library, which also cut the
+text for a tokenizer, so both always agree on words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CUT = pre_tokenizers.Split(Regex(WORD), behavior="removed", invert=True)
 def word_spans(sentence: str) -> list[tuple[int, int]]:
     """Return where each word of a sentence starts and ends, in characters.
 
-    Raises KindError for what is not a string, ArgumentError for a lone surrogate.
+    Raises KindError for anything but a string, ArgumentError for a lone surrogate.
 
     >>> word_spans("L'animal dort.")
     [(0, 2), (2, 8), (9, 13), (13, 14)]
@@ -48,8 +48,8 @@ def word_spans(sentence: str) -> list[tuple[int, int]]:
 def words(sentence: str) -> list[str]:
     """Cut a sentence into words: elided words, English clitics and punctuation stand alone.
 
-    Chinese and Japanese, written without spaces, are cut into single characters. No word holds
-    white space, and all the rest of the sentence is in some word.
+    Chinese and Japanese, written without spaces, are cut into single characters. Every character
+    but white space is in exactly one word.
 
     >>> words("L'animal n'a pas dormi.")
     ["L'", 'animal', "n'", 'a', 'pas', 'dormi', '.']

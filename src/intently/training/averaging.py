@@ -16,10 +16,10 @@ from intently.training.checkpoint import Checkpoints, step_of
 
 
 def newest(names: Sequence[str], count: int, every: int = 1) -> list[str]:
-    """Return the checkpoints of the newest ``count`` steps, of each step the last, oldest first.
+    """Return the newest ``count`` checkpoints, oldest first, one for each step.
 
-    Before the very last one only steps that ``every`` divides count: others were written because
-    the run was interrupted, or was better than ever there.
+    Except for the last, only steps that ``every`` divides count: others were written because the
+    run was interrupted there, or improved its best score.
 
     >>> newest(["step-000100", "step-000200", "step-000200-2", "step-000300"], 2)
     ['step-000200-2', 'step-000300']
@@ -32,10 +32,10 @@ def newest(names: Sequence[str], count: int, every: int = 1) -> list[str]:
 
 
 def averaged(checkpoints: Checkpoints, names: Sequence[str]) -> dict[str, Tensor]:
-    """Return the mean of the weights of the checkpoints ``names``, to be given to `load_weights`.
+    """Return the mean of the weights of the checkpoints ``names``, for `load_weights`.
 
-    It is summed in float64 and has the dtype of the weights; what is no floating-point number is
-    that of the last one. Raises ArgumentError where ``names`` is empty, CheckpointError where a
+    Sums are in float64, the result has the dtype of the weights; integer tensors are those of the
+    last checkpoint. Raises ArgumentError where ``names`` is empty, CheckpointError where a
     checkpoint cannot be used or its weights have other names or shapes.
 
     >>> import tempfile
@@ -55,8 +55,7 @@ def averaged(checkpoints: Checkpoints, names: Sequence[str]) -> dict[str, Tensor
     sums = {name: tensor.double() for name, tensor in weights.items()}
     for name in names[1:]:
         first, weights = weights, checkpoints.load(name).model
-        cause = f"they and those of {names[0]} are of different models"
-        check_alike(first, weights, cause, name)
+        check_alike(first, weights, f"they and those of {names[0]} are of different models", name)
         for key, tensor in weights.items():
             sums[key] += tensor
     return {

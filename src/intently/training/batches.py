@@ -1,15 +1,15 @@
-"""Batches of about as many tokens each, of sentences of about the same length.
+"""Batches of about as many tokens each, of rows of about the same length.
 
-Which pairs form which batch is a pure function of the seed and the epoch, so that a position in
-the data is two numbers, (epoch, batch), and resuming there costs nothing.
+The batches are a pure function of the seed and the epoch, so a position in the data is two numbers,
+(epoch, batch), and resuming there costs nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,23 +20,59 @@ from intently.text import EOS, PAD, SOS
 
 
 class Batch(NamedTuple):
-    """Sentence pairs side by side, padded with PAD: int64 tensors.
+    """Rows side by side, padded with PAD: int64 tensors.
 
-    ``source`` (b, s) ends with EOS; ``source_lengths`` (b,), or None where no source is padded.
-    ``target_in`` (b, t) begins with SOS, and ``target_out`` (b, t) is what should follow each of
-    its tokens, ending with EOS.
+    ``source`` (b, s) ends with EOS, and is None for a model that reads none; ``source_lengths``
+    (b,) is None where no source is padded. ``target_out`` (b, t) is what should follow each token
+    of ``target_in`` (b, t): of a pair, they end with EOS and begin with SOS.
     """
 
-    source: Tensor
+    source: Tensor | None
     source_lengths: Tensor | None
     target_in: Tensor
     target_out: Tensor
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on ``device``."""
-        lengths = None if self.source_lengths is None else self.source_lengths.to(device)
-        source, _, target_in, target_out = self
-        return Batch(source.to(device), lengths, target_in.to(device), target_out.to(device))
+        return self.map(lambda tensor: tensor.to(device))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with every tensor changed.
+
+        >>> Batch(None, None, torch.ones(3, 2), torch.ones(3, 2)).map(lambda x: x[:1]).target_in
+        tensor([[1., 1.]])
+        """
+        return self._replace(**{n: change(x) for n, x in self._asdict().items() if x is not None})
+
+
+class Data(Protocol):
+    """The data of a run: rows, which `epoch` groups into batches."""
+
+    words: ClassVar[Mapping[str, str]]
+    """Options that these data call by another name."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The number of target tokens (n,) that each row is trained to write."""
+        ...
+
+    @property
+    def sort_keys(self) -> tuple[np.ndarray, ...]:
+        """Keys (n,), the most important last, that sort rows of like length side by side."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of all tokens: a run resumes on the data it began with."""
+        ...
+
+    def batch(self, which: np.ndarray) -> Batch:
+        """Return the rows ``which`` (b,) as a batch."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -83,8 +119,8 @@ class Pairs:
     """Sentence pairs as token ids, ready to be trained on.
 
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
-    ``max_length`` tokens on a side, and pairs with an empty side, are counted in ``too_long`` and
-    ``empty`` and left out. Raises DataError where the two differ in number or nothing is left.
+    ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
+    ``too_long`` and ``empty``. Raises DataError where the two differ in number or no pair is left.
 
     >>> pairs = Pairs([[5, 6], [7], [4] * 200], [[8], [9, 10], [11]], max_length=100)
     >>> len(pairs), pairs.too_long
@@ -92,7 +128,6 @@ class Pairs:
     """
 
     words: ClassVar[Mapping[str, str]] = {}
-    """What those who train on such data call an option, where it is another word."""
 
     def __init__(
         self,
@@ -121,13 +156,23 @@ class Pairs:
         return len(self.sources)
 
     @property
+    def lengths(self) -> np.ndarray:
+        """The number of target tokens of each pair, EOS included."""
+        return self.targets.lengths - 1
+
+    @property
+    def sort_keys(self) -> tuple[np.ndarray, ...]:
+        """Target length, and source length: up for equal targets, and down for the next.
+
+        So neighbours over a border are alike too.
+        """
+        source, target = self.sources.lengths, self.lengths
+        return np.where(target % 2, source, -source), target
+
+    @property
     def fingerprint(self) -> str:
-        """A checksum of all tokens: a run is resumed on the data it began with."""
-        digest = hashlib.sha256()
-        for side in (self.sources, self.targets):
-            digest.update(side.ids.tobytes())
-            digest.update(side.starts.tobytes())
-        return digest.hexdigest()[:16]
+        """A checksum of all tokens."""
+        return fingerprint(self.sources, self.targets)
 
     def batch(self, which: np.ndarray) -> Batch:
         """Return the pairs ``which`` (b,) as a batch."""
@@ -143,17 +188,17 @@ class Pairs:
 
 
 class Epoch:
-    """The batches of one epoch, in order: ``epoch[i]`` makes batch i when it is asked for."""
+    """The batches of one epoch, in order: ``epoch[i]`` makes batch i on demand."""
 
-    def __init__(self, pairs: Pairs, order: np.ndarray, cuts: np.ndarray) -> None:
-        self._pairs, self._order, self._cuts = pairs, order, cuts
+    def __init__(self, data: Data, order: np.ndarray, cuts: np.ndarray) -> None:
+        self._data, self._order, self._cuts = data, order, cuts
 
     def __len__(self) -> int:
         return len(self._cuts)
 
     def __getitem__(self, index: int) -> Batch:
         start, stop = self._cuts[index]
-        return self._pairs.batch(self._order[start:stop])
+        return self._data.batch(self._order[start:stop])
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
@@ -161,47 +206,43 @@ class Epoch:
     @property
     def largest(self) -> int:
         """The target tokens, padding included, of the largest batch."""
-        lengths = self._pairs.targets.lengths[self._order[self._cuts[:, 1] - 1]] - 1
+        lengths = self._data.lengths[self._order[self._cuts[:, 1] - 1]]
         return int(((self._cuts[:, 1] - self._cuts[:, 0]) * lengths).max())
 
-    def padding(self) -> tuple[float, float]:
-        """Return the share of PAD among all source and among all target tokens of the epoch."""
-        shares = []
-        for side in (self._pairs.sources, self._pairs.targets):
-            lengths = side.lengths[self._order]
-            rows = self._cuts[:, 1] - self._cuts[:, 0]
-            longest = np.array([lengths[start:stop].max() for start, stop in self._cuts])
-            shares.append(float(1 - lengths.sum() / (rows * longest).sum()))
-        return shares[0], shares[1]
+
+def fingerprint(*sides: Sentences) -> str:
+    """Return a checksum of the tokens of many sentences."""
+    digest = hashlib.sha256()
+    for side in sides:
+        digest.update(side.ids.tobytes())
+        digest.update(side.starts.tobytes())
+    return digest.hexdigest()[:16]
 
 
-def epoch(pairs: Pairs, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
+def epoch(data: Data, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
     """Return the batches of epoch ``number``, each of at most ``batch_tokens`` target tokens.
 
-    Pairs are sorted by target length, then by source length, up in one bucket of equal targets
-    and down in the next, so that neighbours over a border are alike too; equal pairs stand in
-    random order. The sorted row is cut into batches, and these are shuffled. A pair of more than
+    Rows are sorted by length, pairs by that of the target, then of the source; equal rows stand in
+    random order. They are cut into batches, and these are shuffled. A row of more than
     ``batch_tokens`` tokens is a batch of its own.
 
     >>> pairs = Pairs([[4], [5], [6, 7], [8, 9]], [[4], [5], [6, 7], [8, 9]])
     >>> batches = epoch(pairs, batch_tokens=6, seed=1)
     >>> sorted(batch.target_in.shape for batch in batches)
     [torch.Size([2, 2]), torch.Size([2, 3])]
-    >>> batches.padding(), batches.largest
-    ((0.0, 0.0), 6)
+    >>> batches.largest
+    6
     """
     if batch_tokens < 1:
         raise build(ArgumentError, "batch_tokens", "an integer of at least 1", batch_tokens)
     random = np.random.default_rng([seed, number])
-    source, target = pairs.sources.lengths, pairs.targets.lengths - 1
-    turning = np.where(target % 2, source, -source)
-    order = np.lexsort((random.permutation(len(pairs)), turning, target))
-    cuts = _cuts(target[order], batch_tokens)
-    return Epoch(pairs, order, cuts[random.permutation(len(cuts))])
+    order = np.lexsort((random.permutation(len(data)), *data.sort_keys))
+    cuts = _cuts(data.lengths[order], batch_tokens)
+    return Epoch(data, order, cuts[random.permutation(len(cuts))])
 
 
 def _cuts(lengths: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Return (start, stop) of each batch of rising ``lengths``: rows times longest fits."""
+    """Return (start, stop) of each batch of ascending ``lengths``: rows × longest must fit."""
     cuts, start = [], 0
     while start < len(lengths):
         stop = start + max(1, batch_tokens // lengths[start])

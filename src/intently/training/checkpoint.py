@@ -1,9 +1,9 @@
-"""Checkpoints that survive being killed: complete or absent, never half.
+"""Checkpoints that survive a kill: complete or absent, never partial.
 
 A checkpoint is a folder ``step-000123`` with its tensors (safetensors), its state (JSON) and a
 manifest that holds the size and SHA-256 of each file. It is written under a temporary name, synced
-to the disk, renamed, and only then does the file ``latest`` point to it. Of each step there is one,
-that which was written last.
+to the disk, renamed, and only then does the file ``latest`` point to it. There is one for each
+step, the last written.
 
     checkpoints/
       latest                 "step-000200" and a checksum of it
@@ -56,14 +56,14 @@ ABOUT = {
     "versions": {str: str},
     "files": {MODEL: ABOUT_FILE, TRAINING: ABOUT_FILE, STATE: ABOUT_FILE},
 }
-"""What a manifest says, beside its own checksum."""
+"""The shape of a manifest, without its own checksum."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: weights, tensors of the training, a state of plain values.
+    """A checkpoint: weights, tensors of the training, and a state of plain values.
 
-    ``source`` is the folder it was read from, as messages name it.
+    ``source`` is the folder it was read from, for messages.
     """
 
     model: dict[str, Tensor]
@@ -87,9 +87,9 @@ class Checkpoints:
     def begun(self, resume: bool | str) -> bool:
         """Return whether a run has left checkpoints here.
 
-        Raises `ArgumentError` where it has and the caller does not ``resume`` it,
-        `CheckpointError` where it is to go on from one that is not here. To be called by who writes
-        here alone: the latest one is put back where a kill fell into its replacement.
+        Raises `ArgumentError` if it has and the caller does not ``resume``, `CheckpointError` if
+        the checkpoint to resume from does not exist. Only the sole writer may call this: it also
+        restores the latest checkpoint where a kill interrupted its replacement.
         """
         self._put_back()
         names = self.names()
@@ -108,8 +108,8 @@ class Checkpoints:
     def save(self, name: str, checkpoint: Checkpoint, best: str | None = None) -> Path:
         """Write a checkpoint, make it the latest, and return its folder.
 
-        It takes the place of what was written at the same step before. ``best`` is the name of the
-        best checkpoint so far, which may be this one.
+        It replaces an earlier checkpoint of the same step. ``best`` is the name of the best
+        checkpoint so far, which may be this one.
         """
         final, draft = self.folder / name, self.folder / f".writing-{name}"
         before = self.folder / f".removed-{name}"
@@ -135,7 +135,7 @@ class Checkpoints:
                 sync_folder(draft)
                 if final.exists():
                     shutil.rmtree(before, ignore_errors=True)
-                    os.rename(final, before)  # a kill before the next line is mended by `begun`
+                    os.rename(final, before)  # `begun` repairs a kill before the next line
                 os.rename(draft, final)
                 sync_folder(self.folder)
             except OSError as error:
@@ -151,7 +151,7 @@ class Checkpoints:
 
     @contextmanager
     def surviving(self) -> Iterator[None]:
-        """Add to a `WriteError` which checkpoint is the last complete one, and how to go on."""
+        """Add to a `WriteError` the last complete checkpoint, and how to resume."""
         try:
             yield
         except WriteError as error:
@@ -164,10 +164,9 @@ class Checkpoints:
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
-        ``state`` is the shape that its state must have, as `files.fault` describes it.
-        Raises CheckpointError where it is missing, damaged, not ours, or of a newer version; the
-        message names the newest good one, and its folder stays as it is. One that cannot be read
-        is not called damaged.
+        ``state`` is the shape that its state must have, see `files.fault`. Raises CheckpointError
+        where it is missing, damaged, foreign or of a newer version, and names the newest good one;
+        nothing is deleted. One that cannot be read is not called damaged.
         """
         name = self.latest() if name is None else name
         try:
@@ -190,7 +189,7 @@ class Checkpoints:
             raise CheckpointError(f"{error}{advice}") from error.__cause__
 
     def latest(self) -> str:
-        """Return the name of the checkpoint that was written last.
+        """Return the name of the last written checkpoint.
 
         Raises CheckpointError where there is none.
         """
@@ -210,24 +209,23 @@ class Checkpoints:
         return name
 
     def last(self) -> str | None:
-        """Return what `latest` does, None where there is nothing that it could name."""
+        """Return the name of the last written checkpoint, None where there is none."""
         try:
             return self.latest()
         except CheckpointError:
             return None
 
     def best(self) -> str:
-        """Return the name of the best checkpoint as the latest one knows it, else the latest."""
+        """Return the name of the best checkpoint recorded in the latest one, else the latest."""
         latest = self.latest()
         best = self._manifest(latest)["best"]
         return best if isinstance(best, str) and best in self.names() else latest
 
     def prune(self, keep: int, upto: int, every: int = 1) -> None:
-        """Remove checkpoints up to step ``upto``, but for those of the ``keep`` newest steps, of
-        each the last written, and their best.
+        """Remove checkpoints up to step ``upto`` except the ``keep`` newest and their best.
 
-        Of those before ``upto`` only steps that ``every`` divides are kept: others were the last of
-        a run that was stopped, and one that was never stopped would not have them.
+        Before ``upto`` only steps that ``every`` divides are kept: others exist only because a run
+        was stopped there.
         """
         names = [name for name in self.names() if step_of(name) <= upto]
         by_step = {step_of(name): name for name in names if step_of(name) % every == 0}
@@ -242,18 +240,18 @@ class Checkpoints:
                 self._remove(name)
 
     def clean(self) -> None:
-        """Remove what killed writes left behind."""
+        """Remove the remains of killed writes."""
         for leftover in self.folder.glob(".*"):
             if LEFTOVER.fullmatch(leftover.name):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def _remove(self, name: str) -> None:
-        removed = self.folder / f".removed-{name}"  # out of sight at once, then file by file
+        removed = self.folder / f".removed-{name}"  # renamed first, so that it vanishes at once
         os.rename(self.folder / name, removed)
         shutil.rmtree(removed)
 
     def _put_back(self) -> None:
-        """Put the latest checkpoint back where `save` had only begun to replace it."""
+        """Restore the latest checkpoint where `save` was killed while replacing it."""
         with suppress(OSError, CheckpointError):
             name = _named(File(self.folder / "latest", "the name of a checkpoint").read())
             if name and not (self.folder / name).exists():
@@ -298,7 +296,7 @@ class Checkpoints:
     def _verified(self, name: str) -> dict[str, bytes]:
         """Return the contents of the files of a checkpoint, sizes and checksums checked."""
         listed, contents = self._manifest(name)["files"], {}
-        for each in (MODEL, TRAINING, STATE):  # names of ours, never names out of the manifest
+        for each in (MODEL, TRAINING, STATE):  # our own names, never those in the manifest
             file, about = self._file(name, each), listed[each]
             contents[each] = file.read(most=None, exactly=about["bytes"])
             if digest(contents[each]) != about["sha256"]:
@@ -317,7 +315,7 @@ def _missing(error: OSError) -> bool:
 
 
 def _named(pointer: bytes) -> str | None:
-    """Return the name that ``latest`` holds, None where it is not as it was written."""
+    """Return the name in the file ``latest``, None where it was changed."""
     found = LATEST.fullmatch(pointer.decode(errors="replace"))
     name, check = found.groups() if found else ("", None)
     right = NAME.fullmatch(name) and check in (None, digest(name.encode())[:16])
@@ -325,12 +323,12 @@ def _named(pointer: bytes) -> str | None:
 
 
 def _resume(name: str) -> str:
-    """Say how a run goes on from the checkpoint ``name``."""
+    """Say how to resume from the checkpoint ``name``."""
     return f"--resume-from {name}, in Python resume={name!r}"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the last bits of a run depend on."""
+    """Return the versions on which the last bits of a run depend."""
     return {
         "intently": intently.__version__,
         "torch": torch.__version__,
@@ -349,7 +347,7 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int:
-    """Return after which step a checkpoint was written.
+    """Return the step after which a checkpoint was written.
 
     >>> step_of("step-000200"), step_of("step-000200-2")
     (200, 200)

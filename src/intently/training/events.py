@@ -1,4 +1,4 @@
-"""What a run tells while it trains, to whoever listens: a function that takes an event."""
+"""The events of a run, and its listeners: functions that take an event."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The run goes on after so many of its steps."""
+    """The run resumes after ``step`` of its steps."""
 
     step: int
     steps: int
@@ -53,7 +53,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class TimeUp:
-    """The run ends after so many of its steps, for its ``seconds`` are over."""
+    """The run ends after ``step`` of its steps because its ``seconds`` are over."""
 
     step: int
     steps: int
@@ -61,7 +61,7 @@ class TimeUp:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The run ends, for the last ``evaluations`` found no better score than an earlier one."""
+    """The run ends because the last ``evaluations`` brought no better score."""
 
     step: int
     evaluations: int
@@ -70,10 +70,10 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Averaging:
-    """The mean of the weights of some checkpoints was made, and ``taken`` or not.
+    """The weights of some checkpoints were averaged, and the mean was ``taken`` or not.
 
-    The two scores, called ``score``, are those of the mean and of the best checkpoint, None without
-    a dev set.
+    ``score`` names the score; ``of_mean`` and ``of_best`` are its values for the mean and for the
+    best checkpoint, None without a dev set.
     """
 
     step: int
@@ -85,7 +85,7 @@ class Averaging:
 
 
 Event = Stepped | Evaluating | Evaluated | Saved | Resumed | TimeUp | GivenUp | Averaging
-Listener = Callable[[Event], None]
+Listener = Callable[[Event], object]
 
 
 class Pace:
@@ -101,7 +101,7 @@ class Pace:
         self._steps, self._tokens, self._seconds = 0, 0.0, 0.0
 
     def step(self, tokens: int, seconds: float) -> None:
-        """Take in a step of that many tokens and seconds."""
+        """Update with a step of that many tokens and seconds."""
         self._steps += 1
         weight = max(1 / self._steps, 0.02)
         self._tokens += weight * (tokens - self._tokens)

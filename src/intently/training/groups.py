@@ -49,26 +49,32 @@ TOKENIZERS = one_of("subword", "unigram", "word", "character")
 
 
 def option(default: Any, rule: Rule | None, help: str) -> Any:
-    """Return a dataclass field with its default, the rule its value keeps, and one line of help."""
+    """Return a dataclass field with a default, the rule for its value, and one line of help."""
     return dataclasses.field(default=default, metadata={"rule": rule, "help": help})
 
 
+def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
+    """Return an option's value in its type; raise KindError or ArgumentError with its name."""
+    value = _typed(name, value, hint)
+    if rule is not None and value is not None and not rule.test(value):
+        raise build(ArgumentError, name, rule.words, repr(value))
+    return value
+
+
 class _Group:
-    """Checks every field of an options dataclass against its type and its rule."""
+    """Checks every field of a dataclass of options against its type and its rule."""
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(typing.cast(Any, self)):
-            value = _typed(field.name, getattr(self, field.name), hints[field.name])
-            rule: Rule | None = field.metadata["rule"]
-            if rule is not None and value is not None and not rule.test(value):
-                raise build(ArgumentError, field.name, rule.words, repr(value))
-            object.__setattr__(self, field.name, value)
+            name, rule = field.name, field.metadata["rule"]
+            value = check_option(name, getattr(self, name), hints[name], rule)
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
 class ModelOptions(_Group):
-    """The size of the model; all that recurrent models have not is the Transformer's.
+    """The size of the model; options that recurrent models lack are the Transformer's.
 
     >>> ModelOptions(heads=0)
     Traceback (most recent call last):
@@ -88,7 +94,7 @@ class ModelOptions(_Group):
 
 @dataclass(frozen=True)
 class TextOptions(_Group):
-    """How sentences become tokens."""
+    """Tokenizers and the length of texts."""
 
     source_tokenizer: str = option("subword", TOKENIZERS, "pieces of the source sentences")
     source_size: int = option(8000, ENTRIES, "largest source vocabulary, in tokens")
@@ -101,7 +107,7 @@ class TextOptions(_Group):
 
 @dataclass(frozen=True)
 class ScheduleOptions(_Group):
-    """How long to train, and the learning rate at each step."""
+    """The length of the training, and the learning rate at each step."""
 
     steps: int = option(10_000, COUNT, "steps of the optimiser")
     seconds: float | None = option(None, POSITIVE, "stop after that much time, finished or not")
@@ -120,7 +126,7 @@ class ScheduleOptions(_Group):
 
 @dataclass(frozen=True)
 class OptimiserOptions(_Group):
-    """How a step is made of gradients."""
+    """The optimiser, its batches and its regularisation."""
 
     optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
     batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")
@@ -137,7 +143,7 @@ class OptimiserOptions(_Group):
 
 @dataclass(frozen=True)
 class RunOptions(_Group):
-    """Randomness, threads, and when to look and to save."""
+    """Randomness, threads, evaluations and checkpoints."""
 
     seed: int = option(1, SEED, "of all that is random")
     threads: int | None = option(None, THREADS, "of PyTorch; none: as many as it finds")
@@ -164,7 +170,7 @@ class RunOptions(_Group):
 
 @dataclass(frozen=True)
 class ArchitectureOptions(_Group):
-    """Which model translates; all but the first are about recurrent ones."""
+    """The kind of model; all options but the first are for recurrent models."""
 
     model: str = option("transformer", one_of(*KINDS), "the kind of model")
     cell: str = option("gru", one_of(*CELLS), "cell of a recurrent model")
@@ -179,7 +185,7 @@ class ArchitectureOptions(_Group):
 
 @dataclass(frozen=True)
 class VariantOptions(_Group):
-    """What later Transformers changed, see `intently.models.TransformerOptions`."""
+    """Variants of the Transformer, see `intently.models.TransformerOptions`."""
 
     kv_heads: int | None = option(None, COUNT, "heads of keys and values; none: as many as heads")
     positions: str = option(
@@ -193,7 +199,7 @@ class VariantOptions(_Group):
 
 @dataclass(frozen=True)
 class MachineOptions(_Group):
-    """Which hardware is used, and how."""
+    """Hardware: device, precision and processes."""
 
     device: str = option(
         "auto", one_of("auto", "cpu", "cuda"), "that trains; auto: CUDA where PyTorch finds it"
@@ -207,7 +213,7 @@ class MachineOptions(_Group):
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    """Return ``value`` as the type ``hint``: an int may stand for a float, a list for a tuple."""
+    """Return ``value`` in the type ``hint``: an int serves as a float, a list as a tuple."""
     inner = typing.get_args(hint)
     if isinstance(hint, types.UnionType):
         return None if value is None else _typed(name, value, inner[0])

@@ -1,8 +1,8 @@
-"""What a run has to tell: the loss over the steps, the scores on the dev set, how it ended."""
+"""The history of a run: its loss curve, its dev scores, and why it ended."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ Stopped = Literal["no", "finished", "no better", "time", "interrupted"]
 class Record(NamedTuple):
     """The mean training loss, in nats per target token, over the steps since the last record.
 
-    ``seconds`` is the time spent on the run so far, and ``tokens`` the target tokens seen so far.
+    ``seconds`` is the time spent so far, ``tokens`` the number of target tokens seen so far.
     """
 
     step: int
@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
 
 
 class Averaged(NamedTuple):
-    """The mean of the weights of ``checkpoints``, and whether it became the translator.
+    """The mean of the weights of ``checkpoints``; ``taken`` says whether it became the translator.
 
     ``scores`` are its dev scores and ``best`` those of the best checkpoint, both None without a dev
     set.
@@ -47,9 +47,9 @@ class Averaged(NamedTuple):
 class History:
     """The records and evaluations of a run; ``stopped`` says why it ended.
 
-    ``checkpoint`` is the folder of the last state, ``best`` that with the best dev score (the last
-    one where nothing was evaluated), ``averaged`` what came of the option ``average``. A run that
-    ended by the option ``patience`` has stopped because of "no better" score.
+    ``checkpoint`` is the folder of the last checkpoint, ``best`` that of the one with the best dev
+    score (the last one where nothing was evaluated), and ``averaged`` the outcome of the option
+    ``average``. A run ended by ``patience`` has stopped with "no better".
     """
 
     records: list[Record] = field(default_factory=list)
@@ -71,7 +71,7 @@ class History:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a line for each record and evaluation, as `intently.show.training` draws them.
+        """Return a row for each record and evaluation, as `intently.show.training` draws them.
 
         >>> at = Evaluation(9, {"exact": 50.0}, 1.0)
         >>> history = History([Record(9, 6.5, 1e-3, 900, 0.2)], [at])
@@ -99,7 +99,7 @@ class History:
 
 @dataclass
 class Position:
-    """Where a run stands: all that changes from step to step, beside tensors."""
+    """The position of a run: everything that changes from step to step, tensors aside."""
 
     step: int = 0
     epoch: int = 0
@@ -111,7 +111,3 @@ class Position:
     loss_steps: int = 0
     best: str | None = None  # the name of the best checkpoint
     best_score: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values that JSON can hold."""
-        return asdict(self)

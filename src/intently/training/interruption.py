@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop, heard between two steps and not in the middle of one."""
+"""Defer SIGINT and SIGTERM to the end of the step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 
 class Interruption:
-    """While entered, the first SIGINT or SIGTERM sets ``asked``; a second one interrupts at once.
+    """While active, the first SIGINT or SIGTERM sets ``asked``; a second raises KeyboardInterrupt.
 
-    Within :meth:`at_once` the first one raises KeyboardInterrupt too. Signals reach the main
-    thread only; in others nothing is changed.
+    Within :meth:`at_once` the first raises KeyboardInterrupt, too. Signals reach the main thread
+    only; in other threads this does nothing.
 
     >>> with Interruption() as interruption:
     ...     signal.raise_signal(signal.SIGINT)
@@ -39,7 +39,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Let the first signal raise KeyboardInterrupt: for work that may be abandoned."""
+        """Let the first signal raise KeyboardInterrupt, around work that may be abandoned."""
         self._abrupt = True
         try:
             yield

@@ -1,12 +1,13 @@
 """Label-smoothed cross entropy fused with the output projection: logits never leave a chunk.
 
-The logits of a batch, (n, V), are by far the largest tensor of a small translator's step. With the
-gradient worked out next to the loss they are needed once, a few rows at a time, while these rows
-are in the processor's cache.
+The logits of a batch, (n, V), are by far the largest tensor in a step of a small translator. If the
+gradient is computed along with the loss, they are needed only once, a few rows at a time, while
+these rows are in the processor's cache.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from intently.training.batches import Batch
 
 CHUNK = 2**20  # logits at a time: 4 MB in float32
 
+BatchLoss = Callable[[Any, Batch, float], tuple[Tensor, int]]
+"""The summed loss of a batch in nats, and its number of target tokens, from model and smoothing."""
+
 
 def smoothed_cross_entropy(
     hidden: Float[Tensor, "*n c"],
@@ -32,7 +36,7 @@ def smoothed_cross_entropy(
     """Return the summed loss in nats, and the number of tokens it is summed over.
 
     ``hidden`` (…, c) times ``weight`` (V, c) gives the logits z; ``targets`` (…) int64 are the
-    right tokens y, and those equal to ``ignore`` do not count. The loss of a token is
+    correct tokens y, and those equal to ``ignore`` do not count. The loss of a token is
     log Σ_j exp z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016,
     "Rethinking the Inception Architecture", section 7), as in
     ``torch.nn.functional.cross_entropy(..., label_smoothing=ε, reduction="sum")``. First
@@ -64,23 +68,24 @@ def smoothed_cross_entropy(
 
 
 def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, int]:
-    """Return the summed loss of a batch in nats, and its number of target tokens."""
+    """Return the summed loss of a batch of pairs in nats, and its number of target tokens."""
+    assert batch.source is not None
     memory: Any = model.encode(batch.source, batch.source_lengths)
     hidden = model.hidden(batch.target_in, memory)
     return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 
 
 def _apply(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Call the function below, with gradients only where they are asked for."""
+    """Call the function below; compute gradients only where they are needed."""
     wanted = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     return _FusedLoss.apply(hidden, weight, targets, smoothing, wanted)  # pyright: ignore[reportReturnType]
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Loss and gradients in one walk over chunks of rows.
+    """Loss and gradients in one pass over chunks of rows.
 
-    With p = softmax z, the gradient by z is p − (1 − ε) onehot(y) − ε/V. The last term is the same
-    for all logits, so it is added to the two gradients as a vector, not to (n, V) numbers.
+    With p = softmax z, the gradient with respect to z is p − (1 − ε) onehot(y) − ε/V. The last term
+    is the same for all logits, so it is added to the two gradients as a vector.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF as sacrebleu computes them, and exact matches."""
+"""Scores of translations: BLEU and chrF by sacrebleu, and exact match."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from intently.errors import ArgumentError, build
 from intently.text import words
 
 RESAMPLED = 1000
-"""Corpora that are usually drawn for an interval."""
+"""The usual number of bootstrap resamples for an interval."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score from 0 to 100, and the signature without which it cannot be compared.
+    """A score from 0 to 100, with the signature that others need to compare it.
 
-    ``interval`` is where 95 % of the scores of resampled corpora lie, None where none were drawn.
+    ``interval`` holds 95 % of the scores of resampled corpora; None where none were drawn.
 
     >>> print(Score("BLEU", 36.2, "case:mixed", (34.9, 37.4)))
     BLEU 36.20 [34.90, 37.40] (case:mixed)
@@ -44,11 +44,11 @@ def bleu(
 
     Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation",
     computed by sacrebleu with its own tokenizer, 13a, so that it can be compared (Post 2018, "A
-    Call for Clarity in Reporting BLEU Scores"). ``lowercase`` passes over case.
+    Call for Clarity in Reporting BLEU Scores"). ``lowercase`` ignores case.
 
     ``bootstrap`` corpora (usually `RESAMPLED`) of as many sentences are drawn with replacement for
     the 95 % interval (Koehn 2004, "Statistical Significance Tests for Machine Translation
-    Evaluation"), the same ones at every call: sacrebleu's seed stands in the signature. Raises
+    Evaluation"), the same at every call: the signature holds sacrebleu's seed. Raises
     ArgumentError where the two differ in number or are empty.
 
     >>> bleu(["The cat sat on the mat."], ["The cat sat on the mat."]).value
@@ -66,8 +66,8 @@ def tokenised_bleu(
 ) -> Score:
     """Return the BLEU of lower-cased words, punctuation apart, as `intently.text.words` finds them.
 
-    Published numbers of "tokenised BLEU" depend on a tokenizer that is rarely told, and cannot be
-    compared with this one to the decimal: Post 2018, section 2.2. See `bleu`.
+    Published "tokenised BLEU" depends on a tokenizer that is rarely named, so the two compare only
+    roughly (Post 2018, section 2.2). See `bleu`.
 
     >>> tokenised_bleu(["the cat sat on it ."], ["The cat sat on it."]).value
     100.0
@@ -117,7 +117,7 @@ def _score(
 
 
 def _percent(score: float) -> float:
-    """A product of n-gram precisions is rounded: a perfect score is 100.00000000000004."""
+    """Return the score within 0 to 100: rounding makes a perfect one 100.00000000000004."""
     return min(100.0, max(0.0, score))
 
 

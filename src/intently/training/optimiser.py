@@ -14,8 +14,8 @@ from intently.training.groups import OptimiserOptions
 class Optimiser:
     """One or two PyTorch optimisers that step together, their state a flat mapping of tensors.
 
-    Only weight matrices decay: what its module calls a weight, with two axes, that is no embedding.
-    Tables of tokens and positions, norms and biases do not. AdamW after Loshchilov &
+    Only weight matrices decay: parameters with two axes and "weight" in their name that are not
+    embeddings. Tables of tokens and positions, norms and biases do not. AdamW after Loshchilov &
     Hutter 2019, "Decoupled Weight Decay Regularization"; Muon after Jordan et al. 2024, its
     updates scaled to the size of AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
     section 2.2), so that one learning rate serves both.
@@ -48,7 +48,7 @@ class Optimiser:
         self._optimisers.append(torch.optim.AdamW(adamw, betas=betas, eps=1e-9, fused=True))
 
     def step(self, learning_rate: float) -> None:
-        """Change the parameters by their gradients, which are then dropped."""
+        """Update the parameters by their gradients, then drop the gradients."""
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = learning_rate
@@ -66,10 +66,10 @@ class Optimiser:
         }
 
     def load(self, tensors: Mapping[str, Tensor], where: str = "") -> None:
-        """Take over the state that :meth:`tensors` of an equal optimiser returned.
+        """Load the state that :meth:`tensors` of an equal optimiser returned after a step.
 
-        It is that of every parameter: where steps were taken, all have one. Raises CheckpointError,
-        which says ``where`` the tensors are from, where one is missing, or is of no parameter.
+        Raises CheckpointError, naming ``where`` the tensors are from, if one is missing or belongs
+        to no parameter.
         """
         check_alike(self._blank(), tensors, "it is the state of another optimiser", where)
         owner = {
@@ -83,12 +83,12 @@ class Optimiser:
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
             parameter = self.parameters[name]
-            # a copy in PyTorch's own, aligned memory: the last bits may depend on alignment
+            # a copy in aligned memory: the last bits may depend on alignment
             own = torch.empty_like(value, device=parameter.device).copy_(value)
             owner[parameter].state[parameter][kind] = _placed(own, parameter)
 
     def _blank(self) -> dict[str, Tensor]:
-        """Return tensors without memory of the shapes that `tensors` has after a step."""
+        """Return meta tensors with the shapes of `tensors` after a step."""
         names = {parameter: name for name, parameter in self.parameters.items()}
         return {
             f"{kind}/{names[p]}": torch.empty(
@@ -105,11 +105,11 @@ _KINDS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
     torch.optim.Muon: ("momentum_buffer",),
 }
-"""What an optimiser keeps of each parameter."""
+"""The state of each parameter in an optimiser."""
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor of which processes hold shares as a plain one; all processes must call it.
+    """Return a sharded tensor as a plain one; all processes must call it.
 
     >>> whole(torch.ones(2))
     tensor([1., 1.])
@@ -118,7 +118,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def _placed(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return this process' share of a state that all have whole, where the parameter is shared."""
+    """Return this process' shard of a whole state, where the parameter is sharded."""
     if not hasattr(parameter, "full_tensor") or value.shape != parameter.shape:
         return value
     from torch.distributed.tensor import DTensor, distribute_tensor

@@ -1,9 +1,9 @@
-"""Everything a training run can be told, in one frozen value that is stored with the run.
+"""All options of a training run, in one frozen value that is stored with the run.
 
 A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the eight groups of
 `intently.training.groups`.
-Option names are unique over all groups, so that each is a flag of the command line too, and a TOML
-file has one section per group::
+Option names are unique over all groups, so each is also a flag of the command line, and a TOML file
+has one section per group::
 
     [model]
     width = 256
@@ -32,6 +32,7 @@ from intently.training.groups import (
     MachineOptions,
     ModelOptions,
     OptimiserOptions,
+    Rule,
     RunOptions,
     ScheduleOptions,
     TextOptions,
@@ -40,13 +41,13 @@ from intently.training.groups import (
 
 
 class Flag(NamedTuple):
-    """One option as the command line sees it."""
+    """One option, as the command line needs it."""
 
     group: str
     type: Any
     default: Any
     help: str
-    choices: tuple[str, ...] = ()
+    rule: Rule | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class TrainingOptions:
             near = max(step, width // step * step)
             even = f"an even multiple of heads={heads}"
             raise build(ArgumentError, "width", even, width, fix=f"Use {near}")
-        self.shape(1, 1)  # which checks what its parts are to each other
+        self.shape(1, 1)  # checks options against each other
         longest = SearchOptions().limit(self.text.max_length)
         if self.transformer.positions == "learned" and self.transformer.learned_steps < longest:
             raise build(
@@ -95,7 +96,7 @@ class TrainingOptions:
             )
 
     def _shape(self) -> dict[str, Any]:
-        """What may describe a model, by name."""
+        """Return the options that may describe a model, by name."""
         groups = self.model, self.architecture, self.transformer
         values = {k: v for group in groups for k, v in dataclasses.asdict(group).items()}
         return {name: value for name, value in values.items() if name != "model"}
@@ -120,11 +121,7 @@ class TrainingOptions:
         """
         return {
             field.name: Flag(
-                group,
-                typing.get_type_hints(kind)[field.name],
-                field.default,
-                field.metadata["help"],
-                field.metadata["rule"].choices if field.metadata["rule"] else (),
+                group, typing.get_type_hints(kind)[field.name], field.default, **field.metadata
             )
             for group, kind in typing.get_type_hints(cls).items()
             for field in dataclasses.fields(kind)
@@ -134,8 +131,8 @@ class TrainingOptions:
     def from_dict(cls, values: Mapping[str, Any], where: str = "options") -> TrainingOptions:
         """Return the options in ``values``, a mapping of groups to mappings of options.
 
-        What is missing takes its default. Raises ArgumentError for unknown groups, unknown
-        options and values out of range, KindError for wrong types; ``where`` begins the message.
+        Missing options take their defaults. Raises ArgumentError for unknown groups, unknown
+        options and values out of range, KindError for wrong types; messages begin with ``where``.
         """
         kinds = typing.get_type_hints(cls)
         groups: dict[str, Any] = {}
@@ -207,7 +204,7 @@ def _fields(kind: Any) -> set[str]:
 
 
 def _unknown(argument: str, name: str, valid: list[str], what: str) -> ArgumentError:
-    """Return the error for a name that is none of the valid ones."""
+    """Return the error for an unknown name, with the nearest valid one."""
     homes = {n: flag.group for n, flag in TrainingOptions.flags().items()}
     near = difflib.get_close_matches(name, valid, n=1)
     if near:

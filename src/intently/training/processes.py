@@ -1,8 +1,8 @@
-"""Many processes that train as one: who is here, what they tell each other, and when one is gone.
+"""Many processes that train one model: ranks, communication, and the loss of a process.
 
-``torchrun`` starts the processes and says in the environment which is which. The first of them,
-rank 0, alone reads and writes the folder of a run, prints, and scores the dev set; the others learn
-from it what came out.
+``torchrun`` starts the processes and sets their ranks in the environment. Only the first, rank 0,
+reads and writes the folder of a run, prints, and scores the dev set; it sends the others the
+results.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from intently.training.checkpoint import Checkpoints
 T = TypeVar("T")
 
 TIMEOUT = timedelta(minutes=2)
-"""How long a step waits for a process that is silent, one whose machine is gone, say."""
+"""How long a step waits for a silent process, such as one whose machine is gone."""
 
 PATIENCE = timedelta(hours=24)
 """How long the others wait while the first scores the dev set or reads and writes files."""
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun says, and PyTorch needs to find the others."""
+"""The variables that torchrun sets and PyTorch needs to connect the processes."""
 
 
 class LostError(IntentlyError, RuntimeError):
@@ -42,12 +42,12 @@ class LostError(IntentlyError, RuntimeError):
 
 
 class FirstError(IntentlyError, RuntimeError):
-    """The first process failed by an error that is not Intently's; the others are told so."""
+    """Raised in all other processes where the first failed with a foreign error."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which process of the run one is: its ``rank`` of 0 … ``count`` - 1.
+    """A process of a run: its ``rank`` in 0 … ``count`` - 1.
 
     >>> alone = Processes()
     >>> alone.first, alone.total([1.5, 2.0]), alone.from_first(lambda: "read once")
@@ -64,7 +64,7 @@ class Processes:
         return self.rank == 0
 
     def device(self, kind: str = "auto") -> torch.device:
-        """Return the device of this process, of CUDA that of its number on the machine.
+        """Return the device of this process; with CUDA, the GPU of its local rank.
 
         ``kind`` is "cpu", "cuda", or "auto": CUDA where PyTorch finds it, else the CPU. Raises
         `ArgumentError` for "cuda" where PyTorch finds none.
@@ -93,14 +93,14 @@ class Processes:
         return numbers.tolist()
 
     def wait(self) -> None:
-        """Wait until all processes have come here, however long the first works alone."""
+        """Wait until all processes arrive here, however long the first works alone."""
         if self.count > 1:
             dist.barrier(group=self.patient)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return everywhere what ``make`` returns in the first process; all must call it.
+        """Return in every process what ``make`` returns in the first; all must call it.
 
-        What it raises is raised everywhere, errors that are not Intently's as `FirstError`.
+        Its errors are raised in every process, foreign ones as `FirstError`.
         """
         if self.count == 1:
             return make()
@@ -126,7 +126,7 @@ _JOINED: ContextVar[Processes | None] = ContextVar("joined", default=None)
 
 
 def current() -> Processes:
-    """Return this process among those that torchrun, or the caller, has started; else alone.
+    """Return this process among those that torchrun or the caller started, or a single one.
 
     >>> current()
     Processes(rank=0, count=1)
@@ -143,12 +143,11 @@ def current() -> Processes:
 
 @contextlib.contextmanager
 def joined(out: Path | None = None) -> Iterator[Processes]:
-    """Find the other processes, and wait for them at the end; within it again, do neither.
+    """Connect the processes, and wait for all at the end; a nested call does neither.
 
-    A process group that the caller has initialised, with a timeout of its own, is used as it is;
-    otherwise one is made, of gloo for tensors on the CPU and NCCL for those on CUDA. Alone, this
-    does nothing. Raises `LostError` where another process is gone; the message names the last
-    checkpoint of the run in ``out``.
+    A process group that the caller has initialised is used as it is; otherwise one is made, with
+    gloo on the CPU and NCCL on CUDA. For a single process this does nothing. Raises `LostError`
+    where another process is gone; the message names the last checkpoint of the run in ``out``.
 
     >>> with joined() as here:
     ...     here.count
@@ -166,17 +165,17 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
         token = _JOINED.set(here)
         try:
             yield here
-            here.wait()  # torchrun ends those who are late
+            here.wait()  # torchrun ends processes that are late
         finally:
             _JOINED.reset(token)
 
 
 _PATIENT: dict[Any, Any] = {}
-"""The second group of each default group: it lives as long as that, being found by its number."""
+"""The patient group of each default group, which lives as long."""
 
 
 def _patient(here: Processes) -> Any:
-    """Return the group of all that waits long, after making the usual one where there is none."""
+    """Return the group with the long timeout, after initialising the default group if needed."""
     if not dist.is_initialized():
         cuda = torch.cuda.is_available() and dist.is_nccl_available()
         if cuda:
@@ -197,14 +196,14 @@ def _leave() -> None:
 
 @contextlib.contextmanager
 def _told(here: Processes, out: Path | None) -> Iterator[None]:
-    """Say in one line that a process is gone, where that is why something failed."""
+    """Turn the failure of a collective into a `LostError` of one line."""
     try:
         yield
     except RuntimeError as error:
         if isinstance(error, IntentlyError) or not _is_loss(error):
             raise
         if threading.current_thread() is threading.main_thread():
-            # torchrun now ends all processes by this signal: the line below is to be read
+            # torchrun now ends all processes by this signal; the message must be printed first
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
         checkpoints = None if out is None else Checkpoints(out / "checkpoints")
@@ -221,6 +220,6 @@ def _told(here: Processes, out: Path | None) -> Iterator[None]:
 
 
 def _is_loss(error: RuntimeError) -> bool:
-    """Whether a collective failed because another process is gone: PyTorch has no class for it."""
+    """Whether another process is gone: PyTorch has no class for this error."""
     words = ("gloo", "nccl", "connection", "timed out", "broken pipe")
     return isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)

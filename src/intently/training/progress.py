@@ -1,4 +1,4 @@
-"""Live progress: a bar that moves on a terminal, a plain line every few seconds elsewhere."""
+"""Live progress: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def display(console: Console | None = None, every: float = 5.0) -> Iterator[Listener]:
     """Show the events of a run on ``console``; plain lines come every ``every`` seconds.
 
-    To be used as ``with display() as progress: train(..., progress=progress)``.
+    Use it as ``with display() as progress: train(..., progress=progress)``.
     """
     from rich.console import Console
 
@@ -67,7 +67,7 @@ class Lines:
 
 
 class Bar:
-    """Moves a bar with every step; evaluations and checkpoints are lines above it."""
+    """Moves a bar with every step; prints evaluations above it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -94,7 +94,7 @@ class Bar:
 
 
 def line(event: Event) -> str:
-    """Return an event as one line, empty for those not worth one.
+    """Return an event as one line, "" for events that are not shown.
 
     >>> line(Stepped(120, 2000, 3.2141, 1.2e-3, 7712.3, 192.0))
     'step 120/2000  loss 3.214  lr 1.2e-03  7,712 tokens/s  3:12 left'

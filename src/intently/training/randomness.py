@@ -1,4 +1,4 @@
-"""The state of the random numbers: saved with a run, put aside around other work."""
+"""The state of the random number generators: saved with a run, restored after other work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intently.errors import CheckpointError, build, shape_of
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Return the state of PyTorch's generators as uint8 tensors: the CPU's, and the device's."""
+    """Return the states of PyTorch's generators, of the CPU and of ``device``, as uint8 tensors."""
     state = {"random/cpu": torch.get_rng_state()}
     if device.type == "cuda":
         state["random/cuda"] = torch.cuda.get_rng_state(device)
@@ -21,20 +21,20 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Go on with the random numbers where :func:`random_state` was called."""
+    """Restore the states that :func:`random_state` returned."""
     torch.set_rng_state(state["random/cpu"])
     if device.type == "cuda" and "random/cuda" in state:
         torch.cuda.set_rng_state(state["random/cuda"], device)
 
 
 def check_random_state(state: Mapping[str, Tensor], device: torch.device, where: str) -> None:
-    """Raise CheckpointError, which says ``where``, unless :func:`set_random_state` can use it.
+    """Raise CheckpointError, naming ``where``, unless :func:`set_random_state` can use the state.
 
-    A state of a device that the run does not go on with is passed over.
+    The state of a device that the run does not use is ignored.
     """
     own = random_state(device)
     names = {"random/cpu", *(own.keys() & state.keys())}
-    cause = "the state of the random numbers is damaged, or of another version of PyTorch"
+    cause = "the random state is damaged, or from another version of PyTorch"
     for name in names:
         want, got = own[name], state.get(name)
         told = "nothing" if got is None else f"{shape_of(got)} of {got.dtype}"
@@ -49,10 +49,10 @@ def check_random_state(state: Mapping[str, Tensor], device: torch.device, where:
 
 
 def seed_step(seed: int, rank: int, step: int) -> None:
-    """Seed the random numbers of a step for a process that is not the first.
+    """Seed one step of a process other than the first.
 
-    The first goes on with its own, which its checkpoints hold; those of the others are a function
-    of these three numbers, so that there is nothing to store.
+    The first process keeps its own random state, which checkpoints hold. The states of the others
+    are a function of these three numbers, so nothing needs to be stored.
 
     >>> seed_step(1, rank=1, step=7)
     >>> first = torch.rand(())
@@ -65,8 +65,8 @@ def seed_step(seed: int, rank: int, step: int) -> None:
 
 
 @contextlib.contextmanager
-def surroundings_kept(device: torch.device) -> Iterator[None]:
-    """Restore the caller's random state, the device's too, and number of threads at the end.
+def isolated_state(device: torch.device) -> Iterator[None]:
+    """Restore the caller's random states and number of threads at the end.
 
     >>> torch.manual_seed(1), torch.rand(())  # doctest: +ELLIPSIS
     (..., tensor(0.7576))

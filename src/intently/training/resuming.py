@@ -1,23 +1,21 @@
-"""What must be equal where a run goes on, and what it is compared by."""
+"""What a resumed run must share with its checkpoint."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from intently.errors import ArgumentError, build
-from intently.training.batches import Pairs
+from intently.training.batches import Data
 from intently.training.checkpoint import versions
 from intently.training.options import TrainingOptions
-from intently.training.schedule import LONGEST, warmup_of
 
 CHANGEABLE = {
     *("steps", "seconds", "patience", "threads", "device", "parallel"),
     *("save_every", "evaluate_every", "keep", "average", "tensorboard"),
 }
-
+"""Options that may change when a run resumes."""
 
 COUNT = range(2**63)
 STATE = {
@@ -45,24 +43,23 @@ STATE = {
     "device?": str,
     "versions": {str: str},
 }
-"""What the trainer stores as the state of a checkpoint, as `files.fault` describes it."""
+"""The shape of the state that the trainer stores in a checkpoint; see `files.fault`."""
 
 
 def check_same_run(
     state: Mapping[str, Any],
     options: TrainingOptions,
-    data: Pairs,
+    data: Data,
     processes: int = 1,
     device: str = "cpu",
     dev: str | None = None,
     where: str = "the checkpoint",
 ) -> None:
-    """Check that options, data and ``dev`` set are those the state of a checkpoint was made with.
+    """Check that options, data and ``dev`` set are those of the checkpoint's ``state``.
 
-    When the run ends, threads, devices and what is about saving may change. Raises ArgumentError
-    where something else differs, in the words of the data; warns where versions, threads, the kind
-    of ``device`` or the number of processes do, for then the last bits may differ from those of a
-    run that was never stopped.
+    Options in `CHANGEABLE` may differ. Raises ArgumentError for any other difference, in the words
+    of the data. Warns where versions, threads, the kind of ``device`` or the number of processes
+    differ: the last bits may then differ from those of an uninterrupted run.
     """
     words = data.words
     stored = TrainingOptions.from_dict(state["options"], f"options of {where}").to_dict()
@@ -95,7 +92,7 @@ def check_same_run(
             "dev",
             f"the dev set the run began with (checksum {state['dev']})",
             f"another ({dev})",
-            "its scores would be compared with those of the other",
+            "scores on two dev sets cannot be compared",
         )
     changes = [
         f"{name} {state['versions'].get(name)} → {version}"
@@ -113,38 +110,7 @@ def check_same_run(
         changes.append(f"processes {before} → {processes}" + drop * ", which draw other dropout")
     if changes:
         warnings.warn(
-            f"The run goes on under other conditions than it began ({', '.join(changes)}): "
-            "its weights may differ in their last bits from those of a run never stopped.",
+            f"The run resumes under other conditions than it began ({', '.join(changes)}): "
+            "its weights may differ in their last bits from those of an uninterrupted run.",
             stacklevel=2,
         )
-
-
-def settled(
-    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
-) -> TrainingOptions:
-    """Return the options with the warm-up as a number of steps, where it is not given.
-
-    It is that of the run that goes on with the ``stored`` options, else a share of the steps as
-    `warmup_of` has it. A run that is resumed with more steps rises as it did before.
-
-    >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
-    30
-    """
-    if options.schedule.warmup is not None:
-        return options
-    before = None if stored is None else stored.schedule.warmup
-    return options.with_flags(
-        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
-    )
-
-
-def best_by(name: str, scores: Mapping[str, float]) -> float:
-    """Return the score that decides which checkpoint is best: higher is better.
-
-    >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
-    (31.2, -1.5)
-    """
-    if not math.isfinite(scores.get(name, math.nan)):
-        got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
-        raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
-    return -scores[name] if name == "loss" else scores[name]

@@ -1,17 +1,18 @@
-"""The learning rate as a pure function of the step, so that nothing about it needs to be saved."""
+"""The learning rate as a pure function of the step: checkpoints need not hold it."""
 
 from __future__ import annotations
 
 import math
 
 from intently.training.groups import ScheduleOptions
+from intently.training.options import TrainingOptions
 
 LONGEST = 500
-"""Steps of the warm-up of a long run, where none are given."""
+"""Default warm-up of a long run, in steps."""
 
 
 def warmup_of(steps: int, longest: int = LONGEST) -> int:
-    """Return in how many steps the rate rises where that is not given: a fifth of a short run.
+    """Return the default warm-up, in steps: a fifth of a short run.
 
     >>> warmup_of(150), warmup_of(10_000)
     (30, 500)
@@ -22,8 +23,8 @@ def warmup_of(steps: int, longest: int = LONGEST) -> int:
 def learning_rate(step: int, options: ScheduleOptions) -> float:
     """Return the learning rate of step 1, 2, …, ``options.steps``.
 
-    It rises linearly to ``options.learning_rate`` over ``warmup`` steps, `warmup_of` the run where
-    that is None. Then it
+    It rises linearly to ``options.learning_rate`` over ``warmup`` steps, by default `warmup_of` the
+    run. Then it
 
     - falls with the inverse square root of the step (``"inverse_sqrt"``: Vaswani et al. 2017,
       equation 3, rescaled to its peak),
@@ -31,9 +32,9 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
       "SGDR", equation 5, one cycle without restarts), or
     - stays (``"constant"``).
 
-    Whatever the schedule says is multiplied, over the last ``cooldown`` share of the steps, by a
-    line that falls to zero; a cosine needs none. A run that is resumed with other ``steps`` goes on
-    with the cosine, or the cooldown, of its new length.
+    Over the last ``cooldown`` share of the steps, the rate is multiplied by a factor that falls
+    linearly to zero; a cosine needs none. A run resumed with other ``steps`` follows the cosine, or
+    the cooldown, of its new length.
 
     >>> options = ScheduleOptions(steps=400, learning_rate=1.0, warmup=100, cooldown=0.25)
     >>> [learning_rate(step, options) for step in (50, 100, 225, 400)]
@@ -51,3 +52,22 @@ def learning_rate(step: int, options: ScheduleOptions) -> float:
         rate *= 0.5 * (1 + math.cos(math.pi * (step - warmup) / (options.steps - warmup)))
     cooling = options.cooldown * options.steps
     return rate * min(1.0, (options.steps + 1 - step) / cooling) if cooling >= 1 else rate
+
+
+def settled(
+    options: TrainingOptions, stored: TrainingOptions | None = None, longest: int = LONGEST
+) -> TrainingOptions:
+    """Return the options with the default warm-up filled in.
+
+    A resumed run takes the warm-up of its ``stored`` options, so that more steps do not change how
+    the rate rose; a new one takes `warmup_of`.
+
+    >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
+    30
+    """
+    if options.schedule.warmup is not None:
+        return options
+    before = None if stored is None else stored.schedule.warmup
+    return options.with_flags(
+        warmup=warmup_of(options.schedule.steps, longest) if before is None else before
+    )

@@ -1,4 +1,4 @@
-"""What a run tells, as curves for TensorBoard."""
+"""The events of a run as curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_installed() -> None:
         raise build(
             MissingLibraryError,
             "tensorboard",
-            "tensorboard, which reads and writes curves",
+            "the library tensorboard",
             "an environment without it",
             fix="install it by pip install 'intently[tensorboard]', or leave tensorboard off",
         ) from None
@@ -30,8 +30,8 @@ def check_installed() -> None:
 class TensorBoard:
     """Writes loss, learning rate, tokens per second and dev scores of each step into a folder.
 
-    A listener for `train(progress=…)`, to be used in a ``with`` statement. A run that goes on
-    writes into the same folder; what was written beyond the checkpoint it went on from is replaced.
+    A listener for `train(progress=…)`, used in a ``with`` statement. A resumed run writes into the
+    same folder and replaces what was written after its checkpoint.
     Raises `MissingLibraryError` where tensorboard is not installed.
 
     >>> import tempfile
@@ -55,7 +55,7 @@ class TensorBoard:
         if not isinstance(event, Stepped | Evaluated):
             return
         if writer is None:
-            # of the step before the first event all was written but the scores of an evaluation
+            # an evaluation of step n comes after its loss, which stays
             first = event.step if isinstance(event, Stepped) else event.step + 1
             writer = self._writer = self._make(str(self._folder), purge_step=first)
         if isinstance(event, Stepped):

@@ -1,8 +1,8 @@
-"""The training loop, and what makes it safe to kill.
+"""The training loop, safe to kill at any moment.
 
-All that a step depends on is the checkpoint: weights, the optimiser's state, the position in the
-data, the state of the random numbers. The learning rate and the batches are pure functions of the
-step and the position. So a run that is killed and resumed takes the very steps it would have taken.
+A step depends only on what a checkpoint holds: the weights, the optimiser's state, the position in
+the data and the random state. The learning rate and the batches are pure functions of the step and
+the position. So a run that is killed and resumed takes exactly the steps it would have taken.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from intently.errors import CheckpointError, IntentlyError, WriteError, build
 from intently.foundation.files import replace_file, sealed
-from intently.models.kinds import EncoderDecoder
 from intently.models.weights import load_weights, weights
-from intently.training.batches import Batch, Epoch, Pairs, epoch
+from intently.training.batches import Batch, Data, Epoch, epoch
 from intently.training.checkpoint import Checkpoint, Checkpoints, name_of, versions
 from intently.training.events import (
     Evaluated,
@@ -36,62 +37,67 @@ from intently.training.events import (
 from intently.training.fits import check_batch
 from intently.training.history import Evaluation, History, Position, Record, Stopped
 from intently.training.interruption import Interruption
+from intently.training.loss import BatchLoss, batch_loss
 from intently.training.options import TrainingOptions
 from intently.training.processes import Processes, joined
 from intently.training.randomness import (
     check_random_state,
+    isolated_state,
     random_state,
     seed_step,
     set_random_state,
-    surroundings_kept,
 )
-from intently.training.resuming import STATE, best_by, check_same_run, settled
-from intently.training.schedule import learning_rate
-from intently.training.stopping import check_patience, without_better
+from intently.training.resuming import STATE, check_same_run
+from intently.training.schedule import learning_rate, settled
+from intently.training.validation import best_by, check_patience, without_better
 from intently.training.workers import Worker, check_bfloat16
 from intently.training.writer import Writer, sole_writer
 
-RECORDS = 500  # points of the loss curve, about
+RECORDS = 500
+"""Points of the loss curve, about."""
 
 WRITES = ("checkpoints/", "options.json")
-"""What `train` writes into the folder of a run."""
+"""What `train` writes into a run's folder."""
 
-Validate = Callable[[EncoderDecoder], Mapping[str, float]]
+Validate = Callable[[Any], Mapping[str, float]]
 
 
 class DivergedError(IntentlyError, ArithmeticError):
-    """The loss or its gradient is no longer a finite number."""
+    """The loss or its gradient is no longer finite."""
 
 
 def train(
-    model: EncoderDecoder,
-    data: Pairs,
+    model: nn.Module,
+    data: Data,
     options: TrainingOptions,
     out: Path | str,
     *,
+    loss: BatchLoss = batch_loss,
     validate: Validate | None = None,
     progress: Listener | None = None,
     resume: bool | str = False,
 ) -> History:
     """Train ``model`` on ``data`` and return the history; checkpoints go to ``out``/checkpoints.
 
-    ``validate`` gets the model in evaluation mode and returns dev scores; the one named
-    ``options.run.best_by`` chooses the best checkpoint (a "loss" is best where lowest).
-    ``progress`` is called with every event. With ``resume`` the run in ``out`` goes on from its
-    latest checkpoint, or from the one named (``"step-000100"``), or begins where there is none.
+    ``data`` are `Pairs`, and ``loss`` is that of an encoder-decoder on a batch of them; another
+    kind of model comes with its own data (`batches.Data`) and loss. ``validate`` gets the model in
+    evaluation mode and returns dev scores; the one named ``options.run.best_by`` chooses the best
+    checkpoint (a "loss" is best where lowest). ``progress`` is called with every event. With
+    ``resume`` the run in ``out`` goes on from its latest checkpoint, or from the one named
+    (``"step-000100"``), or begins where there is none.
 
     Ctrl-C and SIGTERM end the run after the current step with a checkpoint, and the history says
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
     folder of the best. The caller's random state and thread count are restored.
 
-    Under torchrun the processes train one model: see `intently.training.processes`. The first of
-    them calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
+    Under torchrun the processes train one model: see `intently.training.processes`. The first
+    process calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
 
     Raises ArgumentError where ``out`` holds a run and ``resume`` is not given, or where the
     options or the data are not those of the run; InUseError where another command writes to
     ``out``; CheckpointError where a checkpoint cannot be used; DivergedError where the loss is not
     finite, with the last good checkpoint in place; LostError where another process is gone;
-    LostFolderError where ``out`` is.
+    LostFolderError where ``out`` is gone.
     """
     check_patience(options.schedule.patience, validate is not None)
     tell = progress or (lambda event: None)
@@ -100,8 +106,9 @@ def train(
         sole_writer(out, WRITES) as writer,
         Interruption() as interruption,
     ):
-        run = _Run(model, data, options, Path(out), validate, tell, processes, interruption, writer)
-        with surroundings_kept(run.device):
+        together = processes, interruption, writer
+        run = _Run(model, data, loss, options, Path(out), validate, tell, *together)
+        with isolated_state(run.device):
             run.begin(resume)
             return run.loop()
 
@@ -111,8 +118,9 @@ class _Run:
 
     def __init__(
         self,
-        model: EncoderDecoder,
-        data: Pairs,
+        model: nn.Module,
+        data: Data,
+        loss: BatchLoss,
         options: TrainingOptions,
         out: Path,
         validate: Validate | None,
@@ -121,19 +129,19 @@ class _Run:
         interruption: Interruption,
         writer: Writer | None,
     ) -> None:
-        self.model, self.data, self.options, self.out = model, data, options, out
+        self.model, self.data, self.loss, self.options, self.out = model, data, loss, options, out
         self.processes, self.interruption, self.writer = processes, interruption, writer
         self.dev: str | None = getattr(validate, "fingerprint", None)
         self.validate, self.tell = validate, tell if processes.first else lambda event: None
         self.checkpoints = Checkpoints(out / "checkpoints")
-        self.asked = self.late = False  # as all processes have heard
+        self.asked = self.late = False  # agreed on by all processes
         self.device = next(model.parameters()).device
         self.position, self.history, self.saved_at = Position(), History(), (-1, -1)
         self.clock = time.perf_counter()
         self.record_every = max(1, options.schedule.steps // RECORDS)
 
     def begin(self, resume: bool | str) -> None:
-        """Seed everything, or take over the state of a checkpoint."""
+        """Seed everything, or restore a checkpoint."""
         found = self.processes.from_first(lambda: self._found(resume))
         if self.options.machine.precision == "bfloat16":
             check_bfloat16(self.device)
@@ -143,7 +151,7 @@ class _Run:
         if found is None:
             self.options = settled(self.options)
             torch.manual_seed(self.options.run.seed)
-            self.worker = Worker(self.model, self.options, self.processes)
+            self.worker = Worker(self.model, self.options, self.processes, self.loss)
         else:
             self._restore(found)
             self.tell(Resumed(self.position.step, self.options.schedule.steps))
@@ -152,36 +160,33 @@ class _Run:
             expected, got = f"a batch below {len(self.epoch)}", self.position.batch
             raise build(CheckpointError, f"{found.source}: position", expected, got)
         word = self.data.words.get("max_length", "max_length")
-        count = self.processes.count
-        check_batch(self.model, self.epoch.largest, self.options, word, count)
+        check_batch(self.model, self.epoch.largest, self.options, word, self.processes.count)
         if self.processes.first:
-            self.checkpoints.clean()  # only now: until here the run could be refused
+            self.checkpoints.clean()  # only now: until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
     def _found(self, resume: bool | str) -> Checkpoint | None:
-        """Return the checkpoint to go on from, None where the run begins."""
+        """Return the checkpoint to resume from, None for a new run."""
         if not self.checkpoints.begun(resume):
             return None
         return self.checkpoints.load(resume if isinstance(resume, str) else None, STATE)
 
     def loop(self) -> History:
-        """Evaluate, save and step, each when it is due, until the end."""
+        """Evaluate, save and step, each when due, until the end."""
         position, schedule, run = self.position, self.options.schedule, self.options.run
-        patience = schedule.patience
-        pace = Pace()
+        patience, pace = schedule.patience, Pace()
         self._hear()
         while True:
             if self.writer is not None:
                 self.writer.check()
-            if self.processes.count == 1:  # many have heard it in their step
+            if self.processes.count == 1:  # several processes agree within the step
                 self._hear()
             over = position.step >= schedule.steps
             due = position.step % run.evaluate_every == 0
             best = (over or self.late or due) and self._evaluate()
             end = "interrupted" if self.asked else "time" if self.late else None
-            worse = 0
-            if patience:
-                worse = without_better(run.best_by, self.history.evaluations, run.evaluate_every)
+            every = patience and run.evaluate_every
+            worse = every and without_better(run.best_by, self.history.evaluations, every)
             end = "no better" if 0 < patience <= worse else end
             end = "finished" if over and self._evaluated() else end
             self._tick()
@@ -212,9 +217,9 @@ class _Run:
         return self.clock - before
 
     def _hear(self, loss: float = 0.0) -> float:
-        """Return the sum of all processes' losses, after hearing whether the run is to end.
+        """Return the loss summed over all processes, and agree on whether the run is to end.
 
-        It ends where any of them was asked to stop, or where the first finds that time is over.
+        It ends if any process received a signal, or if time is over for the first.
         """
         limit, seconds = self.options.schedule.seconds, self.position.seconds
         late = self.processes.first and limit is not None and seconds >= limit
@@ -238,7 +243,7 @@ class _Run:
         return mean, tokens
 
     def _next(self) -> Batch:
-        """Return the next batch, and move on to the one after it."""
+        """Return the next batch and advance the position."""
         position = self.position
         batch = self.epoch[position.batch]
         position.batch += 1
@@ -263,13 +268,13 @@ class _Run:
             p.loss_sum, p.loss_steps = 0.0, 0
 
     def _evaluated(self) -> bool:
-        """Whether nothing is left to evaluate at this step."""
+        """Whether this step needs no further evaluation."""
         return self.validate is None or self.position.evaluated == self.position.step
 
     def _evaluate(self) -> bool:
-        """Score the dev set, unless that is done, and return whether it was better than ever.
+        """Score the dev set, unless that is done, and return whether the score is the best so far.
 
-        It leaves no trace in the random state. What fails or is interrupted loses no step.
+        The random state stays as it was. An evaluation that fails or is interrupted loses no step.
         """
         position = self.position
         if self._evaluated() or self.asked:
@@ -300,7 +305,7 @@ class _Run:
         return best
 
     def _scores(self) -> dict[str, float] | None:
-        """Return the scores on the dev set, None where it was interrupted."""
+        """Return the dev scores, None where the evaluation was interrupted."""
         assert self.validate is not None
         try:
             with torch.no_grad(), self.interruption.at_once():
@@ -313,7 +318,7 @@ class _Run:
         return scores
 
     def _save(self, best: bool = False) -> None:
-        """Write a checkpoint, unless this very state has been written."""
+        """Write a checkpoint, unless this state has been written."""
         position = self.position
         stamp = (position.step, position.evaluated)
         if self.saved_at == stamp:
@@ -350,7 +355,7 @@ class _Run:
         self.tell(Saved(position.step, folder))
 
     def _end(self, stopped: Stopped) -> History:
-        """Say where the run ended."""
+        """Complete the history."""
         self.worker.gather()
         self.model.eval()
         folder, found = self.checkpoints.folder, self.checkpoints
@@ -360,7 +365,7 @@ class _Run:
         return self.history
 
     def _diverged(self, loss: float, norm: float, rate: float) -> DivergedError:
-        """Return the error that says so, and how to go on."""
+        """Return the error for a loss or gradient that is not finite."""
         step = self.position.step + 1
         got = f"loss {loss} with gradient norm {norm} at step {step}, learning rate {rate:.2g}"
         fix = "Lower learning_rate or raise warmup and start anew"
@@ -370,7 +375,7 @@ class _Run:
         return build(DivergedError, "loss", "a finite number", got, "training diverged", fix)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint, after checking that it is one of this run."""
+        """Restore a checkpoint, after checking that it belongs to this run."""
         state, where = checkpoint.state, checkpoint.source
         before = TrainingOptions.from_dict(state["options"], f"options of {where}")
         self.options = settled(self.options, before)
@@ -385,7 +390,7 @@ class _Run:
         random = {k: training.pop(k) for k in list(training) if k.startswith("random/")}
         check_random_state(random, self.device, where)
         load_weights(self.model, checkpoint.model, where)
-        self.worker = Worker(self.model, self.options, self.processes)
+        self.worker = Worker(self.model, self.options, self.processes, self.loss)
         set_random_state(random, self.device)
         self.position = Position(**state["position"])
         if training or self.position.step:

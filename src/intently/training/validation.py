@@ -1,10 +1,15 @@
-"""What a run is judged by while it trains: the translations of the dev set, and its loss."""
+"""Evaluation during training: translations of a dev set, its loss, and early stopping.
+
+The history, which every checkpoint holds, says how long the score has not improved; so a run that
+is killed and resumed ends where it would have ended.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,17 +18,18 @@ from intently.decoding import SearchOptions, search
 from intently.errors import ArgumentError, build
 from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Pairs, epoch
+from intently.training.history import Evaluation
 from intently.training.loss import batch_loss
 from intently.training.metrics import bleu, exact_match
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """Sentences to translate after every so many steps: hand it to ``train(validate=…)``.
+    """A dev set, translated at each evaluation: hand it to ``train(validate=…)``.
 
-    ``sources`` (token ids without specials) are searched, by default greedily, ``decode`` turns
-    ids into a sentence, and the outcome is compared with ``references``. ``pairs``, where given,
-    are those whose loss is measured.
+    ``sources`` (token ids without specials) are translated, by default greedily; ``decode`` turns
+    the ids of an output into a sentence, which is compared with its reference. The loss is measured
+    on ``pairs``, where given.
 
     >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> dev = DevSet([[4], [5]], ["Il boit.", "Elle dort."], decode=lambda ids: "Il boit.")
@@ -46,7 +52,7 @@ class DevSet:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of what is translated and compared: scores of one run are of one dev set."""
+        """A checksum of sources and references: all scores of a run are on one dev set."""
         told = json.dumps([[list(ids) for ids in self.sources], list(self.references)])
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
@@ -74,7 +80,7 @@ class DevSet:
 def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> float:
     """Return the mean cross entropy, in nats per target token, without label smoothing.
 
-    The model is used in the mode it is in.
+    The model stays in its mode.
 
     >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> model = Transformer(TransformerOptions(8, 8, width=16)).eval()
@@ -88,3 +94,38 @@ def dev_loss(model: EncoderDecoder, pairs: Pairs, batch_tokens: int = 8192) -> f
         loss, count = batch_loss(model, batch.to(device))
         total, tokens = total + loss.item(), tokens + count
     return total / tokens
+
+
+def best_by(name: str, scores: Mapping[str, float]) -> float:
+    """Return the score that chooses the best checkpoint: higher is better.
+
+    >>> best_by("bleu", {"bleu": 31.2}), best_by("loss", {"loss": 1.5})
+    (31.2, -1.5)
+    """
+    if not math.isfinite(scores.get(name, math.nan)):
+        got = ", ".join(f"{key}={score}" for key, score in scores.items()) or "none"
+        raise build(ArgumentError, "validate", f"a finite score {name!r} (the option best_by)", got)
+    return -scores[name] if name == "loss" else scores[name]
+
+
+def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
+    """Return the number of evaluations since the best one; equal scores are not better.
+
+    Only steps that ``every`` divides count: others were evaluated only because a run ended there.
+
+    >>> scores = [2.0, 1.5, 1.5, 1.7]
+    >>> without_better("loss", [Evaluation(i, {"loss": x}, 0.0) for i, x in enumerate(scores)])
+    2
+    """
+    scores = [best_by(name, at.scores) for at in evaluations if at.step % every == 0]
+    return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+
+
+def check_patience(patience: int, validated: bool) -> None:
+    """Raise ArgumentError for a patience without a dev set.
+
+    >>> check_patience(3, validated=True)
+    """
+    if patience and not validated:
+        fix = "give a dev set (in Python dev=… or validate=…), or patience=0"
+        raise build(ArgumentError, "patience", "0 without a dev set", patience, fix=fix)

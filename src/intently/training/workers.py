@@ -1,7 +1,7 @@
-"""How the gradient of a step is worked out: in what precision, and by how many processes.
+"""The gradient of a step: in float32 or bfloat16, by one process or many.
 
-Every step's batch is the one that a single process would take. Its rows are divided among the
-processes; the gradient is the sum of theirs, divided by the number of all target tokens.
+The batch of a step is the one that a single process would take. Its rows are divided among the
+processes; the gradient is the sum over processes, divided by the number of all target tokens.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.models.kinds import EncoderDecoder
 from intently.models.weights import load_weights, weights
 from intently.text import PAD
 from intently.training.batches import Batch
-from intently.training.loss import batch_loss
+from intently.training.loss import BatchLoss, batch_loss
 from intently.training.optimiser import Optimiser, whole
 from intently.training.options import TrainingOptions
 from intently.training.processes import Processes
 
 
 class Worker:
-    """The model as this process trains it, and its optimiser.
+    """The model that this process trains, ``net``, and its optimiser.
 
-    Alone and with ``parallel="data"`` that is ``model`` itself, whose gradients are exchanged by
-    `DistributedDataParallel`. With ``parallel="sharded"`` it is a copy of which each process holds
-    a share (FSDP2: weights, gradients and the optimiser's state); `gather` brings ``model`` to its
-    state.
+    A single process, and each with ``parallel="data"``, trains ``model`` itself, and
+    `DistributedDataParallel` exchanges gradients. With ``parallel="sharded"`` ``net`` is a copy of
+    which each process holds a share (FSDP2: weights, gradients and the optimiser's state); `gather`
+    copies its weights to ``model``.
 
     >>> from intently.models.transformer import Transformer, TransformerOptions
     >>> model = Transformer(TransformerOptions(8, 8, width=16))
@@ -41,16 +40,20 @@ class Worker:
     """
 
     def __init__(
-        self, model: EncoderDecoder, options: TrainingOptions, processes: Processes
+        self,
+        model: nn.Module,
+        options: TrainingOptions,
+        processes: Processes,
+        batch_loss: BatchLoss = batch_loss,
     ) -> None:
         self.model, self.processes = model, processes
         self.device = next(model.parameters()).device
         sharded = processes.count > 1 and options.machine.parallel == "sharded"
-        self.net: EncoderDecoder = copy.deepcopy(model) if sharded else model
+        self.net = copy.deepcopy(model) if sharded else model
         narrow = options.machine.precision == "bfloat16"
         if narrow:
             check_bfloat16(self.device)
-        loss = _Loss(self.net, options.optimiser.label_smoothing, narrow)
+        loss = _Loss(self.net, batch_loss, options.optimiser.label_smoothing, narrow)
         self._loss: Any = loss
         if sharded:
             _shard(loss)
@@ -59,21 +62,21 @@ class Worker:
         self.optimiser = Optimiser(self.net, options.optimiser)
 
     def gradients(self, batches: Sequence[Batch]) -> tuple[float, int]:
-        """Add the gradient of the mean loss; return the summed loss of own rows, and all tokens."""
+        """Add the gradient of the mean loss; return the loss of own rows, and all tokens."""
         tokens = sum(int((batch.target_out != PAD).sum()) for batch in batches)
         rank, count = self.processes.rank, self.processes.count
         losses = []
         for number, batch in enumerate(batches, 1):
             with self._exchange(number == len(batches)):
                 loss = self._loss(share(batch, rank, count).to(self.device))
-                # both ways of many processes take the mean of their gradients, not the sum
+                # DDP and FSDP average gradients over processes; the sum is wanted
                 (loss / tokens if count == 1 else loss * (count / tokens)).backward()
             losses.append(loss.detach())
         return sum(loss.item() for loss in losses), tokens
 
     @contextlib.contextmanager
     def _exchange(self, now: bool) -> Iterator[None]:
-        """Exchange gradients with the other processes now, or only add them up."""
+        """Exchange gradients with the other processes now, or only accumulate them."""
         if self.net is not self.model:
             self._loss.set_requires_gradient_sync(now)
         together = self.net is self.model and self.processes.count > 1
@@ -86,7 +89,7 @@ class Worker:
         return whole(norm).item()
 
     def gather(self) -> None:
-        """Bring the model to the state of the training; all processes must call it."""
+        """Copy the trained weights to the model; all processes must call it."""
         if self.net is not self.model:
             load_weights(self.model, {n: whole(t.detach()) for n, t in weights(self.net).items()})
 
@@ -101,38 +104,36 @@ class Worker:
 
 
 def _exchanging(loss: _Loss, device: torch.device) -> nn.Module:
-    """Return the loss whose backward pass exchanges gradients.
+    """Return the loss in `DistributedDataParallel`: its backward pass exchanges gradients.
 
-    Buffers are not exchanged: they are tables that grow where a batch is long.
+    Buffers are not exchanged: they are tables that grow with long batches.
     """
     from inspect import signature
 
     parallel: Any = nn.parallel.DistributedDataParallel
     names = "forward_sync_buffers", "broadcast_buffers"  # since PyTorch 2.13, and before
     name = next(n for n in names if n in signature(parallel).parameters)
-    own = None if device.type == "cpu" else [device]
-    return parallel(loss, device_ids=own, **{name: False})
+    return parallel(loss, device_ids=None if device.type == "cpu" else [device], **{name: False})
 
 
 class _Loss(nn.Module):
-    """The summed loss of a batch: what is called, as the wrappers of many processes want it."""
+    """The summed loss of a batch as a module, which DDP and FSDP can wrap."""
 
-    def __init__(self, model: EncoderDecoder, smoothing: float, narrow: bool) -> None:
+    def __init__(self, model: nn.Module, loss: BatchLoss, smoothing: float, narrow: bool) -> None:
         super().__init__()
-        self.model, self.smoothing, self.narrow = model, smoothing, narrow
+        self.model, self.loss, self.smoothing, self.narrow = model, loss, smoothing, narrow
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the sum over the target tokens."""
-        if not self.narrow:
-            return batch_loss(self.model, batch, self.smoothing)[0]
-        with torch.autocast(batch.source.device.type, torch.bfloat16):
-            return batch_loss(self.model, batch, self.smoothing)[0]
+        narrow = torch.autocast(batch.target_in.device.type, torch.bfloat16)
+        with narrow if self.narrow else contextlib.nullcontext():
+            return self.loss(self.model, batch, self.smoothing)[0]
 
 
 def share(batch: Batch, rank: int, count: int) -> Batch:
-    """Return the rows of a batch that fall to one of ``count`` processes.
+    """Return the rows of a batch for process ``rank`` of ``count``.
 
-    A process to which none falls gets a row without targets, so that it takes part in the exchange.
+    A process without rows gets one without targets, so that it takes part in the exchange.
 
     >>> rows = torch.tensor([[4, 5]])
     >>> both = [share(Batch(rows, None, rows, rows), rank, 2) for rank in (0, 1)]
@@ -141,18 +142,16 @@ def share(batch: Batch, rank: int, count: int) -> Batch:
     """
     if count == 1:
         return batch
-    rows = len(batch.source)
+    rows = len(batch.target_in)
     start, stop = rows * rank // count, rows * (rank + 1) // count
     if start == stop:
         part = share(batch, 0, rows)
         return part._replace(target_out=torch.full_like(part.target_out, PAD))
-    own = slice(start, stop)
-    lengths = None if batch.source_lengths is None else batch.source_lengths[own]
-    return Batch(batch.source[own], lengths, batch.target_in[own], batch.target_out[own])
+    return batch.map(lambda tensor: tensor[start:stop])
 
 
 def check_bfloat16(device: torch.device) -> None:
-    """Raise ArgumentError unless the hardware of ``device`` multiplies in bfloat16 by itself."""
+    """Raise ArgumentError unless the hardware of ``device`` multiplies in bfloat16 natively."""
     if device.type == "cuda":
         able, lacks = torch.cuda.is_bf16_supported(including_emulation=False), "this GPU"
     else:
@@ -171,7 +170,7 @@ def check_bfloat16(device: torch.device) -> None:
 
 
 def _shard(loss: _Loss) -> None:
-    """Divide the parameters among all processes, layer by layer, so that one is whole at a time."""
+    """Shard the parameters over all processes by layer, so that one layer at a time is whole."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -1,9 +1,9 @@
-"""One writer at a time: a command holds the folder that it writes; who reads is never kept waiting.
+"""One writer at a time: a command locks the folder it writes; readers never wait.
 
-Two files say so, in the folder itself::
+Two files in the folder::
 
     .intently.lock   locked by the system while a command writes, released when its process ends
-    .intently.json   which command that is, and which files here are Intently's
+    .intently.json   which command holds the lock, and which files here are Intently's
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from intently.training.processes import joined
 LOCK, ABOUT = ".intently.lock", ".intently.json"
 
 UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
-"""What a file system answers that cannot lock, as some on a network cannot."""
+"""Errors of file systems that cannot lock, such as some network file systems."""
 
 TOLD = 200
-"""Characters of a command that a message tells."""
+"""Characters of a command shown in a message."""
 
 READ = 2**16
-"""Bytes of `ABOUT` at most: more is none of ours."""
+"""Largest size of `ABOUT`, in bytes."""
 
 SHAPE = {"writes": [str], "process?": int, "host?": str, "command?": str, "since?": str}
-"""What it says, as `intently.foundation.files.fault` describes it."""
+"""The shape of `ABOUT`; see `intently.foundation.files.fault`."""
 
 RUNS = ("checkpoints/step-*/manifest.json", "*/checkpoints/step-*/manifest.json")
-"""What a run, or an experiment's, left before there was `ABOUT`."""
+"""Files of runs, and of experiments' runs, that are older than `ABOUT`."""
 
 
 class InUseError(IntentlyError, RuntimeError):
@@ -51,22 +51,22 @@ class InUseError(IntentlyError, RuntimeError):
 
 
 class LostFolderError(IntentlyError, RuntimeError):
-    """The folder that a command writes was deleted, moved or replaced while it did."""
+    """The folder that a command writes was deleted, moved or replaced meanwhile."""
 
     status = 1
 
 
 class Writer:
-    """Who holds a folder: it says who that is, and whether the folder is still the one it holds."""
+    """The holder of a folder: claims files in it, and checks that it is still the same folder."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.folder = out.resolve()  # where the caller goes meanwhile does not matter
+        self.folder = out.resolve()  # absolute: the working directory may change
         self._locked: tuple[int, int] | None = None
         self._claimed: set[str] = set()
 
     def check(self) -> None:
-        """Raise `LostFolderError` where the folder is gone, or another stands in its place."""
+        """Raise `LostFolderError` if the folder is gone or was replaced."""
         found = self._identity()
         if found is None or found != self._locked:
             lost = "no such folder" if not self.folder.is_dir() else f"a folder without its {LOCK}"
@@ -80,7 +80,7 @@ class Writer:
             )
 
     def claim(self, writes: Collection[str]) -> None:
-        """Write down who writes what here, after checking that all of it is new or Intently's."""
+        """Record this command and its files, after checking that none is the user's."""
         if self._claimed.issuperset(writes):
             return
         about, unfit = self._about()
@@ -108,7 +108,7 @@ class Writer:
 
     @contextlib.contextmanager
     def held(self, writes: Collection[str]) -> Iterator[None]:
-        """Make and lock the folder, and claim in it what is to be written."""
+        """Make and lock the folder, and claim the files to be written."""
         _check_place(self.out, writes)
         with contextlib.ExitStack() as stack:
             self._make(stack)
@@ -125,7 +125,7 @@ class Writer:
                     self._leave(nothing=new and now == there)
 
     def _leave(self, nothing: bool) -> None:
-        """Take the name of this command out of the folder, or all where it has left nothing."""
+        """Remove the record of this command; remove both files if it wrote nothing."""
         if self._identity() != self._locked:
             return
         if nothing:
@@ -135,11 +135,10 @@ class Writer:
             self._tell()
 
     def _tell(self, **holder: object) -> None:
-        about = {**holder, "writes": sorted(self._claimed)}
-        replace_file(self.folder / ABOUT, sealed(about))
+        replace_file(self.folder / ABOUT, sealed({**holder, "writes": sorted(self._claimed)}))
 
     def _identity(self) -> tuple[int, int] | None:
-        """Return what the system knows the lock by, None where it is gone."""
+        """Return device and inode of the lock, None where it is gone."""
         try:
             found = (self.folder / LOCK).stat()
         except OSError:
@@ -147,7 +146,7 @@ class Writer:
         return found.st_dev, found.st_ino
 
     def _make(self, stack: contextlib.ExitStack) -> None:
-        """Make the folder and those above it; which of them stay empty are gone at the end."""
+        """Make the folder and its parents; remove those that are still empty at the end."""
         for path in (*reversed(self.folder.parents), self.folder):
             try:
                 path.mkdir()
@@ -167,14 +166,14 @@ class Writer:
             if isinstance(error, OSError) and error.errno not in UNLOCKABLE:
                 raise self._unwritable(error) from None
             warnings.warn(
-                f"the file system of {self.out} cannot lock it ({error}): take care that no other "
+                f"the file system of {self.out} cannot lock it ({error}): make sure that no other "
                 "command writes to it",
                 stacklevel=2,
             )
         stack.callback(lock.release)
 
     def _about(self) -> tuple[dict[str, Any], IntentlyError | None]:
-        """Return what is written down in the folder, or {} and why it is not believed."""
+        """Return the content of `ABOUT`, or {} and the error why it cannot be trusted."""
         expected = "what Intently has written down of the files beside it"
         fix = "delete it where all of these are Intently's, or choose another folder"
         file = File(self.folder / ABOUT, expected, ArgumentError, fix)
@@ -211,17 +210,15 @@ _HELD: ContextVar[Mapping[Path, Writer | None]] = ContextVar("held", default=Map
 
 @contextlib.contextmanager
 def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | None]:
-    """Hold the folder ``out``, made where there is none, as the only one that writes to it.
+    """Hold the folder ``out`` as its only writer; make it if needed.
 
-    ``writes`` names what the command writes there, folders with a ``/`` at the end. Where one of
-    them is there already it must be Intently's: what a person put there is not written over. A call
-    within another one for the same folder holds it already. Of many processes the first holds the
-    folder and gets the `Writer`, the others get None. A folder to which nothing was written is at
-    the end as it was before.
+    ``writes`` names what the command writes there, folders with a trailing ``/``. Any of these that
+    exists already must be Intently's: files of the user are not overwritten. A nested call for the
+    same folder holds it already. Of many processes the first holds the folder and gets the
+    `Writer`, the others get None. A folder to which nothing was written is left as it was.
 
-    Raises `InUseError` where another command holds the folder, or another thread of this one;
-    `ArgumentError` where it cannot be a folder that is written to. Warns where the file system
-    cannot lock.
+    Raises `InUseError` where another command or thread holds the folder, `ArgumentError` where the
+    folder cannot be written to. Warns where the file system cannot lock.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, sole_writer(folder, ["result.json"]) as one:
@@ -252,7 +249,7 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | N
 
 
 def _check_place(folder: Path, writes: Collection[str]) -> None:
-    """Raise where a file stands in the place of a folder, or a folder in that of a file."""
+    """Raise where a file has the name of a folder, or a folder that of a file."""
     folders = [folder / name for name in writes if name.endswith("/")]
     for path in (*reversed(folder.parents), folder, *folders):
         if path.is_file():
@@ -280,7 +277,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value of the file in which anything may stand as a message tells it."""
+    """Return an untrusted value as printable, short text."""
     text = str(value)
     text = text if len(text) <= TOLD else text[:TOLD] + "…"
     return "".join(c if c.isprintable() else "?" for c in text)

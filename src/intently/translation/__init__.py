@@ -1,5 +1,5 @@
 """From sentence pairs to a translator: runs, the folder of a model, evaluation."""
 
-from intently.translation.translator import Translation, Translator
+from intently.translation.translator import AlignmentHead, Translation, Translator
 
-__all__ = ["Translation", "Translator"]
+__all__ = ["AlignmentHead", "Translation", "Translator"]

@@ -1,4 +1,4 @@
-"""How good a translator is: exact match, BLEU, chrF, alignment error, and what *it* looks at."""
+"""Scores of a translator: exact match, BLEU, chrF, alignment error, what *it* attends to."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from torch import nn
 
 from intently.corpora import Alignment, Pair, alignment_error_rate
 from intently.decoding import SearchOptions
+from intently.decoding.search import padded
 from intently.errors import ArgumentError, build
 from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import cross_heads
 from intently.modules import MultiHeadAttention
-from intently.text import EOS, PAD, SOS, words
+from intently.text import EOS, SOS, words
 from intently.training.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
 from intently.translation.translator import AlignmentHead, Translator
 
 GREEDY = SearchOptions(beam=1)
 BATCH = 64
-"""Sentences whose attention is computed together."""
+"""Sentences per batch when attention is computed."""
 
 FINAL = (".", "?", "!", "。")
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Scores:
     """Scores of a translator on a list of sentence pairs.
 
     ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
-    detokenised text, ``tokenised`` is of words: only roughly what literature calls tokenised BLEU.
-    ``pronouns`` is the share of pronouns of because-sentences with the right gender, None where the
-    corpus does not mark them.
+    detokenised text; ``tokenised``, of words, is only roughly the literature's tokenised BLEU.
+    ``pronouns`` is the share of the ``because`` sentences whose pronoun has the right gender, None
+    where the corpus does not mark pronouns.
     """
 
     sentences: int
@@ -59,17 +60,17 @@ def evaluate(
     options: SearchOptions = GREEDY,
     *,
     bootstrap: int = 0,
-) -> tuple[Evaluation, list[str]]:
+) -> tuple[Scores, list[str]]:
     """Translate ``sources``, score the outputs against one reference each, and return both.
 
-    Every BLEU has a 95 % interval where ``bootstrap`` says from how many resampled corpora. Raises
+    With ``bootstrap``, a number of resampled corpora, every BLEU has a 95 % interval. Raises
     `ArgumentError` where the two differ in number or are empty.
     """
     if len(sources) != len(references) or not references:
         expected = f"one for each of {len(references)} references, and at least one"
         raise build(ArgumentError, "sources", expected, f"{len(sources)} sentences")
     texts = [translation.text for translation in translator.stream(sources, options)]
-    scores = Evaluation(
+    scores = Scores(
         sentences=len(texts),
         exact=exact_match(texts, references),
         bleu=bleu(texts, references, bootstrap=bootstrap),
@@ -80,8 +81,8 @@ def evaluate(
     return scores, texts
 
 
-def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
-    """Score greedy translations of built-in pairs, their pronouns too."""
+def evaluate_pairs(translator: Translator, pairs: Sequence[Pair]) -> Scores:
+    """Score greedy translations of built-in pairs, including their pronouns."""
     scores, texts = evaluate(
         translator, [pair.source for pair in pairs], [pair.target for pair in pairs]
     )
@@ -110,9 +111,9 @@ def pronoun(text: str) -> str | None:
 def forced(
     translator: Translator, pairs: Sequence[tuple[str, str]]
 ) -> Iterator[dict[str, LazyMatrix]]:
-    """Yield every layer's attention merged to words while the model is made to write each target.
+    """Yield every layer's attention, merged to words, under forced decoding of each target.
 
-    Rows of a decoder's cross-attention belong to the produced words; EOS is left out.
+    Rows of cross-attention belong to the produced words; EOS is left out.
     """
     for start in range(0, len(pairs), BATCH):
         batch = pairs[start : start + BATCH]
@@ -122,7 +123,7 @@ def forced(
         device = next(translator.model.parameters()).device
         lengths = torch.tensor([len(ids) for ids in s_ids], device=device)
         attentions = translator.model.attentions(
-            _padded(s_ids).to(device), _padded(t_ids).to(device), lengths
+            padded(s_ids).to(device), padded(t_ids).to(device), lengths
         )
         weights = {name: matrix.dense() for name, matrix in attentions.items()}
         for i, (source, target) in enumerate(batch):
@@ -139,18 +140,13 @@ def forced(
             }
 
 
-def _padded(sentences: list[list[int]]) -> torch.Tensor:
-    longest = max(map(len, sentences))
-    return torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in sentences])
-
-
 def links(
     weights: torch.Tensor, source: Sequence[str], target: Sequence[str]
 ) -> set[tuple[int, int]]:
     """Return the links (source, target) of weights (words, words): each row's heaviest column.
 
-    The final full stop of either side is left out: its row has no link, and a row that looks at it
-    most has none either.
+    The final full stop of either side gets no links: neither its own row, nor a row that attends to
+    it most.
 
     >>> weights = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.1, 0.1, 0.8]])
     >>> sorted(links(weights, ["He", "sleeps", "."], ["Il", "dort", "."]))
@@ -164,9 +160,9 @@ def links(
 
 
 def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
-    """Return the alignment error rate of every cross-attention head, forced to write the reference.
+    """Return the alignment error rate of every cross-attention head under forced decoding.
 
-    Rows are produced words; that of the final full stop and its gold links are left out. Raises
+    Rows are produced words; the final full stop and its gold links are left out. Raises
     `ArgumentError` where there are no pairs, or the model has no attention. Source: Och & Ney 2003,
     section 5.1.
     """
@@ -187,7 +183,7 @@ def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[Alig
 
 
 def without_stop(pair: Pair) -> Alignment:
-    """Return the gold links of a pair but those of the final full stop, see `links`."""
+    """Return the gold links of a pair except those of the final full stop, see `links`."""
     stop = len(pair.target_words) - 1 if pair.target_words[-1] in FINAL else -1
     sure, possible = (
         frozenset(link for link in side if link[1] != stop)
@@ -212,7 +208,7 @@ def best_alignment_head(
 
 
 def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
-    """Return, for every encoder head, how often *it* weighs the right noun above the wrong one."""
+    """Return for every encoder head how often *it* prefers the right noun to the wrong one."""
     right: dict[AlignmentHead, int] = defaultdict(int)
     marked = _marked(pairs)
     sides = [(pair.source, pair.target) for pair in marked]
@@ -228,10 +224,10 @@ def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[Alignmen
 
 
 def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
-    """Return how often each cross-attention head looks most at the word that tells il from elle.
+    """Return how often each cross-attention head attends most to the word that decides il or elle.
 
-    The row that writes the pronoun counts, and the adjective that ends a because-sentence: *tired*
-    says that *it* is the animal, *wide* that it is the road.
+    That is the adjective that ends a because-sentence, seen from the row that writes the pronoun:
+    *tired* means that *it* is the animal, *wide* that it is the road.
     """
     most: dict[AlignmentHead, int] = defaultdict(int)
     marked = _marked(pairs)
@@ -248,7 +244,7 @@ def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[Align
 
 
 def _marked(pairs: Sequence[Pair]) -> list[Pair]:
-    """Those whose pronoun is marked; raises `ArgumentError` where none is."""
+    """Return the pairs with a marked pronoun; raise `ArgumentError` if there is none."""
     marked = [pair for pair in pairs if pair.pronoun]
     if not marked:
         raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
@@ -257,10 +253,10 @@ def _marked(pairs: Sequence[Pair]) -> list[Pair]:
 
 @contextmanager
 def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
-    """Within the block the head reaches nothing: its columns of the output map are 0.
+    """Ablate a head within the block: its columns of the output projection are 0.
 
-    The weights are afterwards what they were, to the bit. Raises `ArgumentError` where the model
-    has no such head.
+    Afterwards the weights are bit-equal to before. Raises `ArgumentError` where the model has no
+    such head.
     """
     module = attention_module(model, head.layer)
     if not 0 <= head.head < module.heads:
@@ -275,7 +271,7 @@ def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
 
 
 def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
-    """Return the module that a name such as "decoder.1.cross" stands for.
+    """Return the attention module with a name such as "decoder.1.cross".
 
     Raises `ArgumentError` where the model has no such layer.
     """

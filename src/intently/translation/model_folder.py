@@ -1,8 +1,8 @@
-"""The folder of a trained model: read with every check, written whole or not at all.
+"""The folder of a trained model: verified on reading, written whole or not at all.
 
 It holds ``model.safetensors``, tokenizers, and a description (``translator.json``,
-``language.json``) with the checksums of these files and of itself. Nothing in it is ever unpickled,
-and no model is built before its sizes are those of the weights.
+``language.json``) with the checksums of these files and of itself. Nothing is ever unpickled, and
+no model is built before its sizes match those of the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intently.models.weights import check_alike, load_weights, weights
 from intently.text import Tokenizer
 
 FORMAT = 2
-"""Version of the folders' format; a higher one is refused, and 1 has fewer checksums."""
+"""Version of the format; higher ones are refused, version 1 has fewer checksums."""
 
 WEIGHTS = "model.safetensors"
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -31,21 +31,21 @@ SHOWN = 200
 """Characters of a cause that are shown."""
 
 HEADER = 2**20
-"""Bytes of the header of the weights at most: those of thousands of layers."""
+"""Largest header of the weights, in bytes: enough for thousands of layers."""
 
 LEAST = 4
-"""Tensors that the smallest of layers has."""
+"""Tensors in the smallest layer."""
 
 M = TypeVar("M", bound=nn.Module)
 
 
 def file(path: Path) -> File:
-    """Return a file of a model's folder, as messages speak of it."""
+    """Return a file of a model's folder, with the words of its messages."""
     return File(path, "a file as `save` wrote it", fix="train again, or take another copy")
 
 
 def find(folder: Path, name: str) -> Path:
-    """Return the folder, or the one named model in it, that holds the description ``name``."""
+    """Return the folder that holds the description ``name``: this one, or ``model`` in it."""
     for path in (folder, folder / "model"):
         if file(path / name).exists():
             return path
@@ -73,10 +73,10 @@ def find(folder: Path, name: str) -> Path:
 
 
 def about(path: Path, shape: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the description of a model says, with the checksums of its files.
+    """Return the description of a model, with the checksums of its files.
 
-    ``shape`` is what it says beside "format", "files", "versions" and its checksum; ``before``
-    the same for format 1.
+    ``shape`` is its shape without "format", "files", "versions" and its own checksum; ``before`` is
+    the shape of format 1.
     """
     described = file(path)
     content = described.read()
@@ -117,10 +117,10 @@ def tokenizer(path: Path, check: str | None) -> Tokenizer:
 
 
 def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> M:
-    """Return the model that ``make`` makes, with the weights in a file whose SHA-256 is ``check``.
+    """Return the model from ``make``, with the weights in a file whose SHA-256 is ``check``.
 
-    It has so many ``layers``. Names and sizes of its weights are compared with the file's header
-    before it is made; so a file that is small never makes a model that is large.
+    The model has so many ``layers``. Names and sizes of its weights are compared with the header of
+    the file before it is made, so a small file never makes a large model.
     """
     stored = file(path)
     header = stored.header(most=HEADER)
@@ -144,8 +144,8 @@ def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> 
 def write(folder: Path, name: str, said: Mapping[str, Any], contents: Mapping[str, bytes]) -> None:
     """Put a model's files and their description ``name`` into a folder; raises WriteError.
 
-    A full disk or a kill leaves the old model, the new one, or a folder that is refused: never a
-    mixture.
+    A full disk or a kill leaves the old model, the new one, or a folder that is refused, but never
+    a mixture.
     """
     told = {
         **said,

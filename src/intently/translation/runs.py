@@ -1,9 +1,8 @@
 """From sentence pairs to a translator: tokenizers, model, training, and the folder of the run.
 
 A run's folder holds ``source.json`` and ``target.json`` (tokenizers), ``checkpoints/``,
-``options.json`` and, at the end or when interrupted, ``model/``: the translator itself. Where they
-were asked for, ``tensorboard/`` holds curves, and ``average.json`` what came of the mean of the
-newest checkpoints.
+``options.json`` and, at the end or when interrupted, ``model/``, the translator itself. On request,
+``tensorboard/`` holds curves, and ``average.json`` the outcome of averaging the newest checkpoints.
 """
 
 from __future__ import annotations
@@ -36,14 +35,13 @@ from intently.training import (
 )
 from intently.training.averaging import newest
 from intently.training.checkpoint import step_of
-from intently.training.events import Averaging, Event, Listener
+from intently.training.events import Averaging, Listener
 from intently.training.fits import check_model
 from intently.training.history import Averaged
-from intently.training.processes import Processes, current, joined
-from intently.training.randomness import surroundings_kept
-from intently.training.resuming import best_by
-from intently.training.stopping import check_patience
+from intently.training.processes import current, joined
+from intently.training.randomness import isolated_state
 from intently.training.tensorboard import check_installed
+from intently.training.validation import best_by, check_patience
 from intently.training.writer import Writer, sole_writer
 from intently.translation.translator import Translator
 
@@ -51,15 +49,15 @@ WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
     *("average.json", "run.json", "scores.json", "training.png"),
 )
-"""What a run writes into its folder, on the command line too."""
+"""What a run writes into its folder, the command line included."""
 
 DEV_SENTENCES = 500
-"""Dev sentences that are translated at each evaluation while training."""
+"""Dev sentences translated at each evaluation."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What `fit` made: the translator, the history of its training, and what was left out."""
+    """The result of `fit`: the translator, the history of its training, and pairs left out."""
 
     translator: Translator
     history: History
@@ -80,104 +78,72 @@ def fit(
 ) -> Run:
     """Train a translator on ``text`` and write it to ``out``/model.
 
-    ``dev`` chooses the best checkpoint by BLEU of greedy translations; without it the last one is
-    taken. ``tokenizers`` (source, target) are trained on the text unless given. ``resume`` goes on
-    with the run in ``out``, from its latest checkpoint or the one named.
+    ``dev`` chooses the best checkpoint by BLEU of greedy translations of its first 500 sentences;
+    without it the last checkpoint is taken. ``tokenizers`` (source, target) are trained on the text
+    unless given. ``resume`` continues the run in ``out``, from its latest checkpoint or the one
+    named.
 
-    With ``options.run.average`` the translator is the mean of the newest checkpoints, where ``dev``
-    scores it higher than the best one (always without ``dev``); ``history.averaged`` says so.
+    With ``options.run.average`` the translator is the mean of the newest checkpoints if ``dev``
+    scores it higher than the best one (always, without ``dev``); ``history.averaged`` says so.
 
     Training takes place on ``options.machine.device``; the translator comes back on the CPU.
 
-    Of ``dev`` the first 500 sentences are translated. Warns, before training begins, of pairs that
-    are skipped because a side is empty or longer than ``options.text.max_length``. Raises what
-    `intently.training.train` raises; a run already in ``out`` stays as it is.
+    Warns, before training begins, of pairs that are skipped because a side is empty or longer than
+    ``options.text.max_length``. Raises what `intently.training.train` raises; a run already in
+    ``out`` stays as it is.
     """
     check_patience(options.schedule.patience, dev is not None)
     if dev is not None and not len(dev):
         raise build(ArgumentError, "dev", "at least one pair, or None", "an empty text")
-    with joined(Path(out)) as here, sole_writer(out, WRITES) as writer:
-        run = _fit(here, text, options, Path(out), dev, tokenizers, progress, resume, writer)
+    folder = Path(out)
+    with joined(folder) as here, sole_writer(out, WRITES) as writer:
+        checkpoints = Checkpoints(folder / "checkpoints")
+        device = here.device(options.machine.device)
+        if options.run.tensorboard:
+            here.from_first(check_installed)
+
+        _check_model(options, 1, 1, device)  # before the text is counted
+
+        def both() -> tuple[Tokenizer, Tokenizer]:
+            paths = folder / "source.json", folder / "target.json"
+            if checkpoints.begun(resume):
+                return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
+            found = tokenizers or _tokenizers(text, options)
+            for path, tokenizer in zip(paths, found):
+                replace_file(path, tokenizer.content())
+            return found
+
+        source, target = here.from_first(both)
+        _check_model(options, source.size, target.size, device)
+        pairs = Pairs(
+            source.encode_batch(text.sources),
+            target.encode_batch(text.targets),
+            options.text.max_length,
+        )
+        skipped = {
+            "an empty side": pairs.empty,
+            f"more than {options.text.max_length} tokens on a side": pairs.too_long,
+        }
+        for why, count in skipped.items():
+            if count and here.first:
+                told = f"{count:,} of {len(text):,} pairs have {why} and are skipped"
+                warnings.warn(told, stacklevel=2)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.run.seed)
+            model = new_model(options.shape(source.size, target.size)).to(device)
+        translator = Translator(model, source, target, max_length=options.text.max_length)
+        validate = None if dev is None else _dev_set(dev, translator)
+        if validate is not None and options.run.best_by not in validate.names:
+            expected = "one of " + ", ".join(map(repr, validate.names))
+            raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
+        with _listening(progress, options, folder) as tell:
+            history = train(
+                model, pairs, options, folder, validate=validate, progress=tell, resume=resume
+            )
+            if writer is not None:  # the first process alone writes
+                _save_best(translator, history, options, checkpoints, validate, tell, writer)
+        model.cpu()
         here.wait()
-    return run
-
-
-def _fit(
-    here: Processes,
-    text: ParallelText,
-    options: TrainingOptions,
-    folder: Path,
-    dev: ParallelText | None,
-    tokenizers: tuple[Tokenizer, Tokenizer] | None,
-    progress: Listener | None,
-    resume: bool | str,
-    writer: Writer | None,
-) -> Run:
-    """Do what `fit` says, together with the other processes; the first reads and writes."""
-    checkpoints = Checkpoints(folder / "checkpoints")
-    device = here.device(options.machine.device)
-    if options.run.tensorboard:
-        here.from_first(check_installed)
-
-    _check_model(options, 1, 1, device)  # before the text is counted
-
-    def both() -> tuple[Tokenizer, Tokenizer]:
-        paths = folder / "source.json", folder / "target.json"
-        if checkpoints.begun(resume):
-            return Tokenizer.load(paths[0]), Tokenizer.load(paths[1])
-        found = tokenizers or _tokenizers(text, options)
-        for path, tokenizer in zip(paths, found):
-            replace_file(path, tokenizer.content())
-        return found
-
-    source, target = here.from_first(both)
-    _check_model(options, source.size, target.size, device)
-    pairs = Pairs(
-        source.encode_batch(text.sources),
-        target.encode_batch(text.targets),
-        options.text.max_length,
-    )
-    if pairs.empty and here.first:
-        warnings.warn(
-            f"{pairs.empty:,} of {len(text):,} pairs have an empty side and are skipped",
-            stacklevel=3,
-        )
-    if pairs.too_long and here.first:
-        warnings.warn(
-            f"{pairs.too_long:,} of {len(text):,} pairs have more than {options.text.max_length} "
-            "tokens on a side and are skipped",
-            stacklevel=3,
-        )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.run.seed)
-        model = new_model(options.shape(source.size, target.size)).to(device)
-    translator = Translator(model, source, target, max_length=options.text.max_length)
-    validate = None if dev is None else _dev_set(dev, translator)
-    if validate is not None and options.run.best_by not in validate.names:
-        expected = "one of " + ", ".join(map(repr, validate.names))
-        raise build(ArgumentError, "best_by", expected, repr(options.run.best_by))
-    with _listening(progress, options, folder) as tell:
-        history = train(
-            model, pairs, options, folder, validate=validate, progress=tell, resume=resume
-        )
-        if writer is None:  # the first process alone writes
-            model.cpu()
-            return Run(translator, history, len(pairs), pairs.too_long, folder)
-        if history.best is not None:
-            load_weights(model, checkpoints.load(history.best.name).model)
-        writer.check()
-        with checkpoints.surviving():
-            translator.save(folder / "model")
-        (folder / "average.json").unlink(missing_ok=True)
-        if options.run.average > 1 and history.stopped != "interrupted":
-            mean = _average(translator, history, options, checkpoints, validate, tell)
-            writer.check()
-            with checkpoints.surviving():
-                if mean.taken:
-                    translator.save(folder / "model")
-                replace_file(folder / "average.json", plain(mean._asdict()))
-            history.averaged = mean
-    model.cpu()
     return Run(translator, history, len(pairs), pairs.too_long, folder)
 
 
@@ -185,17 +151,39 @@ def _fit(
 def _listening(
     progress: Listener | None, options: TrainingOptions, folder: Path
 ) -> Iterator[Listener]:
-    """Give the function that hands an event to all who listen."""
+    """Yield the function that hands an event to every listener."""
     with contextlib.ExitStack() as stack:
         listeners = [] if progress is None else [progress]
         if options.run.tensorboard and current().first:
             listeners.append(stack.enter_context(TensorBoard(folder / "tensorboard")))
+        yield lambda event: [listener(event) for listener in listeners]
 
-        def tell(event: Event) -> None:
-            for listener in listeners:
-                listener(event)
 
-        yield tell
+def _save_best(
+    translator: Translator,
+    history: History,
+    options: TrainingOptions,
+    checkpoints: Checkpoints,
+    validate: DevSet | None,
+    tell: Listener,
+    writer: Writer,
+) -> None:
+    """Write the translator of the best checkpoint, or the mean of the newest where it is better."""
+    folder = checkpoints.folder.parent
+    if history.best is not None:
+        load_weights(translator.model, checkpoints.load(history.best.name).model)
+    writer.check()
+    with checkpoints.surviving():
+        translator.save(folder / "model")
+    (folder / "average.json").unlink(missing_ok=True)
+    if options.run.average > 1 and history.stopped != "interrupted":
+        mean = _average(translator, history, options, checkpoints, validate, tell)
+        writer.check()
+        with checkpoints.surviving():
+            if mean.taken:
+                translator.save(folder / "model")
+            replace_file(folder / "average.json", plain(mean._asdict()))
+        history.averaged = mean
 
 
 def _average(
@@ -206,18 +194,18 @@ def _average(
     validate: DevSet | None,
     tell: Listener,
 ) -> Averaged:
-    """Give the model, which has the best weights, the mean of the newest where that is better."""
+    """Load the mean of the newest checkpoints into the model, if that beats its best weights."""
     model, score = translator.model, options.run.best_by
     best = {name: tensor.clone() for name, tensor in weights(model).items()}
     upto = step_of(history.checkpoint.name) if history.checkpoint else 0
-    # later ones are of another run: that which went on from an earlier checkpoint left them behind
+    # later ones were left by a run that this one replaced from an earlier checkpoint
     own = [name for name in checkpoints.names() if step_of(name) <= upto]
     names = newest(own, options.run.average, options.run.save_every)
     load_weights(model, averaged(checkpoints, names))
     if validate is None:
         mean = Averaged(names, taken=True)
     else:
-        with surroundings_kept(next(model.parameters()).device), torch.no_grad():
+        with isolated_state(next(model.parameters()).device), torch.no_grad():
             if options.run.threads is not None:
                 torch.set_num_threads(options.run.threads)
             scores = dict(validate(model))
@@ -234,7 +222,7 @@ def _average(
 def _check_model(
     options: TrainingOptions, source_size: int, target_size: int, device: torch.device
 ) -> None:
-    """Raise where memory does not hold the model for vocabularies of these sizes."""
+    """Raise unless memory holds the model for vocabularies of these sizes."""
     shape = options.shape(source_size, target_size)
 
     def make(encoder: int, decoder: int) -> EncoderDecoder:
@@ -244,45 +232,32 @@ def _check_model(
 
 
 def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer, Tokenizer]:
-    """Return tokenizers trained on the text: the same one twice where it is joint.
+    """Return tokenizers trained on the text, a joint one twice.
 
-    Embeddings that are all shared need a joint one; with a joint one they may be separate.
+    Shared source and target embeddings need a joint tokenizer, but not the other way round.
     """
     o, share = options.text, options.model.share
-    sides: tuple[Sequence[str], Sequence[str]] = text.sources, text.targets
+    sides: tuple[Sequence[str], ...] = text.sources, text.targets
+    kinds, sizes = (o.source_tokenizer, o.target_tokenizer), (o.source_size, o.target_size)
     if o.joint or share == "all":
-        kinds, sizes = (o.source_tokenizer, o.target_tokenizer), (o.source_size, o.target_size)
         if kinds[0] != kinds[1] or sizes[0] != sizes[1]:
             name, other, given = (
                 ("share", '"output"', '"all"') if share == "all" else ("joint", "false", "true")
             )
-            raise build(
-                ArgumentError,
-                name,
-                f"{other} where the tokenizers differ in kind or size",
-                f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}",
-            )
-        both = [*sides[0], *sides[1]]
-        joint = _tokenizer("source", both, kinds[0], sizes[0], o.min_frequency)
-        return joint, joint
-    return (
-        _tokenizer("source", sides[0], o.source_tokenizer, o.source_size, o.min_frequency),
-        _tokenizer("target", sides[1], o.target_tokenizer, o.target_size, o.min_frequency),
-    )
-
-
-def _tokenizer(side: str, texts: Sequence[str], kind: str, size: int, rarest: int) -> Tokenizer:
-    if size < SMALLEST[kind]:  # told by the name under which it was given
-        expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
-        raise build(ArgumentError, f"{side}_size", expected, size)
-    return Tokenizer.train(texts, kind, size, rarest)
+            expected = f"{other} where the tokenizers differ in kind or size"
+            got = f"{given} with {kinds[0]} of {sizes[0]} and {kinds[1]} of {sizes[1]}"
+            raise build(ArgumentError, name, expected, got)
+        sides = ([*sides[0], *sides[1]],)
+    for side, kind, size in zip(("source", "target"), kinds, sizes):
+        if size < SMALLEST[kind]:  # named as the option was given
+            expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
+            raise build(ArgumentError, f"{side}_size", expected, size)
+    made = [Tokenizer.train(*each, o.min_frequency) for each in zip(sides, kinds, sizes)]
+    return made[0], made[-1]
 
 
 def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:
-    """Return the first sentences of ``dev`` as `train` translates them, over-long ones cut.
-
-    Those that are not too long are what the loss is of.
-    """
+    """Return the first sentences of ``dev``, long ones cut; the loss is on the others only."""
     source, target, most = (
         translator.source_tokenizer,
         translator.target_tokenizer,

@@ -1,4 +1,4 @@
-"""The translator: a model, its two tokenizers and a search, kept as `model_folder` says."""
+"""The translator: a model, two tokenizers and a search, saved in a `model_folder`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FORMAT_1 = {
     "sha256?": (model_folder.SHA256, None),
 }
 SHAPE = {name.strip("?"): shape for name, shape in FORMAT_1.items() if name != "sha256?"}
-"""What a folder says of a translator, as `intently.foundation.files.fault` describes it."""
+"""The shape of ``translator.json``; see `intently.foundation.files.fault`."""
 
 CHUNK = 256
 """Sentences translated together; their queries and keys live as long as their translations."""
 
 
 class TranslationWarning(UserWarning):
-    """A line that was not translated as it stood: cut, or with words the model does not know."""
+    """A line was cut, or has words that the model does not know."""
 
 
 class AlignmentHead(NamedTuple):
@@ -63,10 +63,10 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation, and all that was looked at while it was written.
+    """One translation, with the attention of its search.
 
     ``score`` is the log-probability in nats under the length penalty, ``alternatives`` are the
-    other translations of an n-best search, and ``notes`` what was warned about: a line cut, words
+    other translations of an n-best search, and ``notes`` are the warnings: a cut line, words that
     the model does not know.
     """
 
@@ -104,8 +104,8 @@ class Translation:
     def words(self) -> dict[str, LazyMatrix]:
         """The attention of every layer merged to words, (h, words, words), without the final token.
 
-        Weights are summed over the tokens of a word that is looked at and averaged over the tokens
-        of the word that looks. The first column of a decoder's own matrix is the start token.
+        Weights are summed over the tokens of the key word and averaged over the tokens of the query
+        word. The first column of decoder self-attention is the start token.
         """
         (_, s_words, s_groups), (_, y_words, y_groups) = self.sides
         found: dict[str, LazyMatrix] = {}
@@ -123,9 +123,9 @@ class Translation:
 
     @property
     def alignment(self) -> LazyMatrix:
-        """Which source words each produced word looked at: (words, words), by the alignment head.
+        """Which source words each produced word attends to: (words, words), by the alignment head.
 
-        Where no head was measured, the mean of the heads of the last cross-attention but one
+        If no head was measured: the mean over heads of the last cross-attention but one
         (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2). Raises
         `ArgumentError` where the model has no attention.
         """
@@ -164,8 +164,8 @@ class Translator:
     def load(cls, folder: Path | str | None = None) -> Translator:
         """Read a translator from its folder, or from a run's folder that holds one in ``model``.
 
-        Without a folder, the embedded English–French translator. Raises `CheckpointError` where the
-        folder is missing, foreign, damaged or of a newer format, and names what was looked for.
+        Without a folder: the embedded English–French translator. Raises `CheckpointError` where the
+        folder is missing, foreign, damaged or of a newer format.
         """
         path = _embedded() if folder is None else model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
@@ -176,8 +176,7 @@ class Translator:
             raise described.damaged(f"no description of a model ({error})") from None
         checks = {model_folder.WEIGHTS: about.get("sha256"), **about["files"]}
         tokenizers = []
-        sizes = options.source_vocabulary, options.target_vocabulary
-        for name, size in zip(TOKENIZERS, sizes):
+        for name, size in zip(TOKENIZERS, (options.source_vocabulary, options.target_vocabulary)):
             tokenizers.append(model_folder.tokenizer(path / name, checks.get(name)))
             if tokenizers[-1].size != size:
                 got = f"{tokenizers[-1].size} entries where the model has {size}"
@@ -191,10 +190,10 @@ class Translator:
         return cls(model, *tokenizers, alignment_head=head, max_length=about["max_length"])
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
-        """Write the translator into ``folder``; ``half`` keeps float16 weights, half the size.
+        """Write the translator into ``folder``; ``half`` stores float16 weights, half the size.
 
         A full disk or a kill leaves the old translator, the new one, or a folder that `load`
-        refuses: never a mixture. Raises `WriteError` where the files cannot be written.
+        refuses, but never a mixture. Raises `WriteError` where the files cannot be written.
         """
         from safetensors.torch import save
 
@@ -220,16 +219,16 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], options: SearchOptions | None = None
     ) -> list[Translation]:
-        """Translate sentences; results come in the order given, empty ones stay empty.
+        """Translate sentences; results keep the order given, empty sentences stay empty.
 
         Lines with more than ``max_length`` tokens are cut, and unknown words are copied where the
-        model writes an unknown token; each is told by a `TranslationWarning` that names the line,
-        and stands in ``notes``. Raises `KindError` for what is not a list of strings,
-        `ArgumentError` for a string that is no Unicode text.
+        model writes an unknown token; for either, a `TranslationWarning` names the line and
+        ``notes`` holds the text. Raises `KindError` for anything but a list of strings,
+        `ArgumentError` for a string that is not Unicode text.
 
-        A model without attention has nothing to copy by, and writes no unknown tokens.
+        A model without attention cannot copy, and writes no unknown tokens.
 
-        Every translation keeps the queries and keys of its search; `stream` serves what is long.
+        Every translation keeps the queries and keys of its search; for long texts use `stream`.
         """
         return list(self._stream(sentences, options, CHUNK, stacklevel=3))
 
@@ -238,7 +237,7 @@ class Translator:
     ) -> Iterator[Translation]:
         """Translate sentences as they come, ``chunk`` at a time; yields what `translate` returns.
 
-        Memory is bounded by one chunk where translations are not kept.
+        Memory is bounded by one chunk unless the caller keeps translations.
         """
         return self._stream(sentences, options, chunk, stacklevel=2)
 
@@ -249,7 +248,7 @@ class Translator:
             fix = "write translate([text])"
             raise build(KindError, "sentences", "a list of strings", "one string", fix=fix)
         copies = bool(cross_heads(self.model.options))
-        if self.target_tokenizer.complete or not copies:  # bytes say everything
+        if self.target_tokenizer.complete or not copies:  # it never needs UNK, or cannot copy
             options = checked(options)
             options = dataclasses.replace(options, forbid=(*options.forbid, UNK))
         lines, done = iter(sentences), 0
@@ -267,25 +266,25 @@ class Translator:
                 else:
                     yield Translation(line, "", 0.0, Hypothesis([], 0.0, 0.0), self)
             done += len(batch)
-            del read, full, found, batch  # else they live while the next chunk is searched
+            del read, full, found, batch  # free their memory before the next search
 
     def _read(self, line: str, index: int) -> tuple[Side, tuple[str, ...]]:
-        """Return the tokens and words of a line, cut where it is too long, and what to warn of."""
+        """Return the tokens and words of a line, cut if it is too long, and its warnings."""
         try:
             line.encode()
         except (AttributeError, UnicodeEncodeError):
             raise not_text(f"sentences[{index}]", line) from None
         tokenizer, text, notes = self.source_tokenizer, line.strip(), []
-        ids = tokenizer.encode(text)
+        ids, groups = tokenizer.encode_words(text)
         if len(ids) > self.max_length:
             notes.append(f"{len(ids):,} tokens, cut after {self.max_length}")
             text = _cut(tokenizer, text, self.max_length)
-            ids = tokenizer.encode(text)[: self.max_length]
-        groups = tokenizer.word_groups(text, tokenizer.encode(text))
+            ids, groups = tokenizer.encode_words(text)
         unknown = tokenizer.unknown(text)
         if unknown:
             told = [visible(word) for word in unknown[:8]] + ["…"] * (len(unknown) > 8)
             notes.append(f"not in the model's vocabulary: {', '.join(told)}")
+        ids = ids[: self.max_length]
         groups = [[i for i in group if i < len(ids)] for group in groups]
         s_words = [word for word, group in zip(words(text), groups) if group]
         return Side(ids, s_words, [group for group in groups if group]), tuple(notes)
@@ -306,9 +305,9 @@ class Translator:
     def _copied(
         self, line: str, source: Side, hypothesis: Hypothesis
     ) -> tuple[str, list[list[int]]]:
-        """Return the text in which each unknown token is the source word it looked at, and groups.
+        """Return the text with each unknown token replaced by its aligned source word, and groups.
 
-        A space stands before it where one does in the source, or after a letter. Source: Luong et
+        A space precedes it if one does in the source, or after a letter. Source: Luong et
         al. 2015, "Addressing the Rare Word Problem in Neural Machine Translation", section 3.3.
         """
         y = hypothesis.ids
@@ -337,7 +336,7 @@ class Translator:
         return text, groups
 
     def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
-        """Return the matrix that stands for the alignment: the measured head's, or heads' mean.
+        """Return the alignment matrix: that of the measured head, or a mean over heads.
 
         Raises `ArgumentError` where the model has no attention.
         """
@@ -356,7 +355,7 @@ class Translator:
 
 
 def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
-    """Return the start of a text that has about so many tokens, cut between two characters."""
+    """Return the start of a text of about so many tokens, cut between two characters."""
     offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
     while tokens and offsets[tokens][0] < offsets[tokens - 1][1]:  # bytes of one character
         tokens -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intently.corpora.language.pair import Pair, Pronoun
-from intently.corpora.language.parsing import translations
-from intently.corpora.language.splits import SHOWN, SPLITS, language, sample, vocabulary
+from intently.corpora.language.shown import SHOWN
+from intently.corpora.language.splits import SPLITS, language, sample, vocabulary
 
-__all__ = ["SHOWN", "SPLITS", "Pair", "Pronoun", "language", "sample", "translations", "vocabulary"]
+__all__ = ["SHOWN", "SPLITS", "Pair", "Pronoun", "language", "sample", "vocabulary"]

@@ -40,7 +40,7 @@ IT = {
 
 
 class Reason(NamedTuple):
-    """Who does what to what, and the adjectives that are a reason on either side."""
+    """A verb with its subjects and objects, and the adjectives that are a reason on either side."""
 
     verb: Verb
     preposition: tuple[str, str]
@@ -199,7 +199,7 @@ def because(choose: Choose) -> Draft | None:
 
 
 class Mood(NamedTuple):
-    """What one does or leaves undone for a mood, and what others do that makes one do it."""
+    """A verb with the moods that are a reason for or against it, and the events that cause it."""
 
     verb: Verb
     complements: Slot

@@ -86,7 +86,7 @@ class Pair(NamedTuple):
 
     @property
     def pronoun(self) -> Pronoun | None:
-        """What the pronoun of a because-sentence stands for, or None."""
+        """The referent of the pronoun of a because-sentence, or None."""
         if self.draft.pronoun is None:
             return None
         it, right, wrong = self.draft.pronoun
@@ -112,7 +112,7 @@ ELIDED = {word: word[:-1] + "'" for word in ("le", "la", "je", "ne", "de", "que"
 
 
 class Cache(dict[str, str]):
-    """Words with a capital; filled as they are asked for."""
+    """Cache of capitalised words."""
 
     def __missing__(self, word: str) -> str:
         self[word] = result = word[0].upper() + word[1:]
@@ -120,7 +120,7 @@ class Cache(dict[str, str]):
 
 
 class Vowels(dict[str, bool]):
-    """Whether a word makes the one before it elide; filled as it is asked for."""
+    """Cache of whether a word elides the one before it."""
 
     def __missing__(self, word: str) -> bool:
         self[word] = result = starts_with_vowel(word)

@@ -1,8 +1,7 @@
 """The families of sentences, except those of because and of relative clauses.
 
 A family is a function of `choose`, which picks one member of a slot; it returns a draft, or None
-where the choices do not go together. A random `choose` generates; one that tries every member
-that occurs in a given sentence parses (see `splits`).
+where the choices do not go together. A random `choose` generates sentences (see `splits`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may stand where: subjects, objects, places and times, as slots of ready-made phrases."""
+"""Slots of ready-made phrases: subjects, objects, places and times."""
 
 from __future__ import annotations
 

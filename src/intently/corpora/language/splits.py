@@ -13,8 +13,8 @@ from zlib import crc32
 from intently.corpora.language.because import because
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
 from intently.corpora.language.pair import Draft, Pair, english_side, french_side
-from intently.corpora.language.parsing import translations
 from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose
+from intently.corpora.language.shown import SHOWN
 from intently.corpora.language.slots import when
 from intently.corpora.language.words import Name
 from intently.foundation.checks import check_word
@@ -23,22 +23,7 @@ SPLITS = ("train", "validation", "test", "novel", "deeper")
 
 NOVEL_BECAUSE = 0.35
 
-SHOWN_SOURCES = (
-    "I drink milk.",
-    "The animal didn't cross the road because it was too tired.",
-    "The animal didn't cross the road because it was too wide.",
-    "The road was too wide.",
-    "Mary gave Susan a book.",
-    "Susan gave Mary a book.",
-    "The cat sat on the mat.",
-    "Where is the cat?",
-    "I don't drink milk.",
-    "Mary bought an apple and ate it.",
-    "Do you have two black horses?",
-    "My old friend has a beautiful house.",
-    "The car that Paul sold was old.",
-)
-KEPT_BACK = frozenset(SHOWN_SOURCES)
+KEPT_BACK = frozenset(pair.source for pair in SHOWN)
 
 # Of a hundred sentences, by the checksum of the English side: 0-2 validation, 3-6 test.
 RESERVED = {"validation": range(0, 3), "test": range(3, 7), "train": range(7, 100)}
@@ -172,12 +157,3 @@ def size() -> int:
                 possible = len(denied if mode.negative else objects) - same_noun[subject.noun]
                 total += possible * len({time for group in times for time in group})
     return total
-
-
-@cache
-def shown_pairs() -> tuple[Pair, ...]:
-    """Return the shown sentences as pairs of the grammar."""
-    return tuple(pair for source in SHOWN_SOURCES for pair in translations(source))
-
-
-SHOWN: tuple[Pair, ...] = shown_pairs()

@@ -1,4 +1,4 @@
-"""The lexicon's rows as values: nouns and adjectives that know their French forms."""
+"""The lexicon's rows as values: nouns, adjectives and names with their French forms."""
 
 from __future__ import annotations
 

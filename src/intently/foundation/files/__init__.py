@@ -1,12 +1,11 @@
-"""Files that nobody vouches for: one reader that checks them, one writer that is never half done.
+"""Untrusted files: one reader that verifies them, and writes that are atomic.
 
-Everything that Intently reads from a folder passes through `File`. Its length is known before it is
-read, JSON is bounded in length and depth, tensors are compared with the sizes in their header
-before memory is taken for them, and each refusal is one line: the path, what is wrong as far as it
-is known, and what to do. A file that cannot be read is never called damaged, for its content may be
-whole.
+Intently reads every file of a folder through `File`. The length of a file is checked before it is
+read, JSON is bounded in length and depth, the sizes of tensors are checked against the header
+before memory is allocated, and each refusal is one line: the path, what is known to be wrong, and
+what to do. A file that cannot be read is never called damaged: its content may be whole.
 
-What is written appears under its name when it is complete and on the disk (`replacing`), or not at
+A written file appears under its name once it is complete and on the disk (`replacing`), or not at
 all.
 """
 

@@ -1,4 +1,4 @@
-"""JSON that nobody vouches for: parsed within bounds, checked against a shape, sealed."""
+"""Untrusted JSON: parsed within bounds, checked against a shape, sealed with a checksum."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from itertools import chain
 from typing import Any
 
 DEPTH = 100
-"""Lists and objects of JSON stand at most so deep in each other."""
+"""Deepest nesting of lists and objects."""
 
 SEAL = "sha256"
-"""The key of the checksum that a JSON object holds of the rest of itself."""
+"""The key under which a JSON object holds the checksum of its other entries."""
 
 
 class UnfitError(Exception):
-    """Content that is not what it should be; says why."""
+    """Content of a file is not what it should be; the message says why."""
 
 
 def plain(value: Any) -> bytes:
-    """Return JSON that is the same for equal values; NaN and infinities are refused."""
+    """Return canonical JSON, the same for equal values; refuse NaN and infinities."""
     return json.dumps(value, indent=1, allow_nan=False, sort_keys=True).encode()
 
 
@@ -33,9 +33,9 @@ def digest(content: bytes | memoryview) -> str:
 
 
 def sealed(value: Mapping[str, Any]) -> bytes:
-    """Return JSON that holds the checksum of itself, as `File.sealed` reads it.
+    """Return JSON that ends with a checksum of itself, for `File.sealed`.
 
-    It is the last line, so that a file that lost it is no JSON.
+    The checksum is the last line, so a file that lost it is no JSON.
 
     >>> list(parsed(sealed({"steps": 3})))
     ['steps', 'sha256']
@@ -46,10 +46,10 @@ def sealed(value: Mapping[str, Any]) -> bytes:
 
 
 def parsed(content: bytes) -> Any:
-    """Return what JSON says; raises UnfitError with the reason.
+    """Return the value of JSON; raise UnfitError with the reason if it is not valid.
 
-    Refused are also: a key twice in one object, numbers that are not finite, whole numbers beyond
-    64 bits, more than `DEPTH` lists and objects in each other.
+    It also refuses repeated keys in an object, numbers that are not finite, integers beyond 64 bits
+    and nesting deeper than `DEPTH`.
 
     >>> parsed(b'{"heads": 4, "heads": 1}')
     Traceback (most recent call last):
@@ -102,13 +102,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def fault(x: Any, shape: Any, at: str = "") -> str | None:
-    """Say where plain data are not of a shape, None where they are.
+    """Say where plain data differ from a shape; None where they fit.
 
     A shape is ``str``, ``bool``, ``int``, ``float`` (whole numbers, too), ``None``, ``object``
-    (anything), a range of whole numbers, a pattern or a set of texts, ``[a]`` (a list of such),
-    ``[a, b]`` (a list of these two), ``{str: a}`` (an object with any names),
-    ``{"name": a, "other?": b}`` (one with these names, of which the other may be missing), or a
-    tuple of shapes of which one must fit.
+    (anything), a range of whole numbers, a pattern or a set of texts, ``[a]`` (a list of any
+    length), ``[a, b]`` (a list of two), ``{str: a}`` (an object with any names),
+    ``{"name": a, "other?": b}`` (an object with these names, the second optional), or a tuple of
+    alternative shapes.
 
     >>> fault({"step": 3, "best": 7}, {"step": range(9), "best?": (str, None)})
     'best: 7 where text or null belongs'
@@ -150,7 +150,7 @@ def _is(x: Any, shape: Any) -> bool:
 
 
 def _words(shape: Any) -> str:
-    """Say what a shape is."""
+    """Describe a shape in words."""
     match shape:
         case range():
             return f"a whole number from {shape.start} to {shape.stop - 1}"

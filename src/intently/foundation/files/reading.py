@@ -1,4 +1,4 @@
-"""`File`: what is read from a folder, checked, and refused in one line."""
+"""`File`: a file that is verified on reading, and refused in one line."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST = 2**24
-"""Bytes of a JSON, TOML or text file at most, unless a kind of file may have more."""
+"""Largest size of a JSON, TOML or text file, in bytes, unless the caller allows more."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to be read, and how to speak of it.
+    """A file to be read, with the words of its errors.
 
-    ``expected`` says what it should be, ``error`` is what is raised where it is not, and ``fix``
-    what to do where it is damaged.
+    ``expected`` says what it should be, ``error`` is the class that is raised where it is not, and
+    ``fix`` says what to do where it is damaged.
 
     >>> File(Path("nowhere.json"), "the options of a run").json()
     Traceback (most recent call last):
@@ -39,16 +39,16 @@ class File:
     fix: str | None = None
 
     def refusal(self, got: str, cause: str | None = None, fix: str | None = None) -> IntentlyError:
-        """Return the error, one printable line, that says what there is instead."""
+        """Return the error, one printable line, that says what was found instead."""
         where = str(self.path)
         return one_line(build(self.error, where, self.expected, got, cause, fix or self.fix))
 
     def damaged(self, got: str) -> IntentlyError:
-        """Return the error for content that is not what was written."""
+        """Return the error for content that was changed since it was written."""
         return self.refusal(got, "it is damaged or was changed")
 
     def unreadable(self, error: OSError) -> IntentlyError:
-        """Return the error for a file whose content nobody knows."""
+        """Return the error for a file that cannot be read."""
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return self.refusal("no such file")
         why = error.strerror or str(error)
@@ -59,11 +59,11 @@ class File:
         return self.refusal(f"a file that cannot be read ({why})", fix=fix)
 
     def exists(self) -> bool:
-        """Whether there is something at the path; raises where the system does not say."""
+        """Whether the path exists; raises where the system does not say."""
         return self._status() is not None
 
     def is_folder(self) -> bool:
-        """Whether there is a folder at the path; raises where the system does not say."""
+        """Whether the path is a folder; raises where the system does not say."""
         found = self._status()
         return found is not None and stat.S_ISDIR(found.st_mode)
 
@@ -102,7 +102,7 @@ class File:
         return os.fdopen(descriptor, "rb")
 
     def read(self, most: int | None = LONGEST, exactly: int | None = None) -> bytes:
-        """Return the content of at most so many bytes, or of ``exactly`` so many."""
+        """Return the content, at most ``most`` bytes, or ``exactly`` so many."""
         try:
             with self.open() as handle:
                 size = os.fstat(handle.fileno()).st_size
@@ -110,7 +110,7 @@ class File:
                     raise self.damaged(f"{size} bytes instead of {exactly}")
                 if most is not None and size > most:
                     raise self.refusal(f"{size:,} bytes where at most {most:,} belong")
-                return handle.read(max(1, size))  # one that claims to be empty may not be readable
+                return handle.read(max(1, size))  # size 0 may be wrong
         except OSError as error:
             raise self.unreadable(error) from error
 
@@ -123,7 +123,7 @@ class File:
             raise self.damaged(f"no UTF-8 at byte {error.start}") from None
 
     def toml(self) -> dict[str, Any]:
-        """Return what a TOML file says."""
+        """Return the content of a TOML file."""
         import tomllib
 
         text = self.text()
@@ -133,7 +133,7 @@ class File:
             raise self.refusal(f"no TOML ({error})") from None
 
     def json(self, shape: Any = object, content: bytes | None = None) -> Any:
-        """Return what a JSON file, or ``content`` of it, says; `fault` tells what a shape is."""
+        """Return the value in a JSON file, or in ``content``; `fault` explains shapes."""
         try:
             found = parsed(self.read() if content is None else content)
         except UnfitError as error:
@@ -146,7 +146,7 @@ class File:
     ) -> dict[str, Any]:
         """Return a JSON object that holds its own checksum, without the checksum.
 
-        ``old`` ones, of versions that wrote none, may lack it.
+        With ``old`` the checksum may be missing, as earlier versions wrote none.
         """
         found = self.json({str: object}, content)
         if not (old and SEAL not in found) and found.pop(SEAL, None) != digest(plain(found)):
@@ -155,13 +155,13 @@ class File:
         return found
 
     def check(self, value: Any, shape: Any) -> None:
-        """Raise unless plain data have a shape, as `fault` describes it."""
+        """Raise unless plain data have a shape, see `fault`."""
         why = fault(value, shape)
         if why:
             raise self.damaged(why)
 
     def header(self, content: bytes | None = None, most: int = HEADER) -> Header:
-        """Return what a safetensors file, or ``content`` of it, holds: sizes, no tensors."""
+        """Return the header of a safetensors file, or of ``content``."""
         try:
             with self.open() if content is None else io.BytesIO(content) as handle:
                 return read_header(handle, most)

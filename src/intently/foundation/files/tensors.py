@@ -1,4 +1,4 @@
-"""The header of a safetensors file, checked before anything behind it is believed."""
+"""The header of a safetensors file, verified before any tensor is read."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 HEADER = 10**8
-"""Bytes of a header at most, as in the safetensors library."""
+"""Largest header, in bytes, as in the safetensors library."""
 
 CHECKS = "checksums"
-"""The metadata in which a sealed header holds the SHA-256 of each tensor."""
+"""The metadata key under which a sealed header holds the SHA-256 of each tensor."""
 
 HOLLOW = 2**28
-"""How many entries a tensor without entries may pretend to have along its other axes."""
+"""Largest product of the other axes of a tensor with an axis of size 0."""
 
 AXES = 64
-"""Axes of a tensor at most, as in PyTorch."""
+"""Most axes of a tensor, as in PyTorch."""
 
 DTYPES = {
     "F64": ("float64", 8),
@@ -37,11 +37,11 @@ DTYPES = {
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
 }
-"""The dtypes that Intently stores: their names in PyTorch, and the bytes of a number."""
+"""The dtypes that Intently stores: their names in PyTorch, and bytes per number."""
 
 
 class Stored(NamedTuple):
-    """What a safetensors header says of a tensor: where its bytes stand behind the header."""
+    """The entry of a tensor in a safetensors header; ``begin`` and ``end`` are after it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -50,13 +50,13 @@ class Stored(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A safetensors header that fits its file: metadata, and the tensors by name."""
+    """A verified safetensors header: metadata, and the tensors by name."""
 
     metadata: dict[str, str]
     tensors: dict[str, Stored]
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the JSON that safetensors stores."""
+        """Return the header as the JSON that safetensors stores."""
         places = {
             name: {"dtype": x.dtype, "shape": list(x.shape), "data_offsets": [x.begin, x.end]}
             for name, x in self.tensors.items()
@@ -64,7 +64,7 @@ class Header(NamedTuple):
         return {"__metadata__": self.metadata, **places}
 
     def blank(self) -> dict[str, Tensor]:
-        """Return tensors of these shapes and dtypes that have no memory."""
+        """Return tensors of these shapes and dtypes on the meta device."""
         import torch
 
         return {
@@ -74,15 +74,15 @@ class Header(NamedTuple):
 
 
 def sealed_header(header: Header, checks: Mapping[str, str]) -> Header:
-    """Return a header whose metadata hold the checksums of its tensors, and one of itself."""
+    """Return the header with the checksums of its tensors and its own in the metadata."""
     told = {**header.metadata, CHECKS: json.dumps(dict(checks), separators=(",", ":"))}
     return Header({**told, SEAL: _digest(told, header)}, header.tensors)
 
 
 def checksums(header: Header) -> dict[str, str]:
-    """Return the checksums of the tensors that a sealed header holds.
+    """Return the checksums of the tensors in a sealed header.
 
-    Raises UnfitError where its own checksum is not that of the rest, or tensors have none.
+    Raises UnfitError where its own checksum is wrong, or tensors have none.
     """
     told = {name: text for name, text in header.metadata.items() if name != SEAL}
     if header.metadata.get(SEAL) != _digest(told, header):
@@ -102,9 +102,9 @@ _TENSOR = {"dtype": str, "shape": [range(2**63)], "data_offsets": [range(2**63),
 
 
 def read_header(handle: BinaryIO, most: int = HEADER) -> Header:
-    """Return the header of a safetensors file, of which nothing else is read.
+    """Return the header of a safetensors file, and read nothing else.
 
-    Raises UnfitError with the reason where lengths, shapes, dtypes and places do not agree with
+    Raises UnfitError with the reason where lengths, shapes, dtypes and offsets do not agree with
     each other and with the length of the file, or the header has more than ``most`` bytes.
     """
     size = handle.seek(0, os.SEEK_END)

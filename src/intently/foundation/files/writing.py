@@ -1,4 +1,4 @@
-"""Writing files in one piece, and saying what to do where that fails."""
+"""Atomic writes of files, and advice where they fail."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ADVICE = {
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Give a new file that takes the place of ``path`` once it is complete and on the disk.
+    """Open a new file that replaces ``path`` once it is complete and on the disk.
 
-    Whatever happens before that (an error, a full disk, a kill), what was at ``path`` is as it
-    was. Raises `WriteError` that names the path and says what to do.
+    Until then an error, a full disk or a kill leaves ``path`` as it was. Raises `WriteError` that
+    names the path and says what to do.
     """
     draft = path.with_name(f".writing-{path.name[:40]}-{secrets.token_hex(4)}")
     try:
@@ -45,16 +45,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file in one piece: a reader, or a crash, sees the old content or the new."""
+    """Write a file atomically: readers see the old content or the new, even after a crash."""
     with replacing(path) as file:
         file.write(content)
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], last: str) -> None:
-    """Put files into a folder, the one that describes them ``last``.
+    """Write files into a folder; ``last`` is the one that describes the others.
 
-    All are written under other names first, so that a full disk costs nothing. A kill leaves the
-    old files, the new ones, or a folder without ``last``: never a mixture with it.
+    All are written under temporary names first, so a full disk changes nothing. A kill leaves the
+    old files, the new ones, or a folder without ``last``, but never a mixture.
     """
     names = [*(name for name in contents if name != last), last]
     drafts = {folder / name: folder / f".writing-{name}" for name in names}
@@ -74,7 +74,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], last: str) -> Non
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are not there; raises WriteError."""
+    """Make a folder and its missing parents; raises WriteError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -84,10 +84,10 @@ def make_folder(folder: Path) -> None:
 def destination(
     path: str | os.PathLike[str], argument: str, suffixes: Iterable[str], example: str
 ) -> Path:
-    """Return the path of a file to be written; call it first, so that a wrong one costs nothing.
+    """Return the path of a file to be written; called first, it refuses a wrong path early.
 
-    Raises ArgumentError, which names the ``argument``, for other ``suffixes``, for a folder, and
-    for a place where nothing can be written; KindError for what is no path.
+    Raises ArgumentError, naming the ``argument``, for other ``suffixes``, a folder, and a place
+    that cannot be written to; KindError for anything but a path.
     """
     if not isinstance(path, str | os.PathLike) or isinstance(path, bytes):
         raise build(KindError, argument, "a path", type(path).__name__)
@@ -113,7 +113,7 @@ def destination(
 
 
 def _is_folder(path: Path, argument: str) -> bool:
-    """Say so, having made sure that a file could be written there."""
+    """Whether the path is a folder; raises where no file could be written there."""
     try:
         with suppress(FileNotFoundError):
             folder = stat.S_ISDIR(path.stat().st_mode)
@@ -130,7 +130,7 @@ def _is_folder(path: Path, argument: str) -> bool:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file under a name that nobody reads yet, and wait until it is on the disk."""
+    """Write a file, not atomically, and wait until it is on the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -138,7 +138,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the entries of a folder are on the disk."""
     if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are synced anyway
         descriptor = os.open(folder, os.O_RDONLY)
         try:
