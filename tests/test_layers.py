@@ -51,7 +51,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "intently.show",
     ): "a recording writes pages and shows itself",
     ("intently.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
-    ("intently.biases.rule", "intently.show"): "a bias shows itself in notebooks",
+    ("intently.biases.bias", "intently.show"): "a bias shows itself in notebooks",
 }
 """(module that imports, part imported): why. Keep it short."""
 

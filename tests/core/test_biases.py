@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, Given, alibi, as_bias, indexed, relative_buckets
+from intently.biases import Bias, Given, alibi, as_bias, relative_buckets
 from intently.errors import ArgumentError, KindError
 from intently.foundation.values import freeze, thaw
+from intently.masks import indexed
 from intently.masks.geometry import Geometry
 
 from .formula import random

@@ -12,7 +12,7 @@ from torch import nn
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
-from intently.masks.rule import Mask, seen_exactly
+from intently.masks.mask import Mask, seen_exactly
 from intently.modules.image.convolution import Taps, convolution_as_attention
 
 KINDS: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.biases.rule import Bias, check_device, shown
+from intently.biases.bias import Bias, check_device, shown
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import whole_number
 from intently.masks.geometry import (

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention
 from intently.biases import Bias
-from intently.biases.rule import Given
+from intently.biases.bias import Given
 from intently.masks import Geometry, Mask, is_plain_causal
-from intently.masks.joined import Both
+from intently.masks.mask import Both
 from intently.matrix import LazyMatrix
 
 CROSS = ("cross", "encdec", "enc_dec", "encoder_att", "enc_att", "src_att")

@@ -11,7 +11,6 @@ from intently.foundation.checks import whole_number
 from intently.masks import Mask, causal, is_plain_causal, prefix, window
 from intently.modules.caches.cache import Steps, check_continues, check_first, grown, must_copy, put
 from intently.modules.caches.masks import KeptBias, KeptMask, Written, at_places, standing
-from intently.modules.caches.row_masks import RowsBias, RowsMask, row_places
 
 
 class WindowCache(Steps):
@@ -67,33 +66,31 @@ class WindowCache(Steps):
             if rule is None:
                 return written
             stands = standing(rule, self.lengths)
-            return RowsMask(stands, self._rows(t), self.length + t) & written
+            return KeptMask(stands, self.sinks, self._gaps(), self.length + t) & written
         gap = self._gap(t)
         return rule if rule is None or not gap else KeptMask(rule, self.sinks, gap)
 
     def bias(self, rule: Bias, t: int) -> Bias:
         """Return what the bias is for t new steps and the keys that were kept."""
         if self.lengths is not None:
-            return RowsBias(standing(rule, self.lengths), self._rows(t), self.length + t)
+            stands = standing(rule, self.lengths)
+            return KeptBias(stands, self.sinks, self._gaps(), self.length + t)
         gap = self._gap(t)
         return KeptBias(rule, self.sinks, gap) if gap else rule
 
     def _gap(self, t: int) -> int:
         return self.length + t - self.columns(t)
 
-    def _rows(self, t: int) -> Tensor:
-        """Positions (b, s) of the keys that t new steps attend in each row."""
+    def _gaps(self) -> Tensor:
+        """How many steps (b,) of each row are kept no more when a call begins."""
         assert self.lengths is not None
-        gap = self.lengths - self.lengths.clamp(max=self._most)
-        cols = torch.arange(self.columns(t), device=gap.device)
-        places = row_places(cols, self.sinks, gap)
-        return places.clamp(max=self.length + t - 1)
+        return self.lengths - self.lengths.clamp(max=self._most)
 
     def places(self, device: torch.device) -> Tensor | None:
         """Positions (s,) or (b, s) of the keys handed out last, None where they are 0 … s − 1."""
         if self.lengths is not None and self._held is not None and self._k is not None:
             cols = torch.arange(self._k.shape[-2], device=device)
-            places = row_places(cols, self.sinks, self.lengths - self._held)
+            places = at_places(cols, self.sinks, (self.lengths - self._held)[:, None])
             return places.clamp(max=self.length - 1)
         held = self._last - self._first
         if held == self.length:
@@ -164,7 +161,7 @@ class WindowCache(Steps):
             self._k, self._v = (torch.cat([x[..., e, :] for e in ends], -2) for x in buffers)
             self._held = kept
             return
-        at = row_places(cols, self.sinks, shift).clamp(0, max(0, int(held.max()) - 1))
+        at = at_places(cols, self.sinks, shift[:, None]).clamp(0, max(0, int(held.max()) - 1))
         inside = (cols < kept[:, None])[:, None, :, None]
         buffers = (x[..., self._first :, :] for x in (self._k, self._v))
         self._k, self._v = (

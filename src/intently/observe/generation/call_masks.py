@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intently.biases import as_bias
-from intently.biases.rule import Given
+from intently.biases.bias import Given
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
 from intently.observe.storage.stores import KeptHow

@@ -86,11 +86,19 @@ def _segments(*ids: Any) -> Mask:
     return segments(*ids)
 
 
-def _around(kind: Callable[..., Value], of: type[Value], least: int) -> Callable[..., Value]:
-    """A maker of a value that holds another one and some whole numbers."""
+def _side_by_side(inner: Any, beams: Any) -> Mask:
+    return SideBySide(_a(Mask, inner), whole_number(beams, "beams", 1))
 
-    def make(inner: Any, *numbers: Any) -> Value:
-        return kind(_a(of, inner), *(whole_number(n, "part", least) for n in numbers))
+
+def _kept(kind: Callable[..., Value], of: type[Value]) -> Callable[..., Value]:
+    """A maker of a rule over the keys that a cache kept, all rows the same or each its own."""
+
+    def make(inner: Any, sinks: Any, gap: Any, *steps: Any) -> Value:
+        sinks = whole_number(sinks, "sinks", 0)
+        if not isinstance(gap, Tensor):
+            return kind(_a(of, inner), sinks, whole_number(gap, "gap", 0))
+        (whole,) = steps
+        return kind(_a(of, inner), sinks, integers(gap, "gap"), whole_number(whole, "steps", 1))
 
     return make
 
@@ -126,13 +134,13 @@ _KINDS: dict[str, _Kind] = {
     "either": _Kind(_EITHER, _pair(_EITHER, Mask)),
     "not": _Kind(_NOT, lambda mask: ~_a(Mask, mask)),
     "written": _Kind(Written, lambda lengths: Written(integers(lengths, "lengths"))),
-    "kept mask": _Kind(KeptMask, _around(KeptMask, Mask, 0)),
-    "side by side": _Kind(SideBySide, _around(SideBySide, Mask, 1)),
+    "kept mask": _Kind(KeptMask, _kept(KeptMask, Mask)),
+    "side by side": _Kind(SideBySide, _side_by_side),
     "alibi": _Kind(type(alibi()), alibi),
     "buckets": _Kind(type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
     "given": _Kind(Given, Given),
     "sum": _Kind(_SUM, _pair(_SUM, Bias)),
-    "kept bias": _Kind(KeptBias, _around(KeptBias, Bias, 0)),
+    "kept bias": _Kind(KeptBias, _kept(KeptBias, Bias)),
     "dot": _Kind(Dot, _alone(Dot)),
     "general": _Kind(General, General),
     "cosine": _Kind(Cosine, _alone(Cosine)),

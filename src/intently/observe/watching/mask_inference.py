@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from intently.biases.rule import Given
+from intently.biases.bias import Given
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
-from intently.masks.by_tensor import Allowed
+from intently.masks.mask import Allowed
 from intently.observe.watching.call import AttentionSpec
 
 BLOCK = 2**22

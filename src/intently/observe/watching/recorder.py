@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.attention_matrix import Attention, attend
-from intently.biases.rule import Given
+from intently.biases.bias import Given
 from intently.errors import StaleError
 from intently.kernels.derivatives import transformed
 from intently.masks import Geometry
-from intently.masks.by_tensor import Allowed
+from intently.masks.mask import Allowed
 from intently.modules.blocks import DecoderLayer
 from intently.observe.generation.call_masks import first_part, looked_at, may_join, one_by_one
 from intently.observe.generation.joining import Joined, Link

@@ -9,6 +9,7 @@ from intently.errors import KindError, build
 from intently.foundation.arrays import Kind, Numbers, as_tensor
 from intently.foundation.values import Value
 from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
+from intently.masks.over import Picked
 
 
 class Bias(Value):
@@ -34,6 +35,10 @@ class Bias(Value):
     def part(self, cut: Cut, g: Geometry) -> Bias:
         """Return the bias of the matrix whose leading axes were cut."""
         raise NotImplementedError
+
+    def picked(self, index: Tensor, *lead: int) -> Bias:
+        """Return the bias at picked indices of the leading axes."""
+        return PickedBias(self, index, *lead)
 
     def _repr_html_(self) -> str:
         from intently.show.notebook import bias_html
@@ -111,6 +116,15 @@ class _Sum(Bias):
     def __repr__(self) -> str:
         right = f"({self.right!r})" if isinstance(self.right, _Sum) else repr(self.right)
         return f"{self.left!r} + {right}"
+
+
+class PickedBias(Picked[Bias], Bias):
+    """The bias at picked leading indices."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.taken(self.inner.tile(self.whole(g), rows, cols, dtype))
 
 
 def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
