@@ -22,7 +22,7 @@ from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.masks import as_mask, causal
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
-from intently.models.transformer import _check_ids, check_cache
+from intently.models.seq2seq import check_cache, check_ids
 from intently.modules.attended import attended
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches.cache import AsBefore
@@ -243,7 +243,7 @@ class LanguageModel(AllOrNothing):
         return attended(blocks, lambda: self.hidden(ids))
 
     def _embed(self, ids: Tensor, offset: int | Tensor) -> Tensor:
-        _check_ids(ids, "ids", self.options.vocabulary)
+        check_ids(ids, "ids", self.options.vocabulary)
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + Learned(self.positions)(ids.shape[1], offset)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -21,15 +21,13 @@ from intently.attention_matrix import replaced
 from intently.kernels import _asked_for
 from intently.kernels.derivatives import forward_mode, transformed
 from intently.matrix.lazy import in_autocast
+from intently.models.transformer import Memory, Transformer
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.rotary import turned
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.linear import Linear, _prefers_onednn, chosen, linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.scores import Dot
-
-if TYPE_CHECKING:
-    from intently.models.transformer import Memory, Transformer
 
 PARTS = (
     nn.ModuleList,
@@ -47,13 +45,15 @@ ROOM = 4
 """Steps by which the room for keys and values grows."""
 
 
-def serves(model: Transformer) -> bool:
+def serves(model: object) -> TypeGuard[Transformer]:
     """Whether `Steps` computes what ``model.decode`` would, and nobody looks at its parts.
 
     False on accelerators, for other than float32 and float64, while training, under gradients,
     autocast, transforms, compilers, `intently.watch` and `intently.kernels.use`, and where any part
     has a hook, a ``forward`` of its own, another class or other options than a `Transformer` makes.
     """
+    if type(model) is not Transformer:
+        return False
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
         return False
     if _asked_for() is not None or replaced():
