@@ -15,8 +15,8 @@ from torch import Tensor
 
 from intently.attention_matrix import attention
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.kernels.modes import in_autocast
 from intently.masks import Mask, allowed, causal
-from intently.matrix.lazy import in_autocast
 
 
 def scaled_dot_product_attention(

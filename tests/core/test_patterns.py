@@ -27,7 +27,7 @@ SMALL = 60
 
 @pytest.fixture(params=[2**20, SMALL], ids=["whole", "in pieces"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 4 * request.param)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 4 * request.param)
     monkeypatch.setattr("intently.matrix.patterns.measured.SIZE", request.param)
 
 
@@ -423,7 +423,7 @@ def test_gradient_of_a_long_sequence_is_never_dense(monkeypatch: pytest.MonkeyPa
             yield block
 
     monkeypatch.setattr(it.Attention, "_blocks", watched)
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 50_000)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 50_000)
     found = patterns.by_gradient(it.attend(q, q, mask=it.causal()), v, dy)
     received = found.received()
     assert 0 < largest <= 50_000

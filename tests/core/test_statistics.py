@@ -19,7 +19,7 @@ BLOCKS = [2**22, 30]
 
 @pytest.fixture(params=BLOCKS, ids=["whole", "row by row"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", request.param)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", request.param)
 
 
 def matrices(dtype: torch.dtype = torch.float64) -> dict[str, it.LazyMatrix]:

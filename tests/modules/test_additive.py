@@ -14,7 +14,7 @@ from torch import Tensor
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import AdditiveAttention, LuongAttention
-from intently.modules.additive import AttentionalVector
+from intently.modules.luong import AttentionalVector
 
 C, K, A, S, T = 6, 8, 5, 7, 3
 LENGTHS = torch.tensor([7, 4])

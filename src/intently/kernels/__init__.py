@@ -18,9 +18,9 @@ from torch import Tensor
 from intently.errors import KernelError, build
 from intently.foundation.checks import check_word
 from intently.kernels import eager, tiled
-from intently.kernels.derivatives import differentiated
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
+from intently.kernels.modes import differentiated
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from intently.kernels.derivatives import transformed
 from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.modes import transformed
 from intently.kernels.problem import Problem
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, MemoryRefused, build
 from intently.matrix.indexing import Entry, positions
-from intently.matrix.lazy import LazyMatrix
-from intently.matrix.views import Transposed
+from intently.matrix.lazy import LazyMatrix, Transposed
 
 
 def rollout(

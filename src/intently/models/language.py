@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.masks import as_mask, causal
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.models.seq2seq import check_cache, check_ids
-from intently.modules.attended import attended
+from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import KeyValueCache, WindowCache
@@ -232,15 +232,12 @@ class LanguageModel(AllOrNothing):
         return LanguageCache(self.options.layers, make)
 
     @torch.no_grad()
-    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Matrix]:
+    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Attention]:
         """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
 
         Row i is the step that reads ``ids[:, i]`` and says what follows.
         """
-        blocks: Any = [
-            (f"decoder.{i}.self", layer.self_attention) for i, layer in enumerate(self.decoder)
-        ]
-        return attended(blocks, lambda: self.hidden(ids))
+        return attended(attention_blocks(decoder=self.decoder), lambda: self.hidden(ids))
 
     def _embed(self, ids: Tensor, offset: int | Tensor) -> Tensor:
         check_ids(ids, "ids", self.options.vocabulary)

@@ -31,9 +31,10 @@ from intently.models.seq2seq import (
     check_rows,
 )
 from intently.models.transformer_options import SHARES
-from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
+from intently.modules.additive import AdditiveAttention, Remembered
 from intently.modules.caches.rows import picked
 from intently.modules.linear import Linear
+from intently.modules.luong import LuongAttention
 from intently.modules.replay import Replay
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")

@@ -19,8 +19,7 @@ from torch.nn.modules import module as hooks
 
 from intently.attention_matrix import replaced
 from intently.kernels import _asked_for
-from intently.kernels.derivatives import forward_mode, transformed
-from intently.matrix.lazy import in_autocast
+from intently.kernels.modes import forward_mode, in_autocast, transformed
 from intently.models.transformer import Memory, Transformer
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.rotary import turned

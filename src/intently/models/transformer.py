@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
 from intently.masks import Mask, causal, padding
 from intently.models.seq2seq import (
@@ -31,7 +31,7 @@ from intently.models.seq2seq import (
     check_rows,
 )
 from intently.models.transformer_options import FEED_FORWARDS, TransformerOptions
-from intently.modules.attended import attended
+from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
@@ -229,7 +229,7 @@ class Transformer(Seq2Seq):
         source: Int[Tensor, "n s"],
         target: Int[Tensor, "b t"],
         lengths: Int[Tensor, " n"] | None = None,
-    ) -> dict[str, Matrix]:
+    ) -> dict[str, Attention]:
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
         Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
@@ -252,13 +252,7 @@ class Transformer(Seq2Seq):
         return {name: Replay.of(block) for name, block in self._blocks()}
 
     def _blocks(self) -> list[tuple[str, Any]]:
-        return [
-            (f"{side}.{i}.{name.removesuffix('_attention')}", block)
-            for side, layers in (("encoder", self.encoder), ("decoder", self.decoder))
-            for i, layer in enumerate(layers)
-            for name, block in layer.named_children()
-            if name in ("self_attention", "cross_attention")
-        ]
+        return attention_blocks(encoder=self.encoder, decoder=self.decoder)
 
     def _embed(self, side: Side, ids: Tensor, offset: int) -> Tensor:
         embedding = self.source_embedding if side == "source" else self.target_embedding

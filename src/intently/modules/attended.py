@@ -43,3 +43,17 @@ def attended(
         for handle in handles:
             handle.remove()
     return found
+
+
+def attention_blocks(**stacks: Any) -> list[tuple[str, nn.Module]]:
+    """Return the attention of layers by name: "decoder.0.self", "decoder.0.cross", …
+
+    Each keyword is the name of a stack, its value the layers.
+    """
+    return [
+        (f"{stack}.{i}.{name.removesuffix('_attention')}", block)
+        for stack, layers in stacks.items()
+        for i, layer in enumerate(layers)
+        for name, block in layer.named_children()
+        if name in ("self_attention", "cross_attention")
+    ]

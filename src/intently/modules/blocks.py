@@ -20,9 +20,9 @@ from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.beams import side_by_side
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.modules.checks import check_call, check_steps
 from intently.modules.feed_forward import FeedForward
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.projected import _check_kind
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import copied, copied_norm
 
@@ -206,7 +206,7 @@ class DecoderLayer(_Residual):
         attention, rule = _inside(self.cross_attention), states_mask
         beams, n = _beams(x, states, attention), len(states)
         if attention is not None:
-            attention._check(_folded(x, n), states, cross)
+            check_call(attention, _folded(x, n), states, cross)
         if rule is not None:
             heads = 1 if attention is None else attention.heads
             g = Geometry((n, heads), x.shape[1], states.shape[1], x.device)
@@ -302,7 +302,7 @@ def _check_steps(
     """Raise what the attention would, before a norm does, which speaks of itself alone."""
     inside = _inside(attention)
     if inside is not None:
-        inside._check(x, None, cache)
+        check_call(inside, x, None, cache)
 
 
 def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> int:
@@ -310,7 +310,7 @@ def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> i
     if attention is None:
         return len(x) // max(1, len(states))
     rows, width = len(x), attention.context_width
-    _check_kind(states, "states", attention.out_weight)
+    check_steps(states, "states", attention.out_weight)
     n = len(states) if states.ndim == 3 and states.shape[2] == width else -1
     if n == rows:
         return 1

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from intently.kernels.derivatives import transformed
+from intently.kernels.modes import transformed
 from intently.positions import Rotary
 
 

@@ -24,7 +24,7 @@ from intently.masks.blocks import edges, states
 from intently.masks.geometry import pick
 from intently.masks.queries import unless_all
 from intently.modules.batch_axis import batch_optional
-from intently.modules.projected import check_dtype
+from intently.modules.checks import check_dtype
 from intently.modules.weights.loading import AllOrNothing
 
 Axis = tuple[int, int, int, int, int, int]

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from intently.attention_matrix import Attention, attend
 from intently.biases.bias import Given
 from intently.errors import StaleError
-from intently.kernels.derivatives import transformed
+from intently.kernels.modes import transformed
 from intently.masks import Geometry
 from intently.masks.mask import Allowed
 from intently.modules.blocks import DecoderLayer
