@@ -1,20 +1,8 @@
-"""The matrices of these tests are tiny: one thread is faster than two."""
+"""The matrices of these tests are tiny."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-import pytest
-import torch
 from hypothesis import settings
+
+from ..one_thread import one_thread as one_thread
 
 settings.register_profile("same every time", deadline=None, derandomize=True, database=None)
 settings.load_profile("same every time")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

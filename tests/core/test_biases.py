@@ -17,6 +17,7 @@ from intently.foundation.values import freeze, thaw
 from intently.masks import indexed
 from intently.masks.geometry import Geometry
 
+from ..messages import raises
 from .formula import random
 
 CPU = torch.device("cpu")
@@ -496,11 +497,4 @@ WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), WORDS, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-@pytest.mark.usefixtures("as_users_call")
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
+test_message = raises(WORDS)

@@ -17,6 +17,7 @@ from intently.matrix import patterns
 from intently.matrix.lazy import LazyMatrix
 from intently.matrix.patterns.heads import blocks_of_heads
 
+from ..messages import raises
 from .formula import families, random
 
 B, H, T, S = 2, 3, 5, 7
@@ -526,11 +527,4 @@ CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == text
+test_message = raises(CASES, whole=True)

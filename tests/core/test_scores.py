@@ -20,6 +20,7 @@ from intently.foundation.values import Value, freeze, thaw
 from intently.masks.geometry import Geometry
 from intently.scores import Additive, Cosine, Dot, General, Score, concat
 
+from ..messages import raises
 from .formula import random
 
 B, H, T, S, D, DK, A = 2, 4, 3, 5, 4, 6, 3
@@ -466,11 +467,4 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
+test_message = raises(CASES)

@@ -15,6 +15,8 @@ from intently.biases import Bias
 from intently.errors import ArgumentError, KindError
 from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
 
+from ..messages import raises
+
 C, H = 12, 3
 
 
@@ -416,12 +418,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("call", "kind", "text"), CASES, ids=[c[2][:40] for c in CASES])
-def test_errors(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
+test_errors = raises(CASES)
 
 
 def test_the_options_move_with_the_block() -> None:
