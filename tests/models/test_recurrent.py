@@ -295,11 +295,11 @@ def test_watching_sees_every_step_and_changes_no_bit(attention: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"share": "bogus"}, 'share: expected one of "output", "all"; got \'bogus\'.'),
+        ({"share": "bogus"}, 'share: expected "output" or "all"; got \'bogus\'.'),
         ({"dropout": 2.0}, "dropout: expected a probability in [0, 1); got 2.0."),
         ({"dropout": -0.1}, "dropout: expected a probability in [0, 1); got -0.1."),
         ({"source_vocabulary": 0}, "source_vocabulary: expected an int ≥ 1; got 0."),
-        ({"cell": "qrnn"}, 'cell: expected one of "rnn", "lstm", "gru"; got \'qrnn\'.'),
+        ({"cell": "qrnn"}, 'cell: expected "rnn", "lstm" or "gru"; got \'qrnn\'.'),
         ({"attention": "cosine"}, 'attention: expected one of "none", "additive", "dot"'),
         ({"width": 9}, "width: expected an even number for a bidirectional encoder; got 9."),
         ({"width": 0}, "width: expected an int ≥ 1; got 0."),

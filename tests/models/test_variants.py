@@ -270,23 +270,23 @@ def test_learned_positions_end_with_their_table() -> None:
         (
             {"positions": "absolute"},
             ArgumentError,
-            'positions: expected one of "sinusoidal", "learned", "rotary"; got \'absolute\'.',
+            'positions: expected "sinusoidal", "learned" or "rotary"; got \'absolute\'.',
         ),
         (
             {"feed_forward": "swiglu"},
             ArgumentError,
-            'feed_forward: expected one of "relu", "gated"; got \'swiglu\'.',
+            'feed_forward: expected "relu" or "gated"; got \'swiglu\'.',
         ),
         (
             {"heads": 4, "kv_heads": 3},
             ArgumentError,
             "kv_heads: expected a divisor of heads=4; got 3.",
         ),
-        ({"share": "both"}, ArgumentError, 'share: expected one of "output", "all"; got \'both\'.'),
+        ({"share": "both"}, ArgumentError, 'share: expected "output" or "all"; got \'both\'.'),
         (
             {"norm": "none", "encoder_layers": 0, "decoder_layers": 0},
             ArgumentError,
-            'norm: expected one of "pre", "post"; got \'none\'.',
+            'norm: expected "pre" or "post"; got \'none\'.',
         ),
         ({"width": 0}, ArgumentError, "width: expected"),
         ({"width": "8"}, KindError, "width: expected an int ≥ 1; got '8'."),

@@ -166,7 +166,10 @@ def test_bad_input(as_users_call: None) -> None:
             "nn.RMSNorm, say, not nn.RMSNorm(c).",
         ),
         ({"feed_forward": 4}, "feed_forward: expected a function that makes the part from the w"),
-        ({"attention": None}, "attention: expected intently.modules.Attention(…); got NoneType."),
+        (
+            {"attention": None},
+            "attention: expected intently.modules.AttentionOptions(…); got NoneType.",
+        ),
         ({"projections": True}, "projections: expected intently.modules.Projections(…); got bool."),
     ],
 )

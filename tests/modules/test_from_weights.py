@@ -141,7 +141,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         made(layout="qkv"),
         ArgumentError,
-        "layout: expected one of 'h d', '3 h d', 'h 3 d', 'list of heads'; got 'qkv'. Fused "
+        'layout: expected one of "h d", "3 h d", "h 3 d", "list of heads"; got \'qkv\'. Fused '
         "weights of different layouts have the same shape.",
     ),
     (

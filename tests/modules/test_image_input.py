@@ -224,7 +224,7 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: Spatial(8, 2, 4, attention="a"),
         KindError,
-        "attention: expected intently.modules.Attention(…); got str.",
+        "attention: expected intently.modules.AttentionOptions(…); got str.",
     ),
 ]
 
