@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from intently.biases import Given, alibi, as_bias, relative_buckets
+from intently.biases import TensorBias, alibi, as_bias, relative_buckets
 from intently.errors import ArgumentError, KindError
 
 from ..messages import raises
@@ -25,19 +25,19 @@ WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "bias: expected real numbers: a tensor, a NumPy array or a list of them; got str.",
     ),
     (
-        lambda: Given(torch.ones(4, 2)).check(geometry(2, 4)),
+        lambda: TensorBias(torch.ones(4, 2)).check(geometry(2, 4)),
         ArgumentError,
         "bias: expected a shape that broadcasts to (…, t, s) = (2, 4); got shape (4, 2).",
     ),
     (
-        lambda: Given(torch.ones(2, 4, 5)).check(geometry(2, 3, 4, 5)),
+        lambda: TensorBias(torch.ones(2, 4, 5)).check(geometry(2, 3, 4, 5)),
         ArgumentError,
         "bias: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
         "(2, 4, 5). Its first axis is b, where broadcasting looks for h. Use m[:, None], shape "
         "(b, 1, t, s).",
     ),
     (
-        lambda: Given(torch.ones(2, 3, device="meta")).check(geometry(2, 3)),
+        lambda: TensorBias(torch.ones(2, 3, device="meta")).check(geometry(2, 3)),
         KindError,
         "bias: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
         "meta.",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, Given, alibi, as_bias, relative_buckets
+from intently.biases import Bias, TensorBias, alibi, as_bias, relative_buckets
 from intently.foundation.values import freeze, thaw
 from intently.masks import indexed
 from intently.masks.geometry import Geometry
@@ -61,12 +61,12 @@ def biases(b: int, h: int, t: int, s: int) -> dict[str, Bias]:
     """One of each kind for a matrix (b=2, h, t, s), float64."""
     offset = torch.tensor([1, s - t])
     return {
-        "given": Given(random(b, h, t, s)),
-        "given, 2-D": Given(random(t, s)),
-        "given, per key": Given(random(b, 1, 1, s)),
-        "given, per query": Given(random(h, t, 1)),
-        "given, 1-D": Given(random(s)),
-        "given, scalar": Given(torch.tensor(0.5, dtype=torch.float64)),
+        "given": TensorBias(random(b, h, t, s)),
+        "given, 2-D": TensorBias(random(t, s)),
+        "given, per key": TensorBias(random(b, 1, 1, s)),
+        "given, per query": TensorBias(random(h, t, 1)),
+        "given, 1-D": TensorBias(random(s)),
+        "given, scalar": TensorBias(torch.tensor(0.5, dtype=torch.float64)),
         "alibi": alibi(),
         "alibi, heads": alibi(h),
         "alibi, offset": alibi(offset=2),
@@ -296,7 +296,12 @@ def test_dtypes() -> None:
     assert whole(alibi(), g, None).dtype is torch.float64
     assert whole(alibi(slopes=torch.ones(3, dtype=half)), g, None).dtype is torch.float32
     assert whole(relative_buckets(table(8, 3, half)), g, None).dtype is half
-    for bias in (alibi(), relative_buckets(table(8, 3)), Given(random(4, 6)), alibi() + alibi()):
+    for bias in (
+        alibi(),
+        relative_buckets(table(8, 3)),
+        TensorBias(random(4, 6)),
+        alibi() + alibi(),
+    ):
         for dtype in (torch.float32, torch.float64):
             assert whole(bias, g, dtype).dtype is dtype
 
@@ -342,7 +347,7 @@ def test_small_tiles_hold_nothing_of_the_whole() -> None:
     """A tile of a matrix with 10^12 entries: anything of size t × s could not be built."""
     g = geometry(1, 8, 10**6, 10**6)
     rows, cols = torch.arange(500_000, 500_064), torch.arange(999_000, 999_128)
-    shared = Given(torch.zeros(1, 1).expand(10**6, 10**6))
+    shared = TensorBias(torch.zeros(1, 1).expand(10**6, 10**6))
     for bias in (alibi(), relative_buckets(table(32, 8)), shared):
         assert bias.tile(g, rows, cols).expand(1, 8, 64, 128).shape == (1, 8, 64, 128)
     assert shared.tile(g, rows, cols).storage_offset() == 0
@@ -362,8 +367,8 @@ def test_small_tiles_hold_nothing_of_the_whole() -> None:
             relative_buckets(torch.ones(9, 8), max_distance=64, bidirectional=False, offset=2),
             "relative_buckets(9×8 tensor, max_distance=64, bidirectional=False, offset=2)",
         ),
-        (Given(torch.ones(2, 1, 3)), "Given(2×1×3 tensor)"),
-        (Given(torch.tensor(1.0)), "Given(scalar tensor)"),
+        (TensorBias(torch.ones(2, 1, 3)), "Given(2×1×3 tensor)"),
+        (TensorBias(torch.tensor(1.0)), "Given(scalar tensor)"),
         (alibi(8) + torch.ones(2, 3), "alibi(8) + Given(2×3 tensor)"),
         (torch.ones(2, 3) + alibi(8), "Given(2×3 tensor) + alibi(8)"),
         (alibi(8) + (alibi(4) + alibi(2)), "alibi(8) + (alibi(4) + alibi(2))"),
@@ -379,4 +384,4 @@ def test_as_bias() -> None:
     bias = alibi()
     assert as_bias(bias) is bias
     held = as_bias(torch.ones(2))
-    assert isinstance(held, Given) and torch.equal(held.tensor, torch.ones(2))
+    assert isinstance(held, TensorBias) and torch.equal(held.tensor, torch.ones(2))

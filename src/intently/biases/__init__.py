@@ -9,7 +9,7 @@ s − t + i, as in every mask, and biases add with ``+``:
 alibi(8) + relative_buckets(32×8 tensor)
 """
 
-from intently.biases.bias import Bias, Given, as_bias
+from intently.biases.bias import Bias, TensorBias, as_bias
 from intently.biases.by_distance import alibi, relative_buckets
 
-__all__ = ["Bias", "Given", "alibi", "as_bias", "relative_buckets"]
+__all__ = ["Bias", "TensorBias", "alibi", "as_bias", "relative_buckets"]

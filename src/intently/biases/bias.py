@@ -53,7 +53,7 @@ class Bias(Value):
         return _Sum(as_bias(other), self)
 
 
-class Given(Bias):
+class TensorBias(Bias):
     """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
 
     Arrays, lists and integers are copied. Raises `KindError` for what holds no numbers: booleans
@@ -86,8 +86,8 @@ class Given(Bias):
         check_device(self.tensor, g, "bias")
         check_broadcast(self.tensor, g, "bias")
 
-    def part(self, cut: Cut, g: Geometry) -> Given:
-        return Given(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
+    def part(self, cut: Cut, g: Geometry) -> TensorBias:
+        return TensorBias(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
 
     def __repr__(self) -> str:
         return f"Given({shown(self.tensor)})"
@@ -128,8 +128,8 @@ class PickedBias(Picked[Bias], Bias):
 
 
 def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
-    """Return a bias as it is; numbers as `Given`, with dtype and device of `as_tensor`."""
-    return bias if isinstance(bias, Bias) else Given(bias, like)
+    """Return a bias as it is; numbers as `TensorBias`, with dtype and device of `as_tensor`."""
+    return bias if isinstance(bias, Bias) else TensorBias(bias, like)
 
 
 def check_device(tensor: Tensor, g: Geometry, name: str) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import probability, whole_number
+from intently.foundation.checks import check_kind, probability, whole_number
 from intently.modules.feed_forward import FeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
@@ -60,13 +60,7 @@ def check_options(options: Any) -> None:
                 fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
             )
     for name, kind in (("attention", AttentionOptions), ("projections", Projections)):
-        if not isinstance(getattr(o, name), kind):
-            raise build(
-                KindError,
-                name,
-                f"intently.modules.{kind.__name__}(…)",
-                type(getattr(o, name)).__name__,
-            )
+        check_kind(getattr(o, name), kind, name, f"intently.modules.{kind.__name__}(…)")
     probability(o.dropout, "dropout")
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from intently.attention_matrix import Attention, attend
-from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import check_word, probability, whole_number
+from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
 from intently.models.seq2seq import (
     EncoderCache,
@@ -326,9 +326,8 @@ class RecurrentSeq2Seq(Seq2Seq):
 
         return look
 
-    def _check_memory(self, memory: object) -> None:
+    def _check_memory(self, memory: RecurrentMemory) -> None:
         check_memory(memory, RecurrentMemory)
-        assert isinstance(memory, RecurrentMemory)
         has, needs = memory.read is not None, self.attention is not None
         if has != needs:
             states, none = "the states that attention reads", "the fixed vector alone"
@@ -351,16 +350,15 @@ class RecurrentSeq2Seq(Seq2Seq):
                 "use what encode of this one returns",
             )
 
-    def _check_cache(self, cache: object, rows: int) -> None:
-        if not isinstance(cache, RecurrentCache):
-            raise build(
-                KindError,
-                "cache",
-                "a RecurrentCache",
-                type(cache).__name__,
-                "a model has a cache of its own kind",
-                "make one: model.new_cache()",
-            )
+    def _check_cache(self, cache: RecurrentCache, rows: int) -> None:
+        check_kind(
+            cache,
+            RecurrentCache,
+            "cache",
+            "a RecurrentCache",
+            "a model has a cache of its own kind",
+            "make one: model.new_cache()",
+        )
         if cache.carried is None:
             return
         o, state = self.options, cache.carried.state

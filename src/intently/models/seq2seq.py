@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.checks import check_kind
 from intently.modules.caches.key_value import KeyValueCache
 from intently.modules.caches.rows import row_lengths
 from intently.modules.linear import linear
@@ -129,15 +130,14 @@ def check_cache(cache: object, kind: type, layers: int) -> None:
 
 def check_memory(memory: object, kind: type) -> None:
     """Raise unless a memory is of the kind that a model's encoder makes."""
-    if not isinstance(memory, kind):
-        raise build(
-            KindError,
-            "memory",
-            f"a {kind.__name__}",
-            type(memory).__name__,
-            "a decoder reads what the encoder of its model hands over",
-            "make one: model.encode(…)",
-        )
+    check_kind(
+        memory,
+        kind,
+        "memory",
+        f"a {kind.__name__}",
+        "a decoder reads what the encoder of its model hands over",
+        "make one: model.encode(…)",
+    )
 
 
 def check_rows(target: Tensor, n: int) -> None:

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import whole_number
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
-from intently.modules.checks import check_dtype, check_floats
+from intently.modules.checks import check_dtype
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float, Int
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import probability, whole_number
 from intently.masks import Mask, padding
 from intently.modules.caches.rows import picked, row_lengths
-from intently.modules.checks import check_floats
+from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
 from intently.modules.weights.loading import AllOrNothing
@@ -132,7 +134,9 @@ class RecurrentAttention(AllOrNothing):
         )
 
     def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
-        check_floats(x, name, FLOATS.format(steps), next(self.parameters(), None))
+        check_floats(x, name, FLOATS.format(steps))
+        for weight in islice(self.parameters(), 1):
+            check_dtype(x, name, weight)
         if x.ndim != 3 or x.shape[-1] != width:
             expected = f"shape (b, {steps}, {'c' if name == 'query' else 'k'}={width})"
             single = name == "query" and x.ndim == 2

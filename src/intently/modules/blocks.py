@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import check_word, probability, whole_number
+from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.beams import side_by_side
@@ -227,10 +227,7 @@ def _attention(
     """The attention itself, or one of so many heads; it must fit the residual."""
     if isinstance(heads, int):
         return MultiHeadAttention(width, heads)
-    if not isinstance(heads, MultiHeadAttention):
-        raise build(
-            KindError, name, "a number of heads, or a MultiHeadAttention", type(heads).__name__
-        )
+    check_kind(heads, MultiHeadAttention, name, "a number of heads, or a MultiHeadAttention")
     sizes = heads.width, len(heads.out_weight)
     own = context_width in (None, heads.context_width)
     if sizes != (width, width) or not own:
@@ -343,8 +340,7 @@ def _folded(x: Tensor, n: int) -> Tensor:
 
 
 def _check_growing(cache: object, name: str) -> None:
-    if cache is not None and not isinstance(cache, KeyValueCache | WindowCache):
-        raise build(KindError, name, "a KeyValueCache or WindowCache", type(cache).__name__)
+    check_kind(cache, KeyValueCache | WindowCache | None, name, "a KeyValueCache or WindowCache")
 
 
 def _caches(cache: Caches) -> Caches:
@@ -354,6 +350,5 @@ def _caches(cache: Caches) -> Caches:
         raise build(KindError, "cache", expected, type(cache).__name__)
     own, cross = cache
     _check_growing(own, "cache[0]")
-    if cross is not None and not isinstance(cross, FixedCache):
-        raise build(KindError, "cache[1]", "a FixedCache", type(cross).__name__)
+    check_kind(cross, FixedCache | None, "cache[1]", "a FixedCache")
     return own, cross

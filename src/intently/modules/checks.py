@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.kernels.modes import in_autocast
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 
@@ -17,21 +18,11 @@ Cache = KeyValueCache | WindowCache | FixedCache
 CACHES = (KeyValueCache, WindowCache, FixedCache)
 
 
-def check_floats(
-    x: object, name: str, expected: str, weight: Tensor | None = None, fix: str | None = None
-) -> None:
-    """Raise unless x is a floating-point tensor, and like ``weight`` where that is given."""
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, name, expected, got, fix=fix)
-    if weight is not None:
-        check_dtype(x, name, weight)
-
-
-def check_steps(x: object, name: str, weight: Tensor) -> None:
+def check_steps(x: Tensor, name: str, weight: Tensor) -> None:
     """Raise unless x is a floating-point tensor like the layer's weights."""
     fix = "embed token ids first; NumPy arrays go through torch.as_tensor"
-    check_floats(x, name, "a floating-point tensor (b, steps, width)", weight, fix)
+    check_floats(x, name, "a floating-point tensor (b, steps, width)", fix)
+    check_dtype(x, name, weight)
 
 
 def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:

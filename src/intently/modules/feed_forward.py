@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import probability, whole_number
-from intently.modules.checks import check_dtype, check_floats
+from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import (

@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_word, whole_number
 from intently.modules.additive import FLOATS, Energies, RecurrentAttention, draw, read_layer
-from intently.modules.checks import check_floats
+from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
 from intently.modules.weights.loading import AllOrNothing
@@ -164,7 +165,8 @@ class AttentionalVector(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return the attentional vectors (b, t, c) of contexts and the states that took them."""
         for x, name in ((query, "query"), (context, "context")):
-            check_floats(x, name, FLOATS.format("t"), self.join.weight)
+            check_floats(x, name, FLOATS.format("t"))
+            check_dtype(x, name, self.join.weight)
         if query.ndim != 3 or query.shape[-1] != self.width:
             raise build(ArgumentError, "query", f"shape (b, t, c={self.width})", shape_of(query))
         b, t, _ = query.shape

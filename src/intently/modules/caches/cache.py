@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.masks.geometry import integers
 from intently.modules.caches.rows import check_index, picked
 
@@ -195,7 +196,7 @@ WHAT = {"k": "keys (b, g, n, d)", "v": "values (b, g, n, e)"}
 def check_first(k: Tensor, v: Tensor) -> None:
     """Raise unless keys and values are such, and belong together."""
     for name, x in (("k", k), ("v", v)):
-        _check_kind(name, x)
+        check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
         if x.ndim != 4:
             raise build(ArgumentError, name, WHAT[name], shape_of(x))
     _check_together(k, v)
@@ -206,7 +207,7 @@ def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
     if _continues(k, old_k) and _continues(v, old_v) and k.shape[2] == v.shape[2]:
         return
     for name, x, old in (("k", k, old_k), ("v", v, old_v)):
-        _check_kind(name, x)
+        check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
         if x.ndim != 4 or x.shape[:-2] != old.shape[:-2] or x.shape[-1] != old.shape[-1]:
             raise build(
                 ArgumentError,
@@ -232,12 +233,6 @@ def _continues(x: Tensor, old: Tensor) -> bool:
         return False
     new, held = x.shape, old.shape
     return len(new) == 4 and new[0] == held[0] and new[1] == held[1] and new[3] == held[3]
-
-
-def _check_kind(name: str, x: object) -> None:
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, name, f"{WHAT[name]}, a floating-point tensor", got)
 
 
 def _check_together(k: Tensor, v: Tensor) -> None:

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.modules.checks import check_dtype, check_floats
+from intently.foundation.arrays import check_floats
+from intently.modules.checks import check_dtype
 
 
 def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:

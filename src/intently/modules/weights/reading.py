@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import check_word
+from intently.foundation.checks import check_kind, check_word
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -51,16 +51,15 @@ def read_map(given: object, name: str) -> Map:
         weight, bias = given
     else:
         weight = given
-    if not isinstance(weight, (Tensor, np.ndarray)):
-        raise build(
-            KindError,
-            name,
-            "a weight (out, in), a pair (weight, bias) or an nn.Linear",
-            type(weight).__name__,
-            fix='one weight for each head needs layout="list of heads"'
-            if isinstance(given, list)
-            else None,
-        )
+    check_kind(
+        weight,
+        (Tensor, np.ndarray),
+        name,
+        "a weight (out, in), a pair (weight, bias) or an nn.Linear",
+        fix='one weight for each head needs layout="list of heads"'
+        if isinstance(given, list)
+        else None,
+    )
     weight, bias = _floats(weight, name), None if bias is None else _floats(bias, name)
     if weight.ndim > 2 and weight[0, 0].numel() == 1:
         weight = weight.flatten(1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, Given, alibi, relative_buckets
+from intently.biases import Bias, TensorBias, alibi, relative_buckets
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
@@ -138,7 +138,7 @@ _KINDS: dict[str, _Kind] = {
     "side by side": _Kind(SideBySide, _side_by_side),
     "alibi": _Kind(type(alibi()), alibi),
     "buckets": _Kind(type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
-    "given": _Kind(Given, Given),
+    "given": _Kind(TensorBias, TensorBias),
     "sum": _Kind(_SUM, _pair(_SUM, Bias)),
     "kept bias": _Kind(KeptBias, _kept(KeptBias, Bias)),
     "dot": _Kind(Dot, _alone(Dot)),
@@ -170,7 +170,7 @@ def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[
     rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
     one = bias.tile(g, rows[:1], cols[:1], torch.float32)
     _check_size(bias, g, one.shape[:-2], one.element_size())
-    return _form(Given(bias.tile(g, rows, cols, torch.float32)), tensor)
+    return _form(TensorBias(bias.tile(g, rows, cols, torch.float32)), tensor)
 
 
 def score_form(score: Score, tensor: Callable[[Tensor], Any]) -> list[Any] | None:

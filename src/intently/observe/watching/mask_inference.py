@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from intently.biases.bias import Given
+from intently.biases.bias import TensorBias
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
 from intently.masks.mask import Allowed
 from intently.observe.watching.call import AttentionSpec
@@ -59,7 +59,7 @@ class Seen:
 def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
     """Return the same with tensors of mask and bias as values, where they are equal to some."""
     mask, bias = how.mask, how.bias
-    if mask is None and type(bias) is Given and not bias.tensor.requires_grad:
+    if mask is None and type(bias) is TensorBias and not bias.tensor.requires_grad:
         hidden = _hidden(bias.tensor)
         if hidden is not None:
             mask, bias = allowed(~hidden), None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from intently.attention_matrix import Attention, attend
-from intently.biases.bias import Given
+from intently.biases.bias import TensorBias
 from intently.errors import StaleError
 from intently.kernels.modes import transformed
 from intently.masks import Geometry
@@ -346,7 +346,7 @@ class Recorder:
 
     def _simplified(self, how: AttentionSpec, g: Geometry) -> AttentionSpec:
         value = how.bias if how.mask is None else how.mask
-        if value is None or type(value) not in (Allowed, Given):
+        if value is None or type(value) not in (Allowed, TensorBias):
             return how
         (x,) = (x.detach() for x in value.tensors())
         key = (identity(x), g, how.mask is None)
