@@ -59,8 +59,8 @@ class TensorBias(Bias):
     Arrays, lists and integers are copied. Raises `KindError` for what holds no numbers: booleans
     are masks.
 
-    >>> Given(torch.zeros(4, 1, 6))
-    Given(4×1×6 tensor)
+    >>> TensorBias(torch.zeros(4, 1, 6))
+    TensorBias(4×1×6 tensor)
     """
 
     def __init__(self, tensor: Tensor | Numbers, like: Kind | None = None) -> None:
@@ -90,7 +90,7 @@ class TensorBias(Bias):
         return TensorBias(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
 
     def __repr__(self) -> str:
-        return f"Given({shown(self.tensor)})"
+        return f"TensorBias({shown(self.tensor)})"
 
 
 class _Sum(Bias):
