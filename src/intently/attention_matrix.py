@@ -304,7 +304,7 @@ _OURS = _product
 
 
 def replaced() -> bool:
-    """Whether another function stands in for the one that every product passes, to watch, say."""
+    """Whether the function that computes every product has been replaced, by a watch, say."""
     return _product is not _OURS
 
 

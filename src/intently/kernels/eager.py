@@ -70,7 +70,7 @@ class Eager:
         return None
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """It is the last that is asked."""
+        """Last resort; never defers."""
         return None
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:

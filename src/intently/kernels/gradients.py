@@ -88,7 +88,7 @@ class _Tile(NamedTuple):
     q: Tensor
     k: Tensor
     pulled: tuple[Tensor, Tensor, Tensor] | None
-    """Logits, and the queries and keys that they hang on, unless that is plain."""
+    """Logits, and the queries and keys they depend on, unless that is plain."""
     weights: Tensor
     stays: Tensor
     """The weights that dropout leaves."""

@@ -1,4 +1,4 @@
-"""What PyTorch does around a call: autocast, and the derivatives that a kernel may not give."""
+"""PyTorch's modes around a call: autocast, and derivatives that a kernel may not support."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def forward_mode(tensors: Iterable[Tensor]) -> bool:
 
 
 def differentiated(tensors: Iterable[Tensor]) -> bool:
-    """Whether what is computed from the tensors will be differentiated, or is being traced."""
+    """Whether results computed from the tensors will be differentiated or are being traced."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return True
     return transformed() or forward_mode(tensors) or torch.compiler.is_compiling()
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast counts where a matrix is made, not where it is evaluated."""
+    """Disable autocast: it counts where a matrix is made, not where it is evaluated."""
     return torch.autocast(device.type, enabled=False) if in_autocast(device) else nullcontext()
 
 

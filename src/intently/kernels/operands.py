@@ -1,4 +1,4 @@
-"""What `attend` and products are given, checked: the one place where operands are refused."""
+"""Checks of the operands of `attend` and of products: the one place that refuses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel is asked: the operands of one attention matrix, checked once.
+"""The operands of one attention matrix, as every kernel reads them.
 
 z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z / (Σ exp z + exp sink).
 """

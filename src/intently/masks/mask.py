@@ -94,7 +94,7 @@ class Mask(Value):
         return self.allow(g, *_steps(g))
 
     def lead(self) -> tuple[int, ...]:
-        """The leading axes in which the rule may differ: those that its tensors have."""
+        """The leading axes along which the rule may differ: those of its tensors."""
         shapes = [tuple(x.shape) for x in self.parts if isinstance(x, Tensor)]
         return max(shapes, key=len, default=())
 
@@ -358,7 +358,7 @@ def _steps(g: Geometry) -> tuple[Tensor, Tensor]:
 
 
 def seen_exactly(mask: Mask, g: Geometry) -> Tensor | None:
-    """Ask for every query, some at a time."""
+    """Evaluate every query, some at a time."""
     queries, cols = _steps(g)
     lead = mask.allow(g, queries[:0], cols).shape[:-2]
     seen = torch.zeros(*lead, g.s, dtype=torch.bool, device=g.device)
@@ -368,7 +368,7 @@ def seen_exactly(mask: Mask, g: Geometry) -> Tensor | None:
 
 
 def seen_by_any(mask: Mask, g: Geometry) -> Tensor:
-    """Ask for one query, where the rule is the same for all."""
+    """Evaluate one query, where the rule is the same for all."""
     queries, keys = _steps(g)
     return mask.allow(g, queries[:1], keys).any(-2)
 

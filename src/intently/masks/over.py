@@ -1,4 +1,4 @@
-"""What masks and biases share that are laid over another one."""
+"""Wrappers: what masks and biases over another rule share."""
 
 from __future__ import annotations
 

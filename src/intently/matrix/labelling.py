@@ -1,4 +1,4 @@
-"""Whose words stand beside a matrix: what names of modules tell, and what a row is called.
+"""Labels of a matrix: what module names tell about its two sides, and how rows are named.
 
 Recordings, figures and pages all ask here, so that they cannot disagree.
 """
@@ -19,28 +19,28 @@ from intently.masks.mask import Both
 from intently.matrix import LazyMatrix
 
 CROSS = ("cross", "encdec", "enc_dec", "encoder_att", "enc_att", "src_att")
-"""What the last two parts of a name have where queries and keys are of different sequences."""
+"""Words in the last two parts of a module's name that mean cross-attention."""
 
 BESIDE = {"multihead_attn": "self_attn", "attn2": "attn1"}
-"""Names that tell so only in a decoder, or beside the self-attention of the same layer."""
+"""Names that mean cross-attention only in a decoder, or next to the layer's self-attention."""
 
 BLOCK = 2**22
-"""Entries of a mask that are looked at at a time."""
+"""Entries of a mask that are read at a time."""
 
 HIDDEN = -1e4
-"""What is added to a score so that nothing is left of its weight, or less."""
+"""Biases at or below this leave nothing of a weight."""
 
 
 # --- what the name of a module tells --------------------------------------------------------------
 
 
 def side(name: str) -> str | None:
-    """The "encoder" or "decoder" that a module is part of, as its name tells."""
+    """Return "encoder" or "decoder" if the name of a module contains it."""
     return next((part for part in name.lower().split(".") if part in ("encoder", "decoder")), None)
 
 
 def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
-    """Whether a module attends across two sequences, as its name tells; None where it does not.
+    """Whether a module's name means cross-attention; None if the name does not tell.
 
     ``beside`` are the names of all modules that attended.
 
@@ -91,7 +91,7 @@ def as_numbers(tokens: Sequence[str]) -> list[int]:
 
 
 def follows(matrix: LazyMatrix) -> int | None:
-    """Say by how many tokens rows run ahead of columns that name the same text; None otherwise.
+    """Return how many tokens rows are ahead of columns of the same text; None for other text.
 
     0 where each row is named like its own token, 1 where like the one it produces, the next. A
     square matrix without names counts as one text.
@@ -112,7 +112,7 @@ def follows(matrix: LazyMatrix) -> int | None:
 
 
 def row_name(own: str, writes: str = "") -> str:
-    """What a row is called everywhere: its own token and, in a decoder, the one that it writes.
+    """The name of a row: its own token and, in a decoder, the token that it writes.
 
     >>> row_name("and", "softmax"), row_name("mat")
     ('and (writes softmax)', 'mat')

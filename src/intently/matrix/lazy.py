@@ -50,7 +50,7 @@ class LazyMatrix(Statistics):
         raise NotImplementedError
 
     def _cleared(self, v: Tensor) -> Tensor:
-        """Values (…, s, e), 0 where no query may look if NaN or ∞ stand among them."""
+        """Values (…, s, e); if they hold NaN or ∞, rows that no query may attend become 0."""
         if torch.compiler.is_compiling() or transformed() or bool(v.isfinite().all()):
             return v
         return torch.where((self._viewers() > 0)[..., None], v, 0)

@@ -20,7 +20,7 @@ BLOCK = 2**22
 
 
 class Statistics:
-    """What is told of weights (…, t, s) that are handed out by tiles."""
+    """Statistics of weights (…, t, s), computed from tiles."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ class Statistics:
         raise NotImplementedError
 
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
-        """Which entries no mask forbids, broadcastable to (…, rows, cols); None where none is."""
+        """Allowed entries, broadcastable to (…, rows, cols); None without a mask."""
         return None
 
     def _row_size(self) -> int:

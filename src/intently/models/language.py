@@ -131,7 +131,7 @@ class LanguageCache:
 
     @property
     def offset(self) -> int | Tensor:
-        """Where the next token stands: a number, or (b,) where rows differ."""
+        """Position of the next token: a number, or (b,) where rows differ."""
         return self.layers[0].offset if self.layers else 0
 
     def crop(self, length: int | Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What the layers of models are made by, and the checks of their options."""
+"""How models make their layers, and the checks of their options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FOURFOLD = mlp()
 
 
 def check_options(options: Any) -> None:
-    """Raise where what all layers of a model are made by cannot be: sizes, factories, values."""
+    """Raise for invalid options that all layers of a model share: sizes, factories, values."""
     o = options
     for name, least in (("width", 1), ("heads", 1), ("layers", 0)):
         whole_number(getattr(o, name), name, least)

@@ -100,7 +100,7 @@ class RecurrentMemory:
     def expand(self, index: Int[Tensor, " n"]) -> RecurrentMemory:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         read = None if self.read is None else self.read.expand(index)
         return RecurrentMemory(picked(self.summary, index), read)
@@ -109,7 +109,7 @@ class RecurrentMemory:
 class RecurrentCache(TargetCache):
     """The decoder's state after the steps so far; its size does not grow with them.
 
-    With ``keep_queries`` it remembers what every step looked with (see `history`).
+    With ``keep_queries`` it records the queries of every step (see `history`).
     """
 
     def __init__(self, cross: str | None, *, keep_queries: bool = False) -> None:
@@ -134,7 +134,7 @@ class RecurrentCache(TargetCache):
         return {} if self._keys is None or self.cross is None else {self.cross: self._keys}
 
     def keep(self, carried: Carried, steps: int, looked: list[Attention]) -> None:
-        """Go on from ``carried`` after so many steps that looked with the rows of ``looked``."""
+        """Continue from ``carried`` after ``steps`` steps; ``looked`` holds their matrices."""
         self.carried, self.length = carried, self.length + steps
         if looked:
             rows = carried.state[0].shape[1]
@@ -312,7 +312,7 @@ class RecurrentSeq2Seq(Seq2Seq):
     def _look(
         self, memory: RecurrentMemory, beams: int, looked: list[Attention] | None
     ) -> Callable[[Tensor], Tensor]:
-        """How steps take their contexts; targets that share a row of the memory look together."""
+        """Return what gives steps their contexts; targets that share a row look together."""
         read, attention = memory.read, self.attention
         if read is None or attention is None:
             fixed = memory.summary.repeat_interleave(beams, 0)[:, None]

@@ -1,4 +1,4 @@
-"""What models that translate share: embeddings, the way from source to logits, and their checks."""
+"""The base of sequence-to-sequence models: embeddings, forward pass, caches and checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EncoderCache:
 
 
 class TargetCache:
-    """What a decoder remembers of the rows of targets and of the memory."""
+    """Base of decoder caches: rows of targets and rows of the memory can be reordered."""
 
     def reorder(self, index: Int[Tensor, " n"]) -> None:
         """Continue with rows ``index`` of the targets and of the memory."""

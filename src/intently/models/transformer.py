@@ -59,7 +59,7 @@ class Memory:
     def expand(self, index: Int[Tensor, " n"]) -> Memory:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         lengths = None if self.lengths is None else picked(self.lengths, index)
         return Memory(picked(self.states, index), lengths)
@@ -68,7 +68,7 @@ class Memory:
 class DecoderCache(TargetCache):
     """The caches of every decoder layer: own keys and values, and those of the encoder's states.
 
-    With ``keep_queries`` it remembers every step (see `history`), which costs no computation.
+    With ``keep_queries`` it records every step (see `history`), at no computational cost.
     """
 
     def __init__(self, layers: int, *, keep_queries: bool = False) -> None:
@@ -261,7 +261,7 @@ class Transformer(Seq2Seq):
         return self._embedded(embedding, ids, self._added(side, offset, offset + ids.shape[1]))
 
     def _added(self, side: Side, first: int, last: int) -> Tensor:
-        """What is added to the embeddings of the steps ``first`` … ``last`` − 1."""
+        """Positions added to the embeddings of the steps ``first`` … ``last`` − 1."""
         if self.options.positions == "sinusoidal":
             if last > len(self.positions):
                 longer = sinusoidal(2 * last, self.options.width)

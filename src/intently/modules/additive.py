@@ -47,7 +47,7 @@ class Remembered:
     def expand(self, index: Int[Tensor, " n"]) -> Remembered:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         lengths = None if self.lengths is None else picked(self.lengths, index)
         return Remembered(picked(self.keys, index), picked(self.states, index), lengths)

@@ -28,7 +28,7 @@ from intently.modules.weights.reading import copied, copied_norm
 
 Norm = Literal["pre", "post"]
 Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]
-"""What a decoder layer remembers: keys and values of its own, and of the encoder's states."""
+"""The caches of a decoder layer: for its own steps, and for the encoder's states."""
 
 
 class _Residual(AllOrNothing):
@@ -245,7 +245,7 @@ def _attention(
 def _parts(
     attention: MultiHeadAttention, feed_forward: nn.Module, norms: Sequence[nn.Module], n: int
 ) -> tuple[nn.Module, Iterator[nn.Module]]:
-    """Copies of the feed-forward and of n norms, in the order in which the layer makes them."""
+    """Copies of the feed-forward and of n norms, in the layer's order."""
     if not isinstance(norms, (list, tuple)) or len(norms) != n:
         got = f"{len(norms)}" if isinstance(norms, (list, tuple)) else type(norms).__name__
         raise build(ArgumentError, "norms", f"a list of {n} norms", got)
@@ -287,7 +287,7 @@ def made_norm(
 
 
 def _inside(attention: nn.Module) -> MultiHeadAttention | None:
-    """The attention itself, or what something was put around, as `intently.interop` does."""
+    """The attention itself, or the one inside a wrapper, as `intently.interop` makes them."""
     if isinstance(attention, MultiHeadAttention):
         return attention
     return next((m for m in attention.modules() if isinstance(m, MultiHeadAttention)), None)
@@ -296,14 +296,14 @@ def _inside(attention: nn.Module) -> MultiHeadAttention | None:
 def _check_steps(
     attention: nn.Module, x: Tensor, cache: KeyValueCache | WindowCache | None
 ) -> None:
-    """Raise what the attention would, before a norm does, which speaks of itself alone."""
+    """Raise the attention's own error before a norm raises a less helpful one."""
     inside = _inside(attention)
     if inside is not None:
         check_call(inside, x, None, cache)
 
 
 def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> int:
-    """How many rows of x a row of the states serves; raise where they do not fit."""
+    """Number of rows of x per row of the states; raise where they do not fit."""
     if attention is None:
         return len(x) // max(1, len(states))
     rows, width = len(x), attention.context_width

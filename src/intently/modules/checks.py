@@ -1,4 +1,4 @@
-"""Checks of what blocks are called with: steps, contexts, and the caches that fit them."""
+"""Checks of the arguments of blocks: steps, contexts and caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block hands to `intently.attend` on every call, as one value."""
+"""The options that a block passes to `intently.attend` on every call."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Projected(AllOrNothing):
         setattr(self, f"{name}_bias", nn.Parameter(torch.empty(rows)) if bias else None)
 
     def _take(self, options: AttentionOptions) -> None:
-        """Register what is learned, and make ready what every call needs."""
+        """Register learned parts and prepare the values that every call needs."""
         positions = options.positions
         if positions is not None and positions.d != self.d:
             raise build(
@@ -195,7 +195,7 @@ class Projected(AllOrNothing):
         return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0])
 
     def _output(self, y: Tensor) -> Tensor:
-        """What becomes of the products (b, h, t, e) of all heads."""
+        """Return the output (b, t, o) from the products (b, h, t, e) of all heads."""
         raise NotImplementedError
 
     def _of_heads(self, matrix: Attention) -> Attention:
@@ -263,7 +263,7 @@ class Projected(AllOrNothing):
         return q, k, v
 
     def _own(self, x: Tensor, offset: int | Tensor, end: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of x itself, queries and keys turned to their positions."""
+        """Queries, keys and values of x itself, with rotary positions applied."""
         h, g = self.heads, self.kv_heads
         positions = self.attention.positions if self._turns else None
         if not self.fused:

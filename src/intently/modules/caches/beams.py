@@ -1,4 +1,4 @@
-"""Masks over queries that lie side by side: those of m rows of x that share a row of states."""
+"""Masks over queries side by side: m rows of x that share a row of the states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks and biases over the keys that a cache holds, which are not always all that there were."""
+"""Masks and biases over cached keys, some of which may have been dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ V = TypeVar("V", bound=Value)
 
 
 def standing(value: V, offset: Tensor) -> V:
-    """Return a mask or bias whose queries stand at ``offset`` (b,) where it says nothing else.
+    """Return a mask or bias with ``offset`` (b,) wherever it has no offset of its own.
 
     >>> import intently as it
     >>> standing(it.causal() & it.window(2, 0), torch.tensor([3, 5]))
@@ -33,7 +33,7 @@ def standing(value: V, offset: Tensor) -> V:
 
 
 def at_places(cols: Tensor, sinks: int, gap: int | Tensor) -> Tensor:
-    """Return where columns stand in the whole text; those from ``sinks`` on are behind the gap.
+    """Return positions of columns in the whole text; columns from ``sinks`` on follow the gap.
 
     >>> at_places(torch.arange(3), 1, torch.tensor([[4], [1]]))
     tensor([[0, 5, 6],
@@ -45,7 +45,7 @@ def at_places(cols: Tensor, sinks: int, gap: int | Tensor) -> Tensor:
 class Written(Padding):
     """The first ``lengths`` (b,) keys, where a cache holds zeros after them.
 
-    It is `padding`, but says that what it hides is harmless: kernels need not clear it again.
+    It is `padding` over zeros, which need no clearing by kernels.
     """
 
     def seen(self, g: Geometry) -> None:

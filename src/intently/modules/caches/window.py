@@ -40,11 +40,11 @@ class WindowCache(Steps):
         self._held: Tensor | None = None
         """Keys of each row (b,) in the buffer, where rows have different lengths."""
         self._covered: tuple[Tensor, Tensor] | None = None
-        """What stood where the sinks moved last, so that they can be moved back."""
+        """Contents overwritten by the last move of the sinks, to undo that move."""
 
     @property
     def _most(self) -> int:
-        """How many keys are kept for the next step."""
+        """Number of keys in the cache for the next step."""
         return self.sinks + self.window - 1
 
     def columns(self, t: int) -> int:
@@ -52,7 +52,7 @@ class WindowCache(Steps):
         return min(self.length, self._most) + t
 
     def mask(self, rule: Mask | None, t: int) -> Mask | None:
-        """Return what the rule is for t new steps, each of which sees its own window."""
+        """Return the mask of t new steps, each with its own window."""
         if rule is not None and is_plain_causal(rule):
             rule = None
         if t > 1:
@@ -71,7 +71,7 @@ class WindowCache(Steps):
         return rule if rule is None or not gap else KeptMask(rule, self.sinks, gap)
 
     def bias(self, rule: Bias, t: int) -> Bias:
-        """Return what the bias is for t new steps and the keys that were kept."""
+        """Return the bias of t new steps over the cached keys."""
         if self.lengths is not None:
             stands = standing(rule, self.lengths)
             return KeptBias(stands, self.sinks, self._gaps(), self.length + t)
@@ -82,7 +82,7 @@ class WindowCache(Steps):
         return self.length + t - self.columns(t)
 
     def _gaps(self) -> Tensor:
-        """How many steps (b,) of each row are kept no more when a call begins."""
+        """Number of steps (b,) of each row that the cache has dropped when a call begins."""
         assert self.lengths is not None
         return self.lengths - self.lengths.clamp(max=self._most)
 
@@ -135,7 +135,7 @@ class WindowCache(Steps):
         return self._k[..., held, :], self._v[..., held, :]
 
     def _append_rows(self, k: Tensor, v: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new keys and values behind those that each row keeps."""
+        """Append new keys and values to the cached ones of each row."""
         self._keep(lengths)
         assert self._k is not None and self._v is not None and self._held is not None
         n, kept = k.shape[-2], self._k.shape[-2]
@@ -147,7 +147,7 @@ class WindowCache(Steps):
         return self._k, self._v
 
     def _keep(self, lengths: Tensor) -> None:
-        """Keep what the steps after the first ``lengths`` (b,) of each row need, zeros behind."""
+        """Keep the keys needed after the first ``lengths`` (b,) steps of each row, zeros behind."""
         assert self._k is not None and self._v is not None
         total, held = self._counts(lengths)
         kept = lengths.clamp(max=self._most)
@@ -180,7 +180,7 @@ class WindowCache(Steps):
         """Forget the steps after the first ``length``, a number or one for each row (b,).
 
         Raises `ArgumentError` for more steps than there are, and for so few that their window has
-        left the cache; `KindError` for what is no number.
+        left the cache; `KindError` for non-integers.
         """
         here = self._lengths(length)
         if not len(here):
@@ -205,7 +205,7 @@ class WindowCache(Steps):
             self.lengths = self._held = None
 
     def _without(self, x: Tensor, drop: int) -> list[Tensor]:
-        """The steps that are kept when ``drop`` of them leave the window."""
+        """The cached steps without the ``drop`` steps that leave the window."""
         x = x[..., self._first : self._last, :]
         return [x[..., : self.sinks, :], x[..., self.sinks + drop :, :]] if drop else [x]
 
@@ -231,7 +231,7 @@ class WindowCache(Steps):
     def reorder(self, index: Tensor) -> None:
         """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         super().reorder(index)
         if self._held is not None:

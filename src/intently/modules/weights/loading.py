@@ -127,9 +127,9 @@ def _shape(x: Any) -> Any:
 
 
 def restore(state_dict: dict[str, Any], prefix: str, sizes: tuple[int, ...], fused: bool) -> None:
-    """Store the maps of queries, keys and values as the layer does: in one weight, or in three.
+    """Convert the maps of queries, keys and values to the layer's storage: one weight or three.
 
-    Where the shapes do not fit, an entry is left that fits nothing either, for `wrong_shapes`.
+    Where shapes do not fit, an entry of a wrong shape remains, for `wrong_shapes` to report.
     """
     for kind in ("weight", "bias"):
         joint = f"{prefix}qkv_{kind}"

@@ -115,7 +115,7 @@ def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
 
 
 def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
-    """Return what the letters of the maps' shapes stand for; raise where two maps disagree.
+    """Return the sizes of the letters in the maps' shapes; raise where two maps disagree.
 
     >>> sizes({"up": Map(torch.ones(6, 4), None), "down": Map(torch.ones(4, 5), None)},
     ...       up="i c", down="c i")
@@ -178,7 +178,7 @@ def check_layout(layout: str, known: Iterable[str]) -> None:
 def filled(block: M, tensors: Mapping[str, Tensor | None]) -> M:
     """Return the block with these tensors copied into it, in their dtype and on their device.
 
-    None stands for what the block has not; parameters without an entry stay as they were made.
+    None marks parameters that the block lacks; parameters without an entry stay as they are.
     """
     given = {name: x for name, x in tensors.items() if x is not None}
     first = next(iter(given.values()))
