@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.errors import ArgumentError, KindError
-from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptionsfrom ..messages import refused
+from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 
+from ..messages import refused
 
 S_VOCABULARY, T_VOCABULARY = 17, 19
 
