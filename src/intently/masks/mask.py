@@ -315,13 +315,9 @@ class Allowed(Mask):
 
     def check(self, g: Geometry) -> None:
         if self.tensor.device != g.device:
-            raise build(
-                KindError,
-                "mask",
-                f"a boolean tensor on the device of q, {g.device}",
-                f"one on {self.tensor.device}",
-                fix="move it once with .to(…), not in every call",
-            )
+            expected, got = f"a boolean tensor on the device of q, {g.device}", self.tensor.device
+            fix = "move it once with .to(…), not in every call"
+            raise build(KindError, "mask", expected, f"one on {got}", fix=fix)
         check_broadcast(self.tensor, g, "mask")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
@@ -397,10 +393,6 @@ def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -
         return allowed(mask)
     if isinstance(mask, (list, tuple, np.ndarray)):
         return allowed(mask).replaced(lambda x: x.to(device))
-    raise build(
-        KindError,
-        "mask",
-        "a mask such as it.causal(), or a boolean tensor",
-        type(mask).__name__,
-        "True means attend in every mask",
-    )
+    expected = "a mask such as it.causal(), or a boolean tensor"
+    cause = "True means attend in every mask"
+    raise build(KindError, "mask", expected, type(mask).__name__, cause)
