@@ -53,7 +53,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): "a recording writes pages and shows itself",
     ("intently.observe.recording.recording", "intently.observe.saving"): "a recording saves itself",
     ("intently.matrix.lazy", "intently.show"): "a matrix shows itself in notebooks",
-    ("intently.biases.rule", "intently.show"): "a bias shows itself in notebooks",
+    ("intently.biases.bias", "intently.show"): "a bias shows itself in notebooks",
 }
 """(module that imports, part imported): why. Keep it short."""
 

@@ -6,26 +6,25 @@ weights = exp z / (Σ exp z + exp sink).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from intently import kernels
-from intently.biases import Bias, as_bias
-from intently.errors import ArgumentError, KindError, StaleError, build, shape_of
-from intently.foundation.arrays import Numbers, as_tensor, as_tensors
-from intently.foundation.checks import probability
+from intently.biases import Bias
+from intently.errors import StaleError, build, shape_of
+from intently.foundation.arrays import Numbers, as_tensor
 from intently.kernels import differentiated, eager, streamed
+from intently.kernels.modes import no_autocast
+from intently.kernels.operands import problem_of, tensors, usual, values_of
 from intently.kernels.problem import Problem
 from intently.kernels.streamed import Block
-from intently.masks import Mask, as_mask, check_broadcast
-from intently.matrix import LazyMatrix, lazy
+from intently.masks import Mask
+from intently.matrix import LazyMatrix, statistics
 from intently.matrix.indexing import split, take
-from intently.matrix.lazy import check_product, in_autocast, no_autocast
 from intently.scores import DOT, Score
 
 
@@ -69,9 +68,9 @@ def attend(
     >>> attend([[2, 0]], [[2, 0], [0, 2]], scale=1) @ [[10], [20]]
     tensor([[10.1799]])
     """
-    if not (_usual(q) and _usual(k)):
-        q, k = _tensors(q=q, k=k)
-    problem, autocast = _problem(q, k, score, mask, bias, scale, softcap, sinks, dropout)
+    if not (usual(q) and usual(k)):
+        q, k = tensors(q=q, k=k)
+    problem, autocast = problem_of(q, k, score, mask, bias, scale, softcap, sinks, dropout)
     return Attention(problem, cast=autocast)
 
 
@@ -101,9 +100,9 @@ def attention(
     >>> attention([[0, 0]], [[1, 1], [1, 1]], [[2.0], [4.0]])
     tensor([[3.]])
     """
-    if not (_usual(q) and _usual(k) and _usual(v)):
-        q, k, v = _tensors(q=q, k=k, v=v)
-    problem, autocast = _problem(q, k, score, mask, bias, scale, softcap, sinks, dropout)
+    if not (usual(q) and usual(k) and usual(v)):
+        q, k, v = tensors(q=q, k=k, v=v)
+    problem, autocast = problem_of(q, k, score, mask, bias, scale, softcap, sinks, dropout)
     return _product(problem, v, autocast)
 
 
@@ -147,7 +146,7 @@ class Attention(LazyMatrix):
         if cols is None:
             return self._stream(lambda r: eager.entries(self.problem, r), rows, None)
         return self._stream(
-            lambda r: eager.entries(self.problem, r).index_select(-1, cols), rows, lazy.BLOCK
+            lambda r: eager.entries(self.problem, r).index_select(-1, cols), rows, statistics.BLOCK
         )
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
@@ -178,7 +177,7 @@ class Attention(LazyMatrix):
         if differentiated(self.problem.tensors()):
             yield from super()._blocks()
             return
-        found = streamed.blocks(self.problem, lazy.BLOCK)
+        found = streamed.blocks(self.problem, statistics.BLOCK)
         while True:
             with no_autocast(self.device):
                 block = next(found, None)
@@ -205,7 +204,7 @@ class Attention(LazyMatrix):
         """
         self._check_fresh()
         x = self.problem.k
-        x = x if v is None else _values(self.problem, as_tensor(v, "v", self), self._cast)
+        x = x if v is None else values_of(self.problem, as_tensor(v, "v", self), self._cast)
         with no_autocast(self.device):
             return kernels.plan(self.problem.as_dot(), x)
 
@@ -293,80 +292,9 @@ class Scores:
         return take(tile, rows, cols, m.shape, m.device)
 
 
-def _problem(
-    q: Tensor,
-    k: Tensor,
-    score: Score | None,
-    mask: Mask | Tensor | Numbers | None,
-    bias: Bias | Tensor | Numbers | None,
-    scale: float | Tensor | Numbers | None,
-    softcap: float | None,
-    sinks: Tensor | Numbers | None,
-    dropout: float,
-) -> tuple[Problem, bool]:
-    """Check what `attend` was given; and say whether autocast was on."""
-    if q.ndim < 2 or k.ndim < 2:
-        name, x = ("q", q) if q.ndim < 2 else ("k", k)
-        raise build(ArgumentError, name, "at least two axes (…, steps, d)", shape_of(x))
-    autocast = in_autocast(q.device)
-    if autocast:
-        to = torch.get_autocast_dtype(q.device.type)
-        q, k = (x.to(to) if x.dtype is not torch.float64 else x for x in (q, k))
-    if q.dtype != k.dtype or q.device != k.device:
-        raise build(
-            KindError,
-            "k",
-            f"dtype and device of q, {q.dtype} on {q.device}",
-            f"{k.dtype} on {k.device}",
-            fix="convert one of them with .to(…), an array with .astype(…)",
-        )
-    score = DOT if score is None else score
-    if score is not DOT and not isinstance(score, Score):
-        raise build(
-            KindError, "score", "a score such as intently.scores.Dot()", type(score).__name__
-        )
-    if score is not DOT or q.shape[-1] != k.shape[-1]:
-        score.check(q, k)
-    lead = _leading(q, k)
-    if dropout:
-        probability(dropout, "dropout")
-    if softcap is not None and (
-        softcap is True or not isinstance(softcap, (int, float)) or not 0 < softcap < math.inf
-    ):
-        raise build(ArgumentError, "softcap", "a finite number > 0, or None", repr(softcap))
-    if scale is None:
-        scale = score.default_scale(q.shape[-1])
-    elif not isinstance(scale, (int, float)):
-        scale = as_tensor(scale, "scale", q)
-    elif isinstance(scale, bool) or not math.isfinite(scale):
-        raise build(
-            ArgumentError,
-            "scale",
-            "a finite number, a tensor () or (…, 1, 1), or None",
-            repr(scale),
-        )
-    rule = None if mask is None else as_mask(mask, q.device)
-    added = None if bias is None else as_bias(bias, q)
-    sinks = None if sinks is None else as_tensor(sinks, "sinks", q)
-    problem = Problem(q, k, score, rule, added, scale, softcap, sinks, dropout, lead)
-    if rule is not None:
-        rule.check(problem.geometry)
-    if added is not None:
-        added.check(problem.geometry)
-    if sinks is not None:
-        _check_device(sinks, "sinks", q)
-        own = tuple(sinks.shape)
-        if own not in ((), lead[-1:]) and not _broadcasts(own, lead):
-            raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
-    if isinstance(scale, Tensor):
-        _check_device(scale, "scale", q)
-        check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
-    return problem, autocast
-
-
 def _product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
     """Y (…, h, t, e) by the kernel that is chosen for it."""
-    v = _values(problem, v, autocast)
+    v = values_of(problem, v, autocast)
     with no_autocast(problem.q.device):
         problem = problem if problem.score is DOT else problem.as_dot()
         return kernels.choose(problem, v).multiply(problem, v)
@@ -376,87 +304,9 @@ _OURS = _product
 
 
 def replaced() -> bool:
-    """Whether another function stands in for the one that every product passes, to watch, say."""
+    """Whether the function that computes every product has been replaced, by a watch, say."""
     return _product is not _OURS
-
-
-def _values(p: Problem, v: Tensor, autocast: bool) -> Tensor:
-    """Check the values (…, g, s, e), and share them as the keys are shared where they can be."""
-    if autocast and v.dtype is not torch.float64:
-        v = v.to(p.q.dtype)
-    check_product(p.geometry.shape, p.q.dtype, p.q.device, v)
-    lead, shared = v.shape[:-2], p.k.shape[:-2]
-    if lead == shared:
-        return v
-    if p.groups > 1 and v.ndim >= 3 and lead[-1] not in (1, p.k.shape[-3]):
-        raise build(ArgumentError, "v", f"g={p.k.shape[-3]} heads like k", shape_of(v))
-    try:
-        if torch.broadcast_shapes(lead, shared) == shared:
-            return v.expand(*shared, *v.shape[-2:])
-        if p.groups > 1 and lead:
-            v = v.expand(*lead[:-1], p.k.shape[-3], *v.shape[-2:])
-            lead = (*lead[:-1], p.geometry.lead[-1])
-        torch.broadcast_shapes(lead, p.geometry.lead)
-    except RuntimeError:
-        raise build(
-            ArgumentError, "v", f"leading axes that broadcast with {p.geometry.lead}", shape_of(v)
-        ) from None
-    return v
 
 
 def _version(x: Tensor) -> int | None:
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version
-
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-def _usual(x: Any) -> TypeGuard[Tensor]:
-    return isinstance(x, Tensor) and x.dtype in _DTYPES
-
-
-def _tensors(**operands: Any) -> tuple[Tensor, ...]:
-    """`as_tensors`, in dtypes in which attention is computed."""
-    found = as_tensors(**operands)
-    for name, x in zip(operands, found):
-        if x.dtype not in _DTYPES:
-            raise build(
-                KindError,
-                name,
-                "float32, float64, bfloat16 or float16",
-                f"dtype {x.dtype}",
-                fix="convert it with .to(…)",
-            )
-    return found
-
-
-def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
-    lead_q, lead_k = q.shape[:-2], k.shape[:-2]
-    if lead_q == lead_k:
-        return tuple(lead_q)
-    if q.ndim >= 4 and k.ndim >= 3 and lead_k[-1] and lead_q[-1] % lead_k[-1] == 0:
-        lead_k = (*lead_k[:-1], lead_q[-1])
-        if lead_q == lead_k:
-            return lead_k
-    try:
-        return tuple(torch.broadcast_shapes(lead_q, lead_k))
-    except RuntimeError:
-        raise build(
-            ArgumentError,
-            "k",
-            f"leading axes that broadcast with those of q {tuple(lead_q)}",
-            shape_of(k),
-            "heads are axis −3; with four or more axes h may be a multiple of g",
-        ) from None
-
-
-def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:
-    fits = all(a in (1, n) for a, n in zip(shape[::-1], lead[::-1]))
-    return len(shape) <= len(lead) and fits
-
-
-def _check_device(x: Tensor, name: str, q: Tensor) -> None:
-    if x.device != q.device:
-        raise build(
-            KindError, name, f"numbers on the device of q, {q.device}", f"{x.dtype} on {x.device}"
-        )

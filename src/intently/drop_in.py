@@ -15,8 +15,12 @@ from torch import Tensor
 
 from intently.attention_matrix import attention
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
+from intently.foundation.checks import check_kind
+from intently.kernels.modes import in_autocast
 from intently.masks import Mask, allowed, causal
-from intently.matrix.lazy import in_autocast
+
+LISTS = "lists, arrays and integers go to it.attention"
 
 
 def scaled_dot_product_attention(
@@ -54,15 +58,7 @@ def scaled_dot_product_attention(
     tensors = (query, key, value)
     flat = False
     for name, x in zip(("query", "key", "value"), tensors):
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise build(
-                KindError,
-                name,
-                "a floating-point tensor (…, steps, width)",
-                got,
-                fix="lists, arrays and integers go to it.attention",
-            )
+        check_floats(x, name, "a floating-point tensor (…, steps, width)", LISTS)
     if all(x.ndim > 1 for x in tensors):  # else `attend` says what is not
         if enable_gqa:
             _check_groups(query, key, value)
@@ -141,8 +137,7 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def _check_mask(mask: Any, query: Tensor) -> None:
-    if not isinstance(mask, Tensor):
-        raise build(KindError, "attn_mask", "a tensor (…, t, s)", type(mask).__name__)
+    check_kind(mask, Tensor, "attn_mask", "a tensor (…, t, s)")
     fits = [torch.bool, torch.float32, query.dtype]
     if in_autocast(query.device):
         fits += [torch.float16, torch.bfloat16]

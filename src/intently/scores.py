@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.values import Value
 from intently.masks.geometry import Geometry
 
@@ -318,9 +319,7 @@ def _joined_lead(q: Tensor, k: Tensor) -> tuple[int, ...]:
 
 
 def _check_tensor(x: Any, name: str, want: str, ndim: int, a: int | None = None) -> None:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, name, f"a floating-point tensor {want}", got)
+    check_floats(x, name, f"a floating-point tensor {want}")
     if x.ndim < ndim or (a is not None and x.shape[-ndim] != a):
         raise build(ArgumentError, name, f"shape {want}", shape_of(x))
 

@@ -12,6 +12,8 @@ import intently as it
 from intently import errors
 from intently.errors import ArgumentError, KindError
 
+from ..messages import raises
+
 pytestmark = pytest.mark.usefixtures("as_users_call")
 
 
@@ -196,14 +198,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
-    assert isinstance(caught.value, errors.IntentlyError)
+test_message = raises(CASES)
 
 
 def test_each_error_is_also_pythons_own_kind() -> None:

@@ -26,7 +26,7 @@ def close(found: Tensor, expected: Floats) -> None:
 def sizes(draw: st.DrawFn) -> dict[str, int]:
     """Draw how much goes into a block of a statistic, and into one of a kernel."""
     return {
-        "intently.matrix.lazy.BLOCK": draw(st.sampled_from([2**22, 20])),
+        "intently.matrix.statistics.BLOCK": draw(st.sampled_from([2**22, 20])),
         "intently.kernels.walk.GRAIN": draw(st.sampled_from([128, 2])),
     }
 

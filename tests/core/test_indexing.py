@@ -235,7 +235,7 @@ def test_columns_of_a_large_matrix_are_taken_block_by_block(
 ) -> None:
     A = matrix("causal & padding", "bias")
     dense, lse = A.dense(), A.lse
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 60)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 60)
     torch.testing.assert_close(A[..., [3, 0]], dense[..., [3, 0]], atol=1e-14, rtol=1e-13)
     torch.testing.assert_close(
         A[..., [4, 1, 1], 2], dense[..., [4, 1, 1], 2], atol=1e-14, rtol=1e-13

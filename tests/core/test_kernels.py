@@ -188,7 +188,7 @@ class TestUse:
             pass
         assert (
             str(caught.value)
-            == "name: expected one of torch_fused, flex, tiled, eager; got 'flash'."
+            == 'name: expected one of "torch_fused", "flex", "tiled", "eager"; got \'flash\'.'
         )
 
     @pytest.mark.parametrize("score", [it.Cosine(), it.General(random(16, 16))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 
 import intently as it
-from intently.errors import ArgumentError, IntentlyError, KindError
-from intently.kernels.streamed import Block
 from intently.matrix import patterns
 from intently.matrix.lazy import LazyMatrix
 from intently.matrix.patterns.heads import blocks_of_heads
@@ -27,7 +24,7 @@ SMALL = 60
 
 @pytest.fixture(params=[2**20, SMALL], ids=["whole", "in pieces"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 4 * request.param)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", 4 * request.param)
     monkeypatch.setattr("intently.matrix.patterns.measured.SIZE", request.param)
 
 
@@ -331,206 +328,3 @@ def test_queries_that_one_head_hides_are_not_compared() -> None:
 def test_links() -> None:
     A = it.Dense(torch.tensor([[0.2, 0.8], [0.0, 0.0], [0.6, 0.4]]))
     assert patterns.links(A) == {(1, 0), (0, 2)}
-
-
-# --- weights times what they carry --------------------------------------------------------------
-
-
-def value_norms(v: Tensor, out: Tensor | None, h: int) -> Tensor:
-    v = v.repeat_interleave(h // v.shape[-3], -3)
-    return (v if out is None else v @ out).norm(dim=-1)
-
-
-WEIGHTED: dict[str, Callable[[it.Attention, Tensor, Tensor, Tensor], tuple[LazyMatrix, Tensor]]] = {
-    "value norms": lambda A, v, dy, out: (
-        patterns.by_value_norm(A, v),
-        A.dense() * value_norms(v, None, A.shape[-3])[..., None, :],
-    ),
-    "mapped value norms": lambda A, v, dy, out: (
-        patterns.by_value_norm(A, v, out),
-        A.dense() * value_norms(v, out, A.shape[-3])[..., None, :],
-    ),
-    "gradient": lambda A, v, dy, out: (patterns.by_gradient(A, v, dy), gradient_of(A, v, dy)),
-    "positive": lambda A, v, dy, out: (
-        patterns.by_gradient(A, v, dy).positive(),
-        gradient_of(A, v, dy).clamp_min(0),
-    ),
-}
-
-
-def gradient_of(A: it.Attention, v: Tensor, dy: Tensor) -> Tensor:
-    """What autograd gives for the weights, times the weights."""
-    w = A.dense().requires_grad_()
-    loss = ((w @ v.repeat_interleave(A.shape[-3] // v.shape[-3], -3)) * dy).sum()
-    return (w * torch.autograd.grad(loss, w)[0]).detach()
-
-
-@pytest.fixture(params=[1, 2, 4], ids=lambda g: f"g={g}")
-def carried(
-    request: pytest.FixtureRequest,
-) -> Iterator[tuple[it.Attention, Tensor, Tensor, Tensor]]:
-    q, k, v = (
-        random(B, n, m, 3, dtype=torch.float64, seed=i)
-        for i, (n, m) in enumerate([(4, T), (request.param, S), (request.param, S)])
-    )
-    A = it.attend(q, k, mask=it.causal() & it.padding(torch.tensor([7, 5])))
-    yield A, v, random(B, 4, T, 3, dtype=torch.float64, seed=9), random(4, 3, 8).double()
-
-
-@pytest.mark.parametrize("what", WEIGHTED)
-def test_weighted(what: str, carried: tuple[it.Attention, Tensor, Tensor, Tensor]) -> None:
-    found, expected = WEIGHTED[what](*carried)
-
-    def same(a: Tensor, b: Tensor) -> None:
-        torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
-
-    same(found.dense(), expected)
-    same(found[..., [4, 0], 2:5], expected[..., [4, 0], 2:5])
-    same(found[1, 2].dense(), expected[1, 2])
-    same(found[:, [3, 1]].dense(), expected[:, [3, 1]])
-    u = random(B, 4, S, 2, dtype=torch.float64)
-    same(found @ u, expected @ u)
-    same(
-        found.mT @ random(B, 4, T, 2, dtype=torch.float64),
-        expected.mT @ random(B, 4, T, 2, dtype=torch.float64),
-    )
-    same(found.received(), expected.sum(-2))
-    same(found.mean_heads().dense(), expected.mean(1))
-    same(found.to("cpu").dense(), expected)
-    same(found.top(2)[0][expected.amax(-1) > 0], expected.topk(2)[0][expected.amax(-1) > 0])
-
-
-def test_relevance_of_chefer() -> None:
-    """R ← R + Ā R, from R = I: their equation 6, by rollout and by hand."""
-    layers, R = [], torch.eye(S, dtype=torch.float64).expand(B, S, S)
-    for n in range(3):
-        q, k, v, dy = (random(B, H, S, 4, dtype=torch.float64, seed=4 * n + i) for i in range(4))
-        A = it.attend(q, k)
-        layers.append(patterns.by_gradient(A, v, dy).positive())
-        R = R + gradient_of(A, v, dy).clamp_min(0).mean(1) @ R
-    torch.testing.assert_close(it.rollout(layers) * 2**3, R)
-
-
-def test_gradient_of_a_long_sequence_is_never_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, v, dy = (random(2, 900, 4, seed=i, dtype=torch.float32) for i in range(3))
-    largest = 0
-    whole = it.Attention._blocks
-
-    def watched(self: it.Attention) -> Iterator[Block]:
-        nonlocal largest
-        for block in whole(self):
-            largest = max(largest, block.weights.numel())
-            yield block
-
-    monkeypatch.setattr(it.Attention, "_blocks", watched)
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", 50_000)
-    found = patterns.by_gradient(it.attend(q, q, mask=it.causal()), v, dy)
-    received = found.received()
-    assert 0 < largest <= 50_000
-    torch.testing.assert_close(received, found.dense().sum(-2), atol=1e-4, rtol=1e-4)
-
-
-# --- errors -------------------------------------------------------------------------------------
-
-A3 = it.Dense(torch.ones(2, 3, 4) / 4)
-V = torch.ones(2, 4, 5)
-CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
-    (
-        lambda: patterns.measure(A3, [1, 2, 3]),
-        ArgumentError,
-        "ids: expected shape (s,) = (4,); got shape (3,).",
-    ),
-    (
-        lambda: patterns.measure(it.Dense(torch.ones(2, 2, 3, 4)), torch.ones(3, 4).long()),
-        ArgumentError,
-        "ids: expected shape (s,) = (4,) or (2, 4); got shape (3, 4).",
-    ),
-    (
-        lambda: patterns.measure(A3, [0.5] * 4),
-        KindError,  # type: ignore[list-item]
-        "ids: expected integers; got dtype torch.float32.",
-    ),
-    (
-        lambda: patterns.measure(A3.mT, [1, 2, 3]),
-        ArgumentError,
-        "ids: expected None where t=4 > s=3; got shape (3,). Patterns of tokens are those of "
-        "self-attention.",
-    ),
-    (
-        lambda: patterns.duplicate(torch.zeros(0).long()),
-        ArgumentError,
-        "ids: expected at least one token, (s,) or (b, s); got shape (0,).",
-    ),
-    (
-        lambda: patterns.induction([1, 2], 3),
-        ArgumentError,
-        "ids: expected a token for each key, and so at least t=3; got shape (2,). "
-        "Cross-attention has other tokens on its two sides.",
-    ),
-    (
-        lambda: patterns.mass_on(A3, [0, 1]),
-        KindError,  # type: ignore[arg-type]
-        "mask: expected a mask such as patterns.previous(); got list. Wrap a boolean tensor: "
-        "it.allowed(tensor); for positions write A.mass(keys).",
-    ),
-    (
-        lambda: patterns.mass_on(A3, patterns.duplicate([1, 2, 3])),
-        ArgumentError,
-        "key_ids: expected shape (…, s=4); got shape (3,). Give one id per step, and key_ids of "
-        "their own where t and s differ.",
-    ),
-    (
-        lambda: patterns.jensen_shannon(A3[0]),
-        ArgumentError,
-        "jensen_shannon: expected a matrix (…, h, t, s); got shape (3, 4). It has no axis of "
-        "heads.",
-    ),
-    (
-        lambda: patterns.links(A3),
-        ArgumentError,
-        "matrix: expected one head of one sentence, (t, s); got shape (2, 3, 4). Choose one, "
-        "A[0, 3], or average: A[0].mean_heads().",
-    ),
-    (
-        lambda: patterns.by_value_norm(A3, V, torch.ones(2, 4, 8)),
-        ArgumentError,
-        "out: expected shape (h=2, e=5, c); got shape (2, 4, 8). Each head has its own rows of "
-        "the output map. For nn.Linear(h·e, c) write weight.T.unflatten(0, (h, e)).",
-    ),
-    (
-        lambda: patterns.by_value_norm(A3, V[:, :3]),
-        ArgumentError,
-        "v: expected shape (…, s=4, e); got shape (2, 3, 5). V holds one row for each key.",
-    ),
-    (
-        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 4)),
-        ArgumentError,
-        "dy: expected the shape of A @ v, (2, 3, 5); got shape (2, 3, 4). It is the gradient of "
-        "the loss to A @ v.",
-    ),
-    (
-        lambda: patterns.by_gradient(A3, V, None),
-        KindError,  # type: ignore[arg-type]
-        "dy: expected a tensor like v, torch.float32 on cpu; got NoneType.",
-    ),
-    (
-        lambda: patterns.by_gradient(A3, V, torch.ones(2, 3, 5).double()),
-        KindError,
-        "dy: expected a tensor like v, torch.float32 on cpu; got torch.float64 on cpu.",
-    ),
-    (
-        lambda: patterns.by_value_norm(it.Dense(torch.ones(1, 3, 2, 4)), torch.ones(1, 2, 4, 5)),
-        ArgumentError,
-        "v: expected g heads, h=3 a multiple of g; got shape (1, 2, 4, 5). Heads are axis −3.",
-    ),
-]
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == text

@@ -26,6 +26,7 @@ from intently.positions import (
     sinusoidal,
 )
 
+from ..messages import raises
 from .formula import random
 
 Layout = Literal["half", "interleaved"]
@@ -395,11 +396,4 @@ WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), WORDS, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-@pytest.mark.usefixtures("as_users_call")
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
+test_message = raises(WORDS)

@@ -15,6 +15,7 @@ from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError
 from intently.matrix import Dense, LazyMatrix
 from intently.matrix.rollout import rollout
 
+from ..messages import raises
 from .formula import random
 
 B, H, T, D = 2, 3, 5, 4
@@ -166,14 +167,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("call", "kind", "text"), CASES, ids=lambda c: c[:40] if isinstance(c, str) else ""
-)
-def test_message(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == text
+test_message = raises(CASES, whole=True)
 
 
 def test_exactly_the_bytes_allowed_are_enough() -> None:

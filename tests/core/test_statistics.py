@@ -10,6 +10,7 @@ from torch import Tensor
 
 import intently as it
 
+from ..messages import refused
 from .formula import EPS, families, random
 
 B, H, T, S = 2, 2, 5, 7
@@ -19,7 +20,7 @@ BLOCKS = [2**22, 30]
 
 @pytest.fixture(params=BLOCKS, ids=["whole", "row by row"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", request.param)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", request.param)
 
 
 def matrices(dtype: torch.dtype = torch.float64) -> dict[str, it.LazyMatrix]:
@@ -169,6 +170,4 @@ def test_entropy_can_be_trained_on() -> None:
     ],
 )
 def test_errors(ask: Callable[[it.LazyMatrix], object], text: str) -> None:
-    with pytest.raises(it.errors.IntentlyError) as caught:
-        ask(matrices()["causal"])
-    assert str(caught.value) == text
+    refused(lambda: ask(matrices()["causal"]), it.errors.IntentlyError, text, whole=True)

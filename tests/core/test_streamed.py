@@ -33,7 +33,7 @@ MATRICES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=[2**22, 2**14], ids=["one block", "many blocks"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intently.matrix.lazy.BLOCK", request.param)
+    monkeypatch.setattr("intently.matrix.statistics.BLOCK", request.param)
 
 
 @pytest.fixture(params=MATRICES)

@@ -9,6 +9,7 @@ import torch
 import intently as it
 from intently.errors import ArgumentError, KindError
 
+from ..messages import refused
 from .formula import EPS, families, random
 
 B, H, T, S = 2, 4, 5, 7
@@ -28,7 +29,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 class TestTransposed:
     @pytest.mark.parametrize("block", [2**22, 30])
     def test_product(self, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("intently.matrix.lazy.BLOCK", block)
+        monkeypatch.setattr("intently.matrix.statistics.BLOCK", block)
         A = attention()
         for u in (random(B, H, T, 3), random(T, 3), random(H, T, 1), random(3, 1, 1, T, 2)):
             close(A.mT @ u, A.dense().mT @ u)
@@ -50,7 +51,7 @@ class TestTransposed:
     def test_many_rows_of_a_half_type_do_not_drown(
         self, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("intently.matrix.lazy.BLOCK", 6)  # three rows: a thousand sums
+        monkeypatch.setattr("intently.matrix.statistics.BLOCK", 6)  # three rows: a thousand sums
         n = 3000
         A = it.attend(torch.zeros(n, 1, dtype=dtype), torch.zeros(2, 1, dtype=dtype))
         y = A.mT @ torch.ones(n, 1, dtype=dtype)
@@ -107,9 +108,12 @@ class TestDense:
 
     @pytest.mark.usefixtures("as_users_call")
     def test_refused(self) -> None:
-        with pytest.raises(ArgumentError) as caught:
-            it.Dense(torch.ones(3))
-        assert str(caught.value) == "weights: expected numbers (…, t, s); got shape (3,)."
+        refused(
+            lambda: it.Dense(torch.ones(3)),
+            ArgumentError,
+            "weights: expected numbers (…, t, s); got shape (3,).",
+            whole=True,
+        )
         with pytest.raises(KindError, match=r"weights: expected real numbers: .* got booleans"):
             it.Dense([[True]])
 
@@ -228,11 +232,12 @@ class TestAll:
     def test_products_are_checked(self, name: str) -> None:
         A = self.make(name)
         s = A.shape[-1]
-        with pytest.raises(ArgumentError) as caught:
-            A @ torch.ones(s + 1, 2, dtype=torch.float64)
-        assert str(caught.value) == (
+        refused(
+            lambda: A @ torch.ones(s + 1, 2, dtype=torch.float64),
+            ArgumentError,
             f"v: expected shape (…, s={s}, e); got shape ({s + 1}, 2). "
-            "V holds one row for each key."
+            "V holds one row for each key.",
+            whole=True,
         )
         with pytest.raises(ArgumentError, match=r"v: expected shape \(…, s="):
             A @ torch.ones(s, dtype=torch.float64)

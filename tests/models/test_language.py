@@ -19,6 +19,8 @@ from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
+from ..messages import refused
+
 BARE = Projections(bias=False, out_bias=False)
 KINDS: dict[str, dict[str, Any]] = {
     "rotary": {},
@@ -161,16 +163,10 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-def raised(call: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
-
-
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("options", "kind", "text"), WRONG, ids=[case[2][:50] for case in WRONG])
 def test_options_that_cannot_be(options: dict[str, Any], kind: Any, text: str) -> None:
-    raised(lambda: LanguageModel(LanguageOptions(**{"vocabulary": 9, **options})), kind, text)
+    refused(lambda: LanguageModel(LanguageOptions(**{"vocabulary": 9, **options})), kind, text)
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -190,10 +186,10 @@ def test_caches_of_other_models() -> None:
             "cache: expected one of 2 layers; got 3. It belongs to another model.",
         ),
     ):
-        raised(lambda cache=given: net(ids, cache), kind, text)
+        refused(lambda cache=given: net(ids, cache), kind, text)
     other, cache = model("grouped"), net.new_cache()
     net(ids, cache)
-    raised(lambda: other(ids, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
+    refused(lambda: other(ids, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
     assert [layer.length for layer in cache.layers] == [2, 2]
     for make, kind, text in (
         (lambda: one, ArgumentError, "make: expected a new cache for every layer; got the same"),
@@ -205,7 +201,7 @@ def test_caches_of_other_models() -> None:
         ),
         (one, KindError, "make: expected a function that makes a cache; got KeyValueCache."),
     ):
-        raised(lambda make=make: net.new_cache(make), kind, text)  # type: ignore[misc]
+        refused(lambda make=make: net.new_cache(make), kind, text)  # type: ignore[misc]
 
 
 transformers = pytest.importorskip("transformers")

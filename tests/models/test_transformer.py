@@ -15,6 +15,8 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 
+from ..messages import refused
+
 S_VOCABULARY, T_VOCABULARY = 17, 19
 
 
@@ -322,50 +324,52 @@ class TestOptions:
 
 @pytest.mark.usefixtures("as_users_call")
 class TestErrors:
-    def refused(self, call: Any, text: str) -> None:
-        with pytest.raises(ArgumentError) as caught:
-            call()
-        assert str(caught.value).startswith(text), str(caught.value)
-
     def test_messages(self) -> None:
         m = model()
-        self.refused(
+        refused(
             lambda: model(share="all"),
+            ArgumentError,
             'share: expected "output" where the vocabularies differ; got "all" with 17 and 19. '
             "Train one joint tokenizer.",
         )
-        self.refused(
+        refused(
             lambda: m.encode(torch.tensor([5, 6])),
+            ArgumentError,
             "source: expected integer token ids (b, steps); got torch.int64, shape (2,). Add the "
             "batch axis with ids[None] where it is missing.",
         )
-        self.refused(
+        refused(
             lambda: m.encode(torch.ones(1, 2)),
+            ArgumentError,
             "source: expected integer token ids (b, steps); got torch.float32, shape (1, 2).",
         )
-        self.refused(
+        refused(
             lambda: m.encode(torch.tensor([[17]])),
+            ArgumentError,
             "source: expected ids from 0 to 16; got 17 to 17. They come from another tokenizer "
             "than the model's.",
         )
-        self.refused(
-            lambda: m(SOURCE, TARGET - 2), "target: expected ids from 0 to 18; got -1 to 7."
-        )
-        self.refused(
+        text = "target: expected ids from 0 to 18; got -1 to 7."
+        refused(lambda: m(SOURCE, TARGET - 2), ArgumentError, text)
+        refused(
             lambda: m.decode(TARGET[:2], m.encode(SOURCE)),
+            ArgumentError,
             "target: expected m rows for each of the n=3 of memory; got shape (2, 4). The memory "
             "belongs to another batch. Pick rows: memory.expand.",
         )
-        self.refused(
+        refused(
             lambda: m.attentions(SOURCE[:2], TARGET),
+            ArgumentError,
             "target: expected m rows for each of the n=2 of memory; got shape (3, 4).",
         )
-        self.refused(
+        refused(
             lambda: m.decode(TARGET, m.encode(SOURCE[:0])),
+            ArgumentError,
             "target: expected m rows for each of the n=0 of memory; got shape (3, 4).",
         )
-        self.refused(
+        refused(
             lambda: m.encode(SOURCE, torch.tensor([1, 2])),
+            ArgumentError,
             "lengths: expected shape (b=3,); got shape (2,).",
         )
         options = RecurrentOptions(S_VOCABULARY, T_VOCABULARY, width=12)

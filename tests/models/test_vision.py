@@ -15,6 +15,8 @@ from intently.errors import ArgumentError, KindError
 from intently.models.vision import VisionOptions, VisionTransformer
 from intently.modules.options import AttentionOptions
 
+from ..messages import refused
+
 OPTIONS = VisionOptions(image=(8, 12), patch=4, classes=5, channels=2, width=16, layers=2)
 
 
@@ -166,7 +168,10 @@ def test_bad_input(as_users_call: None) -> None:
             "nn.RMSNorm, say, not nn.RMSNorm(c).",
         ),
         ({"feed_forward": 4}, "feed_forward: expected a function that makes the part from the w"),
-        ({"attention": None}, "attention: expected intently.modules.Attention(…); got NoneType."),
+        (
+            {"attention": None},
+            "attention: expected intently.modules.AttentionOptions(…); got NoneType.",
+        ),
         ({"projections": True}, "projections: expected intently.modules.Projections(…); got bool."),
     ],
 )
@@ -179,11 +184,12 @@ def test_options_that_cannot_be(as_users_call: None, given: dict[str, Any], text
 def test_images_of_another_dtype(as_users_call: None) -> None:
     model = VisionTransformer(OPTIONS)
     for dtype in (torch.float64, torch.float16):
-        with pytest.raises(KindError) as caught:
-            model(torch.zeros(1, 2, 8, 12, dtype=dtype))
-        assert str(caught.value) == (
+        refused(
+            lambda dtype=dtype: model(torch.zeros(1, 2, 8, 12, dtype=dtype)),
+            KindError,
             f"images: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
-            "Convert one of them with .to(…)."
+            "Convert one of them with .to(…).",
+            whole=True,
         )
 
 

@@ -25,6 +25,8 @@ from intently.modules import (
 )
 from intently.positions import DynamicNTK, YaRN
 
+from ..messages import raises
+
 C, H, T, D = 24, 4, 7, 6
 
 
@@ -286,9 +288,4 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("call", "kind", "text"), CASES, ids=[c[2][:40] for c in CASES])
-def test_errors(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
+test_errors = raises(CASES)

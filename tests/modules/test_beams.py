@@ -20,6 +20,7 @@ from intently.modules import (
 )
 from intently.modules.caches.beams import side_by_side
 
+from ..messages import refused
 from .test_blocks import C, H, T, filled, x
 
 N, M, S = 2, 3, 7
@@ -146,23 +147,25 @@ def test_options_of_the_cross_attention_that_beams_leave_alone() -> None:
 @pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize("options", [{"mask": it.causal()}, {"bias": it.alibi(4)}], ids=str)
 def test_a_mask_or_bias_of_the_cross_attention_is_refused(options: Any) -> None:
-    with pytest.raises(ArgumentError) as caught:
-        crossed(**options)(x(4).float(), x(2).float())
-    assert str(caught.value) == (
+    refused(
+        lambda: crossed(**options)(x(4).float(), x(2).float()),
+        ArgumentError,
         "states: expected as many rows as x, b=4; got shape (2, 6, 12). The cross-attention has a "
         "mask or bias of its own, which may look at where a query stands. Repeat them: "
-        "states.repeat_interleave(2, 0), and rows of their mask."
+        "states.repeat_interleave(2, 0), and rows of their mask.",
+        whole=True,
     )
 
 
 @pytest.mark.usefixtures("as_users_call")
 def test_a_mask_that_is_of_neither_batch() -> None:
     layer = DecoderLayer(C, H, 20)
-    with pytest.raises(ArgumentError) as caught:
-        layer(x(6).float(), x().float(), states_mask=it.padding(torch.tensor([1, 2, 3])))
-    assert str(caught.value) == (
+    refused(
+        lambda: layer(x(6).float(), x().float(), states_mask=it.padding(torch.tensor([1, 2, 3]))),
+        ArgumentError,
         "states_mask: expected a mask over (n, h, t, s) = (2, 3, 6, 6) or (b, h, t, s) = "
         "(6, 3, 6, 6); got padding([1, 2, 3]). Lengths: expected a shape that matches the leftmost "
         "leading axes (2, 3); got shape (3,). Lengths, offsets and ids hold one entry per batch "
-        "row (b,)."
+        "row (b,).",
+        whole=True,
     )

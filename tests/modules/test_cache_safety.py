@@ -24,6 +24,7 @@ from intently.modules import (
 )
 from intently.modules.caches.cache import AsBefore
 
+from ..messages import refused
 from .test_cache_kinds import C, H, close, layer, stepped, x
 
 MAKES: dict[str, Callable[[], Any]] = {
@@ -297,12 +298,6 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     ([0, 1], KindError, "index: expected a tensor of row numbers (n,), int64; got list."),
     (LONG.to("meta"), KindError, "index: expected row numbers on cpu; got meta."),
 ]
-
-
-def refused(call: Callable[[], object], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value).startswith(text), str(caught.value)
 
 
 @pytest.mark.usefixtures("as_users_call")

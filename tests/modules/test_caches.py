@@ -14,6 +14,8 @@ from intently.errors import ArgumentError
 from intently.modules import DecoderLayer, EncoderLayer, KeyValueCache, MultiHeadAttention
 from intently.modules.caches.key_value import FixedCache
 
+from ..messages import refused
+
 C, H, T = 12, 3, 11
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -142,12 +144,13 @@ class TestBadInputLosesNothing:
     def test_another_batch(self) -> None:
         attend, cache = layer(), KeyValueCache()
         attend(x(), cache=cache)
-        with pytest.raises(ArgumentError) as caught:
-            attend(x(b=3), cache=cache)
-        assert str(caught.value) == (
+        refused(
+            lambda: attend(x(b=3), cache=cache),
+            ArgumentError,
             "k: expected keys (b, g, n, d) that continue (2, 3, 11, 4); got shape (3, 3, 11, 4). "
             "The cache belongs to another batch or module. Make a new cache, or reorder(…) it to "
-            "the rows you continue."
+            "the rows you continue.",
+            whole=True,
         )
 
 

@@ -12,8 +12,10 @@ from torch import nn
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
-from intently.masks.rule import Mask, seen_exactly
+from intently.masks.mask import Mask, seen_exactly
 from intently.modules.image.convolution import Taps, convolution_as_attention
+
+from ..messages import refused
 
 KINDS: list[dict[str, Any]] = [
     {"kernel_size": 3, "padding": 1},
@@ -173,11 +175,12 @@ class Named(nn.Conv2d):
 
 def test_what_computes_something_of_its_own_is_refused() -> None:
     for kind, method in ((Squared, "forward"), (Standardized, "_conv_forward")):
-        with pytest.raises(KindError) as caught:
-            convolution_as_attention(kind(2, 3, 3))
-        assert str(caught.value) == (
+        refused(
+            lambda kind=kind: convolution_as_attention(kind(2, 3, 3)),
+            KindError,
             f"conv: expected an nn.Conv2d; got {kind.__name__}, which has a {method} of its own. "
-            "What it computes is not known."
+            "What it computes is not known.",
+            whole=True,
         )
     x, conv = torch.randn(1, 2, 5, 5), Named(2, 3, 3)
     torch.testing.assert_close(convolution_as_attention(conv)(x), conv(x))
@@ -185,11 +188,12 @@ def test_what_computes_something_of_its_own_is_refused() -> None:
 
 def test_a_lazy_convolution_is_called_first() -> None:
     conv, x = nn.LazyConv2d(3, 3), torch.randn(1, 2, 5, 5)
-    with pytest.raises(KindError) as caught:
-        convolution_as_attention(conv)
-    assert str(caught.value) == (
+    refused(
+        lambda: convolution_as_attention(conv),
+        KindError,
         "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once, and it "
-        "knows its channels."
+        "knows its channels.",
+        whole=True,
     )
     expected = conv(x)
     torch.testing.assert_close(convolution_as_attention(conv)(x), expected)
@@ -199,11 +203,12 @@ def test_other_dtypes_are_refused_in_words() -> None:
     layer, x = convolution_as_attention(nn.Conv2d(2, 3, 3)), torch.randn(1, 2, 5, 5)
     for dtype in (torch.float64, torch.bfloat16):
         for call in (layer, layer.attend):
-            with pytest.raises(KindError) as caught:
-                call(x.to(dtype))
-            assert str(caught.value) == (
+            refused(
+                lambda call=call, dtype=dtype: call(x.to(dtype)),
+                KindError,
                 f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
-                "Convert one of them with .to(…)."
+                "Convert one of them with .to(…).",
+                whole=True,
             )
 
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError
 from intently.modules import FeedForward, GatedFeedForward
 
+from ..messages import refused
+
 
 class Packed(nn.Module):
     """A linear map whose weight is a method, as those of PyTorch's quantised maps."""
@@ -45,17 +47,16 @@ KINDS = [FeedForward, GatedFeedForward]
 def test_sizes_that_cannot_be(
     as_users_call: None, kind: Any, given: tuple[Any, ...], error: Any, text: str
 ) -> None:
-    with pytest.raises(error) as caught:
-        kind(*given)
-    assert str(caught.value) == text
+    refused(lambda: kind(*given), error, text, whole=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_activation_is_a_function(as_users_call: None, kind: Any) -> None:
-    with pytest.raises(KindError) as caught:
-        kind(4, 8, activation="gelu")
-    assert str(caught.value) == (
-        "activation: expected a function of a tensor, F.gelu, say; got str."
+    refused(
+        lambda: kind(4, 8, activation="gelu"),
+        KindError,
+        "activation: expected a function of a tensor, F.gelu, say; got str.",
+        whole=True,
     )
 
 

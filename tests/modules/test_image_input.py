@@ -18,6 +18,7 @@ from intently.modules import (
     group_norm,
 )
 
+from ..messages import refused
 from .test_image import NORMS
 
 
@@ -107,9 +108,7 @@ WRONG: dict[str, tuple[Any, Any, type[Exception], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_a_spatial_transformer_refuses(as_users_call: None, case: str, method: str) -> None:
     x, words, kind, text = WRONG[case]
-    with pytest.raises(kind) as caught:
-        getattr(Spatial(8, 2, 4, context_width=6), method)(x, words)
-    assert str(caught.value).startswith(text), str(caught.value)
+    refused(lambda: getattr(Spatial(8, 2, 4, context_width=6), method)(x, words), kind, text)
 
 
 @pytest.mark.parametrize("method", ["forward", "attentions"])
@@ -132,11 +131,12 @@ def test_one_context_for_all_images() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("norm", NORMS)
 def test_an_image_of_another_dtype(as_users_call: None, norm, dtype, method) -> None:
-    with pytest.raises(KindError) as caught:
-        getattr(ImageAttention(8, 2, norm=NORMS[norm]), method)(X.to(dtype))
-    assert str(caught.value) == (
+    refused(
+        lambda: getattr(ImageAttention(8, 2, norm=NORMS[norm]), method)(X.to(dtype)),
+        KindError,
         f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. Convert "
-        "one of them with .to(…)."
+        "one of them with .to(…).",
+        whole=True,
     )
 
 
@@ -224,7 +224,7 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: Spatial(8, 2, 4, attention="a"),
         KindError,
-        "attention: expected intently.modules.Attention(…); got str.",
+        "attention: expected intently.modules.AttentionOptions(…); got str.",
     ),
 ]
 
@@ -233,6 +233,4 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
 def test_parts_that_are_none_or_do_not_fit(
     as_users_call: None, make: Callable[[], object], kind: type[Exception], text: str
 ) -> None:
-    with pytest.raises(kind) as caught:
-        make()
-    assert str(caught.value).startswith(text), str(caught.value)
+    refused(make, kind, text)

@@ -243,7 +243,7 @@ def test_a_changed_position_bias_is_kept_as_a_tensor(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(modeling_t5.T5Attention, "compute_bias", other)
     given = {"input_ids": given["input_ids"]}
     seen = watched(model.encoder, given)
-    assert "Given" in repr(seen.calls[0].attention().problem.bias)
+    assert "TensorBias" in repr(seen.calls[0].attention().problem.bias)
     close_layers(seen, model.encoder, given)
 
 
@@ -286,7 +286,7 @@ def test_a_mask_that_says_more_is_added_to_the_position_bias() -> None:
     }
     seen = watched(model, given)
     bias = repr(seen.calls[0].attention().problem.bias)
-    assert bias.startswith("relative_buckets(") and bias.endswith("+ Given(2×1×7×7 tensor)")
+    assert bias.startswith("relative_buckets(") and bias.endswith("+ TensorBias(2×1×7×7 tensor)")
     close_layers(seen, model, given)
 
 

@@ -9,8 +9,7 @@ s − t + i, as in every mask, and biases add with ``+``:
 alibi(8) + relative_buckets(32×8 tensor)
 """
 
+from intently.biases.bias import Bias, TensorBias, as_bias
 from intently.biases.by_distance import alibi, relative_buckets
-from intently.biases.picked import indexed
-from intently.biases.rule import Bias, Given, as_bias
 
-__all__ = ["Bias", "Given", "alibi", "as_bias", "indexed", "relative_buckets"]
+__all__ = ["Bias", "TensorBias", "alibi", "as_bias", "relative_buckets"]

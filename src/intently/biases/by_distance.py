@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.biases.rule import Bias, check_device, shown
+from intently.biases.bias import Bias, check_device, shown
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import whole_number
 from intently.masks.geometry import (
@@ -23,7 +23,7 @@ from intently.masks.geometry import (
 
 
 class _ByDistance(Bias):
-    """A bias that hangs on the head and on the distance alone: key position − query position.
+    """A bias that depends only on the head and the distance, key position − query position.
 
     A tile of n rows and m columns then holds only n + m − 1 numbers per head, one per diagonal.
     """
@@ -174,7 +174,7 @@ class _Buckets(_ByDistance):
         return _Buckets(table, self.max_distance, self.bidirectional, self._cut_offset(cut))
 
     def _away(self, distance: Tensor) -> Tensor:
-        """How far the key is; keys ahead count as here where only the past is told apart."""
+        """Distance to the key; if unidirectional, keys ahead count as distance 0."""
         return distance.abs() if self.bidirectional else (-distance).clamp(min=0)
 
     def _ahead(self, distance: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def alibi(
     slopes: Tensor | Sequence[float] | None = None,
     offset: int | Integers | None = None,
 ) -> Bias:
-    """−slope · |distance|: each head h looks less at what is far, more or less steeply.
+    """−slope · |distance|: each head attends less to distant keys, with its own slope.
 
     Without ``heads`` the heads of the matrix are counted; their slopes are 2^(−8i/h) for i = 1 … h
     where h is a power of two, else those of the next smaller power n, followed by every other one

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from intently.decoding.hypothesis import Hypothesis, Trace
 from intently.decoding.options import EOS, PAD, SOS, SearchOptions
 from intently.errors import ArgumentError, build
+from intently.models import stepping
 from intently.modules.replay import Replay
 
 
@@ -36,9 +37,8 @@ class Model(Protocol):
     """What a search needs of a model: see `intently.models.Transformer`.
 
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
-    ``expand(index)``; a cache has ``reorder_targets(index)`` and ``reorder_memory(index)``, and
-    records attention in ``history`` and ``cross_keys``; ``replays`` holds the attention options. A
-    model may have a method ``new_steps(memory, keep_queries=…)``, which returns `Steps` or None.
+    ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and what it
+    keeps of the attention in ``history`` and ``cross_keys``; ``replays`` says what it attended by.
     """
 
     def encode(self, source: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Any: ...
@@ -103,10 +103,10 @@ class Steps(Protocol):
 
 
 def _steps(model: Model, memory: Any, keep: bool) -> Steps:
-    """Return the steps that the model makes itself, else those by `Model.decode`."""
-    make = getattr(model, "new_steps", None)
-    made = None if make is None else make(memory, keep_queries=keep)
-    return _Decoding(model, memory, keep) if made is None else made
+    """The short way to take the steps of a search where it serves the model, else `decode`."""
+    if stepping.serves(model):
+        return stepping.Steps(model, memory, keep_queries=keep)
+    return _Decoding(model, memory, keep)
 
 
 class _Decoding:

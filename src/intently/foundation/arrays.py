@@ -81,6 +81,13 @@ def as_tensors(**operands: Tensor | Numbers) -> tuple[Tensor, ...]:
     return tuple(as_tensor(x, name, like) for name, x in operands.items())
 
 
+def check_floats(x: object, name: str, expected: str, fix: str | None = None) -> None:
+    """Raise `KindError` unless x is a floating-point tensor."""
+    if not (isinstance(x, Tensor) and x.is_floating_point()):
+        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise build(KindError, name, expected, got, fix=fix)
+
+
 def _keeps_dtype(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.is_floating_point()

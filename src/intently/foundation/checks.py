@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import UnionType
 from typing import Any
 
 from intently.errors import ArgumentError, KindError, build
@@ -22,6 +23,25 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
     if value < least or (most is not None and value > most):
         raise build(ArgumentError, name, expected, value)
     return value
+
+
+def check_kind(
+    value: object,
+    kind: type | UnionType | tuple[type, ...],
+    name: str,
+    expected: str,
+    cause: str | None = None,
+    fix: str | None = None,
+) -> None:
+    """Raise `KindError` unless a value is of the kind, or of one of them.
+
+    >>> check_kind("4", int, "heads", "an int")
+    Traceback (most recent call last):
+    ...
+    intently.errors.KindError: heads: expected an int; got str.
+    """
+    if not isinstance(value, kind):
+        raise build(KindError, name, expected, type(value).__name__, cause, fix)
 
 
 def is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""`Value`: what masks, scores and biases have in common: they are made of their arguments.
+"""`Value`, the base of masks, scores and biases: an immutable value made of its arguments.
 
 The arguments are kept in ``parts``. From them follow the tensors that a value holds, the same
 value with other tensors, and a text that a compiled graph can carry in place of the object.
@@ -31,7 +31,7 @@ class Value:
         self.parts = parts
 
     def remade(self) -> bool:
-        """Whether the parts make the value again: those of a class outside may forget something."""
+        """Whether the parts recreate the value: a class outside the package may omit some."""
         if type(self).__module__.startswith("intently."):
             return all(part.remade() for part in self.parts if isinstance(part, Value))
         try:

@@ -18,9 +18,9 @@ from torch import Tensor
 from intently.errors import KernelError, build
 from intently.foundation.checks import check_word
 from intently.kernels import eager, tiled
-from intently.kernels.derivatives import differentiated
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
+from intently.kernels.modes import differentiated
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused
@@ -41,7 +41,7 @@ class Kernel(Protocol):
         ...
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """Why a later kernel does better though this could serve, None where it does not."""
+        """Why a later kernel is the better choice; None if this one is."""
         ...
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
@@ -49,7 +49,7 @@ class Kernel(Protocol):
         ...
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes it needs beside its inputs."""
+        """Bytes it needs in addition to its inputs."""
         ...
 
     def multiply(self, problem: Problem, v: Tensor) -> Tensor:

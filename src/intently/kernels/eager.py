@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from intently.kernels.derivatives import transformed
 from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.modes import transformed
 from intently.kernels.problem import Problem
 
 
@@ -70,7 +70,7 @@ class Eager:
         return None
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """It is the last that is asked."""
+        """Last resort; never defers."""
         return None
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:

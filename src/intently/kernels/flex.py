@@ -41,7 +41,7 @@ LEAST_WIDTH = 16
 """The narrowest heads that its kernels multiply."""
 
 KERNELS = 256
-"""How many kernels (kinds of mask, bias and shape) are kept before PyTorch is to give up."""
+"""Number of compiled kernels (kinds of mask, bias and shape) before PyTorch gives up."""
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -209,7 +209,7 @@ _known: WeakKeyDictionary[Mask, tuple[object, Any]] = WeakKeyDictionary()
 
 
 def _blocks_of(mask: Mask, g: Geometry) -> Any:
-    """Lists of blocks, kept: with the mask while it lives, by what was written without tensors."""
+    """Cached lists of blocks: by mask while it lives, by its written form if it has no tensors."""
     tensors = mask.tensors()
     if not tensors:
         return _blocks_as_written(freeze(mask)[0], g)

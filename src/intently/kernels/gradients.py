@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, Given
+from intently.biases import Bias, TensorBias
 from intently.kernels.dropping import Dropping
 from intently.kernels.problem import Problem, cut_lead, cut_rows, positions, taken
 from intently.kernels.walk import TILE, Rows, Run, walk
@@ -88,7 +88,7 @@ class _Tile(NamedTuple):
     q: Tensor
     k: Tensor
     pulled: tuple[Tensor, Tensor, Tensor] | None
-    """Logits, and the queries and keys that they hang on, unless that is plain."""
+    """Logits, and the queries and keys they depend on, unless that is plain."""
     weights: Tensor
     stays: Tensor
     """The weights that dropout leaves."""
@@ -193,7 +193,7 @@ class _Tiles:
     def _pull_bias(self, bias: Bias, total: Bias, dz: Tensor, rows: slice, cols: slice) -> None:
         """Add the derivatives of the bias: dz itself where it is a tensor."""
         g, cut = self.whole.geometry, self.cut
-        if isinstance(bias, Given):
+        if isinstance(bias, TensorBias):
             part = total.part(cut, g).tensors()[0]
             last = part.shape[-2:]
             spans = (rows, cols)[2 - len(last) :]

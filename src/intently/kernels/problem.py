@@ -1,4 +1,4 @@
-"""What a kernel is asked: the operands of one attention matrix, checked once.
+"""The operands of one attention matrix, as every kernel reads them.
 
 z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z / (Σ exp z + exp sink).
 """
@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias
-from intently.biases import indexed as indexed_bias
-from intently.masks import Geometry, Mask, is_plain_causal
-from intently.masks import indexed as indexed_mask
+from intently.masks import Geometry, Mask, indexed, is_plain_causal
 from intently.masks.geometry import is_empty
 from intently.scores import DOT, Dot, Score
 
@@ -181,8 +179,8 @@ class Problem:
             geometry=g._replace(lead=tuple(q.shape[:-2])),
             sinks=sinks if sinks is None or not sinks.ndim else sinks.expand(g.lead)[index],
             score=self.score.part(index, g),
-            mask=None if self.mask is None else indexed_mask(self.mask, g, index),
-            bias=None if self.bias is None else indexed_bias(self.bias, g, index),
+            mask=None if self.mask is None else indexed(self.mask, g, index),
+            bias=None if self.bias is None else indexed(self.bias, g, index),
         )
 
     def allow(self, rows: Span = None, cols: Span = None) -> Tensor | None:

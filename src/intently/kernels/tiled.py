@@ -18,9 +18,9 @@ from torch import Tensor
 
 from intently.foundation.values import freeze, thaw
 from intently.kernels import eager
-from intently.kernels.derivatives import forward_mode, transformed
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.gradients import gradients
+from intently.kernels.modes import forward_mode, transformed
 from intently.kernels.problem import Problem, taken
 from intently.kernels.walk import TILE, Rows, walk
 

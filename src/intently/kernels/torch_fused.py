@@ -17,7 +17,7 @@ from torch import Tensor
 
 from intently.errors import KernelError, build
 from intently.kernels import walk
-from intently.kernels.derivatives import forward_mode, transformed
+from intently.kernels.modes import forward_mode, transformed
 from intently.kernels.problem import Problem, four_axes
 from intently.scores import Dot
 

@@ -25,7 +25,7 @@ GRAIN = 128
 """The finest rows and columns at which the mask is asked for its empty and full blocks."""
 
 VISIT = 2**15
-"""What visiting a tile costs beside its arithmetic, in weights."""
+"""The overhead of visiting a tile, measured in weights."""
 
 
 class Run(NamedTuple):

@@ -24,12 +24,13 @@ In a notebook a mask shows itself as a picture.
 """
 
 from intently.masks.blocks import EMPTY, FULL, PARTIAL
-from intently.masks.by_content import grid, padding, prefix
 from intently.masks.by_position import causal, dilated, is_plain_causal, window
 from intently.masks.by_segment import segments
-from intently.masks.by_tensor import allowed, as_mask, indexed
+from intently.masks.first_keys import padding, prefix
 from intently.masks.geometry import Geometry, check_broadcast
-from intently.masks.rule import Mask
+from intently.masks.image_grid import grid
+from intently.masks.mask import Mask, allowed, as_mask
+from intently.masks.over import indexed
 
 __all__ = [
     "EMPTY",

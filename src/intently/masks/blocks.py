@@ -1,4 +1,4 @@
-"""What kernels ask of a mask: which blocks of the matrix it leaves empty, and which it fills.
+"""The states of a mask's blocks, for kernels: empty, partial or full.
 
 The states are numbers in an order: of two rules joined with ``&`` a block has the least of both
 states, with ``|`` the greatest, and ``~`` turns the order round. Where one of them is PARTIAL the
@@ -37,7 +37,7 @@ def edges(g: Geometry, rows: int, cols: int) -> Edges:
 
 
 def states(g: Geometry, rows: int, cols: int, empty: Tensor, full: Tensor) -> Tensor:
-    """Return int8 (⌈t/rows⌉, ⌈s/cols⌉) from what is certainly empty and certainly full."""
+    """Return int8 (⌈t/rows⌉, ⌈s/cols⌉) from the blocks known to be empty or full."""
     found = full.to(torch.int8) - empty.to(torch.int8) + PARTIAL
     return found.expand(-(-g.t // rows), -(-g.s // cols))
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from intently.foundation.checks import whole_number
 from intently.masks.blocks import edges, states
 from intently.masks.geometry import Geometry, Integers, integers, pick, written
+from intently.masks.mask import Mask
 from intently.masks.queries import Queries, Rows
-from intently.masks.rule import Mask
 
 FAR = 2**48
 """Further than any key: reaches are cut to it, so that no sum overflows."""

@@ -1,4 +1,4 @@
-"""What a mask is laid over, and the checks that its tensors and numbers fit."""
+"""The geometry of a matrix, and checks that the tensors of masks fit it."""
 
 from __future__ import annotations
 

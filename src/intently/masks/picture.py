@@ -9,7 +9,7 @@ import torch
 from intently.errors import ArgumentError
 from intently.masks.blocks import EMPTY, FULL, PARTIAL
 from intently.masks.geometry import Geometry
-from intently.masks.rule import Mask
+from intently.masks.mask import Mask
 
 CELLS = 128
 """The most cells along a side; a larger matrix is drawn by blocks."""

@@ -1,4 +1,4 @@
-"""Which queries may look at a key, in closed form: what decides whether a key is seen at all.
+"""Which queries may attend each key, in closed form: this decides whether a key is seen.
 
 For most rules the queries that may attend key j stand in a row: from j on for `causal`, from
 j − after to j + before for `window`, every step-th for `dilated`. Such rows of queries meet
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 MOST = 8
-"""A rule made of more rows of queries than this is asked entry by entry."""
+"""Rules made of more ranges of queries than this are evaluated entry by entry."""
 
 
 class Queries(NamedTuple):

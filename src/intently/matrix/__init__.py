@@ -1,9 +1,9 @@
 """The lazy matrix: weights that nobody has to build, and every statistic written on them once."""
 
+from intently.matrix.dense import Dense
 from intently.matrix.joined import Merged, Stacked, stack_rows
-from intently.matrix.lazy import Labels, LazyMatrix
+from intently.matrix.lazy import Labels, LazyMatrix, MeanHeads, Transposed
 from intently.matrix.rollout import rollout
-from intently.matrix.views import Dense, MeanHeads, Transposed
 
 __all__ = [
     "Dense",

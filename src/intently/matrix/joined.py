@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.foundation.arrays import Numbers
-from intently.matrix.lazy import LazyMatrix
+from intently.matrix.lazy import Derived, LazyMatrix
 
 
 class Stacked(LazyMatrix):
@@ -110,7 +110,7 @@ def stack_rows(matrices: Sequence[LazyMatrix]) -> LazyMatrix:
     return Stacked(matrices)
 
 
-class Merged(LazyMatrix):
+class Merged(Derived):
     """A matrix seen by words: weights summed over the columns of a word, averaged over its rows.
 
     ``rows`` and ``columns`` list the positions of each word; positions in no word are left out.
@@ -136,7 +136,8 @@ class Merged(LazyMatrix):
                     outside,
                     "they belong to another matrix",
                 )
-        self.matrix, self._cast = matrix, matrix._cast
+        super().__init__(matrix)
+        self.labels = (None, None)
         self.rows, self.columns = (
             tuple(tuple(dict.fromkeys(group)) for group in groups) for groups in (rows, columns)
         )
@@ -144,14 +145,6 @@ class Merged(LazyMatrix):
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.matrix.shape[:-2], len(self.rows), len(self.columns))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
 
     def _row_size(self) -> int:
         return self.matrix._row_size() * max(1, max(map(len, self.rows), default=1))
@@ -194,11 +187,8 @@ class Merged(LazyMatrix):
         y = self.matrix @ _sums(holding, v.to(wide)).to(self.dtype)
         return _means(self.rows, y.to(wide)).to(self.dtype)
 
-    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        return Merged(self.matrix[index], self.rows, self.columns)
-
-    def _to(self, device: torch.device) -> LazyMatrix:
-        return Merged(self.matrix.to(device), self.rows, self.columns)
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+        return self.rows, self.columns
 
 
 def _pick(groups: Sequence[Sequence[int]], index: Tensor | None) -> Sequence[Sequence[int]]:

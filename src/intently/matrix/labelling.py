@@ -13,9 +13,9 @@ from torch import Tensor
 
 from intently.attention_matrix import Attention
 from intently.biases import Bias
-from intently.biases.rule import Given
+from intently.biases.bias import TensorBias
 from intently.masks import Geometry, Mask, is_plain_causal
-from intently.masks.joined import Both
+from intently.masks.mask import Both
 from intently.matrix import LazyMatrix
 
 CROSS = ("cross", "encdec", "enc_dec", "encoder_att", "enc_att", "src_att")
@@ -158,9 +158,9 @@ def _never_later(mask: Mask) -> bool:
     return is_plain_causal(mask)
 
 
-def _tensors(bias: Bias | None) -> Iterator[Given]:
+def _tensors(bias: Bias | None) -> Iterator[TensorBias]:
     """Yield the tensors that are added; rules such as `it.alibi` hide nothing."""
-    if isinstance(bias, Given):
+    if isinstance(bias, TensorBias):
         yield bias
     elif isinstance(bias, Bias):
         for part in bias.parts:
@@ -176,7 +176,7 @@ def _leading(mask: Mask | None, g: Geometry) -> Iterator[Tensor]:
 
 
 def _seen(
-    mask: Mask | None, hidden: Sequence[Given], g: Geometry, rows: Tensor, columns: Tensor
+    mask: Mask | None, hidden: Sequence[TensorBias], g: Geometry, rows: Tensor, columns: Tensor
 ) -> Tensor:
     """Return which keys some queries see, broadcastable to (…, rows, columns)."""
     found = torch.ones(1, 1, dtype=torch.bool, device=g.device)

@@ -1,37 +1,30 @@
 """`LazyMatrix`: two primitives, ``tile`` and ``matmul``, and all that is written on them.
 
-Every statistic streams blocks of rows through ``tile`` and never holds more than one block.
+Its statistics are in `intently.matrix.statistics`.
 """
 
 from __future__ import annotations
 
 import copy as copies
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build, shape_of
+from intently.errors import ArgumentError, KindError, MemoryRefused, RangeError, build
 from intently.foundation.arrays import Numbers, as_tensor
-from intently.foundation.checks import check_word, whole_number
-from intently.kernels.derivatives import differentiated, transformed
-from intently.kernels.streamed import Block
-from intently.masks.geometry import copied
-from intently.matrix.blocks import Cells, largest
-from intently.matrix.indexing import positions, split, take
-
-BLOCK = 2**22
-"""Weights that one block of a streamed statistic holds at most."""
+from intently.kernels.modes import no_autocast, transformed
+from intently.kernels.operands import check_product
+from intently.matrix.indexing import split, take
+from intently.matrix.statistics import Statistics
 
 Labels: TypeAlias = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
 
 
-class LazyMatrix:
+class LazyMatrix(Statistics):
     """Attention weights (…, t, s) as a value: rows belong to queries and sum to 1 over keys.
 
     Subclasses give ``shape``, ``dtype``, ``device``, ``tile`` and ``matmul``.
@@ -44,34 +37,9 @@ class LazyMatrix:
     __array_ufunc__ = None
     __hash__ = object.__hash__
 
-    # --- what a subclass gives ------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(…, t, s)."""
-        raise NotImplementedError
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of products and dense weights."""
-        raise NotImplementedError
-
-    @property
-    def device(self) -> torch.device:
-        """Where the matrix lives."""
-        raise NotImplementedError
-
-    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        """Exact weights (…, len(rows), len(cols)) of index tensors; None means all."""
-        raise NotImplementedError
-
     def matmul(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e) = weights @ v (…, s, e); ``self._operand(v)`` checks v."""
         raise NotImplementedError
-
-    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
-        """Which entries no mask forbids, broadcastable to (…, rows, cols); None where none is."""
-        return None
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
         """Return the lazy matrix under an index of the leading axes."""
@@ -81,12 +49,8 @@ class LazyMatrix:
         """Return the matrix on another device, labels aside."""
         raise NotImplementedError
 
-    def _row_size(self) -> int:
-        """How many weights are computed for one row."""
-        return math.prod(self.shape[:-2]) * self.shape[-1]
-
     def _cleared(self, v: Tensor) -> Tensor:
-        """Values (…, s, e), 0 where no query may look if NaN or ∞ stand among them."""
+        """Values (…, s, e); if they hold NaN or ∞, rows that no query may attend become 0."""
         if torch.compiler.is_compiling() or transformed() or bool(v.isfinite().all()):
             return v
         return torch.where((self._viewers() > 0)[..., None], v, 0)
@@ -101,14 +65,10 @@ class LazyMatrix:
     @property
     def mT(self) -> LazyMatrix:  # noqa: N802 - PyTorch's name
         """The transpose, still lazy: ``A.mT @ u`` is streamed."""
-        from intently.matrix.views import Transposed
-
         return Transposed(self)
 
     def mean_heads(self) -> LazyMatrix:
         """Return the mean over the heads (axis −3), still lazy: (…, t, s)."""
-        from intently.matrix.views import MeanHeads
-
         return MeanHeads(self)
 
     def label(
@@ -238,166 +198,6 @@ class LazyMatrix:
                 fix = "write A.matmul(v) or it.attention(q, k, v, …) in what torch.compile traces"
         raise build(KindError, name, "a tensor", "a lazy attention matrix", fix=fix)
 
-    # --- statistics, streamed over blocks of rows -----------------------------------------------
-
-    def _blocks(self) -> Iterator[Block]:
-        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller."""
-        s = self.shape[-1]
-        step = max(1, BLOCK // max(1, self._row_size()))
-        for start in range(0, self.shape[-2] if s else 0, step):
-            rows = slice(start, min(start + step, self.shape[-2]))
-            index = torch.arange(rows.start, rows.stop, device=self.device)
-            yield Block((), rows, slice(0, s), self.tile(index))
-
-    def _columns(self, cols: Tensor) -> Tensor:
-        """Weights (…, t, len(cols)), for those who walk over all columns."""
-        return self.tile(None, cols)
-
-    def _zeros(self, *last: int, dtype: torch.dtype | None = None) -> Tensor:
-        """Zeros (…, *last) in the dtype that statistics are computed in."""
-        dtype = dtype or torch.promote_types(self.dtype, torch.float32)
-        return torch.zeros((*self.shape[:-2], *last), dtype=dtype, device=self.device)
-
-    def _per_row(self, reduce: Callable[[Block], Tensor]) -> Tensor:
-        found = self._zeros(self.shape[-2])
-        for block in self._blocks():
-            found[(*block.lead, ..., block.rows)] = reduce(block)
-        return found
-
-    def top(self, n: int) -> tuple[Tensor, Tensor]:
-        """Return the n keys each query weighs most: weights and keys (…, t, n), heaviest first.
-
-        Where a query weighs fewer than n keys, the rest has weight 0 and key −1. Of keys with
-        equal weight any may come first. A query of NaN has no order: weights NaN, keys −1.
-        """
-        whole_number(n, "n", 1)
-        weights = self._zeros(self.shape[-2], n)
-        keys = torch.full_like(weights, -1, dtype=torch.long)
-        for block in self._blocks():
-            w, key = largest(block.weights, min(n, block.weights.shape[-1]))
-            unknown, missing = w[..., :1].isnan(), (0, n - w.shape[-1])
-            key = (key + block.cols.start).masked_fill((w == 0) | unknown, -1)
-            at = (*block.lead, ..., block.rows, slice(None))
-            weights[at] = F.pad(w, missing).masked_fill(unknown, math.nan)
-            keys[at] = F.pad(key, missing, value=-1)
-        return weights, keys
-
-    def argmax(self) -> Tensor:
-        """Return the key each query weighs most, (…, t).
-
-        −1 where it may attend to nothing, and where it is NaN.
-        """
-        keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
-        for block in self._blocks():
-            w, key = block.weights.max(-1)
-            at = (*block.lead, ..., block.rows)
-            keys[at] = (key + block.cols.start).masked_fill((w == 0) | w.isnan(), -1)
-        return keys
-
-    def entropy(self) -> Tensor:
-        """Return −Σ w log w of each query over the keys it may attend, (…, t), in nats.
-
-        0 where one key takes all or there is none to attend, log n where n keys share alike. The
-        weights of a sink are left out of the sum, so that w sums to less than 1 there; softcap,
-        bias and mask act through w.
-
-        Source: Shannon 1948, section 6.
-        """
-
-        def reduce(block: Block) -> Tensor:
-            w = block.weights
-            if differentiated((w,)):  # the slope of w log w at 0 is infinite
-                w = w.masked_fill(w == 0, 1)
-            return torch.special.entr(w).sum(-1)
-
-        return self._per_row(reduce)
-
-    def received(self, normalize: bool = False) -> Tensor:
-        """Return how much each key is looked at: the column sums Σ over queries of w, (…, s).
-
-        All keys together receive t, less what sinks and queries without keys take. With
-        ``normalize`` each sum is divided by the number of queries that may see the key, which
-        makes keys comparable under a causal mask; keys that none may see have 0. In a mean over
-        heads a query may see what it may in one head, in a matrix of words what one of its tokens
-        may.
-        """
-        total = self._zeros(self.shape[-1])
-        for block in self._blocks():
-            total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
-        return total / self._viewers().clamp_min(1) if normalize else total
-
-    def _viewers(self) -> Tensor:
-        """How many queries may see each key, broadcastable to (…, s)."""
-        t, s = self.shape[-2:]
-        counts = torch.zeros(s, dtype=torch.long, device=self.device)
-        step = max(1, BLOCK // max(1, self._row_size()))
-        for rows in torch.arange(t, device=self.device).split(step):
-            allow = self._allow(rows)
-            if allow is None:
-                return torch.full_like(counts, t)
-            counts = counts + allow.expand(*allow.shape[:-2], len(rows), s).sum(-2)
-        return counts
-
-    def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
-        """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
-
-        ``keys`` are positions, each counted once, or a boolean (s,). Raises `RangeError` for
-        positions outside.
-        """
-        given = keys if isinstance(keys, Tensor) else copied(keys, "keys", "positions, or booleans")
-        given = given if given.numel() else given.long()
-        index = positions(given, self.shape[-1], "s", self.device)
-        assert index is not None
-        counted = torch.bincount(index, minlength=self.shape[-1]) > 0
-
-        def reduce(block: Block) -> Tensor:
-            inside = counted[block.cols].nonzero()[:, 0]  # of the others not even NaN counts
-            return block.weights.index_select(-1, inside).sum(-1)
-
-        return self._per_row(reduce)
-
-    def distance(self) -> Tensor:
-        """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
-
-        Query i stands at position s − t + i (bottom-right).
-        """
-        t, s = self.shape[-2:]
-        every = torch.arange(max(s, t), device=self.device)
-
-        def reduce(block: Block) -> Tensor:
-            w = block.weights
-            at, keys = every[block.rows].to(w.dtype) + (s - t), every[block.cols].to(w.dtype)
-            return (w * (at[:, None] - keys).abs_()).sum(-1)
-
-        return self._per_row(reduce)
-
-    def pool(self, rows: int, cols: int, how: str = "mean") -> Tensor:
-        """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
-
-        Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
-        for more cells than there are entries gives the matrix itself. What is masked counts as 0.
-        """
-        check_word(how, "how", ("mean", "max", "sum"))
-        whole_number(rows, "rows", 1)
-        whole_number(cols, "cols", 1)
-        t, s = self.shape[-2:]
-        rows, cols = min(rows, t), min(cols, s)
-        out = self._zeros(rows, cols)
-        if not rows * cols:
-            return out
-        join, reduce = (torch.maximum, "amax") if how == "max" else (torch.add, "sum")
-        across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
-        if how == "max":
-            out = out - math.inf
-        for block in self._blocks():
-            picture = down.reduced(block.weights, block.rows, reduce)
-            picture = across.reduced(picture.mT, block.cols, reduce).mT
-            at = (*block.lead, ..., down.of(block.rows), across.of(block.cols))
-            out[at] = join(out[at].clone(), picture)
-        if how == "mean":
-            return out / (down.sizes[:, None] * across.sizes)
-        return out.masked_fill(out.isneginf(), 0)
-
     def _repr_html_(self) -> str:
         from intently.show.notebook import matrix_html
 
@@ -411,31 +211,108 @@ class LazyMatrix:
         )
 
 
-def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast counts where a matrix is made, not where it is evaluated."""
-    return torch.autocast(device.type, enabled=False) if in_autocast(device) else nullcontext()
+class Derived(LazyMatrix):
+    """A matrix made of another one, ``matrix``."""
+
+    def __init__(self, matrix: LazyMatrix) -> None:
+        self.matrix, self._cast, self.labels = matrix, matrix._cast, matrix.labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.matrix.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.device
+
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+        """What it is made of beside the matrix, with every tensor (…, n) changed."""
+        return ()
+
+    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
+        return type(self)(self.matrix[index], *self._parts(lambda x: x[index]))
+
+    def _to(self, device: torch.device) -> LazyMatrix:
+        return type(self)(self.matrix.to(device), *self._parts(lambda x: x.to(device)))
 
 
-def in_autocast(device: torch.device) -> bool:
-    """Whether autocast is on for a kind of device that has it."""
-    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)
+class Transposed(Derived):
+    """Aᵀ, of shape (…, s, t): who looks at each key."""
+
+    def __init__(self, matrix: LazyMatrix) -> None:
+        super().__init__(matrix)
+        self.labels = (matrix.labels[1], matrix.labels[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *lead, t, s = self.matrix.shape
+        return (*lead, s, t)
+
+    @property
+    def mT(self) -> LazyMatrix:  # noqa: N802
+        """The matrix itself."""
+        return self.matrix.label(self.labels[1], self.labels[0])
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        if cols is None and rows is not None:
+            return self.matrix._columns(rows).mT
+        return self.matrix.tile(cols, rows).mT
+
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
+        """Aᵀ u (…, s, e) for u (…, t, e), summed over blocks of rows."""
+        return self.summed(self._cleared(self._operand(v))).to(self.dtype)
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        allow = self.matrix._allow(cols, rows)
+        return None if allow is None else allow.mT
+
+    def summed(self, v: Tensor, nan: bool = True) -> Tensor:
+        """Aᵀ u in the dtype that is summed in, float32 for the half types, for u in any dtype.
+
+        Without ``nan``, weights of NaN count as 0.
+        """
+        lead = torch.broadcast_shapes(self.shape[:-2], v.shape[:-2])
+        wide = torch.promote_types(self.dtype, torch.float32)
+        out = v.new_zeros((*lead, self.shape[-2], v.shape[-1]), dtype=wide)
+        v = v.to(wide).expand(*lead, *v.shape[-2:])
+        with no_autocast(self.device):
+            for block in self.matrix._blocks():
+                own = zip(block.lead, self.shape)
+                cut = (..., *(slice(None) if n == 1 else c for c, n in own))
+                weights = block.weights if nan else block.weights.nan_to_num(0.0)
+                part = weights.mT.to(wide) @ v[(*cut, block.rows, slice(None))]
+                out[(*cut, block.cols, slice(None))] += part
+        return out
 
 
-def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:
-    """Raise unless v is a tensor (…, s, e) for a matrix of this shape, dtype and device."""
-    if v.dtype != dtype or v.device != device:
-        raise build(
-            KindError,
-            "v",
-            f"dtype and device of the matrix, {dtype} on {device}",
-            f"{v.dtype} on {v.device}",
-            fix="convert it with .to(…), an array with .astype(…); lists and integers just fit",
-        )
-    if v.ndim < 2 or v.shape[-2] != shape[-1]:
-        raise build(
-            ArgumentError,
-            "v",
-            f"shape (…, s={shape[-1]}, e)",
-            shape_of(v),
-            "v holds one row for each key",
-        )
+class MeanHeads(Derived):
+    """The mean over the heads (axis −3)."""
+
+    def __init__(self, matrix: LazyMatrix) -> None:
+        if matrix.ndim < 3:
+            expected, cause = "a matrix (…, h, t, s)", "it has no axis of heads"
+            raise build(ArgumentError, "mean_heads", expected, f"shape {matrix.shape}", cause)
+        super().__init__(matrix)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *lead, _, t, s = self.matrix.shape
+        return (*lead, t, s)
+
+    def _row_size(self) -> int:
+        return self.matrix._row_size()
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        return self.matrix.tile(rows, cols).mean(-3)
+
+    def matmul(self, v: Tensor | Numbers) -> Tensor:
+        """Mean over heads of A @ v, for v (…, s, e) shared by the heads."""
+        return (self.matrix @ self._operand(v).unsqueeze(-3)).mean(-3)
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        allow = self.matrix._allow(rows, cols)
+        return allow if allow is None or allow.ndim < 3 else allow.any(-3)

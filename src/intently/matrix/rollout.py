@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, MemoryRefused, build
+from intently.errors import ArgumentError, MemoryRefused, build
+from intently.foundation.checks import check_kind
 from intently.matrix.indexing import Entry, positions
-from intently.matrix.lazy import LazyMatrix
-from intently.matrix.views import Transposed
+from intently.matrix.lazy import LazyMatrix, Transposed
 
 
 def rollout(
@@ -82,14 +82,13 @@ def _drawn(layer: LazyMatrix, columns: Tensor) -> Tensor:
 
 
 def _mean_heads(matrix: LazyMatrix) -> LazyMatrix:
-    if not isinstance(matrix, LazyMatrix):
-        raise build(
-            KindError,
-            "matrices",
-            "lazy matrices, one for each layer",
-            type(matrix).__name__,
-            fix="wrap dense weights: it.Dense(weights)",
-        )
+    check_kind(
+        matrix,
+        LazyMatrix,
+        "matrices",
+        "lazy matrices, one for each layer",
+        fix="wrap dense weights: it.Dense(weights)",
+    )
     return matrix.mean_heads() if matrix.ndim > 2 else matrix
 
 

@@ -8,13 +8,8 @@ from intently.models.recurrent import (
     RecurrentOptions,
     RecurrentSeq2Seq,
 )
-from intently.models.transformer import (
-    DecoderCache,
-    EncoderCache,
-    Memory,
-    Transformer,
-    TransformerOptions,
-)
+from intently.models.seq2seq import EncoderCache
+from intently.models.transformer import DecoderCache, Memory, Transformer, TransformerOptions
 from intently.models.vision import VisionOptions, VisionTransformer
 
 __all__ = [

@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import whole_number
 from intently.masks import as_mask, causal
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
-from intently.models.transformer import _check_ids, check_cache
-from intently.modules.attended import attended
+from intently.models.seq2seq import check_cache, check_ids
+from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import KeyValueCache, WindowCache
@@ -131,7 +131,7 @@ class LanguageCache:
 
     @property
     def offset(self) -> int | Tensor:
-        """Where the next token stands: a number, or (b,) where rows differ."""
+        """Position of the next token: a number, or (b,) where rows differ."""
         return self.layers[0].offset if self.layers else 0
 
     def crop(self, length: int | Tensor) -> None:
@@ -232,18 +232,15 @@ class LanguageModel(AllOrNothing):
         return LanguageCache(self.options.layers, make)
 
     @torch.no_grad()
-    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Matrix]:
+    def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Attention]:
         """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
 
         Row i is the step that reads ``ids[:, i]`` and says what follows.
         """
-        blocks: Any = [
-            (f"decoder.{i}.self", layer.self_attention) for i, layer in enumerate(self.decoder)
-        ]
-        return attended(blocks, lambda: self.hidden(ids))
+        return attended(attention_blocks(decoder=self.decoder), lambda: self.hidden(ids))
 
     def _embed(self, ids: Tensor, offset: int | Tensor) -> Tensor:
-        _check_ids(ids, "ids", self.options.vocabulary)
+        check_ids(ids, "ids", self.options.vocabulary)
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + Learned(self.positions)(ids.shape[1], offset)

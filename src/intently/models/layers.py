@@ -1,4 +1,4 @@
-"""What the layers of models are made by, and the checks of their options."""
+"""How models make their layers, and the checks of their options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import probability, whole_number
+from intently.foundation.checks import check_kind, probability, whole_number
 from intently.modules.feed_forward import FeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
@@ -45,7 +45,7 @@ FOURFOLD = mlp()
 
 
 def check_options(options: Any) -> None:
-    """Raise where what all layers of a model are made by cannot be: sizes, factories, values."""
+    """Raise for invalid options that all layers of a model share: sizes, factories, values."""
     o = options
     for name, least in (("width", 1), ("heads", 1), ("layers", 0)):
         whole_number(getattr(o, name), name, least)
@@ -60,13 +60,7 @@ def check_options(options: Any) -> None:
                 fix="write nn.RMSNorm, say, not nn.RMSNorm(c)",
             )
     for name, kind in (("attention", AttentionOptions), ("projections", Projections)):
-        if not isinstance(getattr(o, name), kind):
-            raise build(
-                KindError,
-                name,
-                f"intently.modules.{kind.__name__}(…)",
-                type(getattr(o, name)).__name__,
-            )
+        check_kind(getattr(o, name), kind, name, f"intently.modules.{kind.__name__}(…)")
     probability(o.dropout, "dropout")
 
 

@@ -6,7 +6,6 @@ every step looks at all states of the encoder. It has the methods of `Transforme
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -18,22 +17,25 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from intently.attention_matrix import Attention, attend
-from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import check_word, probability, whole_number
+from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.models.recurrent_steps import CELLS, Attentional, Carried, Fixed, Searching, Steps
-from intently.models.transformer import (
+from intently.models.seq2seq import (
     EncoderCache,
-    _check_ids,
+    Seq2Seq,
+    TargetCache,
     check_cache,
+    check_ids,
+    check_joint,
     check_memory,
     check_rows,
 )
 from intently.models.transformer_options import SHARES
-from intently.modules.additive import AdditiveAttention, LuongAttention, Remembered
-from intently.modules.caches.rows import picked, row_lengths
-from intently.modules.linear import Linear, linear
+from intently.modules.additive import AdditiveAttention, Remembered
+from intently.modules.caches.rows import picked
+from intently.modules.linear import Linear
+from intently.modules.luong import LuongAttention
 from intently.modules.replay import Replay
-from intently.modules.weights.loading import AllOrNothing
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 
@@ -76,14 +78,7 @@ class RecurrentOptions:
                 self.width,
                 "each direction has half of it",
             )
-        if self.share == "all" and self.source_vocabulary != self.target_vocabulary:
-            raise build(
-                ArgumentError,
-                "share",
-                '"output" where the vocabularies differ',
-                f'"all" with {self.source_vocabulary} and {self.target_vocabulary}',
-                fix="train one joint tokenizer",
-            )
+        check_joint(self)
 
     @property
     def cross(self) -> str | None:
@@ -105,16 +100,16 @@ class RecurrentMemory:
     def expand(self, index: Int[Tensor, " n"]) -> RecurrentMemory:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         read = None if self.read is None else self.read.expand(index)
         return RecurrentMemory(picked(self.summary, index), read)
 
 
-class RecurrentCache:
+class RecurrentCache(TargetCache):
     """The decoder's state after the steps so far; its size does not grow with them.
 
-    With ``keep_queries`` it remembers what every step looked with (see `history`).
+    With ``keep_queries`` it records the queries of every step (see `history`).
     """
 
     def __init__(self, cross: str | None, *, keep_queries: bool = False) -> None:
@@ -139,18 +134,13 @@ class RecurrentCache:
         return {} if self._keys is None or self.cross is None else {self.cross: self._keys}
 
     def keep(self, carried: Carried, steps: int, looked: list[Attention]) -> None:
-        """Go on from ``carried`` after so many steps that looked with the rows of ``looked``."""
+        """Continue from ``carried`` after ``steps`` steps; ``looked`` holds their matrices."""
         self.carried, self.length = carried, self.length + steps
         if looked:
             rows = carried.state[0].shape[1]
             queries = [A.q.unflatten(1, (rows // len(A.q), -1)).flatten(0, 1) for A in looked]
             self._queries.append(torch.cat(queries, 1)[:, None])
             self._keys = looked[0].k[:, None]
-
-    def reorder(self, index: Int[Tensor, " n"]) -> None:
-        """Continue with rows ``index`` of the targets and of the memory."""
-        self.reorder_targets(index)
-        self.reorder_memory(index)
 
     def reorder_targets(self, index: Int[Tensor, " n"]) -> None:
         """Continue with rows ``index`` of the targets; the memory that beams share stays."""
@@ -199,7 +189,7 @@ class Encoder(nn.Module):
         return states, summary
 
 
-class RecurrentSeq2Seq(AllOrNothing):
+class RecurrentSeq2Seq(Seq2Seq):
     """Recurrent encoder–decoder: token ids in, logits of the next target token out.
 
     The decoder begins at tanh(W summary), for an LSTM its memory cell too. The scores of Luong
@@ -214,15 +204,8 @@ class RecurrentSeq2Seq(AllOrNothing):
     """
 
     def __init__(self, options: RecurrentOptions) -> None:
-        super().__init__()
-        o = self.options = options
-        c = o.width
-        self.target_embedding = nn.Embedding(o.target_vocabulary, c)
-        self.source_embedding = (
-            self.target_embedding if o.share == "all" else nn.Embedding(o.source_vocabulary, c)
-        )
-        for embedding in (self.target_embedding, self.source_embedding):
-            nn.init.normal_(embedding.weight, std=c**-0.5)
+        super().__init__(options)
+        o, c = options, options.width
         self.encoder = Encoder(o)
         self.bridge = Linear(c, (2 if o.cell == "lstm" else 1) * o.decoder_layers * c)
         nn.init.xavier_uniform_(self.bridge.weight)
@@ -236,11 +219,6 @@ class RecurrentSeq2Seq(AllOrNothing):
             rule = Attentional
         self.decoder = rule(o.cell, c, o.decoder_layers, o.input_feeding, o.dropout)
 
-    @property
-    def output_weight(self) -> Tensor:
-        """The output projection (V, c), tied to the target's embedding."""
-        return self.target_embedding.weight
-
     def encode(
         self,
         source: Int[Tensor, "b s"],
@@ -251,28 +229,12 @@ class RecurrentSeq2Seq(AllOrNothing):
 
         ``cache`` is that of `new_encoder_cache`: its encoder does not attend, so it stays empty.
         """
-        _check_ids(source, "source", self.options.source_vocabulary)
-        if lengths is not None:
-            lengths = row_lengths(lengths, source, "source")
+        lengths = self._read(source, lengths)
         if cache is not None:
             check_cache(cache, EncoderCache, 0)
-        states, summary = self.encoder(self._embed(self.source_embedding, source), lengths)
+        states, summary = self.encoder(self._embedded(self.source_embedding, source), lengths)
         read = None if self.attention is None else self.attention.remember(states, lengths)
         return RecurrentMemory(summary, read)
-
-    def decode(
-        self,
-        target: Int[Tensor, "b t"],
-        memory: RecurrentMemory,
-        cache: RecurrentCache | None = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
-
-        With a cache, ``target`` holds only the new tokens. A memory of n rows serves a target of
-        n·m: m consecutive rows, the beams of a sentence, share one row of it. A call that raises
-        leaves the cache as it was.
-        """
-        return linear(self.hidden(target, memory, cache), self.output_weight)
 
     def hidden(
         self,
@@ -281,12 +243,12 @@ class RecurrentSeq2Seq(AllOrNothing):
         cache: RecurrentCache | None = None,
     ) -> Float[Tensor, "b t c"]:
         """Return what words are predicted from (b, t, c), before the output projection."""
-        _check_ids(target, "target", self.options.target_vocabulary)
+        check_ids(target, "target", self.options.target_vocabulary)
         self._check_memory(memory)
         check_rows(target, len(memory.summary))
         if cache is not None:
             self._check_cache(cache, len(target))
-        x = self._embed(self.target_embedding, target)
+        x = self._embedded(self.target_embedding, target)
         if not x.numel():
             return x
         carried = None if cache is None else cache.carried
@@ -300,15 +262,6 @@ class RecurrentSeq2Seq(AllOrNothing):
         if cache is not None:
             cache.keep(carried, target.shape[1], looked or [])
         return F.dropout(made, self.options.dropout, self.training)
-
-    def forward(
-        self,
-        source: Int[Tensor, "b s"],
-        target: Int[Tensor, "b t"],
-        lengths: Int[Tensor, " b"] | None = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Return the logits (b, t, V): `encode`, then `decode`."""
-        return self.decode(target, self.encode(source, lengths))
 
     def new_cache(self, *, keep_queries: bool = False) -> RecurrentCache:
         """Return an empty cache for `decode`, one token or many at a time."""
@@ -359,7 +312,7 @@ class RecurrentSeq2Seq(AllOrNothing):
     def _look(
         self, memory: RecurrentMemory, beams: int, looked: list[Attention] | None
     ) -> Callable[[Tensor], Tensor]:
-        """How steps take their contexts; targets that share a row of the memory look together."""
+        """Return what gives steps their contexts; targets that share a row look together."""
         read, attention = memory.read, self.attention
         if read is None or attention is None:
             fixed = memory.summary.repeat_interleave(beams, 0)[:, None]
@@ -373,13 +326,8 @@ class RecurrentSeq2Seq(AllOrNothing):
 
         return look
 
-    def _embed(self, embedding: nn.Module, ids: Tensor) -> Tensor:
-        x = embedding(ids) * math.sqrt(self.options.width)
-        return F.dropout(x, self.options.dropout, self.training)
-
-    def _check_memory(self, memory: object) -> None:
+    def _check_memory(self, memory: RecurrentMemory) -> None:
         check_memory(memory, RecurrentMemory)
-        assert isinstance(memory, RecurrentMemory)
         has, needs = memory.read is not None, self.attention is not None
         if has != needs:
             states, none = "the states that attention reads", "the fixed vector alone"
@@ -402,16 +350,15 @@ class RecurrentSeq2Seq(AllOrNothing):
                 "use what encode of this one returns",
             )
 
-    def _check_cache(self, cache: object, rows: int) -> None:
-        if not isinstance(cache, RecurrentCache):
-            raise build(
-                KindError,
-                "cache",
-                "a RecurrentCache",
-                type(cache).__name__,
-                "a model has a cache of its own kind",
-                "make one: model.new_cache()",
-            )
+    def _check_cache(self, cache: RecurrentCache, rows: int) -> None:
+        check_kind(
+            cache,
+            RecurrentCache,
+            "cache",
+            "a RecurrentCache",
+            "a model has a cache of its own kind",
+            "make one: model.new_cache()",
+        )
         if cache.carried is None:
             return
         o, state = self.options, cache.carried.state

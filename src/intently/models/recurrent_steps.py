@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from intently.modules.additive import AttentionalVector
 from intently.modules.linear import Linear
+from intently.modules.luong import AttentionalVector
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 """Elman 1990; Hochreiter & Schmidhuber 1997; Cho et al. 2014."""

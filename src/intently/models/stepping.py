@@ -1,8 +1,8 @@
 """The steps of a search through the decoder of a `Transformer`, straight from its weights.
 
 A search asks for one token of each row, again and again. `Transformer.decode` serves any number of
-tokens, under any options of its parts, and whoever hooks or watches them; of a step of few rows
-most of the time goes into asking. Here all is asked once, before the first step. The numbers are
+tokens, under any options, with hooks and while watched; Python overhead dominates its small steps.
+Here all options are read once, before the first step. The numbers are
 the same bit for bit: the same products, norms and fused attention in the same order.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -19,17 +19,14 @@ from torch.nn.modules import module as hooks
 
 from intently.attention_matrix import replaced
 from intently.kernels import _asked_for
-from intently.kernels.derivatives import forward_mode, transformed
-from intently.matrix.lazy import in_autocast
+from intently.kernels.modes import forward_mode, in_autocast, transformed
+from intently.models.transformer import Memory, Transformer
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.rotary import turned
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.linear import Linear, _prefers_onednn, chosen, linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.scores import Dot
-
-if TYPE_CHECKING:
-    from intently.models.transformer import Memory, Transformer
 
 PARTS = (
     nn.ModuleList,
@@ -47,13 +44,15 @@ ROOM = 4
 """Steps by which the room for keys and values grows."""
 
 
-def serves(model: Transformer) -> bool:
-    """Whether `Steps` computes what ``model.decode`` would, and nobody looks at its parts.
+def serves(model: object) -> TypeGuard[Transformer]:
+    """Whether `Steps` computes the same as ``model.decode``, and no hook or watch needs to see it.
 
     False on accelerators, for other than float32 and float64, while training, under gradients,
     autocast, transforms, compilers, `intently.watch` and `intently.kernels.use`, and where any part
     has a hook, a ``forward`` of its own, another class or other options than a `Transformer` makes.
     """
+    if type(model) is not Transformer:
+        return False
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
         return False
     if _asked_for() is not None or replaced():
@@ -74,7 +73,7 @@ def serves(model: Transformer) -> bool:
 
 
 def _plain(part: nn.Module) -> bool:
-    """Whether a part does what its class does, and the class what a `Transformer` needs of it."""
+    """Whether a part behaves as its class does, with the options that `Steps` supports."""
     if part.training or part._forward_hooks or part._forward_pre_hooks:
         return False
     if not vars(part).keys().isdisjoint(("forward", "hidden", "decode", "_step", "attend")):
@@ -89,7 +88,7 @@ def _plain(part: nn.Module) -> bool:
 
 
 class Steps:
-    """The state of one search: keys and values, and what is kept of the attention.
+    """The state of one search: keys, values and the recorded attention.
 
     >>> from intently.models import Transformer, TransformerOptions
     >>> model = Transformer(TransformerOptions(source_vocabulary=20, target_vocabulary=30)).eval()
@@ -116,7 +115,7 @@ class Steps:
         self.history: dict[str, list[tuple[Tensor, Tensor | None]]] = {
             f"decoder.{i}.{name}": [] for i in range(len(blocks)) for name in ("self", "cross")
         }
-        """What `DecoderCache.history` holds, where queries are kept."""
+        """The same as `DecoderCache.history`, if ``keep_queries``."""
         heads = 0 if not blocks else 2 * blocks[0].kv_heads
         self._shape = (len(blocks), heads, o.width // o.heads)
         self._kept = states.new_empty(0)
@@ -202,7 +201,7 @@ class _Layer:
     def __call__(
         self, x: Tensor, kept: Tensor, t: int, cross: tuple[Tensor, ...], mask: Tensor | None
     ) -> Tensor:
-        """Return the states (rows, c) of step t, whose keys and values are put into ``kept``."""
+        """Return the states (rows, c) of step t, which writes its keys and values into ``kept``."""
         norm, pre, (first, second, third) = torch.native_layer_norm, self._pre, self._norms
         rows, h, g, d = x.shape[0], self._h, self._g, self._d
         if rows != self._rows:

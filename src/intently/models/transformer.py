@@ -7,7 +7,6 @@ models changed is chosen by `TransformerOptions`.
 
 from __future__ import annotations
 
-import math
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -15,25 +14,31 @@ from itertools import chain
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.attention_matrix import Attention
+from intently.errors import ArgumentError, build
 from intently.masks import Mask, causal, padding
-from intently.models.stepping import Steps, serves
+from intently.models.seq2seq import (
+    EncoderCache,
+    Seq2Seq,
+    TargetCache,
+    check_cache,
+    check_ids,
+    check_joint,
+    check_memory,
+    check_rows,
+)
 from intently.models.transformer_options import FEED_FORWARDS, TransformerOptions
-from intently.modules.attended import attended
+from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
-from intently.modules.caches.rows import picked, row_lengths
-from intently.modules.linear import linear
+from intently.modules.caches.rows import picked
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.replay import Replay
-from intently.modules.weights.loading import AllOrNothing
 from intently.positions import Rotary, sinusoidal
 
 Side = Literal["source", "target"]
@@ -54,28 +59,16 @@ class Memory:
     def expand(self, index: Int[Tensor, " n"]) -> Memory:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         lengths = None if self.lengths is None else picked(self.lengths, index)
         return Memory(picked(self.states, index), lengths)
 
 
-class EncoderCache:
-    """The queries and keys of every encoder layer, kept by `Transformer.encode`."""
-
-    def __init__(self, layers: int) -> None:
-        self.layers = tuple(KeyValueCache(keep_queries=True) for _ in range(layers))
-
-    @property
-    def history(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Queries (b, h, s, d) and keys (b, g, s, d) by name: "encoder.0.self", …"""
-        return {f"encoder.{i}.self": layer.history[0] for i, layer in enumerate(self.layers)}
-
-
-class DecoderCache:
+class DecoderCache(TargetCache):
     """The caches of every decoder layer: own keys and values, and those of the encoder's states.
 
-    With ``keep_queries`` it remembers every step (see `history`), which costs no computation.
+    With ``keep_queries`` it records every step (see `history`), at no computational cost.
     """
 
     def __init__(self, layers: int, *, keep_queries: bool = False) -> None:
@@ -115,11 +108,6 @@ class DecoderCache:
             if cross.kv is not None
         }
 
-    def reorder(self, index: Int[Tensor, " n"]) -> None:
-        """Continue with rows ``index`` of the targets and of the memory, in every layer."""
-        self.reorder_targets(index)
-        self.reorder_memory(index)
-
     def reorder_targets(self, index: Int[Tensor, " n"]) -> None:
         """Continue with rows ``index`` of the targets; the memory that beams share stays."""
         for own, _ in self.layers:
@@ -136,7 +124,7 @@ def _unfold(q: Tensor, rows: int) -> Tensor:
     return q.transpose(1, 2).reshape(rows, -1, q.shape[1], q.shape[3]).transpose(1, 2)
 
 
-class Transformer(AllOrNothing):
+class Transformer(Seq2Seq):
     """Encoder–decoder Transformer: token ids in, logits of the next target token out.
 
     >>> model = Transformer(TransformerOptions(source_vocabulary=20, target_vocabulary=30))
@@ -148,24 +136,9 @@ class Transformer(AllOrNothing):
     positions: Tensor
 
     def __init__(self, options: TransformerOptions) -> None:
-        super().__init__()
-        o = self.options = options
-        if o.share == "all" and o.source_vocabulary != o.target_vocabulary:
-            raise build(
-                ArgumentError,
-                "share",
-                '"output" where the vocabularies differ',
-                f'"all" with {o.source_vocabulary} and {o.target_vocabulary}',
-                fix="train one joint tokenizer",
-            )
-        self.target_embedding = nn.Embedding(o.target_vocabulary, o.width)
-        self.source_embedding = (
-            self.target_embedding
-            if o.share == "all"
-            else nn.Embedding(o.source_vocabulary, o.width)
-        )
-        for embedding in (self.target_embedding, self.source_embedding):
-            nn.init.normal_(embedding.weight, std=o.width**-0.5)
+        check_joint(options)
+        super().__init__(options)
+        o = options
         turning = Rotary(o.width // o.heads) if o.positions == "rotary" else None
         heads, feed_forward = partial(_heads, o), FEED_FORWARDS[o.feed_forward]
         self.encoder = nn.ModuleList(
@@ -199,11 +172,6 @@ class Transformer(AllOrNothing):
             for table in (self.source_positions, self.target_positions):
                 nn.init.normal_(table.weight, std=o.width**-0.5)
 
-    @property
-    def output_weight(self) -> Tensor:
-        """The output projection (V, c), tied to the target's embedding."""
-        return self.target_embedding.weight
-
     def encode(
         self,
         source: Int[Tensor, "b s"],
@@ -214,9 +182,7 @@ class Transformer(AllOrNothing):
 
         ``cache`` keeps the queries and keys, see `new_encoder_cache`.
         """
-        _check_ids(source, "source", self.options.source_vocabulary)
-        if lengths is not None:
-            lengths = row_lengths(lengths, source, "source")
+        lengths = self._read(source, lengths)
         layers: tuple[Any, ...] = (None,) * len(self.encoder)
         if cache is not None:
             check_cache(cache, EncoderCache, len(layers))
@@ -231,22 +197,11 @@ class Transformer(AllOrNothing):
                 x = layer(x, mask=mask, cache=own)
             return Memory(self.encoder_norm(x), lengths)
 
-    def decode(
-        self, target: Int[Tensor, "b t"], memory: Memory, cache: DecoderCache | None = None
-    ) -> Float[Tensor, "b t v"]:
-        """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
-
-        With a cache, ``target`` holds only the new tokens. A memory of n rows serves a target of
-        n·m: m consecutive rows, the beams of a sentence, share one row of it. A call that raises
-        leaves the cache as it was.
-        """
-        return linear(self.hidden(target, memory, cache), self.output_weight)
-
     def hidden(
         self, target: Int[Tensor, "b t"], memory: Memory, cache: DecoderCache | None = None
     ) -> Float[Tensor, "b t c"]:
         """Return the decoder's states (b, t, c) before the output projection."""
-        _check_ids(target, "target", self.options.target_vocabulary)
+        check_ids(target, "target", self.options.target_vocabulary)
         check_memory(memory, Memory)
         check_rows(target, len(memory.states))
         layers: tuple[Any, ...] = ((None, None),) * len(self.decoder)
@@ -260,26 +215,9 @@ class Transformer(AllOrNothing):
                 x = layer(x, memory.states, mask=mask, states_mask=states_mask, cache=own)
             return self.decoder_norm(x)
 
-    def forward(
-        self,
-        source: Int[Tensor, "b s"],
-        target: Int[Tensor, "b t"],
-        lengths: Int[Tensor, " b"] | None = None,
-    ) -> Float[Tensor, "b t v"]:
-        """Return the logits (b, t, V): `encode`, then `decode`."""
-        return self.decode(target, self.encode(source, lengths))
-
     def new_cache(self, *, keep_queries: bool = False) -> DecoderCache:
         """Return an empty cache for `decode`, one token or many at a time."""
         return DecoderCache(self.options.decoder_layers, keep_queries=keep_queries)
-
-    def new_steps(self, memory: Memory, *, keep_queries: bool = False) -> Steps | None:
-        """Return what takes the steps of a search without asking again at each, or None.
-
-        It computes what `decode` would; None where it could not, see `stepping.serves`.
-        """
-        ready = type(self) is Transformer and serves(self)
-        return Steps(self, memory, keep_queries=keep_queries) if ready else None
 
     def new_encoder_cache(self) -> EncoderCache:
         """Return an empty cache in which `encode` keeps its queries and keys."""
@@ -291,7 +229,7 @@ class Transformer(AllOrNothing):
         source: Int[Tensor, "n s"],
         target: Int[Tensor, "b t"],
         lengths: Int[Tensor, " n"] | None = None,
-    ) -> dict[str, Matrix]:
+    ) -> dict[str, Attention]:
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
         Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
@@ -314,23 +252,16 @@ class Transformer(AllOrNothing):
         return {name: Replay.of(block) for name, block in self._blocks()}
 
     def _blocks(self) -> list[tuple[str, Any]]:
-        return [
-            (f"{side}.{i}.{name.removesuffix('_attention')}", block)
-            for side, layers in (("encoder", self.encoder), ("decoder", self.decoder))
-            for i, layer in enumerate(layers)
-            for name, block in layer.named_children()
-            if name in ("self_attention", "cross_attention")
-        ]
+        return attention_blocks(encoder=self.encoder, decoder=self.decoder)
 
     def _embed(self, side: Side, ids: Tensor, offset: int) -> Tensor:
         embedding = self.source_embedding if side == "source" else self.target_embedding
-        x = embedding(ids) * math.sqrt(self.options.width)
-        if self.options.positions != "rotary":
-            x = x + self._added(side, offset, offset + ids.shape[1])
-        return F.dropout(x, self.options.dropout, self.training)
+        if self.options.positions == "rotary":
+            return self._embedded(embedding, ids)
+        return self._embedded(embedding, ids, self._added(side, offset, offset + ids.shape[1]))
 
     def _added(self, side: Side, first: int, last: int) -> Tensor:
-        """What is added to the embeddings of the steps ``first`` … ``last`` − 1."""
+        """Positions added to the embeddings of the steps ``first`` … ``last`` − 1."""
         if self.options.positions == "sinusoidal":
             if last > len(self.positions):
                 longer = sinusoidal(2 * last, self.options.width)
@@ -360,73 +291,3 @@ def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAt
 
 def _no_norm(width: int) -> nn.Module:
     return nn.Identity()
-
-
-def check_cache(cache: object, kind: type, layers: int) -> None:
-    """Raise unless a cache is of the kind that a model of so many layers makes."""
-    if not isinstance(cache, kind):
-        made = "new_encoder_cache" if kind is EncoderCache else "new_cache"
-        raise build(
-            KindError,
-            "cache",
-            f"a {kind.__name__}",
-            type(cache).__name__,
-            "a model has a cache for every layer",
-            f"make one: model.{made}()",
-        )
-    held = len(getattr(cache, "layers"))  # noqa: B009 - every kind has them
-    if held != layers:
-        raise build(
-            ArgumentError,
-            "cache",
-            f"one of {layers} layers",
-            f"{held}",
-            "it belongs to another model",
-        )
-
-
-def check_memory(memory: object, kind: type) -> None:
-    """Raise unless a memory is of the kind that a model's encoder makes."""
-    if not isinstance(memory, kind):
-        raise build(
-            KindError,
-            "memory",
-            f"a {kind.__name__}",
-            type(memory).__name__,
-            "a decoder reads what the encoder of its model hands over",
-            "make one: model.encode(…)",
-        )
-
-
-def check_rows(target: Tensor, n: int) -> None:
-    """Raise unless each of the n rows of a memory serves as many rows of ``target``."""
-    if len(target) % n if n else len(target):
-        raise build(
-            ArgumentError,
-            "target",
-            f"m rows for each of the n={n} of memory",
-            shape_of(target),
-            "the memory belongs to another batch",
-            "pick rows: memory.expand",
-        )
-
-
-def _check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
-    if ids.ndim != 2 or ids.is_floating_point():
-        raise build(
-            ArgumentError,
-            name,
-            "integer token ids (b, steps)",
-            f"{ids.dtype}, {shape_of(ids)}",
-            fix="add the batch axis with ids[None] where it is missing",
-        )
-    if ids.device.type == "cpu" and ids.numel() and not torch.compiler.is_compiling():
-        least, most = (int(x) for x in ids.aminmax())
-        if least < 0 or most >= vocabulary:
-            raise build(
-                ArgumentError,
-                name,
-                f"ids from 0 to {vocabulary - 1}",
-                f"{least} to {most}",
-                "they come from another tokenizer than the model's",
-            )

@@ -1,4 +1,4 @@
-"""The shape of a Transformer that translates: its first parts, and what later models changed."""
+"""Options of the translating Transformer: the original parts and later variants."""
 
 from __future__ import annotations
 

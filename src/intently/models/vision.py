@@ -7,22 +7,23 @@ at Scale", section 3.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.attention_matrix import Attention
+from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import whole_number
 from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
-from intently.modules.attended import attended
+from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
+from intently.modules.checks import check_dtype
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
-from intently.modules.projected import Projections, check_dtype
+from intently.modules.projected import Projections
 from intently.modules.weights.loading import AllOrNothing
 
 
@@ -128,28 +129,17 @@ class VisionTransformer(AllOrNothing):
         return self.norm(x)
 
     @torch.no_grad()
-    def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Matrix]:
+    def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Attention]:
         """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches): "encoder.0.self", …
 
         Row and column 0 belong to the class token, the others to the patches, row after row.
         """
-        blocks: Any = [
-            (f"encoder.{i}.self", layer.self_attention) for i, layer in enumerate(self.encoder)
-        ]
-        return attended(blocks, lambda: self.hidden(images))
+        return attended(attention_blocks(encoder=self.encoder), lambda: self.hidden(images))
 
     def _embed(self, images: Tensor) -> Tensor:
         o = self.options
-        if not isinstance(images, Tensor) or not images.is_floating_point():
-            is_tensor = isinstance(images, Tensor)
-            got = f"dtype {images.dtype}" if is_tensor else type(images).__name__
-            raise build(
-                KindError,
-                "images",
-                "floating-point images (b, c, height, width)",
-                got,
-                fix="scale bytes first: images.float() / 255",
-            )
+        expected, fix = "floating-point images (b, c, height, width)", "scale bytes first: "
+        check_floats(images, "images", expected, fix=fix + "images.float() / 255")
         if images.ndim != 4 or tuple(images.shape[1:]) != (o.channels, *o.image):
             height, width = o.image
             raise build(

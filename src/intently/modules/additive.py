@@ -9,24 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import islice
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
-from intently.attention_matrix import attend
+from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import check_word, probability, whole_number
+from intently.foundation.arrays import check_floats
+from intently.foundation.checks import probability, whole_number
 from intently.masks import Mask, padding
 from intently.modules.caches.rows import picked, row_lengths
-from intently.modules.linear import Linear
-from intently.modules.projected import check_dtype
+from intently.modules.checks import check_dtype
+from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import Weight
 from intently.scores import Score, _energies
+
+FLOATS = "a floating-point tensor (b, {}, width)"
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Remembered:
     def expand(self, index: Int[Tensor, " n"]) -> Remembered:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         lengths = None if self.lengths is None else picked(self.lengths, index)
         return Remembered(picked(self.keys, index), picked(self.states, index), lengths)
@@ -67,7 +69,7 @@ class Energies(Score):
         return _energies(q, k, energy).reshape(*lead, q.shape[-2], k.shape[-2])
 
 
-class _Recurrent(AllOrNothing):
+class RecurrentAttention(AllOrNothing):
     """Remembers states, and attends them."""
 
     def __init__(self, width: int, context_width: int, dropout: float) -> None:
@@ -107,26 +109,20 @@ class _Recurrent(AllOrNothing):
         """Return the context (b, t, k) that the decoder's states ``query`` (b, t, c) take."""
         return self.attend(query, memory).matmul(memory.states)
 
-    def attend(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Matrix:
+    def attend(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Attention:
         """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies."""
         if not isinstance(memory, Remembered):
-            raise build(
-                KindError,
-                "memory",
-                "what remember(states) returned",
-                type(memory).__name__,
-                "keys are projected once for the sequence",
-            )
+            cause = "keys are projected once for the sequence"
+            got = type(memory).__name__
+            raise build(KindError, "memory", "what remember(states) returned", got, cause)
         self._check(query, "query", "t", self.width)
         if len(query) != len(memory.keys):
-            raise build(
-                ArgumentError,
-                "query",
-                f"shape (b={len(memory.keys)}, t, c={self.width})",
-                shape_of(query),
+            expected = f"shape (b={len(memory.keys)}, t, c={self.width})"
+            cause, fix = (
                 "the memory belongs to another batch",
                 "pick its rows: memory.expand(index)",
             )
+            raise build(ArgumentError, "query", expected, shape_of(query), cause, fix)
         dropout = self.dropout if self.training else 0.0
         return attend(
             self._queries(query),
@@ -138,21 +134,17 @@ class _Recurrent(AllOrNothing):
         )
 
     def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
-        _check_floats(x, name, steps, next(self.parameters(), None))
+        check_floats(x, name, FLOATS.format(steps))
+        for weight in islice(self.parameters(), 1):
+            check_dtype(x, name, weight)
         if x.ndim != 3 or x.shape[-1] != width:
-            letter = "c" if name == "query" else "k"
-            raise build(
-                ArgumentError,
-                name,
-                f"shape (b, {steps}, {letter}={width})",
-                shape_of(x),
-                fix="a single step needs its axis: query[:, None]"
-                if name == "query" and x.ndim == 2
-                else None,
-            )
+            expected = f"shape (b, {steps}, {'c' if name == 'query' else 'k'}={width})"
+            single = name == "query" and x.ndim == 2
+            fix = "a single step needs its axis: query[:, None]" if single else None
+            raise build(ArgumentError, name, expected, shape_of(x), fix=fix)
 
 
-class AdditiveAttention(_Recurrent):
+class AdditiveAttention(RecurrentAttention):
     """vᵀ tanh(W q + U k + b) between a decoder's states (b, t, c) and an encoder's (b, s, k).
 
     ``hidden`` is the width a of its layer; ``bias`` (a,) is b. ``dropout`` acts on the weights
@@ -181,7 +173,8 @@ class AdditiveAttention(_Recurrent):
         self.query = Linear(width, hidden, bias=False)
         self.key = Linear(context_width, hidden, bias=bias)
         self.energy = nn.Parameter(torch.empty(hidden))
-        _draw(self.query, self.key, self.energy)
+        xavier(self.query, self.key)
+        draw(self.energy)
 
     @classmethod
     def from_weights(cls, query: Weight, key: Weight, energy: Weight) -> AdditiveAttention:
@@ -199,7 +192,7 @@ class AdditiveAttention(_Recurrent):
           (key): Linear(in_features=24, out_features=32, bias=True)
         )
         """
-        n, found = _layer(query, key, energy)
+        n, found = read_layer(query, key, energy)
         block = cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None)
         return reading.filled(block, found)
 
@@ -214,182 +207,7 @@ class AdditiveAttention(_Recurrent):
         return Energies(self.energy)
 
 
-class LuongAttention(_Recurrent):
-    """The scores of Luong between a decoder's states (b, t, c) and an encoder's (b, s, k).
-
-    ``score`` is "dot", q·k, for c = k; "general", qᵀ W k; or "concat", vᵀ tanh(W [q; k] + b) with a
-    layer of ``hidden`` units (c unless given), where ``bias=False`` leaves out b as the paper does;
-    in "general" it would shift all the scores of a query alike, and change no weight. Raises
-    `ArgumentError` for another score, and for "dot" between different widths.
-
-    Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
-    Translation", section 3.1, equation 8. It gives the context c of that paper; what its decoder
-    predicts from is `AttentionalVector`.
-
-    >>> att = LuongAttention(16, 24, "general")
-    >>> att(torch.zeros(2, 1, 16), att.remember(torch.zeros(2, 7, 24))).shape
-    torch.Size([2, 1, 24])
-    """
-
-    def __init__(
-        self,
-        width: int,
-        context_width: int,
-        score: Literal["dot", "general", "concat"] = "dot",
-        *,
-        hidden: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(width, context_width, dropout)
-        check_word(score, "score", ("dot", "general", "concat"))
-        if score == "dot" and width != context_width:
-            raise build(
-                ArgumentError,
-                "context_width",
-                f'width={width} for the score "dot"',
-                context_width,
-                fix='"general" and "concat" join different widths',
-            )
-        if hidden is not None and score != "concat":
-            raise build(ArgumentError, "hidden", 'None: it is for the score "concat"', hidden)
-        self.score = score
-        if score == "general":
-            self.key = Linear(context_width, width, bias=False)
-            _draw(self.key)
-        elif score == "concat":
-            units = width if hidden is None else whole_number(hidden, "hidden", 1)
-            self.query = Linear(width, units, bias=False)
-            self.key = Linear(context_width, units, bias=bias)
-            self.energy = nn.Parameter(torch.empty(units))
-            _draw(self.query, self.key, self.energy)
-
-    @classmethod
-    def from_weights(
-        cls,
-        score: Literal["general", "concat"],
-        key: Weight,
-        *,
-        query: Weight | None = None,
-        energy: Weight | None = None,
-    ) -> LuongAttention:
-        """Return a block with the weights of anybody's own code, copied.
-
-        For "general" ``key`` is W (c, k), the map that turns the encoder's states into what is
-        multiplied with the decoder's; a bias of it is left out, see above. For "concat" ``key``,
-        ``query`` and ``energy`` are those of `AdditiveAttention.from_weights`. Raises what that
-        does, and `ArgumentError` for "dot", which has no weights.
-
-        >>> LuongAttention.from_weights("general", torch.ones(16, 24)).context_width
-        24
-        """
-        if score == "concat":
-            for name, given in (("query", query), ("energy", energy)):
-                if given is None:
-                    raise build(ArgumentError, name, 'a weight, for the score "concat"', "None")
-            n, found = _layer(query, key, energy)
-            bias = found["key.bias"] is not None
-            return reading.filled(cls(n["c"], n["k"], score, hidden=n["a"], bias=bias), found)
-        if score != "general":
-            raise build(
-                ArgumentError,
-                "score",
-                '"general" or "concat"',
-                repr(score),
-                "it has no weights: write LuongAttention(c, c)" if score == "dot" else None,
-            )
-        for name, given in (("query", query), ("energy", energy)):
-            if given is not None:
-                raise build(ArgumentError, name, 'None: it is for the score "concat"', "a weight")
-        weight = reading.read_map(key, "key").weight
-        c, k = weight.shape
-        return reading.filled(cls(c, k, score), {"key.weight": weight})
-
-    def _keys(self, states: Tensor) -> Tensor:
-        return states if self.score == "dot" else self.key(states)
-
-    def _queries(self, query: Tensor) -> Tensor:
-        return self.query(query) if self.score == "concat" else query
-
-    @property
-    def matching(self) -> Score | None:
-        return Energies(self.energy) if self.score == "concat" else None
-
-
-class AttentionalVector(AllOrNothing):
-    """tanh(W [c; h] + b) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
-
-    Luong's decoder predicts the next word from it, and with input feeding also reads it beside the
-    next word. W is (c, k + c), the columns of the context first; ``bias=False`` leaves out b (c,),
-    as the paper does. Raises `ArgumentError` for widths < 1 and for other shapes, `KindError` for
-    another dtype or device.
-
-    Source: Luong et al. 2015, equation 5; input feeding in section 3.3.
-
-    >>> att, vector = LuongAttention(16, 24, "general"), AttentionalVector(16, 24)
-    >>> states, h = torch.zeros(2, 7, 24), torch.zeros(2, 1, 16)
-    >>> vector(att(h, att.remember(states)), h).shape
-    torch.Size([2, 1, 16])
-    """
-
-    def __init__(self, width: int, context_width: int, *, bias: bool = True) -> None:
-        super().__init__()
-        self.width = whole_number(width, "width", 1)
-        self.context_width = whole_number(context_width, "context_width", 1)
-        self.join = Linear(context_width + width, width, bias=bias)
-        _draw(self.join)
-
-    @classmethod
-    def from_weights(cls, join: Weight, *, layout: str) -> AttentionalVector:
-        """Return the layer with the weights of anybody's own code, copied.
-
-        ``join`` is W (c, k + c), stored (out, in): a tensor, a pair (weight, bias) or an
-        ``nn.Linear``. ``layout`` says whose columns come first: ``"context query"``, as in the
-        paper, or ``"query context"``. Raises `ArgumentError` where shapes do not fit and
-        `KindError` for other types and integers.
-
-        >>> AttentionalVector.from_weights(nn.Linear(24 + 16, 16), layout="query context").width
-        16
-        """
-        reading.check_layout(layout, ("context query", "query context"))
-        weight, bias = reading.read_map(join, "join")
-        c, k = len(weight), weight.shape[1] - len(weight)
-        if k < 1:
-            raise build(
-                ArgumentError,
-                "join",
-                "shape (c, k + c)",
-                shape_of(weight),
-                reading.TRANSPOSED,
-                reading.TURN,
-            )
-        if layout == "query context":
-            weight = weight.roll(k, 1)
-        layer = cls(c, k, bias=bias is not None)
-        return reading.filled(layer, reading.tensors({"join": reading.Map(weight, bias)}))
-
-    def forward(
-        self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]
-    ) -> Float[Tensor, "b t c"]:
-        """Return the attentional vectors (b, t, c) of contexts and the states that took them."""
-        for x, name in ((query, "query"), (context, "context")):
-            _check_floats(x, name, "t", self.join.weight)
-        if query.ndim != 3 or query.shape[-1] != self.width:
-            raise build(ArgumentError, "query", f"shape (b, t, c={self.width})", shape_of(query))
-        b, t, _ = query.shape
-        if tuple(context.shape) != (b, t, self.context_width):
-            expected = f"shape (b={b}, t={t}, k={self.context_width})"
-            raise build(
-                ArgumentError,
-                "context",
-                expected,
-                shape_of(context),
-                "it belongs to another step or batch",
-            )
-        return torch.tanh(self.join(torch.cat([context, query], -1)))
-
-
-def _layer(
+def read_layer(
     query: object, key: object, energy: object
 ) -> tuple[dict[str, int], dict[str, Tensor | None]]:
     """Read vᵀ tanh(W q + U k + b): its widths a, c and k, and its tensors."""
@@ -405,19 +223,6 @@ def _layer(
     }
 
 
-def _check_floats(x: Tensor, name: str, steps: str, weight: Tensor | None) -> None:
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, name, f"a floating-point tensor (b, {steps}, width)", got)
-    if weight is not None:
-        check_dtype(x, name, weight)
-
-
-def _draw(*parts: nn.Linear | nn.Parameter) -> None:
-    for part in parts:
-        if isinstance(part, nn.Parameter):
-            nn.init.uniform_(part, -(len(part) ** -0.5), len(part) ** -0.5)
-        else:
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+def draw(energy: Tensor) -> None:
+    """Draw a new v (a,), uniform within 1/√a."""
+    nn.init.uniform_(energy, -(len(energy) ** -0.5), len(energy) ** -0.5)

@@ -1,4 +1,4 @@
-"""What a model attended: the matrices of its blocks, asked with the very arguments of the pass."""
+"""The attention matrices of a model's blocks, from the very arguments of its forward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def attended(
 ) -> dict[str, Attention]:
     """Return the lazy matrices of ``blocks`` by name, in the order in which ``run`` calls them.
 
-    Each block is asked by ``attend`` for the matrix that its ``forward`` of the same arguments
-    multiplies, so that masks, biases, positions and all other options are those of the pass. A
+    ``attend`` of each block returns the matrix that its ``forward`` of the same arguments
+    multiplies, so masks, biases, positions and all other options are those of the pass. A
     block that serves under several names is called under one after the other. All are as they were
     afterwards, also where ``run`` raises.
 
@@ -43,3 +43,17 @@ def attended(
         for handle in handles:
             handle.remove()
     return found
+
+
+def attention_blocks(**stacks: Any) -> list[tuple[str, nn.Module]]:
+    """Return the attention of layers by name: "decoder.0.self", "decoder.0.cross", …
+
+    Each keyword is the name of a stack, its value the layers.
+    """
+    return [
+        (f"{stack}.{i}.{name.removesuffix('_attention')}", block)
+        for stack, layers in stacks.items()
+        for i, layer in enumerate(layers)
+        for name, block in layer.named_children()
+        if name in ("self_attention", "cross_attention")
+    ]

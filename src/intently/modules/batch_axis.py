@@ -1,4 +1,4 @@
-"""One convention for the batch axis: a block takes it or leaves it, and answers in kind."""
+"""Optional batch axes: a block accepts inputs with or without one and returns alike."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batch_optional(axes: int, beside: str = "context") -> Callable[[F], F]:
 
 
 def _batch(context: Any, name: str) -> Any:
-    """The batch of one context; what is no tensor goes on to the method, which names it."""
+    """Add a batch axis to one context; the method itself refuses non-tensors."""
     if not isinstance(context, Tensor):
         return context
     if context.ndim != 2:

@@ -14,21 +14,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import check_word, probability, whole_number
+from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
 from intently.modules.caches.beams import side_by_side
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.modules.checks import check_call, check_steps
 from intently.modules.feed_forward import FeedForward
 from intently.modules.multi_head import MultiHeadAttention
-from intently.modules.projected import _check_kind
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import copied, copied_norm
 
 Norm = Literal["pre", "post"]
 Caches = tuple[KeyValueCache | WindowCache | None, FixedCache | None]
-"""What a decoder layer remembers: keys and values of its own, and of the encoder's states."""
+"""The caches of a decoder layer: for its own steps, and for the encoder's states."""
 
 
 class _Residual(AllOrNothing):
@@ -206,7 +206,7 @@ class DecoderLayer(_Residual):
         attention, rule = _inside(self.cross_attention), states_mask
         beams, n = _beams(x, states, attention), len(states)
         if attention is not None:
-            attention._check(_folded(x, n), states, cross)
+            check_call(attention, _folded(x, n), states, cross)
         if rule is not None:
             heads = 1 if attention is None else attention.heads
             g = Geometry((n, heads), x.shape[1], states.shape[1], x.device)
@@ -227,10 +227,7 @@ def _attention(
     """The attention itself, or one of so many heads; it must fit the residual."""
     if isinstance(heads, int):
         return MultiHeadAttention(width, heads)
-    if not isinstance(heads, MultiHeadAttention):
-        raise build(
-            KindError, name, "a number of heads, or a MultiHeadAttention", type(heads).__name__
-        )
+    check_kind(heads, MultiHeadAttention, name, "a number of heads, or a MultiHeadAttention")
     sizes = heads.width, len(heads.out_weight)
     own = context_width in (None, heads.context_width)
     if sizes != (width, width) or not own:
@@ -248,7 +245,7 @@ def _attention(
 def _parts(
     attention: MultiHeadAttention, feed_forward: nn.Module, norms: Sequence[nn.Module], n: int
 ) -> tuple[nn.Module, Iterator[nn.Module]]:
-    """Copies of the feed-forward and of n norms, in the order in which the layer makes them."""
+    """Copies of the feed-forward and of n norms, in the layer's order."""
     if not isinstance(norms, (list, tuple)) or len(norms) != n:
         got = f"{len(norms)}" if isinstance(norms, (list, tuple)) else type(norms).__name__
         raise build(ArgumentError, "norms", f"a list of {n} norms", got)
@@ -290,7 +287,7 @@ def made_norm(
 
 
 def _inside(attention: nn.Module) -> MultiHeadAttention | None:
-    """The attention itself, or what something was put around, as `intently.interop` does."""
+    """The attention itself, or the one inside a wrapper, as `intently.interop` makes them."""
     if isinstance(attention, MultiHeadAttention):
         return attention
     return next((m for m in attention.modules() if isinstance(m, MultiHeadAttention)), None)
@@ -299,18 +296,18 @@ def _inside(attention: nn.Module) -> MultiHeadAttention | None:
 def _check_steps(
     attention: nn.Module, x: Tensor, cache: KeyValueCache | WindowCache | None
 ) -> None:
-    """Raise what the attention would, before a norm does, which speaks of itself alone."""
+    """Raise the attention's own error before a norm raises a less helpful one."""
     inside = _inside(attention)
     if inside is not None:
-        inside._check(x, None, cache)
+        check_call(inside, x, None, cache)
 
 
 def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> int:
-    """How many rows of x a row of the states serves; raise where they do not fit."""
+    """Number of rows of x per row of the states; raise where they do not fit."""
     if attention is None:
         return len(x) // max(1, len(states))
     rows, width = len(x), attention.context_width
-    _check_kind(states, "states", attention.out_weight)
+    check_steps(states, "states", attention.out_weight)
     n = len(states) if states.ndim == 3 and states.shape[2] == width else -1
     if n == rows:
         return 1
@@ -343,8 +340,7 @@ def _folded(x: Tensor, n: int) -> Tensor:
 
 
 def _check_growing(cache: object, name: str) -> None:
-    if cache is not None and not isinstance(cache, KeyValueCache | WindowCache):
-        raise build(KindError, name, "a KeyValueCache or WindowCache", type(cache).__name__)
+    check_kind(cache, KeyValueCache | WindowCache | None, name, "a KeyValueCache or WindowCache")
 
 
 def _caches(cache: Caches) -> Caches:
@@ -354,6 +350,5 @@ def _caches(cache: Caches) -> Caches:
         raise build(KindError, "cache", expected, type(cache).__name__)
     own, cross = cache
     _check_growing(own, "cache[0]")
-    if cross is not None and not isinstance(cross, FixedCache):
-        raise build(KindError, "cache[1]", "a FixedCache", type(cross).__name__)
+    check_kind(cross, FixedCache | None, "cache[1]", "a FixedCache")
     return own, cross

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import probability, whole_number
-from intently.modules.linear import Linear
-from intently.modules.projected import check_dtype
+from intently.modules.checks import check_dtype
+from intently.modules.linear import Linear, xavier
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import (
     TRANSPOSED,
@@ -32,7 +33,46 @@ Activation: TypeAlias = Callable[[Tensor], Tensor]
 """A function of each number: ``F.relu``, ``F.gelu``, ``F.silu``, …"""
 
 
-class FeedForward(AllOrNothing):
+class _Maps(AllOrNothing):
+    """Maps up, into ``times`` vectors of the inner width, and down."""
+
+    down: nn.Linear
+
+    def __init__(
+        self,
+        first: str,
+        sizes: tuple[int, int, int],
+        dropout: float,
+        activation: Activation,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        width, inner, times = sizes
+        whole_number(width, "width", 1)
+        whole_number(inner, "inner", 1)
+        self.width, self.dropout = width, probability(dropout, "dropout")
+        if not callable(activation):
+            expected = "a function of a tensor, F.gelu, say"
+            raise build(KindError, "activation", expected, type(activation).__name__)
+        self.activation = activation
+        self.add_module(first, Linear(width, times * inner, bias))
+        self.down = Linear(inner, width, bias)
+        xavier(getattr(self, first), self.down)
+
+    def _check(self, x: Tensor, first: nn.Module) -> None:
+        """Raise unless x (…, c) is what the first map takes."""
+        check_floats(x, "x", f"a floating-point tensor (…, c={self.width})")
+        if x.ndim < 1 or x.shape[-1] != self.width:
+            raise build(ArgumentError, "x", f"shape (…, c={self.width})", shape_of(x))
+        weight = getattr(first, "weight", None)
+        if isinstance(weight, Tensor):  # another map may stand here, quantised, say
+            check_dtype(x, "x", weight)
+
+    def _down(self, inner: Tensor) -> Tensor:
+        return self.down(F.dropout(inner, self.dropout) if self.training else inner)
+
+
+class FeedForward(_Maps):
     """Two linear maps with an activation between, a ReLU unless given.
 
     Raises `ArgumentError` or `KindError` where a width is no whole number ≥ 1, ``dropout`` no
@@ -44,6 +84,8 @@ class FeedForward(AllOrNothing):
     torch.Size([2, 5, 16])
     """
 
+    up: nn.Linear
+
     def __init__(
         self,
         width: int,
@@ -53,12 +95,7 @@ class FeedForward(AllOrNothing):
         activation: Activation = F.relu,
         bias: bool = True,
     ) -> None:
-        super().__init__()
-        _check_options(width, inner, dropout, activation)
-        self.up = Linear(width, inner, bias=bias)
-        self.down = Linear(inner, width, bias=bias)
-        self.width, self.dropout, self.activation = width, dropout, activation
-        _draw(self.up, self.down)
+        super().__init__("up", (width, inner, 1), dropout, activation, bias)
 
     @classmethod
     def from_weights(
@@ -81,12 +118,11 @@ class FeedForward(AllOrNothing):
 
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(up(x)))."""
-        _check_input(x, self.width, self.up)
-        inner = self.activation(self.up(x))
-        return self.down(F.dropout(inner, self.dropout) if self.training else inner)
+        self._check(x, self.up)
+        return self._down(self.activation(self.up(x)))
 
 
-class GatedFeedForward(AllOrNothing):
+class GatedFeedForward(_Maps):
     """down(activation(gate(x)) · up(x)): SwiGLU with SiLU, GEGLU with ``F.gelu``.
 
     ``gate_up`` keeps both maps in one weight (2·inner, c), the rows of the gate before those of up.
@@ -99,6 +135,8 @@ class GatedFeedForward(AllOrNothing):
     torch.Size([2, 5, 16])
     """
 
+    gate_up: nn.Linear
+
     def __init__(
         self,
         width: int,
@@ -108,12 +146,7 @@ class GatedFeedForward(AllOrNothing):
         activation: Activation = F.silu,
         bias: bool = True,
     ) -> None:
-        super().__init__()
-        _check_options(width, inner, dropout, activation)
-        self.gate_up = Linear(width, 2 * inner, bias=bias)
-        self.down = Linear(inner, width, bias=bias)
-        self.width, self.dropout, self.activation = width, dropout, activation
-        _draw(self.gate_up, self.down)
+        super().__init__("gate_up", (width, inner, 2), dropout, activation, bias)
         for half in self.gate_up.weight.detach().chunk(2):
             nn.init.xavier_uniform_(half)
 
@@ -144,13 +177,8 @@ class GatedFeedForward(AllOrNothing):
         first = read_map(gate, "gate")
         if layout == "separate":
             if up is None:
-                raise build(
-                    ArgumentError,
-                    "up",
-                    "a weight of its own (inner, c)",
-                    "None",
-                    fix='a weight of both needs layout="gate up" or layout="up gate"',
-                )
+                fix = 'a weight of both needs layout="gate up" or layout="up gate"'
+                raise build(ArgumentError, "up", "a weight of its own (inner, c)", "None", fix=fix)
             maps = {"gate": first, "up": read_map(up, "up")}
         else:
             maps = _halves(first, up, layout)
@@ -162,62 +190,19 @@ class GatedFeedForward(AllOrNothing):
 
     def forward(self, x: Float[Tensor, "*b c"]) -> Float[Tensor, "*b c"]:
         """Return down(activation(gate(x)) · up(x))."""
-        _check_input(x, self.width, self.gate_up)
+        self._check(x, self.gate_up)
         gate, up = self.gate_up(x).chunk(2, -1)
-        inner = self.activation(gate) * up
-        return self.down(F.dropout(inner, self.dropout) if self.training else inner)
+        return self._down(self.activation(gate) * up)
 
 
 def _halves(both: Map, up: object, layout: str) -> dict[str, Map]:
     """Take apart what holds gate and up, in the order that the layout names."""
     if up is not None:
-        raise build(
-            ArgumentError,
-            "up",
-            f"None: in the layout {layout!r} gate holds both",
-            "a weight of its own",
-            fix='separate weights need layout="separate"',
-        )
+        expected = f"None: in the layout {layout!r} gate holds both"
+        fix = 'separate weights need layout="separate"'
+        raise build(ArgumentError, "up", expected, "a weight of its own", fix=fix)
     if len(both.weight) % 2:
-        raise build(
-            ArgumentError,
-            "gate",
-            "an even number of rows, (2·inner, c)",
-            shape_of(both.weight),
-            TRANSPOSED,
-            TURN,
-        )
+        expected, got = "an even number of rows, (2·inner, c)", shape_of(both.weight)
+        raise build(ArgumentError, "gate", expected, got, TRANSPOSED, TURN)
     biases = (None, None) if both.bias is None else both.bias.chunk(2)
     return {name: Map(*x) for name, x in zip(layout.split(), zip(both.weight.chunk(2), biases))}
-
-
-def _check_options(width: int, inner: int, dropout: float, activation: Activation) -> None:
-    whole_number(width, "width", 1)
-    whole_number(inner, "inner", 1)
-    probability(dropout, "dropout")
-    if not callable(activation):
-        raise build(
-            KindError,
-            "activation",
-            "a function of a tensor, F.gelu, say",
-            type(activation).__name__,
-        )
-
-
-def _check_input(x: Tensor, width: int, first: nn.Module) -> None:
-    """Raise unless x (…, c) is what the first map takes."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, "x", f"a floating-point tensor (…, c={width})", got)
-    if x.ndim < 1 or x.shape[-1] != width:
-        raise build(ArgumentError, "x", f"shape (…, c={width})", shape_of(x))
-    weight = getattr(first, "weight", None)
-    if isinstance(weight, Tensor):  # another map may stand here, quantised, say
-        check_dtype(x, "x", weight)
-
-
-def _draw(*linears: nn.Linear) -> None:
-    for linear in linears:
-        nn.init.xavier_uniform_(linear.weight)
-        if linear.bias is not None:
-            nn.init.zeros_(linear.bias)

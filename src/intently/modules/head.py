@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from jaxtyping import Float
 from torch import Tensor
 
-from intently.attention_matrix import Attention as Matrix
+from intently.attention_matrix import Attention
 from intently.foundation.checks import whole_number
-from intently.masks import Mask
-from intently.modules.batch_axis import batch_optional
-from intently.modules.caches.cache import undone
-from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
 from intently.modules.weights.layouts import Weights, read
@@ -85,40 +80,11 @@ class AttentionHead(Projected):
         )
         return filled(head, found.tensors())
 
-    @batch_optional(2)
-    @undone
-    def forward(
-        self,
-        x: Float[Tensor, "*b t c"],
-        context: Float[Tensor, "*b s k"] | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        cache: KeyValueCache | WindowCache | FixedCache | None = None,
-    ) -> Float[Tensor, "*b t e"]:
-        """Return y (b, t, e): what the tokens x take from ``context`` (b, s, k), or each other.
+    def _output(self, y: Tensor) -> Tensor:
+        return y.squeeze(1)
 
-        Tokens x (t, c) give y (t, e). Masks, caches and padding are those of
-        `MultiHeadAttention.forward`.
-        """
-        matrix, v = self._matrix_and_values(x, context, mask, cache)
-        return matrix.matmul(v).squeeze(1)
-
-    @batch_optional(2)
-    @undone
-    def attend(
-        self,
-        x: Float[Tensor, "*b t c"],
-        context: Float[Tensor, "*b s k"] | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        cache: KeyValueCache | WindowCache | FixedCache | None = None,
-    ) -> Matrix:
-        """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies.
-
-        It is (t, s) of tokens (t, c). With a cache it goes on as with `forward`: call one of the
-        two for a step.
-        """
-        return self._matrix_and_values(x, context, mask, cache)[0]._lead((slice(None), 0))
+    def _of_heads(self, matrix: Attention) -> Attention:
+        return matrix._lead((slice(None), 0))
 
     def extra_repr(self) -> str:
         return f"width={self.width}, d={self.d}, e={self.e}"

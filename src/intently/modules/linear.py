@@ -19,8 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.kernels.derivatives import forward_mode, transformed
-from intently.matrix.lazy import in_autocast
+from intently.kernels.modes import forward_mode, in_autocast, transformed
 
 SIZE, WEIGHT = 2**21, 2**18
 """Multiplications, or numbers in a weight, from which on oneDNN makes up for its longer start."""
@@ -55,6 +54,14 @@ def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor],
     if bias is None:
         return lambda x: torch.mm(x, turned)
     return lambda x: torch.addmm(bias, x, turned)
+
+
+def xavier(*linears: nn.Linear) -> None:
+    """Draw new weights, Xavier uniform (Glorot & Bengio 2010); biases are 0."""
+    for each in linears:
+        nn.init.xavier_uniform_(each.weight)
+        if each.bias is not None:
+            nn.init.zeros_(each.bias)
 
 
 class Linear(nn.Linear):

@@ -5,16 +5,10 @@ Source: Vaswani et al. 2017, section 3.2.2.
 
 from __future__ import annotations
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import whole_number
-from intently.masks import Mask
-from intently.modules.batch_axis import batch_optional
-from intently.modules.caches.cache import undone
-from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
@@ -130,48 +124,8 @@ class MultiHeadAttention(Projected):
         )
         return filled(block, found.tensors())
 
-    @batch_optional(2)
-    @undone
-    def forward(
-        self,
-        x: Float[Tensor, "*b t c"],
-        context: Float[Tensor, "*b s k"] | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        cache: KeyValueCache | WindowCache | FixedCache | None = None,
-    ) -> Float[Tensor, "*b t o"]:
-        """Return y (b, t, c): what the tokens x take from ``context`` (b, s, k), or each other.
-
-        Tokens x (t, c) and a context (s, k) are one item, and so is y (t, c). ``mask`` is joined
-        with the layer's own. With a `KeyValueCache` or a `WindowCache`, x continues the steps the
-        cache holds; with a `FixedCache` the keys and values of the context are computed on the
-        first call only. A call that raises leaves the cache as it was.
-
-        What lies in padded steps changes no row of y that is not padded itself, and no gradient
-        but those of the maps: they sum over all steps, and 0 · NaN is NaN there. Fill padding with
-        finite numbers where you train.
-        """
-        matrix, v = self._matrix_and_values(x, context, mask, cache)
-        y = matrix.matmul(v).transpose(1, 2).flatten(2)
-        return linear(y, self.out_weight, self.out_bias)
-
-    @batch_optional(2)
-    @undone
-    def attend(
-        self,
-        x: Float[Tensor, "*b t c"],
-        context: Float[Tensor, "*b s k"] | None = None,
-        *,
-        mask: Mask | Tensor | None = None,
-        cache: KeyValueCache | WindowCache | FixedCache | None = None,
-    ) -> Matrix:
-        """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies.
-
-        It is (h, t, s) of tokens (t, c). With a cache it takes the steps of x as `forward` does:
-        the cache goes on, and may write over what the matrix holds, which refuses to answer then.
-        Call one of the two for a step.
-        """
-        return self._matrix_and_values(x, context, mask, cache)[0]
+    def _output(self, y: Tensor) -> Tensor:
+        return linear(y.transpose(1, 2).flatten(2), self.out_weight, self.out_bias)
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, kv_heads={self.kv_heads}, d={self.d}"

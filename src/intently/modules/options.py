@@ -1,4 +1,4 @@
-"""What a block hands to `intently.attend` on every call, as one value."""
+"""The options that a block passes to `intently.attend` on every call."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from intently.biases import Bias
 from intently.errors import ArgumentError, KindError, build
+from intently.foundation.checks import check_kind
 from intently.foundation.values import Value
 from intently.masks import Mask
 from intently.positions import Rotary
@@ -56,8 +57,7 @@ class AttentionOptions:
         }
         for name, (allowed, expected) in kinds.items():
             value = getattr(self, name)
-            if value is not None and not isinstance(value, allowed):
-                raise build(KindError, name, expected, type(value).__name__)
+            check_kind(value, (*allowed, type(None)), name, expected)
             if _learns(value):
                 raise build(
                     ArgumentError,

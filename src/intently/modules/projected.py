@@ -11,24 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
-from intently.attention_matrix import attend
+from intently.attention_matrix import Attention, attend
 from intently.biases import as_bias
-from intently.errors import ArgumentError, CheckpointError, KindError, build, shape_of
+from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import probability, whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, as_mask
-from intently.matrix.lazy import in_autocast
-from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.modules.batch_axis import batch_optional
+from intently.modules.caches.cache import undone
+from intently.modules.caches.key_value import FixedCache
 from intently.modules.caches.rotary import by_length, turned
+from intently.modules.checks import Cache, check_call
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
-from intently.modules.weights.loading import AllOrNothing
-
-Cache = KeyValueCache | WindowCache | FixedCache
-CACHES = (KeyValueCache, WindowCache, FixedCache)
+from intently.modules.weights.loading import AllOrNothing, restore, wrong_shapes
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class Projected(AllOrNothing):
         setattr(self, f"{name}_bias", nn.Parameter(torch.empty(rows)) if bias else None)
 
     def _take(self, options: AttentionOptions) -> None:
-        """Register what is learned, and make ready what every call needs."""
+        """Register learned parts and prepare the values that every call needs."""
         positions = options.positions
         if positions is not None and positions.d != self.d:
             raise build(
@@ -153,10 +152,59 @@ class Projected(AllOrNothing):
             return self.qkv_weight.split(self._split)
         return (self.q_weight, self.k_weight, self.v_weight)
 
+    @batch_optional(2)
+    @undone
+    def forward(
+        self,
+        x: Float[Tensor, "*b t c"],
+        context: Float[Tensor, "*b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "*b t o"]:
+        """Return y (b, t, o): what the tokens x take from ``context`` (b, s, k), or each other.
+
+        o is c after several heads, e after one. Tokens x (t, c) and a context (s, k) are one item,
+        and so is y (t, o). ``mask`` is joined with the layer's own. With a `KeyValueCache` or a
+        `WindowCache`, x continues the steps in the cache; with a `FixedCache` only the first call
+        computes the keys and values of the context. A call that raises leaves the cache as it was.
+
+        What lies in padded steps changes no row of y that is not padded itself, and no gradient
+        but those of the maps: they sum over all steps, and 0 · NaN is NaN there. Fill padding with
+        finite numbers where you train.
+        """
+        matrix, v = self._matrix_and_values(x, context, mask, cache)
+        return self._output(matrix.matmul(v))
+
+    @batch_optional(2)
+    @undone
+    def attend(
+        self,
+        x: Float[Tensor, "*b t c"],
+        context: Float[Tensor, "*b s k"] | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Attention:
+        """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies.
+
+        It is (b, t, s) of a single `AttentionHead`, and has no axis b for tokens (t, c). With a
+        cache it takes the steps of x as `forward` does: the cache goes on, and may write over what
+        the matrix holds, which refuses to answer then. Call one of the two for a step.
+        """
+        return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0])
+
+    def _output(self, y: Tensor) -> Tensor:
+        """Return the output (b, t, o) from the products (b, h, t, e) of all heads."""
+        raise NotImplementedError
+
+    def _of_heads(self, matrix: Attention) -> Attention:
+        return matrix
+
     def _matrix_and_values(
         self, x: Tensor, context: Tensor | None, mask: Mask | Tensor | None, cache: Cache | None
-    ) -> tuple[Matrix, Tensor]:
-        self._check(x, context, cache)
+    ) -> tuple[Attention, Tensor]:
+        check_call(self, x, context, cache)
         rule = self.mask
         if mask is not None:
             rule = as_mask(mask) if rule is None else rule & as_mask(mask)
@@ -215,7 +263,7 @@ class Projected(AllOrNothing):
         return q, k, v
 
     def _own(self, x: Tensor, offset: int | Tensor, end: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of x itself, queries and keys turned to their positions."""
+        """Queries, keys and values of x itself, with rotary positions applied."""
         h, g = self.heads, self.kv_heads
         positions = self.attention.positions if self._turns else None
         if not self.fused:
@@ -278,102 +326,6 @@ class Projected(AllOrNothing):
             s = cache.columns(t)
         return Geometry((b, self.heads), t, s, x.device)
 
-    def _check(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
-        if cache is not None and not isinstance(cache, CACHES):
-            wanted = "a KeyValueCache, WindowCache or FixedCache"
-            raise build(KindError, "cache", wanted, type(cache).__name__)
-        weight = self.qkv_weight if self.fused else self.q_weight
-        _check_kind(x, "x", weight)
-        if x.ndim != 3 or x.shape[-1] != self.width:
-            raise build(ArgumentError, "x", f"shape (b, t, c={self.width}), or (t, c)", shape_of(x))
-        if context is not None:
-            self._check_context(x, context, cache, weight)
-        elif self.context_width != self.width and not (
-            isinstance(cache, FixedCache) and cache.kv is not None
-        ):
-            raise build(
-                ArgumentError,
-                "context",
-                f"shape (b, s, {self.context_width})",
-                "None",
-                "this layer was made for cross-attention (context_width)",
-            )
-        if isinstance(cache, FixedCache):
-            self._check_fixed(x, context, cache, weight)
-
-    def _check_context(
-        self, x: Tensor, context: Tensor, cache: Cache | None, weight: Tensor
-    ) -> None:
-        _check_kind(context, "context", weight)
-        want = (x.shape[0], self.context_width)
-        if context.ndim != 3 or (context.shape[0], context.shape[-1]) != want:
-            raise build(
-                ArgumentError, "context", f"shape (b={want[0]}, s, {want[1]})", shape_of(context)
-            )
-        if self.attention.positions is not None:
-            raise build(
-                ArgumentError,
-                "context",
-                "none: positions turn the steps of x alone",
-                shape_of(context),
-                "the steps of x and of a context have no positions in common",
-                "make the layer for cross-attention without positions",
-            )
-        if cache is not None and not isinstance(cache, FixedCache):
-            got = f"a {type(cache).__name__}"
-            raise build(
-                ArgumentError,
-                "cache",
-                "a FixedCache beside a context",
-                got,
-                "a context does not grow",
-            )
-
-    def _check_fixed(
-        self, x: Tensor, context: Tensor | None, cache: FixedCache, weight: Tensor
-    ) -> None:
-        if self.attention.positions is not None:
-            raise build(
-                ArgumentError,
-                "cache",
-                "a KeyValueCache or WindowCache",
-                "a FixedCache",
-                "positions turn the steps of x, which go on",
-            )
-        if cache.kv is None:
-            if context is None:
-                raise build(
-                    ArgumentError,
-                    "context",
-                    f"shape (b={len(x)}, s, {self.context_width})",
-                    "None",
-                    "a FixedCache keeps the keys and values of a context, and is empty",
-                    "hand in the context on the first call; x itself goes into a KeyValueCache",
-                )
-            return
-        k, v = cache.kv
-        if context is not None and context.shape[1] != k.shape[-2]:
-            raise build(
-                ArgumentError,
-                "context",
-                f"{k.shape[-2]} steps, as the FixedCache holds",
-                shape_of(context),
-                "it keeps the keys and values of its first context",
-                "make a new cache for another context",
-            )
-        want, found = (x.shape[0], self.kv_heads, self.d, self.e), (*k.shape[:2], k.shape[3])
-        if (*found, v.shape[3]) != want:
-            b, g, d, e = want
-            raise build(
-                ArgumentError,
-                "cache",
-                f"keys (b={b}, g={g}, s, d={d}) and values of e={e}",
-                f"{shape_of(k)} and {shape_of(v)}",
-                "it belongs to another batch or module",
-                "make a new cache, or reorder(…) it to the rows you continue",
-            )
-        check_dtype(k, "cache", weight)
-
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -385,30 +337,9 @@ class Projected(AllOrNothing):
         error_msgs: list[str],
     ) -> None:
         """Accept checkpoints of the other storage; where a shape is wrong, load nothing."""
-        for kind in ("weight", "bias"):
-            joint = f"{prefix}qkv_{kind}"
-            names = [f"{prefix}{letter}_{kind}" for letter in "qkv"]
-            if self.fused and all(name in state_dict for name in names):
-                parts = [state_dict.pop(name) for name in names]
-                if len({x.shape[1:] for x in parts}) == 1:
-                    state_dict[joint] = torch.cat(parts)
-                else:
-                    state_dict[joint] = parts[1]
-            elif not self.fused and joint in state_dict:
-                whole = state_dict.pop(joint)
-                fits = len(whole) == sum(self._split)
-                state_dict.update(zip(names, whole.split(self._split) if fits else [whole] * 3))
-        own = {prefix + name: p for name, p in self.named_parameters(recurse=False)}
-        wrong = {n for n, p in own.items() if n in state_dict and state_dict[n].shape != p.shape}
-        for name in sorted(wrong):
-            error = build(
-                CheckpointError,
-                name,
-                shape_of(own[name]),
-                shape_of(state_dict[name]),
-                "the checkpoint is of a layer with other widths or heads",
-            )
-            error_msgs.append(str(error))
+        restore(state_dict, prefix, self._split, self.fused)
+        wrong = wrong_shapes(self, state_dict, prefix)
+        error_msgs += wrong
         if wrong:
             return
         super()._load_from_state_dict(
@@ -419,29 +350,3 @@ class Projected(AllOrNothing):
 def _heads(x: Tensor, heads: int) -> Tensor:
     """Split (b, t, h·d) into heads: (b, t, h, d)."""
     return x.unflatten(-1, (heads, -1))
-
-
-def _check_kind(steps: Tensor, name: str, weight: Tensor) -> None:
-    if not (isinstance(steps, Tensor) and steps.is_floating_point()):
-        got = f"dtype {steps.dtype}" if isinstance(steps, Tensor) else type(steps).__name__
-        raise build(
-            KindError,
-            name,
-            "a floating-point tensor (b, steps, width)",
-            got,
-            fix="embed token ids first; NumPy arrays go through torch.as_tensor",
-        )
-    check_dtype(steps, name, weight)
-
-
-def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
-    """Raise unless x has the dtype and device of the layer's weights; autocast sees to dtypes."""
-    same = x.dtype == weight.dtype or in_autocast(weight.device)
-    if not same or x.device != weight.device:
-        raise build(
-            KindError,
-            name,
-            f"{weight.dtype} on {weight.device}, as the layer's weights",
-            f"{x.dtype} on {x.device}",
-            fix="convert one of them with .to(…)",
-        )

@@ -1,4 +1,4 @@
-"""The matrix of queries and keys that were kept: they attend again as their block did."""
+"""Rebuild the attention matrix of a block from cached queries and keys."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks.geometry import integers
@@ -61,9 +62,7 @@ class Learned(Value):
     """
 
     def __init__(self, table: Float[Tensor, "n c"]) -> None:
-        if not isinstance(table, Tensor) or not table.is_floating_point():
-            got = f"dtype {table.dtype}" if isinstance(table, Tensor) else type(table).__name__
-            raise build(KindError, "table", "a floating-point tensor (n, c)", got)
+        check_floats(table, "table", "a floating-point tensor (n, c)")
         if table.ndim != 2:
             raise build(ArgumentError, "table", "shape (n, c)", shape_of(table))
         super().__init__(table)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_word
 from intently.masks.geometry import Geometry, integers
 from intently.positions.scaling import Scaling, plain_rates
@@ -84,9 +85,7 @@ class Rotary:
         what scalings that hang on the length go by: the position after each row's last one unless
         given. Differentiable in x. Raises `ArgumentError` where shapes do not fit.
         """
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise build(KindError, "x", "a floating-point tensor (…, t, d)", got)
+        check_floats(x, "x", "a floating-point tensor (…, t, d)")
         if x.ndim < 2 or x.shape[-1] != self.d:
             raise build(ArgumentError, "x", f"shape (…, t, d={self.d})", shape_of(x))
         dtype = torch.promote_types(x.dtype, torch.float32)

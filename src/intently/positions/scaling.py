@@ -44,7 +44,7 @@ class Scaling:
     """What every scaling can do: check the width it is used with, and give rates."""
 
     by_length: ClassVar[bool] = False
-    """Whether the rates hang on how long the text is."""
+    """Whether the rates depend on the length of the text."""
 
     def rates(
         self, base: float, width: int, length: Length, dtype: torch.dtype, device: torch.device

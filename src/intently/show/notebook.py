@@ -103,7 +103,7 @@ def _bias(bias: Bias) -> str:
     moved = bias.replaced(lambda x: x.detach().cpu())
     t = s = STEPS
     for x in moved.tensors():
-        if type(bias).__name__ == "Given" and x.ndim >= 2:
+        if type(bias).__name__ == "TensorBias" and x.ndim >= 2:
             t, s = x.shape[-2:]
     lead = lead_of(moved, t, s)
     g = Geometry(lead, t, s, torch.device("cpu"))

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.kernels import streamed
-from intently.kernels.derivatives import differentiated
+from intently.kernels.modes import differentiated, no_autocast
 from intently.kernels.streamed import Block
 from intently.kernels.walk import GRAIN
-from intently.matrix import lazy
-from intently.matrix.lazy import LazyMatrix, no_autocast
+from intently.matrix import statistics
+from intently.matrix.lazy import LazyMatrix
 
 
 def jensen_shannon(matrix: LazyMatrix) -> Tensor:
@@ -47,7 +47,7 @@ def jensen_shannon(matrix: LazyMatrix) -> Tensor:
     h = matrix.shape[-3]
     total, count = matrix._zeros(h), matrix._zeros(h)
     with torch.no_grad():
-        for block in blocks_of_heads(matrix, lazy.BLOCK // 4):
+        for block in blocks_of_heads(matrix, statistics.BLOCK // 4):
             w = block.weights.to(total.dtype)
             sums, alive = w.sum(-1), w.amax(-1) > 0
             own = entropies(w)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, build, shape_of
+from intently.foundation.checks import check_kind
 from intently.masks import Geometry, Mask, causal, segments, window
 from intently.masks.geometry import integers
 from intently.matrix.lazy import LazyMatrix
@@ -81,14 +82,13 @@ def mass_on(matrix: LazyMatrix, mask: Mask) -> Tensor:
     >>> mass_on(A, induction([4, 4, 9]))
     tensor([0.0000, 0.2500, 0.0000])
     """
-    if not isinstance(mask, Mask):
-        raise build(
-            KindError,
-            "mask",
-            "a mask such as patterns.previous()",
-            type(mask).__name__,
-            fix="wrap a boolean tensor: it.allowed(tensor); for positions write A.mass(keys)",
-        )
+    check_kind(
+        mask,
+        Mask,
+        "mask",
+        "a mask such as patterns.previous()",
+        fix="wrap a boolean tensor: it.allowed(tensor); for positions write A.mass(keys)",
+    )
     *lead, t, s = matrix.shape
     g = Geometry(tuple(lead), t, s, matrix.device)
     mask.check(g)

@@ -23,7 +23,7 @@ STATISTICS = (
 """All that `measure` may find, in its order."""
 
 SIZE = 2**20
-"""Weights in one block: with what is derived from them they stay in the cache."""
+"""Weights in one block: they and the values derived from them fit the cache."""
 
 
 @dataclass(frozen=True)

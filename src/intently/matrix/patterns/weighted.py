@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
+from intently.kernels.modes import no_autocast
 from intently.kernels.streamed import Block
 from intently.matrix.indexing import positions
-from intently.matrix.lazy import LazyMatrix, no_autocast
+from intently.matrix.lazy import Derived, LazyMatrix
 
 
 def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> LazyMatrix:
@@ -85,24 +85,8 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
     return _ByGradient(matrix, _per_head(v, matrix), dy)
 
 
-class Weighted(LazyMatrix):
+class Weighted(Derived):
     """The weights of a matrix, each times a factor."""
-
-    def __init__(self, matrix: LazyMatrix) -> None:
-        self.matrix, self._cast = matrix, matrix._cast
-        self.labels = matrix.labels
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.matrix.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
 
     def _row_size(self) -> int:
         return self.matrix._row_size()
@@ -166,11 +150,8 @@ class _ByColumn(Weighted):
     def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
         return w * self.factor[cut][..., None, cols]
 
-    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        return _ByColumn(self.matrix[index], self.factor[index])
-
-    def _to(self, device: torch.device) -> LazyMatrix:
-        return _ByColumn(self.matrix.to(device), self.factor.to(device))
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+        return (change(self.factor),)
 
 
 class _ByGradient(Weighted):
@@ -185,11 +166,8 @@ class _ByGradient(Weighted):
         dy, v = self.dy[cut].index_select(-2, rows), self.v[cut].index_select(-2, cols)
         return w * (dy.to(w.dtype) @ v.to(w.dtype).mT)
 
-    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        return _ByGradient(self.matrix[index], self.v[index], self.dy[index])
-
-    def _to(self, device: torch.device) -> LazyMatrix:
-        return _ByGradient(self.matrix.to(device), self.v.to(device), self.dy.to(device))
+    def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
+        return change(self.v), change(self.dy)
 
 
 class _Positive(Weighted):
@@ -197,12 +175,6 @@ class _Positive(Weighted):
 
     def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
         return w.clamp_min(0)
-
-    def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
-        return _Positive(self.matrix[index])
-
-    def _to(self, device: torch.device) -> LazyMatrix:
-        return _Positive(self.matrix.to(device))
 
 
 def _per_head(v: Tensor, matrix: LazyMatrix) -> Tensor:

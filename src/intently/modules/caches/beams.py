@@ -1,4 +1,4 @@
-"""Masks over queries that lie side by side: those of m rows of x that share a row of states."""
+"""Masks over queries side by side: m rows of x that share a row of the states."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.masks import Geometry, Mask, allowed
-from intently.masks.geometry import Cut
+from intently.masks.mask import OverMask
 from intently.masks.queries import unless_all
 
 
-class SideBySide(Mask):
+class SideBySide(OverMask):
     """A mask of t queries for each of ``beams`` runs of t queries, one behind the other.
 
     >>> from intently import causal
@@ -22,36 +22,27 @@ class SideBySide(Mask):
     █ █
     """
 
-    def __init__(self, mask: Mask, beams: int) -> None:
-        super().__init__(mask, beams)
-        self.mask, self.beams = mask, beams
+    def __init__(self, inner: Mask, beams: int) -> None:
+        super().__init__(inner, beams)
+        self.beams = beams
 
-    def _one(self, g: Geometry) -> Geometry:
+    def whole(self, g: Geometry) -> Geometry:
         return g._replace(t=g.t // self.beams)
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        one = self._one(g)
-        return self.mask.allow(one, rows % max(1, one.t), cols)
+        one = self.whole(g)
+        return self.inner.allow(one, rows % max(1, one.t), cols)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        one = self._one(g)
-        return self.mask.at(one, lead, i % max(1, one.t), j)
-
-    def check(self, g: Geometry) -> None:
-        self.mask.check(self._one(g))
+        one = self.whole(g)
+        return self.inner.at(one, lead, i % max(1, one.t), j)
 
     def seen(self, g: Geometry) -> Tensor | None:
-        seen = self.mask.seen(self._one(g))
+        seen = self.inner.seen(self.whole(g))
         return None if seen is None else unless_all(seen)
 
-    def part(self, cut: Cut, g: Geometry) -> SideBySide:
-        return SideBySide(self.mask.part(cut, self._one(g)), self.beams)
-
-    def lead(self) -> tuple[int, ...]:
-        return self.mask.lead()
-
     def __repr__(self) -> str:
-        return f"{self.beams} × ({self.mask!r})"
+        return f"{self.beams} × ({self.inner!r})"
 
 
 def side_by_side(mask: Mask, beams: int, g: Geometry) -> Mask:

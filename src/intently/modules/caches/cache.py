@@ -1,4 +1,4 @@
-"""What all caches share: copies, the undoing of a call that raises, and the checks of arguments."""
+"""What all caches share: copies, rollback after an error, and argument checks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
 from intently.masks.geometry import integers
 from intently.modules.caches.rows import check_index, picked
 
@@ -19,7 +20,7 @@ R = TypeVar("R")
 
 
 class Cache:
-    """What a decoder remembers. A copy, deep or not, shares nothing that is written."""
+    """Base of all caches. A copy, shallow or deep, shares no mutable state."""
 
     def __init__(self, keep_queries: bool) -> None:
         self.keep_queries = keep_queries
@@ -38,7 +39,7 @@ class Cache:
         return vars(self).copy(), len(self.history)
 
     def _put_back(self, state: tuple[dict[str, Any], int]) -> None:
-        """Be as at the time of ``state``, after a call that may have written."""
+        """Restore ``state`` after a call that may have written."""
         before, told = state
         vars(self).update(before)
         del self.history[told:]
@@ -53,7 +54,7 @@ def _copied(x: Any, memo: dict[int, Any]) -> Any:
 
 
 class AsBefore:
-    """Within it a call may write into caches; where it raises, they are as before.
+    """Context manager that restores caches if its block raises.
 
     >>> from intently.modules import KeyValueCache
     >>> cache = KeyValueCache()
@@ -79,7 +80,7 @@ class AsBefore:
 
 
 def undone(method: Callable[P, R]) -> Callable[P, R]:
-    """Return a method that leaves its ``cache``, or pair of them, as it was where it raises."""
+    """Decorate a method so that an error restores its ``cache``, or pair of caches."""
 
     @wraps(method)
     def careful(*args: P.args, **options: P.kwargs) -> R:
@@ -100,12 +101,12 @@ def undone(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class Steps(Cache):
-    """Keys (b, g, s, d) and values (b, g, s, e) of steps that go on."""
+    """A growing cache: keys (b, g, s, d) and values (b, g, s, e)."""
 
     def __init__(self, keep_queries: bool) -> None:
         super().__init__(keep_queries)
         self.length = 0
-        """Steps so far, forgotten ones included; those of the longest row."""
+        """Steps so far of the longest row, dropped ones included."""
         self.lengths: Tensor | None = None
         """Steps of each row (b,), None while all rows have the same."""
         self.history: list[tuple[Tensor, Tensor]] = []
@@ -118,13 +119,13 @@ class Steps(Cache):
 
     @property
     def offset(self) -> int | Tensor:
-        """Where the next step stands: a number, or (b,) where rows differ."""
+        """Position of the next step: a number, or (b,) where rows differ."""
         return self.length if self.lengths is None else self.lengths
 
     def reorder(self, index: Tensor) -> None:
         """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         if self._k is None or self._v is None:
             check_index(index)
@@ -159,7 +160,7 @@ class Steps(Cache):
         return here
 
     def _forget(self, here: Tensor) -> None:
-        """Take from the history what no row has any more after its first ``here`` (b,) steps."""
+        """Drop history steps that no row has after its first ``here`` (b,) steps."""
         steps = int((self._totals(here) - here).min())
         if not bool(here.any()):
             self.history = []
@@ -172,7 +173,7 @@ class Steps(Cache):
 
 
 def must_copy(x: Tensor) -> bool:
-    """Whether a buffer may not be written: gradients may need it, or inference mode has made it."""
+    """Whether a buffer must not be written: gradients may need it, or inference mode made it."""
     return torch.is_grad_enabled() or (x.is_inference() and not torch.is_inference_mode_enabled())
 
 
@@ -193,20 +194,20 @@ WHAT = {"k": "keys (b, g, n, d)", "v": "values (b, g, n, e)"}
 
 
 def check_first(k: Tensor, v: Tensor) -> None:
-    """Raise unless keys and values are such, and belong together."""
+    """Raise unless k and v are keys and values of matching shapes."""
     for name, x in (("k", k), ("v", v)):
-        _check_kind(name, x)
+        check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
         if x.ndim != 4:
             raise build(ArgumentError, name, WHAT[name], shape_of(x))
     _check_together(k, v)
 
 
 def check_continues(k: Tensor, v: Tensor, old_k: Tensor, old_v: Tensor) -> None:
-    """Raise unless new keys and values belong together, and fit those that a cache holds."""
+    """Raise unless new keys and values match each other and the cached ones."""
     if _continues(k, old_k) and _continues(v, old_v) and k.shape[2] == v.shape[2]:
         return
     for name, x, old in (("k", k, old_k), ("v", v, old_v)):
-        _check_kind(name, x)
+        check_floats(x, name, f"{WHAT[name]}, a floating-point tensor")
         if x.ndim != 4 or x.shape[:-2] != old.shape[:-2] or x.shape[-1] != old.shape[-1]:
             raise build(
                 ArgumentError,
@@ -232,12 +233,6 @@ def _continues(x: Tensor, old: Tensor) -> bool:
         return False
     new, held = x.shape, old.shape
     return len(new) == 4 and new[0] == held[0] and new[1] == held[1] and new[3] == held[3]
-
-
-def _check_kind(name: str, x: object) -> None:
-    if not (isinstance(x, Tensor) and x.is_floating_point()):
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(KindError, name, f"{WHAT[name]}, a floating-point tensor", got)
 
 
 def _check_together(k: Tensor, v: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Key/value caches: what a decoder remembers, so that each token is computed once.
+"""Key/value caches, so that a decoder computes each token once.
 
 A cache changes nothing but the time: each step is the row of the whole pass, under the same mask
 and bias, which keep their meaning (a key's column is its place in the whole text). Gradients pass
@@ -55,7 +55,7 @@ class KeyValueCache(Steps):
         return self.length + t
 
     def mask(self, rule: Mask | None, t: int) -> Mask | None:
-        """Return what the rule is for t new steps: their offsets in, what is not written out."""
+        """Return the mask of t new steps, with their offsets and without unwritten keys."""
         if self.lengths is None:
             return rule
         written = Written(self.lengths + t)
@@ -64,7 +64,7 @@ class KeyValueCache(Steps):
         return standing(rule, self.lengths) & written
 
     def bias(self, rule: Bias, t: int) -> Bias:
-        """Return what the bias is for t new steps."""
+        """Return the bias of t new steps."""
         return rule if self.lengths is None else standing(rule, self.lengths)
 
     def places(self, device: torch.device) -> None:
@@ -116,7 +116,7 @@ class KeyValueCache(Steps):
     def crop(self, length: int | Tensor) -> None:
         """Forget the steps after the first ``length``, a number or one for each row (b,).
 
-        Raises `ArgumentError` for more steps than there are, `KindError` for what is no number.
+        Raises `ArgumentError` for more steps than there are and `KindError` for non-integers.
         """
         here = self._lengths(length)
         if self._k is None or self._v is None or not len(here):

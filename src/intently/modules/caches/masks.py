@@ -1,23 +1,26 @@
-"""Masks and biases over the keys that a cache holds, which are not always all that there were."""
+"""Masks and biases over cached keys, some of which may have been dropped."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from intently.biases import Bias
 from intently.foundation.values import Value
-from intently.masks import Geometry, Mask, padding
-from intently.masks.geometry import Cut
-from intently.masks.queries import Rows
+from intently.masks import Geometry, Mask
+from intently.masks.first_keys import Padding
+from intently.masks.geometry import Cut, cut_left, pick
+from intently.masks.mask import OverMask
+from intently.masks.over import Over, R
 
 V = TypeVar("V", bound=Value)
 
 
 def standing(value: V, offset: Tensor) -> V:
-    """Return a mask or bias whose queries stand at ``offset`` (b,) where it says nothing else.
+    """Return a mask or bias with ``offset`` (b,) wherever it has no offset of its own.
 
     >>> import intently as it
     >>> standing(it.causal() & it.window(2, 0), torch.tensor([3, 5]))
@@ -29,101 +32,99 @@ def standing(value: V, offset: Tensor) -> V:
     return type(value)(*parts)
 
 
-def _whole(g: Geometry, gap: int) -> Geometry:
-    return g._replace(s=g.s + gap)
+def at_places(cols: Tensor, sinks: int, gap: int | Tensor) -> Tensor:
+    """Return positions of columns in the whole text; columns from ``sinks`` on follow the gap.
 
-
-def at_places(cols: Tensor, sinks: int, gap: int) -> Tensor:
-    """Return where columns stand in the whole text; those from ``sinks`` on are behind the gap."""
+    >>> at_places(torch.arange(3), 1, torch.tensor([[4], [1]]))
+    tensor([[0, 5, 6],
+            [0, 2, 3]])
+    """
     return cols + gap * (cols >= sinks)
 
 
-class Written(Mask):
+class Written(Padding):
     """The first ``lengths`` (b,) keys, where a cache holds zeros after them.
 
-    It is `padding`, but says that what it hides is harmless: kernels need not clear it again.
+    It is `padding` over zeros, which need no clearing by kernels.
     """
-
-    per_key = True
-
-    def __init__(self, lengths: Tensor) -> None:
-        super().__init__(lengths)
-        self.rows = padding(lengths)
-
-    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return self.rows.allow(g, rows, cols)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return self.rows.at(g, lead, i, j)
-
-    def check(self, g: Geometry) -> None:
-        self.rows.check(g)
-
-    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        return self.rows.blocks(g, rows, cols)
 
     def seen(self, g: Geometry) -> None:
         """Nothing has to be cleared."""
 
-    def queries(self, g: Geometry) -> Rows:
-        return self.rows.queries(g)
+
+class _Kept(Over[R]):
+    """A mask or bias of the whole text, over its first ``sinks`` keys and those after a ``gap``.
+
+    ``gap`` is an int, or a tensor (b,) where every row has kept other keys, of a text of ``steps``.
+    The rule is asked for all the places that any row has kept, once; each row takes its own::
+
+        row 0 of a window of 2, 1 sink, after 7 steps   0 5 6      asked for   0 2 3 5 6
+        row 1, after 4                                  0 2 3
+    """
+
+    def __init__(self, inner: R, sinks: int, gap: int | Tensor, *steps: int) -> None:
+        super().__init__(inner, sinks, gap, *steps)
+        self.sinks, self.gap, self.steps = sinks, gap, steps
+
+    def whole(self, g: Geometry) -> Geometry:
+        return g._replace(s=self.steps[0] if isinstance(self.gap, Tensor) else g.s + self.gap)
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        gap = cut_left(self.gap, cut) if isinstance(self.gap, Tensor) else self.gap
+        return type(self)(self.inner.part(cut, self.whole(g)), self.sinks, gap, *self.steps)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        gap = pick(g, self.gap, lead[: self.gap.ndim]) if isinstance(self.gap, Tensor) else self.gap
+        return self.inner.at(self.whole(g), lead, i, self._places(j, gap))
+
+    def block(self, g: Geometry, cols: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return (…, t, n) of columns (n,), from what ``ask`` says of keys of the whole text."""
+        if not isinstance(self.gap, Tensor) or not self.gap.ndim:
+            return ask(self._places(cols, self.gap))
+        places = self._places(cols, self.gap[:, None])
+        asked, index = torch.unique(places, return_inverse=True)
+        block = ask(asked)
+        block = block.reshape(*(1,) * (len(g.lead) + 2 - block.ndim), *block.shape)
+        block = block.expand(len(places), *block.shape[1:-1], len(asked))
+        index = index.view(len(places), *(1,) * (block.ndim - 2), len(cols))
+        return block.gather(-1, index.expand(*block.shape[:-1], len(cols)))
+
+    def _places(self, cols: Tensor, gap: int | Tensor) -> Tensor:
+        places = at_places(cols, self.sinks, gap)
+        return places.clamp(0, self.steps[0] - 1) if isinstance(self.gap, Tensor) else places
 
     def __repr__(self) -> str:
-        return repr(self.rows)
+        if isinstance(self.gap, Tensor):
+            return f"({self.inner!r}) over the keys that each row kept"
+        return f"({self.inner!r}) without keys {self.sinks} … {self.sinks + self.gap - 1}"
 
 
-class KeptMask(Mask):
-    """A mask of the whole text, over its first ``sinks`` keys and those after a ``gap``.
+class KeptMask(_Kept[Mask], OverMask):
+    """A mask of the whole text, over the keys that a cache kept.
 
     ::
 
         causal(), sinks=1, gap=2, t=1, s=3   █ █ █      of   █ · · █ █
+
+    >>> import intently as it
+    >>> print(KeptMask(it.causal(offset=3), 1, torch.tensor([2]), 5).draw(1, 3))
+    █ █ ·
     """
 
-    def __init__(self, mask: Mask, sinks: int, gap: int) -> None:
-        super().__init__(mask, sinks, gap)
-        self.mask, self.sinks, self.gap = mask, sinks, gap
-
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return self.mask.allow(_whole(g, self.gap), rows, at_places(cols, self.sinks, self.gap))
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return self.mask.at(_whole(g, self.gap), lead, i, at_places(j, self.sinks, self.gap))
-
-    def check(self, g: Geometry) -> None:
-        self.mask.check(_whole(g, self.gap))
-
-    def part(self, cut: Cut, g: Geometry) -> KeptMask:
-        return KeptMask(self.mask.part(cut, _whole(g, self.gap)), self.sinks, self.gap)
+        whole = self.whole(g)
+        return self.block(g, cols, lambda places: self.inner.allow(whole, rows, places))
 
     def lead(self) -> tuple[int, ...]:
-        return self.mask.lead()
-
-    def __repr__(self) -> str:
-        return f"({self.mask!r}) without keys {self.sinks} … {self.sinks + self.gap - 1}"
+        own = tuple(self.gap.shape) if isinstance(self.gap, Tensor) else ()
+        return max(self.inner.lead(), own, key=len)
 
 
-class KeptBias(Bias):
-    """A bias of the whole text, over its first ``sinks`` keys and those after a ``gap``."""
-
-    def __init__(self, bias: Bias, sinks: int, gap: int) -> None:
-        super().__init__(bias, sinks, gap)
-        self.bias, self.sinks, self.gap = bias, sinks, gap
+class KeptBias(_Kept[Bias], Bias):
+    """A bias of the whole text, over the keys that a cache kept."""
 
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
-        cols = at_places(cols, self.sinks, self.gap)
-        return self.bias.tile(_whole(g, self.gap), rows, cols, dtype)
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return self.bias.at(_whole(g, self.gap), lead, i, at_places(j, self.sinks, self.gap))
-
-    def check(self, g: Geometry) -> None:
-        self.bias.check(_whole(g, self.gap))
-
-    def part(self, cut: Cut, g: Geometry) -> KeptBias:
-        return KeptBias(self.bias.part(cut, _whole(g, self.gap)), self.sinks, self.gap)
-
-    def __repr__(self) -> str:
-        return f"({self.bias!r}) without keys {self.sinks} … {self.sinks + self.gap - 1}"
+        whole = self.whole(g)
+        return self.block(g, cols, lambda places: self.inner.tile(whole, rows, places, dtype))

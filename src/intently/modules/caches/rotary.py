@@ -1,4 +1,4 @@
-"""Rotary positions for blocks: queries and keys turned together, by angles that are kept.
+"""Rotary positions for blocks: queries and keys rotated together, with cached angles.
 
 The angles hang on the positions alone, so that all layers, steps and calls share one table of
 their cosines and sines. What is computed is `Rotary`'s own formula.
@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from intently.kernels.derivatives import transformed
+from intently.kernels.modes import transformed
 from intently.positions import Rotary
 
 
@@ -47,7 +47,7 @@ def turned(rotary: Rotary, x: Tensor, offset: int | Tensor, end: int) -> Tensor:
 
 
 def by_length(rotary: Rotary) -> bool:
-    """Whether the angles of all steps change when the text grows."""
+    """Whether the angles of all steps change as the text grows."""
     return rotary.scaling is not None and rotary.scaling.by_length
 
 

@@ -1,4 +1,4 @@
-"""Rows of a batch: which of them are taken, and how long each is."""
+"""Rows of a batch: selection, and their lengths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intently.masks.geometry import integers
 
 
 def picked(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows ``index`` (n,) of x; raise `ArgumentError` or `KindError` where it has none such.
+    """Return rows ``index`` (n,) of x; raise `ArgumentError` or `KindError` for invalid rows.
 
     >>> picked(torch.tensor([5, 6, 7]), torch.tensor([2, 2, 0]))
     tensor([7, 7, 5])

@@ -11,7 +11,6 @@ from intently.foundation.checks import whole_number
 from intently.masks import Mask, causal, is_plain_causal, prefix, window
 from intently.modules.caches.cache import Steps, check_continues, check_first, grown, must_copy, put
 from intently.modules.caches.masks import KeptBias, KeptMask, Written, at_places, standing
-from intently.modules.caches.row_masks import RowsBias, RowsMask, row_places
 
 
 class WindowCache(Steps):
@@ -41,11 +40,11 @@ class WindowCache(Steps):
         self._held: Tensor | None = None
         """Keys of each row (b,) in the buffer, where rows have different lengths."""
         self._covered: tuple[Tensor, Tensor] | None = None
-        """What stood where the sinks moved last, so that they can be moved back."""
+        """Contents overwritten by the last move of the sinks, to undo that move."""
 
     @property
     def _most(self) -> int:
-        """How many keys are kept for the next step."""
+        """Number of keys in the cache for the next step."""
         return self.sinks + self.window - 1
 
     def columns(self, t: int) -> int:
@@ -53,7 +52,7 @@ class WindowCache(Steps):
         return min(self.length, self._most) + t
 
     def mask(self, rule: Mask | None, t: int) -> Mask | None:
-        """Return what the rule is for t new steps, each of which sees its own window."""
+        """Return the mask of t new steps, each with its own window."""
         if rule is not None and is_plain_causal(rule):
             rule = None
         if t > 1:
@@ -67,33 +66,31 @@ class WindowCache(Steps):
             if rule is None:
                 return written
             stands = standing(rule, self.lengths)
-            return RowsMask(stands, self._rows(t), self.length + t) & written
+            return KeptMask(stands, self.sinks, self._gaps(), self.length + t) & written
         gap = self._gap(t)
         return rule if rule is None or not gap else KeptMask(rule, self.sinks, gap)
 
     def bias(self, rule: Bias, t: int) -> Bias:
-        """Return what the bias is for t new steps and the keys that were kept."""
+        """Return the bias of t new steps over the cached keys."""
         if self.lengths is not None:
-            return RowsBias(standing(rule, self.lengths), self._rows(t), self.length + t)
+            stands = standing(rule, self.lengths)
+            return KeptBias(stands, self.sinks, self._gaps(), self.length + t)
         gap = self._gap(t)
         return KeptBias(rule, self.sinks, gap) if gap else rule
 
     def _gap(self, t: int) -> int:
         return self.length + t - self.columns(t)
 
-    def _rows(self, t: int) -> Tensor:
-        """Positions (b, s) of the keys that t new steps attend in each row."""
+    def _gaps(self) -> Tensor:
+        """Number of steps (b,) of each row that the cache has dropped when a call begins."""
         assert self.lengths is not None
-        gap = self.lengths - self.lengths.clamp(max=self._most)
-        cols = torch.arange(self.columns(t), device=gap.device)
-        places = row_places(cols, self.sinks, gap)
-        return places.clamp(max=self.length + t - 1)
+        return self.lengths - self.lengths.clamp(max=self._most)
 
     def places(self, device: torch.device) -> Tensor | None:
         """Positions (s,) or (b, s) of the keys handed out last, None where they are 0 … s − 1."""
         if self.lengths is not None and self._held is not None and self._k is not None:
             cols = torch.arange(self._k.shape[-2], device=device)
-            places = row_places(cols, self.sinks, self.lengths - self._held)
+            places = at_places(cols, self.sinks, (self.lengths - self._held)[:, None])
             return places.clamp(max=self.length - 1)
         held = self._last - self._first
         if held == self.length:
@@ -138,7 +135,7 @@ class WindowCache(Steps):
         return self._k[..., held, :], self._v[..., held, :]
 
     def _append_rows(self, k: Tensor, v: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new keys and values behind those that each row keeps."""
+        """Append new keys and values to the cached ones of each row."""
         self._keep(lengths)
         assert self._k is not None and self._v is not None and self._held is not None
         n, kept = k.shape[-2], self._k.shape[-2]
@@ -150,7 +147,7 @@ class WindowCache(Steps):
         return self._k, self._v
 
     def _keep(self, lengths: Tensor) -> None:
-        """Keep what the steps after the first ``lengths`` (b,) of each row need, zeros behind."""
+        """Keep the keys needed after the first ``lengths`` (b,) steps of each row, zeros behind."""
         assert self._k is not None and self._v is not None
         total, held = self._counts(lengths)
         kept = lengths.clamp(max=self._most)
@@ -164,7 +161,7 @@ class WindowCache(Steps):
             self._k, self._v = (torch.cat([x[..., e, :] for e in ends], -2) for x in buffers)
             self._held = kept
             return
-        at = row_places(cols, self.sinks, shift).clamp(0, max(0, int(held.max()) - 1))
+        at = at_places(cols, self.sinks, shift[:, None]).clamp(0, max(0, int(held.max()) - 1))
         inside = (cols < kept[:, None])[:, None, :, None]
         buffers = (x[..., self._first :, :] for x in (self._k, self._v))
         self._k, self._v = (
@@ -183,7 +180,7 @@ class WindowCache(Steps):
         """Forget the steps after the first ``length``, a number or one for each row (b,).
 
         Raises `ArgumentError` for more steps than there are, and for so few that their window has
-        left the cache; `KindError` for what is no number.
+        left the cache; `KindError` for non-integers.
         """
         here = self._lengths(length)
         if not len(here):
@@ -208,7 +205,7 @@ class WindowCache(Steps):
             self.lengths = self._held = None
 
     def _without(self, x: Tensor, drop: int) -> list[Tensor]:
-        """The steps that are kept when ``drop`` of them leave the window."""
+        """The cached steps without the ``drop`` steps that leave the window."""
         x = x[..., self._first : self._last, :]
         return [x[..., : self.sinks, :], x[..., self.sinks + drop :, :]] if drop else [x]
 
@@ -234,7 +231,7 @@ class WindowCache(Steps):
     def reorder(self, index: Tensor) -> None:
         """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
 
-        Raises `ArgumentError` for rows there are not, `KindError` for what are no row numbers.
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
         """
         super().reorder(index)
         if self._held is not None:

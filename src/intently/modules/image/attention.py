@@ -7,26 +7,28 @@ of c channels. Every pixel asks, and every pixel (or every token of a text) answ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from intently.attention_matrix import Attention as Matrix
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.attention_matrix import Attention
+from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import whole_number
 from intently.masks import Mask
 from intently.matrix import LazyMatrix
-from intently.modules.attended import attended
+from intently.modules.attended import attended, attention_blocks
 from intently.modules.batch_axis import batch_optional
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
+from intently.modules.checks import check_steps
 from intently.modules.feed_forward import GatedFeedForward
 from intently.modules.image.norms import LATENT_NORM, UP_TO_32_GROUPS, ChannelNorm, Norm, group_norm
+from intently.modules.image.pixels import as_image, as_pixels, check_image
 from intently.modules.linear import Linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
-from intently.modules.projected import Projections, _check_kind, check_dtype
+from intently.modules.projected import Projections
 from intently.modules.weights.layouts import Stored, Weights
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import (
@@ -240,10 +242,8 @@ class SpatialTransformer(AllOrNothing):
         >>> block.channels
         16
         """
-        maps = {
-            "project_in": read_map(project_in, "project_in"),
-            "project_out": read_map(project_out, "project_out"),
-        }
+        given = {"project_in": project_in, "project_out": project_out}
+        maps = {name: read_map(weight, name) for name, weight in given.items()}
         n = sizes(maps, project_in="w c", project_out="c w")
         like = maps["project_in"].weight
         made, context_width = _copied_layers(layers, n["w"], like)
@@ -286,43 +286,31 @@ class SpatialTransformer(AllOrNothing):
         *,
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
-    ) -> dict[str, Matrix]:
+    ) -> dict[str, Attention]:
         """Return every layer's lazy matrices (b, h, pixels, …): "layers.0.self", "layers.0.cross".
 
         Arguments are those of `forward`; rows are pixels, row after row of the image.
         """
-        blocks = [
-            (f"layers.{i}.{name.removesuffix('_attention')}", block)
-            for i, layer in enumerate(self.layers)
-            for name, block in layer.named_children()
-            if name in ("self_attention", "cross_attention")
-        ]
+        blocks = attention_blocks(layers=self.layers)
         return attended(blocks, lambda: self(x, context, mask=mask, context_mask=context_mask))
 
     def _check(self, x: Tensor, context: Tensor | None) -> None:
         check_image(x, self.channels, self.project_in.weight)
         width = self.context_width
         if (context is None) != (width is None):
-            raise build(
-                ArgumentError,
-                "context",
-                "None" if width is None else f"shape (b, s, {width})",
-                "None" if context is None else shape_of(context),
-                f"this block was made with context_width={width}",
-            )
+            expected = "None" if width is None else f"shape (b, s, {width})"
+            got = "None" if context is None else shape_of(context)
+            cause = f"this block was made with context_width={width}"
+            raise build(ArgumentError, "context", expected, got, cause)
         if context is None:
             return
-        _check_kind(context, "context", self.project_in.weight)
+        check_steps(context, "context", self.project_in.weight)
         b, one = len(x), context.ndim == 3 and len(context) == 1
         if context.ndim != 3 or (len(context), context.shape[2]) != (b, width):
-            raise build(
-                ArgumentError,
-                "context",
-                f"shape (b={b}, s, {width})",
-                shape_of(context),
-                "each image has its own",
-                f"one for all is context.expand({b}, -1, -1)" if one else None,
-            )
+            expected = f"shape (b={b}, s, {width})"
+            fix = f"one for all is context.expand({b}, -1, -1)" if one else None
+            cause = "each image has its own"
+            raise build(ArgumentError, "context", expected, shape_of(context), cause, fix)
 
 
 def _norm(make: Norm | None, channels: int) -> nn.Module:
@@ -354,50 +342,10 @@ def _copied_layers(
         made.append(copied(layer, f"layers[{i}]", kind, like))
         found = made[-1].self_attention.width
         if found != width:
-            raise build(
-                ArgumentError,
-                f"layers[{i}]",
-                f"a layer of width {width}, as project_in makes",
-                f"width {found}",
-            )
+            expected = f"a layer of width {width}, as project_in makes"
+            raise build(ArgumentError, f"layers[{i}]", expected, f"width {found}")
     cross = [getattr(layer, "cross_attention", None) for layer in made]
     widths = [None if x is None else x.context_width for x in cross]
     if len(set(widths)) > 1:
         raise build(ArgumentError, "layers", "layers that attend contexts of one width", widths)
     return made, widths[0] if widths else None
-
-
-def as_pixels(image: Float[Tensor, "b c height width"]) -> Float[Tensor, "b t c"]:
-    """Return the pixels (b, height · width, c) of an image, row after row."""
-    return image.flatten(2).mT
-
-
-def as_image(
-    pixels: Float[Tensor, "b t k"], like: Float[Tensor, "b c height width"]
-) -> Float[Tensor, "b k height width"]:
-    """Return pixels as an image of the height and width of ``like``."""
-    return pixels.mT.unflatten(-1, like.shape[2:])
-
-
-def check_image(x: Any, channels: int, weight: Tensor) -> None:
-    """Raise unless x is an image (b, c=channels, height, width) of the dtype of the weights."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise build(
-            KindError,
-            "x",
-            "a floating-point image (b, c, height, width)",
-            got,
-            fix="scale bytes first: x.float() / 255",
-        )
-    if x.ndim != 4 or x.shape[1] != channels:
-        last = x.ndim == 4 and x.shape[-1] == channels
-        raise build(
-            ArgumentError,
-            "x",
-            f"shape (b, c={channels}, height, width), or (c, height, width)",
-            shape_of(x),
-            "the channels stand last" if last else None,
-            "move them with x.movedim(-1, -3)" if last else None,
-        )
-    check_dtype(x, "x", weight)

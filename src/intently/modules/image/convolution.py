@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
+from intently.foundation.checks import check_kind
 from intently.masks import Geometry, Mask
 from intently.masks.blocks import edges, states
 from intently.masks.geometry import pick
 from intently.masks.queries import unless_all
 from intently.modules.batch_axis import batch_optional
-from intently.modules.projected import check_dtype
+from intently.modules.checks import check_dtype
 from intently.modules.weights.loading import AllOrNothing
 
 Axis = tuple[int, int, int, int, int, int]
@@ -236,9 +238,7 @@ class ConvolutionAsAttention(AllOrNothing):
         return f"{self.kernel[0]} × {self.kernel[1]}{dilated}"
 
     def _check(self, x: Any) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-            raise build(KindError, "x", "floating-point images (b, c, height, width)", got)
+        check_floats(x, "x", "floating-point images (b, c, height, width)")
         if x.ndim != 4 or x.shape[-3] != self.channels:
             raise build(
                 ArgumentError,
@@ -266,14 +266,13 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
     >>> layer.attend(x).shape, bool(torch.allclose(layer(x), conv(x), atol=1e-5))
     ((1, 9, 25, 25), True)
     """
-    if not isinstance(conv, nn.Conv2d):
-        raise build(
-            KindError,
-            "conv",
-            "an nn.Conv2d",
-            type(conv).__name__,
-            fix="only convolutions over images have k² taps on a grid",
-        )
+    check_kind(
+        conv,
+        nn.Conv2d,
+        "conv",
+        "an nn.Conv2d",
+        fix="only convolutions over images have k² taps on a grid",
+    )
     own = [name for name in _COMPUTES if getattr(type(conv), name) is not getattr(nn.Conv2d, name)]
     if own:
         raise build(

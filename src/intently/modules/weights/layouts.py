@@ -54,7 +54,7 @@ class Found:
 
     @property
     def context_width(self) -> int:
-        """Width of what is attended."""
+        """Width of the context."""
         return self.maps["k"].weight.shape[1]
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.errors import CheckpointError, KindError, build
+from intently.errors import CheckpointError, KindError, build, shape_of
 
 
 class AllOrNothing(nn.Module):
@@ -68,9 +68,9 @@ def _check_tensors(own: Mapping[str, Any], state_dict: object) -> None:
 
 
 class _Unread:
-    """Stands for what is no tensor, under a name the module has not; refuses to be looked into.
+    """Placeholder for a non-tensor under an unexpected key; raises when it is read.
 
-    A name of the other storage of `Projected` is looked into, one that is merely left over is not.
+    The loading of `Projected` reads keys of its other storage; it never reads keys left over.
     """
 
     def __init__(self, x: object, name: str) -> None:
@@ -124,3 +124,33 @@ def _shape(x: Any) -> Any:
     if not isinstance(x, Tensor):
         return x
     return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
+def restore(state_dict: dict[str, Any], prefix: str, sizes: tuple[int, ...], fused: bool) -> None:
+    """Convert the maps of queries, keys and values to the layer's storage: one weight or three.
+
+    Where shapes do not fit, an entry of a wrong shape remains, for `wrong_shapes` to report.
+    """
+    for kind in ("weight", "bias"):
+        joint = f"{prefix}qkv_{kind}"
+        names = [f"{prefix}{letter}_{kind}" for letter in "qkv"]
+        if fused and all(name in state_dict for name in names):
+            parts = [state_dict.pop(name) for name in names]
+            alike = len({x.shape[1:] for x in parts}) == 1
+            state_dict[joint] = torch.cat(parts) if alike else parts[1]
+        elif not fused and joint in state_dict:
+            whole = state_dict.pop(joint)
+            fits = len(whole) == sum(sizes)
+            state_dict.update(zip(names, whole.split(sizes) if fits else [whole] * 3))
+
+
+def wrong_shapes(part: nn.Module, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
+    """Say which parameters of a part have another shape in a checkpoint."""
+    own = {prefix + name: shape_of(p) for name, p in part.named_parameters(recurse=False)}
+    found = {name: shape_of(state_dict[name]) for name in sorted(own) if name in state_dict}
+    cause = "the checkpoint is of a layer with other widths or heads"
+    return [
+        str(build(CheckpointError, name, own[name], got, cause))
+        for name, got in found.items()
+        if got != own[name]
+    ]

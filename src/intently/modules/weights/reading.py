@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import check_word
+from intently.foundation.checks import check_kind, check_word
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -51,16 +51,15 @@ def read_map(given: object, name: str) -> Map:
         weight, bias = given
     else:
         weight = given
-    if not isinstance(weight, (Tensor, np.ndarray)):
-        raise build(
-            KindError,
-            name,
-            "a weight (out, in), a pair (weight, bias) or an nn.Linear",
-            type(weight).__name__,
-            fix='one weight for each head needs layout="list of heads"'
-            if isinstance(given, list)
-            else None,
-        )
+    check_kind(
+        weight,
+        (Tensor, np.ndarray),
+        name,
+        "a weight (out, in), a pair (weight, bias) or an nn.Linear",
+        fix='one weight for each head needs layout="list of heads"'
+        if isinstance(given, list)
+        else None,
+    )
     weight, bias = _floats(weight, name), None if bias is None else _floats(bias, name)
     if weight.ndim > 2 and weight[0, 0].numel() == 1:
         weight = weight.flatten(1)
@@ -116,7 +115,7 @@ def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
 
 
 def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
-    """Return what the letters of the maps' shapes stand for; raise where two maps disagree.
+    """Return the sizes of the letters in the maps' shapes; raise where two maps disagree.
 
     >>> sizes({"up": Map(torch.ones(6, 4), None), "down": Map(torch.ones(4, 5), None)},
     ...       up="i c", down="c i")
@@ -179,7 +178,7 @@ def check_layout(layout: str, known: Iterable[str]) -> None:
 def filled(block: M, tensors: Mapping[str, Tensor | None]) -> M:
     """Return the block with these tensors copied into it, in their dtype and on their device.
 
-    None stands for what the block has not; parameters without an entry stay as they were made.
+    None marks parameters that the block lacks; parameters without an entry stay as they are.
     """
     given = {name: x for name, x in tensors.items() if x is not None}
     first = next(iter(given.values()))

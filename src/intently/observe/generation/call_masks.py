@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from intently.biases import as_bias
-from intently.biases.rule import Given
+from intently.biases.bias import TensorBias
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, allowed, causal, is_plain_causal
 from intently.observe.storage.stores import KeptSpec
@@ -43,7 +43,7 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
         seen = _written(pieces, [_allowed(p, how) for p, how in zip(pieces, hows)])
         found = recognise(seen, whole)
         mask = allowed(seen) if found is None else found.mask(whole)
-    if all(_alike(how.bias, hows[0].bias) and type(how.bias) is not Given for how in hows):
+    if all(_alike(how.bias, hows[0].bias) and type(how.bias) is not TensorBias for how in hows):
         bias = hows[0].bias
     else:
         bias = as_bias(_written(pieces, [_added(p, how) for p, how in zip(pieces, hows)]))
@@ -68,7 +68,7 @@ def first_part(how: AttentionSpec, g: Geometry, t: int, s: int) -> tuple[Attenti
     if mask is not None:
         seen = mask.dense(g)
         mask = allowed(seen.expand(*seen.shape[:-2], g.t, g.s)[..., :t, :s])
-    if bias is not None and (type(bias) is Given or g.s - s != g.t - t):
+    if bias is not None and (type(bias) is TensorBias or g.s - s != g.t - t):
         rows, columns = (torch.arange(n, device=g.device) for n in (t, s))
         bias = as_bias(bias.tile(g, rows, columns))
     return simplified(replace(how, mask=mask, bias=bias), part), part

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from intently import masks
-from intently.biases import Bias, Given, alibi, relative_buckets
+from intently.biases import Bias, TensorBias, alibi, relative_buckets
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
@@ -76,11 +76,19 @@ def _segments(*ids: Any) -> Mask:
     return masks.segments(*ids)
 
 
-def _around(kind: Callable[..., Value], of: type[Value], least: int) -> Callable[..., Value]:
-    """A maker of a value that wraps another one, with some whole numbers."""
+def _side_by_side(inner: Any, beams: Any) -> Mask:
+    return SideBySide(_a(Mask, inner), whole_number(beams, "beams", 1))
 
-    def make(inner: Any, *numbers: Any) -> Value:
-        return kind(_a(of, inner), *(whole_number(n, "part", least) for n in numbers))
+
+def _kept(kind: Callable[..., Value], of: type[Value]) -> Callable[..., Value]:
+    """A maker of a rule over the keys that a cache kept, all rows the same or each its own."""
+
+    def make(inner: Any, sinks: Any, gap: Any, *steps: Any) -> Value:
+        sinks = whole_number(sinks, "sinks", 0)
+        if not isinstance(gap, Tensor):
+            return kind(_a(of, inner), sinks, whole_number(gap, "gap", 0))
+        (whole,) = steps
+        return kind(_a(of, inner), sinks, integers(gap, "gap"), whole_number(whole, "steps", 1))
 
     return make
 
@@ -110,13 +118,13 @@ _KINDS: dict[str, _Kind] = {
     "either": (_EITHER, _pair(_EITHER, Mask)),
     "not": (_NOT, lambda mask: ~_a(Mask, mask)),
     "written": (Written, lambda lengths: Written(integers(lengths, "lengths"))),
-    "kept mask": (KeptMask, _around(KeptMask, Mask, 0)),
-    "side by side": (SideBySide, _around(SideBySide, Mask, 1)),
+    "kept mask": (KeptMask, _kept(KeptMask, Mask)),
+    "side by side": (SideBySide, _side_by_side),
     "alibi": (type(alibi()), alibi),
     "buckets": (type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
-    "given": (Given, Given),
+    "given": (TensorBias, TensorBias),
     "sum": (_SUM, _pair(_SUM, Bias)),
-    "kept bias": (KeptBias, _around(KeptBias, Bias, 0)),
+    "kept bias": (KeptBias, _kept(KeptBias, Bias)),
     "dot": (Dot, lambda: Dot()),
     "general": (General, General),
     "cosine": (Cosine, lambda: Cosine()),
@@ -146,7 +154,7 @@ def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[
     rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
     one = bias.tile(g, rows[:1], cols[:1], torch.float32)
     _check_size(bias, g, one.shape[:-2], one.element_size())
-    return _form(Given(bias.tile(g, rows, cols, torch.float32)), tensor)
+    return _form(TensorBias(bias.tile(g, rows, cols, torch.float32)), tensor)
 
 
 def score_form(score: Score, tensor: Callable[[Tensor], Any]) -> list[Any] | None:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from intently.biases import as_bias
+from intently.kernels.modes import in_autocast
 from intently.masks import allowed, causal
-from intently.matrix.lazy import in_autocast
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target, known_to_scripts, names_beside
 from intently.observe.watching.scope import told

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from intently.matrix.lazy import no_autocast
+from intently.kernels.modes import no_autocast
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from intently.biases.rule import Given
+from intently.biases.bias import TensorBias
 from intently.masks import Geometry, Mask, allowed, causal, padding, window
-from intently.masks.by_tensor import Allowed
+from intently.masks.mask import Allowed
 from intently.observe.storage.stores import identity, packed, same, small
 from intently.observe.watching.call import AttentionSpec
 
@@ -61,7 +61,7 @@ class Seen:
 def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
     """Return the same with tensors of mask and bias as values, if they are equal to some."""
     mask, bias = how.mask, how.bias
-    if mask is None and type(bias) is Given and not bias.tensor.requires_grad:
+    if mask is None and type(bias) is TensorBias and not bias.tensor.requires_grad:
         hidden = _hidden(bias.tensor)
         if hidden is not None:
             mask, bias = allowed(~hidden), None
@@ -82,7 +82,7 @@ class KnownMasks:
     def simplified(self, how: AttentionSpec, g: Geometry) -> AttentionSpec:
         """Return the same with tensors of mask and bias as values, if they are equal to some."""
         value = how.bias if how.mask is None else how.mask
-        if value is None or type(value) not in (Allowed, Given):
+        if value is None or type(value) not in (Allowed, TensorBias):
             return how
         (x,) = (x.detach() for x in value.tensors())
         key = (identity(x), g, how.mask is None)

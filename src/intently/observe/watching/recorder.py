@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.errors import StaleError
-from intently.kernels.derivatives import transformed
+from intently.kernels.modes import transformed
 from intently.observe.generation.call_masks import trimmed
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens

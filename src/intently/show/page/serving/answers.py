@@ -18,6 +18,7 @@ from intently.attention_matrix import Attention
 from intently.errors import IntentlyError
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
+from intently.matrix.lazy import Derived
 from intently.matrix.patterns import STATISTICS, measure
 from intently.show.page.contents import FORMAT, described
 from intently.show.page.items import Item, Layer
@@ -279,23 +280,12 @@ class _Given:
         return "max" if self.words["how"] == "max" else "mean"
 
 
-class _Patient(LazyMatrix):
+class _Patient(Derived):
     """A matrix whose tiles wait for more urgent work."""
 
     def __init__(self, matrix: LazyMatrix, background: Background) -> None:
-        self.matrix, self._background = matrix, background
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.matrix.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
+        super().__init__(matrix)
+        self._background = background
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         self._background.yielding()

@@ -9,6 +9,7 @@ from intently.errors import KindError, build
 from intently.foundation.arrays import Kind, Numbers, as_tensor
 from intently.foundation.values import Value
 from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
+from intently.masks.over import Picked
 
 
 class Bias(Value):
@@ -35,6 +36,10 @@ class Bias(Value):
         """Return the bias of the matrix whose leading axes were cut."""
         raise NotImplementedError
 
+    def picked(self, index: Tensor, *lead: int) -> Bias:
+        """Return the bias at picked indices of the leading axes."""
+        return PickedBias(self, index, *lead)
+
     def _repr_html_(self) -> str:
         from intently.show.notebook import bias_html
 
@@ -48,14 +53,14 @@ class Bias(Value):
         return _Sum(as_bias(other), self)
 
 
-class Given(Bias):
+class TensorBias(Bias):
     """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
 
     Arrays, lists and integers are copied. Raises `KindError` for what holds no numbers: booleans
     are masks.
 
-    >>> Given(torch.zeros(4, 1, 6))
-    Given(4×1×6 tensor)
+    >>> TensorBias(torch.zeros(4, 1, 6))
+    TensorBias(4×1×6 tensor)
     """
 
     def __init__(self, tensor: Tensor | Numbers, like: Kind | None = None) -> None:
@@ -81,11 +86,11 @@ class Given(Bias):
         check_device(self.tensor, g, "bias")
         check_broadcast(self.tensor, g, "bias")
 
-    def part(self, cut: Cut, g: Geometry) -> Given:
-        return Given(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
+    def part(self, cut: Cut, g: Geometry) -> TensorBias:
+        return TensorBias(cut_right(self.tensor, cut)) if self.tensor.ndim > 2 else self
 
     def __repr__(self) -> str:
-        return f"Given({shown(self.tensor)})"
+        return f"TensorBias({shown(self.tensor)})"
 
 
 class _Sum(Bias):
@@ -113,9 +118,18 @@ class _Sum(Bias):
         return f"{self.left!r} + {right}"
 
 
+class PickedBias(Picked[Bias], Bias):
+    """The bias at picked leading indices."""
+
+    def tile(
+        self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        return self.taken(self.inner.tile(self.whole(g), rows, cols, dtype))
+
+
 def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
-    """Return a bias as it is; numbers as `Given`, with dtype and device of `as_tensor`."""
-    return bias if isinstance(bias, Bias) else Given(bias, like)
+    """Return a bias as it is; numbers as `TensorBias`, with dtype and device of `as_tensor`."""
+    return bias if isinstance(bias, Bias) else TensorBias(bias, like)
 
 
 def check_device(tensor: Tensor, g: Geometry, name: str) -> None:

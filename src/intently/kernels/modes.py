@@ -1,8 +1,9 @@
-"""Which derivatives are being taken around a call: a kernel may not be able to give them."""
+"""PyTorch's modes around a call: autocast, and derivatives that a kernel may not support."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -29,7 +30,17 @@ def forward_mode(tensors: Iterable[Tensor]) -> bool:
 
 
 def differentiated(tensors: Iterable[Tensor]) -> bool:
-    """Whether what is computed from the tensors will be differentiated, or is being traced."""
+    """Whether results computed from the tensors will be differentiated or are being traced."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return True
     return transformed() or forward_mode(tensors) or torch.compiler.is_compiling()
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Disable autocast: it counts where a matrix is made, not where it is evaluated."""
+    return torch.autocast(device.type, enabled=False) if in_autocast(device) else nullcontext()
+
+
+def in_autocast(device: torch.device) -> bool:
+    """Whether autocast is on for a kind of device that has it."""
+    return device.type in ("cpu", "cuda") and torch.is_autocast_enabled(device.type)

@@ -1,0 +1,398 @@
+"""What every mask can do: be asked, checked, cut, drawn and joined by ``&``, ``|`` and ``~``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intently.errors import KindError, build
+from intently.foundation.arrays import Numbers
+from intently.foundation.values import Value
+from intently.masks.blocks import FULL, most, reduced, step_within
+from intently.masks.geometry import (
+    Cut,
+    Geometry,
+    check_broadcast,
+    copied,
+    cut_left,
+    cut_right,
+    entries,
+    pick,
+)
+from intently.masks.over import Over, Picked
+from intently.masks.queries import Rows, any_of, both, either, neither, unless_all
+
+
+class Mask(Value):
+    """A rule that says which keys each query may attend. True means attend.
+
+    A new rule needs ``allow`` (and ``at`` for FlexAttention); everything else follows, and may be
+    written in closed form where that is faster.
+    """
+
+    per_key = False
+    """Whether the rule looks at the key alone (padding): such rules join cheaply."""
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        """Boolean tensor that broadcasts to (…, len(rows), len(cols)) of the matrix ``g``."""
+        raise NotImplementedError
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        """The rule at single entries: index tensors, one for each axis of (…, t, s).
+
+        They broadcast together; arithmetic, comparisons and indexing are all that is used, so that
+        FlexAttention can trace it.
+        """
+        raise NotImplementedError
+
+    def check(self, g: Geometry) -> None:
+        """Raise `ArgumentError` if the rule cannot be laid over the matrix ``g``."""
+
+    def allows_all(self, g: Geometry) -> bool:
+        """Whether the rule is known to forbid nothing in ``g`` (False where it is not known)."""
+        return False
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        """State of each block of rows × cols entries: EMPTY, PARTIAL or FULL.
+
+        The result is int8 (⌈t/rows⌉, ⌈s/cols⌉). EMPTY (0) and FULL (2) are certain and hold for
+        every leading index; PARTIAL (1) stands where the rule is mixed, or not known.
+        """
+        queries, keys = _steps(g)
+        size = self.allow(g, queries[:0], keys).shape[:-2].numel() * g.s * rows
+        some = queries.split(rows * step_within(size, 2**22))
+        return torch.cat([reduced(self._rows(g, r, keys), rows, cols) for r in some])
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        """Keys (…, s) that at least one query may attend; None when that is every key."""
+        rows = self.queries(g)
+        return seen_exactly(self, g) if rows is None else unless_all(any_of(rows))
+
+    def queries(self, g: Geometry) -> Rows:
+        """The queries that may attend each key in closed form; None where none is known."""
+        return None
+
+    def part(self, cut: Cut, g: Geometry) -> Mask:
+        """The same rule for the matrix whose leading axes were cut.
+
+        ``cut`` has one slice, or one int which drops its axis, for each leading axis of ``g``. The
+        tensors of the rule are aligned with the leftmost leading axes unless it says otherwise.
+        """
+        return self.replaced(lambda x: cut_left(x, cut))
+
+    def picked(self, index: Tensor, *lead: int) -> Mask:
+        """The rule at picked indices of the leading axes; without tensors it is the same there."""
+        return PickedMask(self, index, *lead) if self.tensors() else self
+
+    def dense(self, g: Geometry) -> Tensor:
+        """The whole rule, broadcastable to (…, t, s)."""
+        return self.allow(g, *_steps(g))
+
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes along which the rule may differ: those of its tensors."""
+        shapes = [tuple(x.shape) for x in self.parts if isinstance(x, Tensor)]
+        return max(shapes, key=len, default=())
+
+    def size(self) -> tuple[int, int] | None:
+        """The t and s the rule is made for; None where it fits every matrix."""
+        return None
+
+    def extent(self) -> int:
+        """How many steps a drawing should have to show the rule."""
+        return 16
+
+    def draw(self, t: int, s: int | None = None) -> str:
+        """Draw the rule for t queries and s keys: ``█`` attends, ``·`` does not.
+
+        Where the rule differs between batch rows or heads, the first is drawn.
+        """
+        s = t if s is None else s
+        g = Geometry(self.lead(), t, s, torch.device("cpu"))
+        self.check(g)
+        grid = self.dense(g)
+        grid = grid[(0,) * (grid.ndim - 2)].expand(t, s)
+        return "\n".join(" ".join("█" if on else "·" for on in row) for row in grid.tolist())
+
+    def _repr_html_(self) -> str:
+        from intently.masks.picture import picture
+
+        return picture(self)
+
+    def __and__(self, other: Mask | Tensor | Numbers) -> Mask:
+        """Keys that both allow."""
+        return Both(self, as_mask(other))
+
+    def __or__(self, other: Mask | Tensor | Numbers) -> Mask:
+        """Keys that at least one allows."""
+        return Either(self, as_mask(other))
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    def __invert__(self) -> Mask:
+        """Keys that this does not allow."""
+        return Not(self)
+
+    def inverted(self) -> Mask:
+        """Return ``~mask``, also under torch.compile, which cannot trace ``~`` of objects.
+
+        >>> from intently.masks import causal
+        >>> causal().inverted()
+        ~causal()
+        """
+        return Not(self)
+
+    def _rows(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        found = self.allow(g, rows, cols)
+        return found.expand(*found.shape[:-2], len(rows), len(cols))
+
+
+class _Sign(NamedTuple):
+    """``&`` or ``|``, and what it does to entries, to the states of blocks and to closed forms."""
+
+    text: str
+    entries: Callable[[Tensor, Tensor], Tensor]
+    blocks: Callable[[Tensor, Tensor], Tensor]
+    queries: Callable[[Rows, Rows], Rows]
+
+
+class _Pair(Mask):
+    sign: ClassVar[_Sign]
+
+    def __init__(self, left: Mask, right: Mask) -> None:
+        super().__init__(left, right)
+        self.left, self.right = left, right
+        self.per_key = left.per_key and right.per_key
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return self.sign.entries(self.left.allow(g, rows, cols), self.right.allow(g, rows, cols))
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return self.sign.entries(self.left.at(g, lead, i, j), self.right.at(g, lead, i, j))
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        return self.sign.blocks(self.left.blocks(g, rows, cols), self.right.blocks(g, rows, cols))
+
+    def queries(self, g: Geometry) -> Rows:
+        left = self.left.queries(g)
+        return None if left is None else self.sign.queries(left, self.right.queries(g))
+
+    def check(self, g: Geometry) -> None:
+        self.left.check(g)
+        self.right.check(g)
+
+    def part(self, cut: Cut, g: Geometry) -> Mask:
+        return type(self)(self.left.part(cut, g), self.right.part(cut, g))
+
+    def lead(self) -> tuple[int, ...]:
+        return max(self.left.lead(), self.right.lead(), key=len)
+
+    def size(self) -> tuple[int, int] | None:
+        return self.left.size() or self.right.size()
+
+    def extent(self) -> int:
+        return max(self.left.extent(), self.right.extent())
+
+    def __repr__(self) -> str:
+        other = isinstance(self.left, _Pair) and self.left.sign != self.sign
+        left = f"({self.left!r})" if other else repr(self.left)
+        right = f"({self.right!r})" if isinstance(self.right, _Pair) else repr(self.right)
+        return f"{left} {self.sign.text} {right}"
+
+
+class Both(_Pair):
+    """``left & right``."""
+
+    sign = _Sign("&", operator.and_, torch.minimum, both)
+
+    def allows_all(self, g: Geometry) -> bool:
+        return self.left.allows_all(g) and self.right.allows_all(g)
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        if self.left.allows_all(g) or self.right.allows_all(g):
+            return (self.right if self.left.allows_all(g) else self.left).seen(g)
+        if self.left.per_key or self.right.per_key:
+            left, right = self.left.seen(g), self.right.seen(g)
+            if left is None or right is None:
+                return right if left is None else left
+            return left & right
+        rows = self.queries(g)
+        return seen_exactly(self, g) if rows is None else unless_all(any_of(rows))
+
+
+class Either(_Pair):
+    """``left | right``."""
+
+    sign = _Sign("|", operator.or_, torch.maximum, either)
+
+    def allows_all(self, g: Geometry) -> bool:
+        return self.left.allows_all(g) or self.right.allows_all(g)
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        left = self.left.seen(g)
+        right = None if left is None else self.right.seen(g)
+        return None if left is None or right is None else unless_all(left | right)
+
+
+class OverMask(Over[Mask], Mask):
+    """A mask over another one, ``inner``."""
+
+    def lead(self) -> tuple[int, ...]:
+        return self.inner.lead()
+
+    def extent(self) -> int:
+        return self.inner.extent()
+
+
+class Not(OverMask):
+    """``~inner``."""
+
+    def __init__(self, inner: Mask) -> None:
+        super().__init__(inner)
+        self.per_key = inner.per_key
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return ~self.inner.allow(g, rows, cols)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        return ~self.inner.at(g, lead, i, j)
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        return FULL - self.inner.blocks(g, rows, cols)
+
+    def queries(self, g: Geometry) -> Rows:
+        return neither(self.inner.queries(g), g.t)
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        return unless_all(seen_by_any(self, g)) if self.per_key else super().seen(g)
+
+    def size(self) -> tuple[int, int] | None:
+        return self.inner.size()
+
+    def __repr__(self) -> str:
+        return f"~({self.inner!r})" if isinstance(self.inner, _Pair) else f"~{self.inner!r}"
+
+
+class PickedMask(Picked[Mask], OverMask):
+    """The mask at picked leading indices."""
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        return self.taken(self.inner.allow(self.whole(g), rows, cols))
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        return self.inner.blocks(self.whole(g), rows, cols)
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        seen = self.inner.seen(self.whole(g))
+        return None if seen is None else self.taken(seen[..., None, :])[..., 0, :]
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.index.shape[1:])
+
+    def size(self) -> tuple[int, int] | None:
+        return self.inner.size()
+
+
+class Allowed(Mask):
+    """A boolean tensor that broadcasts to (…, t, s)."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor)
+        self.tensor = tensor
+
+    def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
+        x = self._two_axes(g)
+        return entries(entries(x, -2, rows), -1, cols)
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        index = (*lead, i, j)
+        return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
+
+    def check(self, g: Geometry) -> None:
+        if self.tensor.device != g.device:
+            expected, got = f"a boolean tensor on the device of q, {g.device}", self.tensor.device
+            fix = "move it once with .to(…), not in every call"
+            raise build(KindError, "mask", expected, f"one on {got}", fix=fix)
+        check_broadcast(self.tensor, g, "mask")
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        found = reduced(self._two_axes(g), rows, cols)
+        return found.expand(-(-g.t // rows), -(-g.s // cols))
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        x = self._two_axes(g)
+        if g.t == 0:
+            x = x[..., :0, :]
+        seen = most(x, -2).bool() if x.numel() else x.any(-2)
+        return unless_all(seen.expand(*x.shape[:-2], g.s))
+
+    def part(self, cut: Cut, g: Geometry) -> Mask:
+        return Allowed(cut_right(self.tensor, cut))
+
+    def lead(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape[:-2])
+
+    def size(self) -> tuple[int, int] | None:
+        t, s = (1, 1, *self.tensor.shape)[-2:]
+        return None if t == s == 1 else (s if t == 1 else t, t if s == 1 else s)
+
+    def _two_axes(self, g: Geometry) -> Tensor:
+        x = self.tensor
+        return x.reshape((1,) * max(0, 2 - x.ndim) + tuple(x.shape))
+
+    def __repr__(self) -> str:
+        return f"allowed({'×'.join(map(str, self.tensor.shape))} tensor)"
+
+
+def _steps(g: Geometry) -> tuple[Tensor, Tensor]:
+    return torch.arange(g.t, device=g.device), torch.arange(g.s, device=g.device)
+
+
+def seen_exactly(mask: Mask, g: Geometry) -> Tensor | None:
+    """Evaluate every query, some at a time."""
+    queries, cols = _steps(g)
+    lead = mask.allow(g, queries[:0], cols).shape[:-2]
+    seen = torch.zeros(*lead, g.s, dtype=torch.bool, device=g.device)
+    for rows in queries.split(step_within(lead.numel() * g.s, 2**22)):
+        seen = seen | mask._rows(g, rows, cols).any(-2)
+    return unless_all(seen)
+
+
+def seen_by_any(mask: Mask, g: Geometry) -> Tensor:
+    """Evaluate one query, where the rule is the same for all."""
+    queries, keys = _steps(g)
+    return mask.allow(g, queries[:1], keys).any(-2)
+
+
+def allowed(tensor: Tensor | Numbers) -> Mask:
+    """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend.
+
+    Lists and NumPy arrays of booleans are copied. Raises `KindError` for what is not boolean.
+    """
+    expected = "a boolean tensor, True where a query may attend"
+    if not isinstance(tensor, Tensor):
+        tensor = copied(tensor, "mask", expected)
+    if tensor.dtype is not torch.bool:
+        fix = "write `mask = additive == 0`, or hand it in as bias="
+        raise build(
+            KindError, "mask", expected, f"dtype {tensor.dtype}", "additive masks are biases", fix
+        )
+    return Allowed(tensor)
+
+
+def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -> Mask:
+    """A mask as it is; booleans as `allowed`, lists and arrays of them on ``device``."""
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, Tensor):
+        return allowed(mask)
+    if isinstance(mask, (list, tuple, np.ndarray)):
+        return allowed(mask).replaced(lambda x: x.to(device))
+    expected = "a mask such as it.causal(), or a boolean tensor"
+    cause = "True means attend in every mask"
+    raise build(KindError, "mask", expected, type(mask).__name__, cause)

@@ -1,0 +1,84 @@
+"""Wrappers: what masks and biases over another rule share."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from intently.foundation.values import Value
+from intently.masks.geometry import Cut, Geometry, pick
+
+
+class Rule(Protocol):
+    """What masks and biases have in common."""
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor: ...
+
+    def check(self, g: Geometry) -> None: ...
+
+    def part(self, cut: Cut, g: Geometry) -> Any: ...
+
+    def picked(self, index: Tensor, *lead: int) -> Any: ...
+
+
+R = TypeVar("R", bound=Rule)
+
+
+class Over(Value, Generic[R]):
+    """A mask or bias over another one, ``inner``, which is asked about the matrix ``whole(g)``."""
+
+    def __init__(self, inner: R, *parts: Any) -> None:
+        super().__init__(inner, *parts)
+        self.inner = inner
+
+    def whole(self, g: Geometry) -> Geometry:
+        """The matrix that the inner rule is laid over."""
+        return g
+
+    def check(self, g: Geometry) -> None:
+        self.inner.check(self.whole(g))
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        return type(self)(self.inner.part(cut, self.whole(g)), *self.parts[1:])
+
+
+class Picked(Over[R]):
+    """A rule at picked leading indices of the matrix it was laid over, as lists of indices pick.
+
+    ``index`` (n, …) holds one index tensor for each of the n leading axes ``axes`` of that matrix.
+    """
+
+    def __init__(self, inner: R, index: Tensor, *axes: int) -> None:
+        super().__init__(inner, index, *axes)
+        self.index, self.axes = index, axes
+
+    def whole(self, g: Geometry) -> Geometry:
+        return g._replace(lead=self.axes)
+
+    def taken(self, block: Tensor) -> Tensor:
+        """Take the picked leading indices of a block (…, n, m)."""
+        return block.expand(*self.axes, *block.shape[-2:])[tuple(self.index.to(block.device))]
+
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        index = tuple(pick(g, x, lead) for x in self.index)
+        return self.inner.at(self.whole(g), index, i, j)
+
+    def check(self, g: Geometry) -> None:
+        """The rule was checked over the matrix that it was picked from."""
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        return type(self)(self.inner, self.index[(slice(None), *cut)], *self.axes)
+
+    def __repr__(self) -> str:
+        return f"({self.inner!r})[{'×'.join(map(str, self.index.shape[1:]))} picked]"
+
+
+def indexed(rule: R, whole: Geometry, index: tuple[Any, ...]) -> R:
+    """Return a mask or bias of the matrix ``whole`` under an index of its leading axes."""
+    if all(isinstance(i, (int, slice)) for i in index):
+        return rule.part((*index, *[slice(None)] * (len(whole.lead) - len(index))), whole)
+    every = [torch.arange(n, device=whole.device) for n in whole.lead]
+    grids = torch.meshgrid(*every, indexing="ij")
+    return rule.picked(torch.stack([x[index] for x in grids]), *whole.lead)

@@ -1,0 +1,209 @@
+"""Statistics of lazy matrices, written once on ``tile``: they hold one block of rows at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from intently.foundation.checks import check_word, whole_number
+from intently.kernels.modes import differentiated
+from intently.kernels.streamed import Block
+from intently.masks.geometry import copied
+from intently.matrix.blocks import Cells, largest
+from intently.matrix.indexing import positions
+
+BLOCK = 2**22
+"""Weights that one block of a streamed statistic holds at most."""
+
+
+class Statistics:
+    """Statistics of weights (…, t, s), computed from tiles."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(…, t, s)."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of products and dense weights."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the matrix lives."""
+        raise NotImplementedError
+
+    def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        """Exact weights (…, len(rows), len(cols)) of index tensors; None means all."""
+        raise NotImplementedError
+
+    def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
+        """Allowed entries, broadcastable to (…, rows, cols); None without a mask."""
+        return None
+
+    def _row_size(self) -> int:
+        """How many weights are computed for one row."""
+        return math.prod(self.shape[:-2]) * self.shape[-1]
+
+    def _blocks(self) -> Iterator[Block]:
+        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller."""
+        s = self.shape[-1]
+        step = max(1, BLOCK // max(1, self._row_size()))
+        for start in range(0, self.shape[-2] if s else 0, step):
+            rows = slice(start, min(start + step, self.shape[-2]))
+            index = torch.arange(rows.start, rows.stop, device=self.device)
+            yield Block((), rows, slice(0, s), self.tile(index))
+
+    def _columns(self, cols: Tensor) -> Tensor:
+        """Weights (…, t, len(cols)), for those who walk over all columns."""
+        return self.tile(None, cols)
+
+    def _zeros(self, *last: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Zeros (…, *last) in the dtype that statistics are computed in."""
+        dtype = dtype or torch.promote_types(self.dtype, torch.float32)
+        return torch.zeros((*self.shape[:-2], *last), dtype=dtype, device=self.device)
+
+    def _per_row(self, reduce: Callable[[Block], Tensor]) -> Tensor:
+        found = self._zeros(self.shape[-2])
+        for block in self._blocks():
+            found[(*block.lead, ..., block.rows)] = reduce(block)
+        return found
+
+    def top(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return the n keys each query weighs most: weights and keys (…, t, n), heaviest first.
+
+        Where a query weighs fewer than n keys, the rest has weight 0 and key −1. Of keys with
+        equal weight any may come first. A query of NaN has no order: weights NaN, keys −1.
+        """
+        whole_number(n, "n", 1)
+        weights = self._zeros(self.shape[-2], n)
+        keys = torch.full_like(weights, -1, dtype=torch.long)
+        for block in self._blocks():
+            w, key = largest(block.weights, min(n, block.weights.shape[-1]))
+            unknown, missing = w[..., :1].isnan(), (0, n - w.shape[-1])
+            key = (key + block.cols.start).masked_fill((w == 0) | unknown, -1)
+            at = (*block.lead, ..., block.rows, slice(None))
+            weights[at] = F.pad(w, missing).masked_fill(unknown, math.nan)
+            keys[at] = F.pad(key, missing, value=-1)
+        return weights, keys
+
+    def argmax(self) -> Tensor:
+        """Return the key each query weighs most, (…, t).
+
+        −1 where it may attend to nothing, and where it is NaN.
+        """
+        keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
+        for block in self._blocks():
+            w, key = block.weights.max(-1)
+            at = (*block.lead, ..., block.rows)
+            keys[at] = (key + block.cols.start).masked_fill((w == 0) | w.isnan(), -1)
+        return keys
+
+    def entropy(self) -> Tensor:
+        """Return −Σ w log w of each query over the keys it may attend, (…, t), in nats.
+
+        0 where one key takes all or there is none to attend, log n where n keys share alike. The
+        weights of a sink are left out of the sum, so that w sums to less than 1 there; softcap,
+        bias and mask act through w.
+
+        Source: Shannon 1948, section 6.
+        """
+
+        def reduce(block: Block) -> Tensor:
+            w = block.weights
+            if differentiated((w,)):  # the slope of w log w at 0 is infinite
+                w = w.masked_fill(w == 0, 1)
+            return torch.special.entr(w).sum(-1)
+
+        return self._per_row(reduce)
+
+    def received(self, normalize: bool = False) -> Tensor:
+        """Return how much each key is looked at: the column sums Σ over queries of w, (…, s).
+
+        All keys together receive t, less what sinks and queries without keys take. With
+        ``normalize`` each sum is divided by the number of queries that may see the key, which
+        makes keys comparable under a causal mask; keys that none may see have 0. In a mean over
+        heads a query may see what it may in one head, in a matrix of words what one of its tokens
+        may.
+        """
+        total = self._zeros(self.shape[-1])
+        for block in self._blocks():
+            total[(*block.lead, ..., block.cols)] += block.weights.sum(-2)
+        return total / self._viewers().clamp_min(1) if normalize else total
+
+    def _viewers(self) -> Tensor:
+        """How many queries may see each key, broadcastable to (…, s)."""
+        t, s = self.shape[-2:]
+        counts = torch.zeros(s, dtype=torch.long, device=self.device)
+        step = max(1, BLOCK // max(1, self._row_size()))
+        for rows in torch.arange(t, device=self.device).split(step):
+            allow = self._allow(rows)
+            if allow is None:
+                return torch.full_like(counts, t)
+            counts = counts + allow.expand(*allow.shape[:-2], len(rows), s).sum(-2)
+        return counts
+
+    def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
+        """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
+
+        ``keys`` are positions, each counted once, or a boolean (s,). Raises `RangeError` for
+        positions outside.
+        """
+        given = keys if isinstance(keys, Tensor) else copied(keys, "keys", "positions, or booleans")
+        given = given if given.numel() else given.long()
+        index = positions(given, self.shape[-1], "s", self.device)
+        assert index is not None
+        counted = torch.bincount(index, minlength=self.shape[-1]) > 0
+
+        def reduce(block: Block) -> Tensor:
+            inside = counted[block.cols].nonzero()[:, 0]  # of the others not even NaN counts
+            return block.weights.index_select(-1, inside).sum(-1)
+
+        return self._per_row(reduce)
+
+    def distance(self) -> Tensor:
+        """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
+
+        Query i stands at position s − t + i (bottom-right).
+        """
+        t, s = self.shape[-2:]
+        every = torch.arange(max(s, t), device=self.device)
+
+        def reduce(block: Block) -> Tensor:
+            w = block.weights
+            at, keys = every[block.rows].to(w.dtype) + (s - t), every[block.cols].to(w.dtype)
+            return (w * (at[:, None] - keys).abs_()).sum(-1)
+
+        return self._per_row(reduce)
+
+    def pool(self, rows: int, cols: int, how: str = "mean") -> Tensor:
+        """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
+
+        Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
+        for more cells than there are entries gives the matrix itself. What is masked counts as 0.
+        """
+        check_word(how, "how", ("mean", "max", "sum"))
+        whole_number(rows, "rows", 1)
+        whole_number(cols, "cols", 1)
+        t, s = self.shape[-2:]
+        rows, cols = min(rows, t), min(cols, s)
+        out = self._zeros(rows, cols)
+        if not rows * cols:
+            return out
+        join, reduce = (torch.maximum, "amax") if how == "max" else (torch.add, "sum")
+        across, down = Cells(s, cols, self.device), Cells(t, rows, self.device)
+        if how == "max":
+            out = out - math.inf
+        for block in self._blocks():
+            picture = down.reduced(block.weights, block.rows, reduce)
+            picture = across.reduced(picture.mT, block.cols, reduce).mT
+            at = (*block.lead, ..., down.of(block.rows), across.of(block.cols))
+            out[at] = join(out[at].clone(), picture)
+        if how == "mean":
+            return out / (down.sizes[:, None] * across.sizes)
+        return out.masked_fill(out.isneginf(), 0)

@@ -1,0 +1,134 @@
+"""Checks of the arguments of blocks: steps, contexts and caches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.foundation.arrays import check_floats
+from intently.kernels.modes import in_autocast
+from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
+
+if TYPE_CHECKING:
+    from intently.modules.projected import Projected
+
+Cache = KeyValueCache | WindowCache | FixedCache
+CACHES = (KeyValueCache, WindowCache, FixedCache)
+
+
+def check_steps(x: Tensor, name: str, weight: Tensor) -> None:
+    """Raise unless x is a floating-point tensor like the layer's weights."""
+    fix = "embed token ids first; NumPy arrays go through torch.as_tensor"
+    check_floats(x, name, "a floating-point tensor (b, steps, width)", fix)
+    check_dtype(x, name, weight)
+
+
+def check_dtype(x: Tensor, name: str, weight: Tensor) -> None:
+    """Raise unless x has the dtype and device of the layer's weights; autocast sees to dtypes."""
+    same = x.dtype == weight.dtype or in_autocast(weight.device)
+    if not same or x.device != weight.device:
+        raise build(
+            KindError,
+            name,
+            f"{weight.dtype} on {weight.device}, as the layer's weights",
+            f"{x.dtype} on {x.device}",
+            fix="convert one of them with .to(…)",
+        )
+
+
+def check_call(layer: Projected, x: Tensor, context: Tensor | None, cache: Cache | None) -> None:
+    """Raise unless a layer can attend x (b, t, c), or a context (b, s, k), with this cache."""
+    if cache is not None and not isinstance(cache, CACHES):
+        wanted = "a KeyValueCache, WindowCache or FixedCache"
+        raise build(KindError, "cache", wanted, type(cache).__name__)
+    weight = layer.qkv_weight if layer.fused else layer.q_weight
+    check_steps(x, "x", weight)
+    if x.ndim != 3 or x.shape[-1] != layer.width:
+        raise build(ArgumentError, "x", f"shape (b, t, c={layer.width}), or (t, c)", shape_of(x))
+    if context is not None:
+        _check_context(layer, x, context, cache, weight)
+    elif layer.context_width != layer.width and not (
+        isinstance(cache, FixedCache) and cache.kv is not None
+    ):
+        raise build(
+            ArgumentError,
+            "context",
+            f"shape (b, s, {layer.context_width})",
+            "None",
+            "this layer was made for cross-attention (context_width)",
+        )
+    if isinstance(cache, FixedCache):
+        _check_fixed(layer, x, context, cache, weight)
+
+
+def _check_context(
+    layer: Projected, x: Tensor, context: Tensor, cache: Cache | None, weight: Tensor
+) -> None:
+    check_steps(context, "context", weight)
+    want = (x.shape[0], layer.context_width)
+    if context.ndim != 3 or (context.shape[0], context.shape[-1]) != want:
+        raise build(
+            ArgumentError, "context", f"shape (b={want[0]}, s, {want[1]})", shape_of(context)
+        )
+    if layer.attention.positions is not None:
+        raise build(
+            ArgumentError,
+            "context",
+            "none: positions turn the steps of x alone",
+            shape_of(context),
+            "the steps of x and of a context have no positions in common",
+            "make the layer for cross-attention without positions",
+        )
+    if cache is not None and not isinstance(cache, FixedCache):
+        got = f"a {type(cache).__name__}"
+        raise build(
+            ArgumentError, "cache", "a FixedCache beside a context", got, "a context does not grow"
+        )
+
+
+def _check_fixed(
+    layer: Projected, x: Tensor, context: Tensor | None, cache: FixedCache, weight: Tensor
+) -> None:
+    if layer.attention.positions is not None:
+        raise build(
+            ArgumentError,
+            "cache",
+            "a KeyValueCache or WindowCache",
+            "a FixedCache",
+            "positions turn the steps of x, which go on",
+        )
+    if cache.kv is None:
+        if context is None:
+            raise build(
+                ArgumentError,
+                "context",
+                f"shape (b={len(x)}, s, {layer.context_width})",
+                "None",
+                "a FixedCache keeps the keys and values of a context, and is empty",
+                "hand in the context on the first call; x itself goes into a KeyValueCache",
+            )
+        return
+    k, v = cache.kv
+    if context is not None and context.shape[1] != k.shape[-2]:
+        raise build(
+            ArgumentError,
+            "context",
+            f"{k.shape[-2]} steps, as the FixedCache holds",
+            shape_of(context),
+            "it keeps the keys and values of its first context",
+            "make a new cache for another context",
+        )
+    want, found = (x.shape[0], layer.kv_heads, layer.d, layer.e), (*k.shape[:2], k.shape[3])
+    if (*found, v.shape[3]) != want:
+        b, g, d, e = want
+        raise build(
+            ArgumentError,
+            "cache",
+            f"keys (b={b}, g={g}, s, d={d}) and values of e={e}",
+            f"{shape_of(k)} and {shape_of(v)}",
+            "it belongs to another batch or module",
+            "make a new cache, or reorder(…) it to the rows you continue",
+        )
+    check_dtype(k, "cache", weight)
