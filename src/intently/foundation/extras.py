@@ -1,4 +1,4 @@
-"""Libraries that only some calls need, and the extras that install them."""
+"""Libraries that only some parts need, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,13 @@ from importlib.util import find_spec
 
 from intently.errors import MissingLibraryError, build
 
-EXTRAS = {
-    "anywidget": "notebook",
-    "tensorboard": "tensorboard",
-    "transformers": "transformers",
-    "diffusers": "diffusers",
-    "keras": "keras",
-}
-"""Library: the extra of ours that installs it."""
-
 
 def require(library: str, does: str) -> None:
-    """Raise `MissingLibraryError` unless a library is installed; ``does`` completes "which …".
+    """Raise `MissingLibraryError` unless a library is installed; its extra has the same name.
 
-    >>> require("tensorboard", "writes what TensorBoard shows")
+    ``does`` completes the sentence "the library, which …".
+
+    >>> require("transformers", "reads such folders")
     """
     if find_spec(library) is None:
         raise build(
@@ -27,5 +20,5 @@ def require(library: str, does: str) -> None:
             library,
             f"{library}, which {does}",
             "an environment without it",
-            fix=f"install it by pip install 'intently[{EXTRAS[library]}]'",
+            fix=f"install it by pip install 'intently[{library}]'",
         )

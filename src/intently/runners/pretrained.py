@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from intently.errors import ArgumentError, DataError, MissingLibraryError, build
+from intently.errors import ArgumentError, DataError, build
+from intently.foundation.extras import require
 from intently.observe import watch
 from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible
@@ -156,12 +157,9 @@ def _reading(folder: Path, expected: str) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[Any]:
     """Yield transformers with its warnings and progress bars off."""
-    try:
-        import transformers
-    except ImportError:
-        expected, got = "transformers, which reads such folders", "an environment without it"
-        fix = "install it by pip install transformers"
-        raise build(MissingLibraryError, "transformers", expected, got, fix=fix) from None
+    require("transformers", "reads such folders")
+    import transformers
+
     logging = transformers.utils.logging
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -15,8 +15,11 @@ Where diffusers differs from us in use:
 Weights are copied with dtype and device; train or eval mode and ``requires_grad`` are kept.
 """
 
+from intently.foundation.extras import require
 from intently.interop.diffusers.loading import dump, load
 from intently.interop.diffusers.processor import IntentlyAttnProcessor, register, unregister
 from intently.interop.residual_attention import ResidualAttention
 
 __all__ = ["IntentlyAttnProcessor", "ResidualAttention", "dump", "load", "register", "unregister"]
+
+require("diffusers", "has these blocks")

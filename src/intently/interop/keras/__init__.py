@@ -19,9 +19,12 @@ that is called without ``training`` drops nothing.
 
 from typing import Any
 
+from intently.foundation.extras import require
 from intently.interop.keras.loading import dump, load
 
 __all__ = ["SelfAttention", "dump", "load"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+require("keras", "has these layers")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,11 @@ Where transformers differs from us in use:
   call works with ours.
 """
 
+from intently.foundation.extras import require
 from intently.interop.transformers.backend import register
 from intently.interop.transformers.loading import load
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel
 
 __all__ = ["TextModel", "TextToText", "VisionModel", "load", "register"]
+
+require("transformers", "has these models")
