@@ -14,8 +14,8 @@ from intently.errors import MissingLibraryError
 def test_exchange_names_the_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"intently.interop.{library}", raising=False)
-    text = rf"^{library}: expected {library}, which .*; got an environment without it\. Install it"
-    with pytest.raises(
-        MissingLibraryError, match=text + rf" by pip install 'intently\[{library}\]'"
-    ):
+    said = (
+        rf"^{library}: expected {library}, which .*; got an environment without it\. Install it by"
+    )
+    with pytest.raises(MissingLibraryError, match=rf"{said} pip install 'intently\[{library}\]'"):
         importlib.import_module(f"intently.interop.{library}")
