@@ -38,9 +38,11 @@ class Over(Value, Generic[R]):
         return g
 
     def check(self, g: Geometry) -> None:
+        """Check the inner rule over its own matrix."""
         self.inner.check(self.whole(g))
 
     def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the same over the part of the inner rule."""
         return type(self)(self.inner.part(cut, self.whole(g)), *self.parts[1:])
 
 
@@ -62,6 +64,7 @@ class Picked(Over[R]):
         return block.expand(*self.axes, *block.shape[-2:])[tuple(self.index.to(block.device))]
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        """Return the inner rule at single entries of the matrix it was picked from."""
         index = tuple(pick(g, x, lead) for x in self.index)
         return self.inner.at(self.whole(g), index, i, j)
 
@@ -69,6 +72,7 @@ class Picked(Over[R]):
         """The rule was checked over the matrix that it was picked from."""
 
     def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the same under fewer of the picked indices."""
         return type(self)(self.inner, self.index[(slice(None), *cut)], *self.axes)
 
     def __repr__(self) -> str:
