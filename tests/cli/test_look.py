@@ -178,4 +178,4 @@ def test_without_transformers_its_folders_say_what_to_install(
     for arguments in (("--image", vision / "slope.png"), ("the cat",)):
         outcome = look(*arguments, "--model", vision)
         assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome
-        assert "pip install transformers" in outcome.err
+        assert "pip install 'intently[transformers]'" in outcome.err

@@ -383,4 +383,4 @@ def test_without_transformers_its_folders_say_what_to_install(
     folder = next(path for path in folders.iterdir() if path.is_dir())
     message = refused(watched(folder, TEXT))
     assert "transformers: expected transformers, which reads such folders; got an" in message
-    assert "pip install transformers" in message
+    assert "pip install 'intently[transformers]'" in message

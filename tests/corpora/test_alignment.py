@@ -35,8 +35,8 @@ def test_sure_links_are_possible() -> None:
     with pytest.raises(ArgumentError) as caught:
         Alignment(frozenset({(0, 0), (1, 1)}), frozenset({(1, 1)}))
     assert str(caught.value) == (
-        "possible: expected every sure link among them; got none of [(0, 0)]. Make the alignment "
-        "with Alignment.of(sure, possible), which adds them."
+        "possible: expected every sure link among them; got none of [(0, 0)]. Use "
+        "Alignment.of(sure, possible), which adds them."
     )
 
 

@@ -122,7 +122,7 @@ def test_the_experiment_measures_on_other_pairs_than_it_chooses_on(
 def test_two_of_one_recipe_are_refused(tmp_path: Path) -> None:
     console = Console(file=io.StringIO())
     two = [alignments.systems()[0], replace(alignments.systems()[0], label="other")]
-    with pytest.raises(ArgumentError, match="entries: expected a recipe's name for each"):
+    with pytest.raises(ArgumentError, match="systems: expected a recipe's name for each"):
         alignments.compare(two, corpus(), tmp_path, console)
 
 

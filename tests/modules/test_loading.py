@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from intently.interop.torch.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.transformers.stack import Layer, Stack
 from torch import Tensor, nn
 
 from intently.errors import CheckpointError, KindError
 from intently.interop.residual_attention import ResidualAttention
+from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.interop.transformers.models import Embeddings, TextModel, TextToText, VisionModel
 from intently.models.language import LanguageModel, LanguageOptions

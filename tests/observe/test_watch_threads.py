@@ -98,6 +98,16 @@ def test_a_generator_shares_its_watch_while_it_waits() -> None:
     assert current() == () and patches.active() == 0
 
 
+@pytest.fixture
+def no_loop() -> Iterator[None]:
+    """Playwright leaves its own loop running in the thread that has tests of the page."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(running)
+
+
+@pytest.mark.usefixtures("no_loop")
 def test_other_tasks_pass_through() -> None:
     model, x = stack(1), torch.randn(1, 5, 32)
     counts: list[int] = []
@@ -123,6 +133,7 @@ def test_other_tasks_pass_through() -> None:
     assert counts == [1, 1]
 
 
+@pytest.mark.usefixtures("no_loop")
 def test_a_loop_within_a_watch_belongs_to_it() -> None:
     model, x = stack(1), torch.randn(1, 5, 32)
 

@@ -169,7 +169,7 @@ import os, signal, sys, threading, time, urllib.request
 from contextlib import suppress
 from pathlib import Path
 import torch
-from intently import explore_cli
+from intently.cli import explore as explore_cli
 from intently.show.page.serving.answers import Served
 
 begun = threading.Semaphore(0)

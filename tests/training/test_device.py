@@ -65,7 +65,7 @@ def test_a_language_model_is_refused_to_many_processes(monkeypatch, tmp_path: Pa
     with pytest.raises(ArgumentError) as raised:
         language(TrainingOptions(), tmp_path / "run")
     assert str(raised.value) == (
-        "processes: expected one: language models are not trained by many; got 2. "
+        "processes: expected one: several cannot train a language model; got 2. "
         "Start the command without torchrun."
     )
 

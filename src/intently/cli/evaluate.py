@@ -139,10 +139,10 @@ def judge(
 def described(scores: Scores) -> str:
     """Return scores as lines, each with its 95 % interval and signature, if any.
 
-    >>> from intently.translation.evaluation import Evaluation
+    >>> from intently.translation.evaluation import Scores
     >>> from intently.training.metrics import Score
     >>> one = Score("BLEU", 30.0, "case:lc")
-    >>> print(described(Evaluation(8, 0.25, one, one, one, one)).splitlines()[0])
+    >>> print(described(Scores(8, 0.25, one, one, one, one)).splitlines()[0])
     exact match 25.0% [7.1%, 59.1%]
     """
     share, low, high = _exact(scores)

@@ -68,6 +68,7 @@ def losses_by_position(
     The text ``ids`` is read in adjacent windows, so position i has seen i + 1 tokens: the curve
     shows the value of a longer context. The model stays in its mode.
 
+    >>> from intently.models.language import LanguageOptions
     >>> model = LanguageModel(LanguageOptions(vocabulary=8, width=16))
     >>> _ = torch.nn.init.zeros_(model.embedding.weight)
     >>> losses_by_position(model, torch.arange(8), window=2)  # log 8

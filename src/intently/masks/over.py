@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from intently.foundation.values import Value
 from intently.masks.geometry import Cut, Geometry, pick
 
 
+@runtime_checkable
 class Rule(Protocol):
     """What masks and biases have in common."""
 

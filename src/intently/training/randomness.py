@@ -70,7 +70,7 @@ def isolated_state(device: torch.device) -> Iterator[None]:
 
     >>> torch.manual_seed(1), torch.rand(())  # doctest: +ELLIPSIS
     (..., tensor(0.7576))
-    >>> with surroundings_kept(torch.device("cpu")):
+    >>> with isolated_state(torch.device("cpu")):
     ...     _ = torch.manual_seed(2)
     >>> torch.rand(())
     tensor(0.2793)
