@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from intently.interop.transformers.stack import Layer, Stack
 from torch import Tensor, nn
 
 from intently.errors import CheckpointError, KindError
@@ -61,10 +60,11 @@ def transformer(share: Any = "all") -> Transformer:
     )
 
 
-def stack(cross: bool = False) -> Stack:
-    heads = MultiHeadAttention(C, H, kv_heads=1), MultiHeadAttention(C, H) if cross else None
-    layer = Layer(heads[0], FeedForward(C, 20), lambda: nn.LayerNorm(C), cross=heads[1])
-    return Stack([layer], nn.LayerNorm(C))
+def stack(cross: bool = False) -> Any:
+    own = MultiHeadAttention(C, H, kv_heads=1)
+    if cross:
+        return Decoder([DecoderLayer(C, own, 20)], nn.LayerNorm(C))
+    return Encoder([EncoderLayer(C, own, 20)], nn.LayerNorm(C))
 
 
 def text_model() -> TextModel:

@@ -122,7 +122,7 @@ def test_without_attention_there_is_nothing_to_copy_by_or_to_show() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"architecture": "convolution"}, "kind: expected "transformer" or "recurrent""),
+        ({"architecture": "convolution"}, 'kind: expected "transformer" or "recurrent"'),
         ({"architecture": "transformer"}, "got an unexpected keyword argument"),
         ({"alignment_head": ["decoder.1.cross", 0]}, "no alignment head decoder.1.cross, 0"),
         ({"alignment_head": ["decoder.0.cross", 1]}, "no alignment head decoder.0.cross, 1"),
