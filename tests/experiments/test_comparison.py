@@ -157,7 +157,7 @@ def test_entries_that_would_share_a_folder_or_a_line_are_refused(tmp_path: Path)
         (replace(one, label="other"), "recipe's name"),
         (replace(one, recipe=renamed), "label"),
     ):
-        with pytest.raises(ArgumentError, match=rf"entries: .* a {what} for each .* got more"):
+        with pytest.raises(ArgumentError, match=rf"systems: .* a {what} for each .* got more"):
             train_all([one, other], tiny_corpus(), tmp_path, quiet())
     assert not list(tmp_path.iterdir())
 
