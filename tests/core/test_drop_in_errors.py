@@ -156,6 +156,7 @@ REFUSED: list[tuple[Callable[[Callable[..., Tensor]], object], type[Exception], 
 ]
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(("call", "kind", "text"), REFUSED, ids=[text[:40] for *_, text in REFUSED])
 def test_refused_by_both(
     call: Callable[[Callable[..., Tensor]], object], kind: type[Exception], text: str
@@ -181,6 +182,7 @@ def test_nan_under_a_mask_stays_there() -> None:
     torch.testing.assert_close(scaled_dot_product_attention(q, k, v, allow), expected)
 
 
+@pytest.mark.usefixtures("as_users_call")
 def test_values_of_another_length_are_refused_always() -> None:
     """PyTorch reads as many values as there are keys where its fused kernel serves."""
     with pytest.raises(ArgumentError, match=r"v: expected shape \(…, s=6, e\)"):

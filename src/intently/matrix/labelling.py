@@ -6,7 +6,7 @@ Recordings, figures and pages all use this module, so that they cannot disagree.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -64,6 +64,7 @@ def reads_source(name: str, beside: Collection[str] = ()) -> bool:
     return bool(crosses(name, beside)) or side(name) == "encoder"
 
 
+@runtime_checkable
 class _Named(Protocol):
     @property
     def name(self) -> str: ...

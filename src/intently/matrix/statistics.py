@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -148,7 +149,7 @@ class Statistics:
             counts = counts + allow.expand(*allow.shape[:-2], len(rows), s).sum(-2)
         return counts
 
-    def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
+    def mass(self, keys: Tensor | Sequence[int] | np.ndarray) -> Tensor:
         """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
 
         ``keys`` are positions, each counted once, or a boolean (s,). Raises `RangeError` for
