@@ -152,10 +152,13 @@ def probability(value: float, name: str) -> float:
 def copied(value: Any, name: str, expected: str) -> Tensor:
     """Return a list or a NumPy array as a tensor that shares nothing with it."""
     try:
+        inner = value if isinstance(value, list | tuple) else (value,)
+        if not any(isinstance(x, np.ndarray) for x in inner):
+            return torch.tensor(value)
         array = np.array(value, order="C")
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     except (TypeError, ValueError, RuntimeError):
-        found = "a ragged list" if isinstance(value, list | tuple) else repr(value)[:80]
+        found = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
         raise build(KindError, name, expected, found) from None
 
 
