@@ -13,7 +13,7 @@ from typing import Any
 from intently.errors import IntentlyError
 
 DEEP = 100_000
-LONG = 2_000
+LONG = 3_000
 """Characters of a refusal that a person reads."""
 
 TEXTS = [

@@ -64,7 +64,7 @@ class WriteError(IntentlyError, OSError):
 E = TypeVar("E", bound=IntentlyError)
 
 
-SHOWN = 500
+SHOWN = 2_000
 """Characters of what came that a message shows."""
 
 
