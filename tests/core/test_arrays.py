@@ -172,6 +172,7 @@ def test_masks_of_any_layout() -> None:
     assert repr(it.padding(np.array([3, 2])[::-1])) == "padding([2, 3])"
 
 
+@pytest.mark.usefixtures("as_users_call")
 @pytest.mark.parametrize(
     ("call", "text"),
     [

@@ -329,7 +329,7 @@ class LazyMatrix:
             counts = counts + allow.expand(*allow.shape[:-2], len(rows), s).sum(-2)
         return counts
 
-    def mass(self, keys: Tensor | Sequence[int]) -> Tensor:
+    def mass(self, keys: Tensor | Sequence[int] | np.ndarray) -> Tensor:
         """Return the weight of each query on ``keys`` together, (…, t), from 0 to 1.
 
         ``keys`` are positions, each counted once, or a boolean (s,). Raises `RangeError` for
