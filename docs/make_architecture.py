@@ -99,7 +99,6 @@ def draw(save: Path) -> None:
                 )
             )
             files = len(found[name])
-            about = f"{files} files" if files > 1 else f"{name}.py"
             axes.text(
                 x + (width - 2) / 2,
                 top - 5,
@@ -113,7 +112,7 @@ def draw(save: Path) -> None:
                 axes.text(
                     x + (width - 2) / 2,
                     top - 7.7,
-                    about,
+                    f"{files} files",
                     ha="center",
                     zorder=3,
                     va="center",
