@@ -255,14 +255,15 @@ class Even(it.Mask):
 class TestKernel:
     kernel = flex.Flex()
 
-    def problem(self, **options: Any) -> tuple[Problem, Tensor]:
-        q, k, v = (x.float() for x in operands(d=16, e=16))
+    def problem(self, t: int = T, **options: Any) -> tuple[Problem, Tensor]:
+        q, k, v = (x.float() for x in operands(t=t, d=16, e=16))
         return it.attend(q, k, **options).problem, v
 
     def test_it_is_a_kernel(self) -> None:
         assert isinstance(self.kernel, Kernel)
         assert self.kernel.name == "flex"
-        assert self.kernel.yields(*self.problem()) is None
+        assert self.kernel.yields(*self.problem(t=128)) is None
+        assert self.kernel.yields(*self.problem(t=127)) == "t=127 is below 128"
 
     def test_the_cpu_is_refused(self) -> None:
         reason = self.kernel.refuses(*self.problem())
