@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.values import Value
-from intently.masks.geometry import Geometry
+from intently.masks.geometry import Geometry, check_device
 
 SLICE = 2**20
 """Numbers that one slice of the additive score's (…, t, s, a) holds at most."""
@@ -74,14 +74,7 @@ class Score(Value):
         """Raise unless the score's tensors broadcast with the leading axes of q and k."""
         lead = _joined_lead(q, k)
         for x, n in self._own():
-            if x.device != q.device:
-                raise build(
-                    KindError,
-                    "score",
-                    f"tensors on the device of q, {q.device}",
-                    f"{shape_of(x)} on {x.device}",
-                    fix="move them with .to(…)",
-                )
+            check_device(x, "score", q.device)
             own = tuple(x.shape[: x.ndim - n])
             if len(own) > len(lead) or any(a not in (1, b) for a, b in zip(own[::-1], lead[::-1])):
                 raise build(

@@ -43,6 +43,24 @@ class Geometry(NamedTuple):
         return per_row.to(self.device).reshape(*per_row.shape, *(1,) * (len(self.lead) - n + 2))
 
 
+class Standing:
+    """A rule about query positions: query i stands at ``offset`` + i, s − t + i where None."""
+
+    offset: int | Tensor | None
+
+    def start(self, g: Geometry) -> int | Tensor:
+        """Position of query 0: an int, or (…, 1, 1) where it differs by row."""
+        if isinstance(self.offset, Tensor):
+            return g.align(self.offset, "offset")
+        return g.s - g.t if self.offset is None else self.offset
+
+    def position(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor) -> Tensor:
+        """Positions of single queries, where ``lead`` indexes the axes of ``g.lead``."""
+        if isinstance(self.offset, Tensor):
+            return i + pick(g, self.offset, lead[: self.offset.ndim])
+        return i + self.start(g)
+
+
 Cut = tuple[slice | int, ...]
 """One slice (or an int, which drops its axis) for each leading axis of a matrix."""
 
@@ -110,6 +128,16 @@ def written(x: int | Tensor | None) -> str:
     return str(x.tolist()) if x.numel() <= 64 else f"{'×'.join(map(str, x.shape))} tensor"
 
 
+def check_device(
+    x: Tensor, name: str, device: torch.device, what: str = "a floating-point tensor"
+) -> None:
+    """Raise unless a tensor is on the device of q."""
+    if x.device != device:
+        expected, got = f"{what} on the device of q, {device}", f"{x.dtype} on {x.device}"
+        fix = "move it once with .to(…), not in every call"
+        raise build(KindError, name, expected, got, fix=fix)
+
+
 def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
     """Raise unless ``tensor`` broadcasts to (…, t, s); a 3-D (b, t, s) is refused with advice."""
     shape = tuple(tensor.shape)
@@ -150,6 +178,13 @@ def copied(value: Any, name: str, expected: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         found = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
         raise build(KindError, name, expected, found) from None
+
+
+def as_offset(offset: int | Integers | None) -> int | Tensor | None:
+    """Return the offset of a rule as it is kept; lists and NumPy arrays are copied."""
+    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
+        return offset
+    return integers(offset, "offset")
 
 
 def integers(tensor: Any, name: str) -> Tensor:

@@ -18,13 +18,14 @@ from intently.masks.geometry import (
     Cut,
     Geometry,
     check_broadcast,
+    check_device,
     copied,
     cut_left,
     cut_right,
     entries,
     pick,
 )
-from intently.masks.over import Over, Picked
+from intently.masks.over import Over, Pair, Picked
 from intently.masks.queries import Rows, any_of, both, either, neither, unless_all
 
 
@@ -161,12 +162,11 @@ class _Sign(NamedTuple):
     queries: Callable[[Rows, Rows], Rows]
 
 
-class _Pair(Mask):
+class _Pair(Pair[Mask], Mask):
     sign: ClassVar[_Sign]
 
     def __init__(self, left: Mask, right: Mask) -> None:
         super().__init__(left, right)
-        self.left, self.right = left, right
         self.per_key = left.per_key and right.per_key
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
@@ -181,13 +181,6 @@ class _Pair(Mask):
     def queries(self, g: Geometry) -> Rows:
         left = self.left.queries(g)
         return None if left is None else self.sign.queries(left, self.right.queries(g))
-
-    def check(self, g: Geometry) -> None:
-        self.left.check(g)
-        self.right.check(g)
-
-    def part(self, cut: Cut, g: Geometry) -> Mask:
-        return type(self)(self.left.part(cut, g), self.right.part(cut, g))
 
     def lead(self) -> tuple[int, ...]:
         return max(self.left.lead(), self.right.lead(), key=len)
@@ -221,8 +214,7 @@ class Both(_Pair):
             if left is None or right is None:
                 return right if left is None else left
             return left & right
-        rows = self.queries(g)
-        return seen_exactly(self, g) if rows is None else unless_all(any_of(rows))
+        return super().seen(g)
 
 
 class Either(_Pair):
@@ -314,10 +306,7 @@ class Allowed(Mask):
         return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
-        if self.tensor.device != g.device:
-            expected, got = f"a boolean tensor on the device of q, {g.device}", self.tensor.device
-            fix = "move it once with .to(…), not in every call"
-            raise build(KindError, "mask", expected, f"one on {got}", fix=fix)
+        check_device(self.tensor, "mask", g.device, "a boolean tensor")
         check_broadcast(self.tensor, g, "mask")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:

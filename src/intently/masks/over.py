@@ -27,6 +27,23 @@ class Rule(Protocol):
 R = TypeVar("R", bound=Rule)
 
 
+class Pair(Value, Generic[R]):
+    """Two rules joined into one."""
+
+    def __init__(self, left: R, right: R) -> None:
+        super().__init__(left, right)
+        self.left, self.right = left, right
+
+    def check(self, g: Geometry) -> None:
+        """Check both rules."""
+        self.left.check(g)
+        self.right.check(g)
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the parts of both, joined."""
+        return type(self)(self.left.part(cut, g), self.right.part(cut, g))
+
+
 class Over(Value, Generic[R]):
     """A mask or bias over another one, ``inner``, which is asked about the matrix ``whole(g)``."""
 
