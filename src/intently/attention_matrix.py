@@ -172,12 +172,12 @@ class Attention(LazyMatrix):
                 found = torch.cat([part(r) for r in rows.split(step)], -2)
         return found.expand(*self.shape[:-2], *found.shape[-2:])
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[Block]:
         self._check_fresh()
         if differentiated(self.problem.tensors()):
-            yield from super()._blocks()
+            yield from super()._blocks(size)
             return
-        found = streamed.blocks(self.problem, statistics.BLOCK)
+        found = streamed.blocks(self.problem, size or statistics.BLOCK, size is not None)
         while True:
             with no_autocast(self.device):
                 block = next(found, None)
@@ -232,17 +232,14 @@ class Attention(LazyMatrix):
         def move(x: Any) -> Any:
             return x.to(device) if isinstance(x, Tensor) else x
 
-        moved = Problem(
-            p.q.to(device),
-            p.k.to(device),
-            p.score.replaced(move),
-            p.mask,
-            None if p.bias is None else p.bias.replaced(move),
-            move(p.scale),
-            p.softcap,
-            move(p.sinks),
-            p.dropout,
-            p.geometry.lead,
+        moved = p.replaced(
+            q=p.q.to(device),
+            k=p.k.to(device),
+            score=p.score.replaced(move),
+            bias=None if p.bias is None else p.bias.replaced(move),
+            scale=move(p.scale),
+            sinks=move(p.sinks),
+            geometry=p.geometry._replace(device=device),
         )
         return Attention(moved, self._cast)
 

@@ -47,14 +47,27 @@ class Statistics:
         """Allowed entries, broadcastable to (…, rows, cols); None without a mask."""
         return None
 
+    def _allowed(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        """`_allow` written out over rows and columns: (…, rows, cols), True without a mask."""
+        allow = self._allow(rows, cols)
+        if allow is None:
+            allow = torch.ones((), dtype=torch.bool, device=self.device)
+        t, s = self.shape[-2:]
+        size = t if rows is None else len(rows), s if cols is None else len(cols)
+        return allow.expand(*allow.shape[:-2], *size)
+
     def _row_size(self) -> int:
         """How many weights are computed for one row."""
         return math.prod(self.shape[:-2]) * self.shape[-1]
 
-    def _blocks(self) -> Iterator[Block]:
-        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller."""
+    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller.
+
+        A block holds about ``size`` weights and all heads of its rows; without a size about
+        `BLOCK` weights, and not always all heads.
+        """
         s = self.shape[-1]
-        step = max(1, BLOCK // max(1, self._row_size()))
+        step = max(1, (size or BLOCK) // max(1, self._row_size()))
         for start in range(0, self.shape[-2] if s else 0, step):
             rows = slice(start, min(start + step, self.shape[-2]))
             index = torch.arange(rows.start, rows.stop, device=self.device)
