@@ -195,11 +195,7 @@ class Additive(Score):
         x, y = q @ w.mT, k @ u.mT
         if self.parts[3] is not None:
             y = y + self.parts[3].to(q.dtype)[..., None, :]
-        lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2], energy.shape[:-1])
-        n = math.prod(lead)
-        x, y = (i.expand(*lead, *i.shape[-2:]).reshape(n, *i.shape[-2:]) for i in (x, y))
-        energy = energy.expand(*lead, energy.shape[-1]).reshape(n, energy.shape[-1])
-        return _energies(x, y, energy).reshape(*lead, x.shape[-2], y.shape[-2])
+        return energies(x, y, energy)
 
     def check(self, q: Tensor, k: Tensor) -> None:
         _check_width(q, "q", "t", "d", self.parts[0].shape[-1])
@@ -246,6 +242,15 @@ def _unit(x: Tensor) -> Tensor:
     zero = largest == 0
     y = x / largest.masked_fill(zero, 1)
     return torch.where(zero, 0, y / (y * y).sum(-1, keepdim=True).masked_fill(zero, 1).sqrt())
+
+
+def energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    """Σₐ v tanh(x + y), (…, t, s), for x (…, t, a), y (…, s, a) and v (…, a)."""
+    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2], v.shape[:-1])
+    n = math.prod(lead)
+    x, y = (i.expand(*lead, *i.shape[-2:]).reshape(n, *i.shape[-2:]) for i in (x, y))
+    v = v.expand(*lead, v.shape[-1]).reshape(n, v.shape[-1])
+    return _energies(x, y, v).reshape(*lead, x.shape[-2], y.shape[-2])
 
 
 def _energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,7 +25,7 @@ from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import Weight
-from intently.scores import Score, _energies
+from intently.scores import Score, energies
 
 FLOATS = "a floating-point tensor (b, {}, width)"
 
@@ -58,37 +57,34 @@ class Energies(Score):
 
     axes = (1,)
 
-    def __init__(self, energy: Tensor) -> None:
-        super().__init__(energy)
-
     def __call__(self, q: Tensor, k: Tensor) -> Tensor:
-        lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
-        n = math.prod(lead)
-        q, k = (x.expand(*lead, *x.shape[-2:]).reshape(n, *x.shape[-2:]) for x in (q, k))
-        energy = self.parts[0].to(q.dtype).expand(n, -1)
-        return _energies(q, k, energy).reshape(*lead, q.shape[-2], k.shape[-2])
+        return energies(q, k, self.parts[0].to(q.dtype))
 
 
 class RecurrentAttention(AllOrNothing):
-    """Remembers states, and attends them."""
+    """Remembers states, and attends them; the score is a dot product without `add_layer`."""
 
     def __init__(self, width: int, context_width: int, dropout: float) -> None:
         super().__init__()
         self.width = whole_number(width, "width", 1)
         self.context_width = whole_number(context_width, "context_width", 1)
         self.dropout = probability(dropout, "dropout")
+        self.query: Linear | None = None
+        self.key: Linear | None = None
+        self.energy: nn.Parameter | None = None
 
-    def _keys(self, states: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _queries(self, query: Tensor) -> Tensor:
-        """The projected queries (b, t, a)."""
-        raise NotImplementedError
+    def add_layer(self, units: int, bias: bool) -> None:
+        """Score by vᵀ tanh(W q + U k + b), newly drawn."""
+        self.query = Linear(self.width, units, bias=False)
+        self.key = Linear(self.context_width, units, bias=bias)
+        self.energy = nn.Parameter(torch.empty(units))
+        xavier(self.query, self.key)
+        nn.init.uniform_(self.energy, -(units**-0.5), units**-0.5)
 
     @property
     def matching(self) -> Score | None:
         """The score that matches projected queries with the keys, None for their dot product."""
-        return None
+        return None if self.energy is None else Energies(self.energy)
 
     def remember(
         self,
@@ -103,7 +99,8 @@ class RecurrentAttention(AllOrNothing):
         self._check(states, "states", "s", self.context_width)
         if lengths is not None:
             lengths = row_lengths(lengths, states)
-        return Remembered(self._keys(states), states, lengths)
+        keys = states if self.key is None else self.key(states)
+        return Remembered(keys, states, lengths)
 
     def forward(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Float[Tensor, "b t k"]:
         """Return the context (b, t, k) that the decoder's states ``query`` (b, t, c) take."""
@@ -125,7 +122,7 @@ class RecurrentAttention(AllOrNothing):
             raise build(ArgumentError, "query", expected, shape_of(query), cause, fix)
         dropout = self.dropout if self.training else 0.0
         return attend(
-            self._queries(query),
+            query if self.query is None else self.query(query),
             memory.keys,
             score=self.matching,
             scale=1.0,
@@ -169,12 +166,7 @@ class AdditiveAttention(RecurrentAttention):
         dropout: float = 0.0,
     ) -> None:
         super().__init__(width, context_width, dropout)
-        whole_number(hidden, "hidden", 1)
-        self.query = Linear(width, hidden, bias=False)
-        self.key = Linear(context_width, hidden, bias=bias)
-        self.energy = nn.Parameter(torch.empty(hidden))
-        xavier(self.query, self.key)
-        draw(self.energy)
+        self.add_layer(whole_number(hidden, "hidden", 1), bias)
 
     @classmethod
     def from_weights(cls, query: Weight, key: Weight, energy: Weight) -> AdditiveAttention:
@@ -196,16 +188,6 @@ class AdditiveAttention(RecurrentAttention):
         block = cls(n["c"], n["k"], n["a"], bias=found["key.bias"] is not None)
         return reading.filled(block, found)
 
-    def _keys(self, states: Tensor) -> Tensor:
-        return self.key(states)
-
-    def _queries(self, query: Tensor) -> Tensor:
-        return self.query(query)
-
-    @property
-    def matching(self) -> Score:
-        return Energies(self.energy)
-
 
 def read_layer(
     query: object, key: object, energy: object
@@ -221,8 +203,3 @@ def read_layer(
         "key.bias": biases[0] + biases[1] if reading.has_bias(maps) else None,
         "energy": found["energy"].weight[0],
     }
-
-
-def draw(energy: Tensor) -> None:
-    """Draw a new v (a,), uniform within 1/√a."""
-    nn.init.uniform_(energy, -(len(energy) ** -0.5), len(energy) ** -0.5)

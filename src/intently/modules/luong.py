@@ -6,18 +6,17 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_word, whole_number
-from intently.modules.additive import FLOATS, Energies, RecurrentAttention, draw, read_layer
+from intently.modules.additive import FLOATS, RecurrentAttention, read_layer
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
 from intently.modules.weights.loading import AllOrNothing
 from intently.modules.weights.reading import Weight
-from intently.scores import Score
 
 
 class LuongAttention(RecurrentAttention):
@@ -60,12 +59,7 @@ class LuongAttention(RecurrentAttention):
             self.key = Linear(context_width, width, bias=False)
             xavier(self.key)
         elif score == "concat":
-            units = width if hidden is None else whole_number(hidden, "hidden", 1)
-            self.query = Linear(width, units, bias=False)
-            self.key = Linear(context_width, units, bias=bias)
-            self.energy = nn.Parameter(torch.empty(units))
-            xavier(self.query, self.key)
-            draw(self.energy)
+            self.add_layer(width if hidden is None else whole_number(hidden, "hidden", 1), bias)
 
     @classmethod
     def from_weights(
@@ -103,16 +97,6 @@ class LuongAttention(RecurrentAttention):
         c, k = weight.shape
         return reading.filled(cls(c, k, score), {"key.weight": weight})
 
-    def _keys(self, states: Tensor) -> Tensor:
-        return states if self.score == "dot" else self.key(states)
-
-    def _queries(self, query: Tensor) -> Tensor:
-        return self.query(query) if self.score == "concat" else query
-
-    @property
-    def matching(self) -> Score | None:
-        return Energies(self.energy) if self.score == "concat" else None
-
 
 class AttentionalVector(AllOrNothing):
     """tanh(W [c; h] + b) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
@@ -146,7 +130,7 @@ class AttentionalVector(AllOrNothing):
         paper, or ``"query context"``. Raises `ArgumentError` where shapes do not fit and
         `KindError` for other types and integers.
 
-        >>> AttentionalVector.from_weights(nn.Linear(24 + 16, 16), layout="query context").width
+        >>> AttentionalVector.from_weights(torch.ones(16, 24 + 16), layout="query context").width
         16
         """
         reading.check_layout(layout, ("context query", "query context"))
