@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import whole_number
+from intently.foundation.checks import divisor, whole_number
 from intently.masks import as_mask, causal
-from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
+from intently.models.layers import FOURFOLD, Factory, check_options
 from intently.models.seq2seq import check_cache, check_ids
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
@@ -73,12 +73,11 @@ class LanguageOptions:
         whole_number(self.vocabulary, "vocabulary", 1)
         check_options(self)
         if self.head_width is None:
-            check_heads(self.width, self.heads)
+            divisor(self.heads, "heads", "width", self.width)
         else:
             whole_number(self.head_width, "head_width", 1)
-        if self.kv_heads is not None and self.heads % whole_number(self.kv_heads, "kv_heads", 1):
-            expected = f"a divisor of heads={self.heads}"
-            raise build(ArgumentError, "kv_heads", expected, self.kv_heads)
+        if self.kv_heads is not None:
+            divisor(self.kv_heads, "kv_heads", "heads", self.heads)
         if self.positions is not None and not _makes(self.positions):
             whole_number(_number(self.positions), "positions", 1)
         if callable(self.positions) and self.attention.positions is not None:

@@ -32,8 +32,8 @@ from intently.models.seq2seq import (
 )
 from intently.models.transformer_options import SHARES
 from intently.modules.additive import AdditiveAttention, Remembered
-from intently.modules.caches.rows import picked
-from intently.modules.linear import Linear
+from intently.modules.caches.rows import Rows, picked
+from intently.modules.linear import Linear, xavier
 from intently.modules.luong import LuongAttention
 from intently.modules.replay import Replay
 
@@ -87,7 +87,7 @@ class RecurrentOptions:
 
 
 @dataclass(frozen=True)
-class RecurrentMemory:
+class RecurrentMemory(Rows):
     """What the encoder hands to the decoder.
 
     ``summary`` (b, c) is its last state, of both directions; ``read`` holds all its states, None
@@ -96,14 +96,6 @@ class RecurrentMemory:
 
     summary: Tensor
     read: Remembered | None
-
-    def expand(self, index: Int[Tensor, " n"]) -> RecurrentMemory:
-        """Return rows ``index`` of the memory, for beams.
-
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
-        """
-        read = None if self.read is None else self.read.expand(index)
-        return RecurrentMemory(picked(self.summary, index), read)
 
 
 class RecurrentCache(TargetCache):
@@ -208,8 +200,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         o, c = options, options.width
         self.encoder = Encoder(o)
         self.bridge = Linear(c, (2 if o.cell == "lstm" else 1) * o.decoder_layers * c)
-        nn.init.xavier_uniform_(self.bridge.weight)
-        nn.init.zeros_(self.bridge.bias)
+        xavier(self.bridge)
         self.attention: AdditiveAttention | LuongAttention | None = None
         rule: type[Steps] = Fixed
         if o.attention == "additive":

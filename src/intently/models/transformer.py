@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
-from intently.masks import Mask, causal, padding
+from intently.masks import causal, padding
 from intently.models.seq2seq import (
     EncoderCache,
     Seq2Seq,
@@ -35,7 +35,7 @@ from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
-from intently.modules.caches.rows import picked
+from intently.modules.caches.rows import Padded
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.replay import Replay
@@ -45,24 +45,11 @@ Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Padded):
     """What the encoder hands to the decoder: states (b, s, c), lengths (b,); None if all are s."""
 
     states: Tensor
     lengths: Tensor | None
-
-    @property
-    def mask(self) -> Mask | None:
-        """The padding of the states, None where there is none."""
-        return None if self.lengths is None else padding(self.lengths)
-
-    def expand(self, index: Int[Tensor, " n"]) -> Memory:
-        """Return rows ``index`` of the memory, for beams.
-
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
-        """
-        lengths = None if self.lengths is None else picked(self.lengths, index)
-        return Memory(picked(self.states, index), lengths)
 
 
 class DecoderCache(TargetCache):
@@ -162,7 +149,7 @@ class Transformer(Seq2Seq):
             )
             for _ in range(o.decoder_layers)
         )
-        last = nn.LayerNorm if o.norm == "pre" else _no_norm
+        last = nn.LayerNorm if o.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = last(o.width), last(o.width)
         if o.positions == "sinusoidal":
             self.register_buffer("positions", sinusoidal(256, o.width), persistent=False)
@@ -287,7 +274,3 @@ def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAt
         kv_heads=options.kv_heads,
         attention=AttentionOptions(positions=positions),
     )
-
-
-def _no_norm(width: int) -> nn.Module:
-    return nn.Identity()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Literal
 
 from intently.errors import ArgumentError, build
-from intently.foundation.checks import check_word, probability, whole_number
+from intently.foundation.checks import check_word, divisor, probability, whole_number
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
 
 SHARES = ("output", "all")
@@ -61,9 +61,8 @@ class TransformerOptions:
         for name in ("source_vocabulary", "target_vocabulary", "width", "heads", "learned_steps"):
             whole_number(getattr(self, name), name, 1)
         probability(self.dropout, "dropout")
-        if self.kv_heads is not None and self.heads % whole_number(self.kv_heads, "kv_heads", 1):
-            expected = f"a divisor of heads={self.heads}"
-            raise build(ArgumentError, "kv_heads", expected, self.kv_heads)
+        if self.kv_heads is not None:
+            divisor(self.kv_heads, "kv_heads", "heads", self.heads)
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise build(
                 ArgumentError,

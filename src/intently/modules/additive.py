@@ -15,11 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
-from intently.foundation.checks import probability, whole_number
-from intently.masks import Mask, padding
-from intently.modules.caches.rows import picked, row_lengths
+from intently.foundation.checks import check_kind, probability, whole_number
+from intently.modules.caches.rows import Padded, row_lengths
 from intently.modules.checks import check_dtype
 from intently.modules.linear import Linear, xavier
 from intently.modules.weights import reading
@@ -31,25 +30,12 @@ FLOATS = "a floating-point tensor (b, {}, width)"
 
 
 @dataclass(frozen=True)
-class Remembered:
+class Remembered(Padded):
     """Projected keys (b, s, a) and the states (b, s, k) they came from; the padding of the rows."""
 
     keys: Tensor
     states: Tensor
     lengths: Tensor | None = None
-
-    @property
-    def mask(self) -> Mask | None:
-        """The padding of the states, None where there is none."""
-        return None if self.lengths is None else padding(self.lengths)
-
-    def expand(self, index: Int[Tensor, " n"]) -> Remembered:
-        """Return rows ``index`` of the memory, for beams.
-
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
-        """
-        lengths = None if self.lengths is None else picked(self.lengths, index)
-        return Remembered(picked(self.keys, index), picked(self.states, index), lengths)
 
 
 class Energies(Score):
@@ -108,10 +94,8 @@ class RecurrentAttention(AllOrNothing):
 
     def attend(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Attention:
         """Return the lazy matrix (b, t, s) that `forward` of the same arguments multiplies."""
-        if not isinstance(memory, Remembered):
-            cause = "keys are projected once for the sequence"
-            got = type(memory).__name__
-            raise build(KindError, "memory", "what remember(states) returned", got, cause)
+        cause = "keys are projected once for the sequence"
+        check_kind(memory, Remembered, "memory", "what remember(states) returned", cause)
         self._check(query, "query", "t", self.width)
         if len(query) != len(memory.keys):
             expected = f"shape (b={len(memory.keys)}, t, c={self.width})"

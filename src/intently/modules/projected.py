@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.biases import as_bias
-from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import probability, whole_number
+from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_kind, probability, whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
@@ -77,9 +77,7 @@ class Projected(AllOrNothing):
             (AttentionOptions, attention, "attention"),
             (Projections, projections, "projections"),
         ):
-            if not isinstance(given, kind):
-                wanted = f"intently.modules.{kind.__name__}(…)"
-                raise build(KindError, name, wanted, type(given).__name__)
+            check_kind(given, kind, name, f"intently.modules.{kind.__name__}(…)")
         self.width = whole_number(width, "width", 1)
         self.context_width = width
         if context_width is not None:
