@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from intently.foundation.checks import whole_number
-from intently.masks.blocks import edges, states
+from intently.masks.closed_forms import Queries, Rows, edges, states
 from intently.masks.geometry import Geometry, Integers, Standing, as_offset, written
 from intently.masks.mask import Mask
-from intently.masks.queries import Queries, Rows
 
 FAR = 2**48
 """Further than any key: reaches are cut to it, so that no sum overflows."""

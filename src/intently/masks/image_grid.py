@@ -7,7 +7,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import whole_number
-from intently.masks.blocks import Edges, edges, states
+from intently.masks.closed_forms import Edges, edges, states
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Mask
 

@@ -13,7 +13,18 @@ from torch import Tensor
 from intently.errors import KindError, build
 from intently.foundation.arrays import Numbers
 from intently.foundation.values import Value
-from intently.masks.blocks import FULL, most, reduced, step_within
+from intently.masks.closed_forms import (
+    FULL,
+    Rows,
+    any_of,
+    both,
+    either,
+    most,
+    neither,
+    reduced,
+    step_within,
+    unless_all,
+)
 from intently.masks.geometry import (
     Cut,
     Geometry,
@@ -26,7 +37,6 @@ from intently.masks.geometry import (
     pick,
 )
 from intently.masks.over import Over, Pair, Picked
-from intently.masks.queries import Rows, any_of, both, either, neither, unless_all
 
 
 class Mask(Value):

@@ -7,7 +7,7 @@ from html import escape
 import torch
 
 from intently.errors import ArgumentError
-from intently.masks.blocks import EMPTY, FULL, PARTIAL
+from intently.masks.closed_forms import EMPTY, FULL, PARTIAL
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Mask
 

@@ -30,11 +30,10 @@ from intently.models.seq2seq import (
     check_memory,
     check_rows,
 )
-from intently.models.transformer_options import SHARES
-from intently.modules.additive import AdditiveAttention, Remembered
+from intently.models.transformer import SHARES
 from intently.modules.caches.rows import Rows, picked
 from intently.modules.linear import Linear, xavier
-from intently.modules.luong import LuongAttention
+from intently.modules.recurrent import AdditiveAttention, LuongAttention, Remembered
 from intently.modules.replay import Replay
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.modules.linear import Linear, xavier
-from intently.modules.luong import AttentionalVector
+from intently.modules.recurrent import AttentionalVector
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 """Elman 1990; Hochreiter & Schmidhuber 1997; Cho et al. 2014."""

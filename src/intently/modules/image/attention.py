@@ -23,8 +23,16 @@ from intently.modules.batch_axis import batch_optional
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.modules.checks import check_steps
 from intently.modules.feed_forward import GatedFeedForward
-from intently.modules.image.norms import LATENT_NORM, UP_TO_32_GROUPS, ChannelNorm, Norm, group_norm
-from intently.modules.image.pixels import as_image, as_pixels, check_image
+from intently.modules.image.pixels import (
+    LATENT_NORM,
+    UP_TO_32_GROUPS,
+    ChannelNorm,
+    Norm,
+    as_image,
+    as_pixels,
+    check_image,
+    group_norm,
+)
 from intently.modules.linear import Linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions

@@ -22,9 +22,8 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_kind
 from intently.masks import Geometry, Mask
-from intently.masks.blocks import edges, states
+from intently.masks.closed_forms import edges, states, unless_all
 from intently.masks.geometry import pick
-from intently.masks.queries import unless_all
 from intently.modules.batch_axis import batch_optional
 from intently.modules.checks import check_dtype
 from intently.modules.weights.loading import AllOrNothing
