@@ -18,7 +18,7 @@ from torch.autograd import Function
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.values import Value
-from intently.masks.geometry import Geometry, check_device
+from intently.masks.geometry import Geometry, broadcasts, check_device
 
 SLICE = 2**20
 """Numbers that one slice of the additive score's (…, t, s, a) holds at most."""
@@ -76,7 +76,7 @@ class Score(Value):
         for x, n in self._own():
             check_device(x, "score", q.device)
             own = tuple(x.shape[: x.ndim - n])
-            if len(own) > len(lead) or any(a not in (1, b) for a, b in zip(own[::-1], lead[::-1])):
+            if not broadcasts(own, lead):
                 raise build(
                     ArgumentError,
                     "score",

@@ -100,7 +100,8 @@ def _array(value: Any, name: str) -> np.ndarray:
         kinds = {type(x) for x in _leaves(value)}
         if any(issubclass(kind, Tensor) for kind in kinds):
             raise build(KindError, name, "numbers", "a list of tensors", fix="use torch.stack(…)")
-        if kinds & {bool, np.bool_} or any(dtype.kind == "b" for dtype in _dtypes(value)):
+        arrays = (x for x in _leaves(value) if isinstance(x, np.ndarray))
+        if kinds & {bool, np.bool_} or any(x.dtype.kind == "b" for x in arrays):
             raise _refusal(name, "booleans", True)
     elif isinstance(value, bool | np.bool_ | np.ma.MaskedArray) or not isinstance(
         value, int | float | np.ndarray | np.generic
@@ -119,10 +120,6 @@ def _array(value: Any, name: str) -> np.ndarray:
     if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         raise _refusal(name, f"dtype {array.dtype}", array.dtype.kind == "b")
     return array.astype(np.float64 if array.dtype.kind != "f" else array.dtype.newbyteorder("="))
-
-
-def _dtypes(value: Any) -> Iterator[np.dtype]:
-    return (x.dtype for x in _leaves(value) if isinstance(x, np.ndarray))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

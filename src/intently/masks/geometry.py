@@ -138,11 +138,15 @@ def check_device(
         raise build(KindError, name, expected, got, fix=fix)
 
 
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a tensor of one shape broadcasts to the other, which stays as it is."""
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
+
+
 def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
     """Raise unless ``tensor`` broadcasts to (…, t, s); a 3-D (b, t, s) is refused with advice."""
-    shape = tuple(tensor.shape)
-    want = g.shape
-    fits = len(shape) <= len(want) and all(a in (1, b) for a, b in zip(shape[::-1], want[::-1]))
+    shape, want = tuple(tensor.shape), g.shape
+    fits = broadcasts(shape, want)
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
         raise build(
             ArgumentError,

@@ -139,16 +139,15 @@ class Projected(AllOrNothing):
 
     def reset_parameters(self) -> None:
         """Draw new weights, Xavier uniform (Glorot & Bengio 2010) for each map; biases are 0."""
-        for weight in self._input_weights():
+        if self.fused:
+            maps = self.qkv_weight.split(self._split)
+        else:
+            maps = (self.q_weight, self.k_weight, self.v_weight)
+        for weight in maps:
             nn.init.xavier_uniform_(weight)
         for name, p in self.named_parameters(recurse=False):
             if name.endswith("bias"):
                 nn.init.zeros_(p)
-
-    def _input_weights(self) -> tuple[Tensor, ...]:
-        if self.fused:
-            return self.qkv_weight.split(self._split)
-        return (self.q_weight, self.k_weight, self.v_weight)
 
     @batch_optional(2)
     @undone
