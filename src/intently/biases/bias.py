@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from intently.foundation.arrays import Kind, Numbers, as_tensor
-from intently.foundation.values import Value
 from intently.masks.geometry import (
     Cut,
     Geometry,
@@ -16,10 +15,10 @@ from intently.masks.geometry import (
     entries,
     pick,
 )
-from intently.masks.over import Pair, Picked
+from intently.masks.over import Pair, Picked, Rule
 
 
-class Bias(Value):
+class Bias(Rule):
     """A rule that says what is added to the score of each query and key."""
 
     def tile(
@@ -30,17 +29,6 @@ class Bias(Value):
         It is differentiable in the tensors of the rule. Without ``dtype`` it comes in the dtype
         that the rule is known in, float64 for numbers that follow from a formula.
         """
-        raise NotImplementedError
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        """Bias of query i and key j, where ``lead`` indexes the axes of ``g.lead``."""
-        raise NotImplementedError
-
-    def check(self, g: Geometry) -> None:
-        """Raise `ArgumentError` or `KindError` if it cannot be laid over the matrix ``g``."""
-
-    def part(self, cut: Cut, g: Geometry) -> Bias:
-        """Return the bias of the matrix whose leading axes were cut."""
         raise NotImplementedError
 
     def picked(self, index: Tensor, *lead: int) -> Bias:

@@ -42,6 +42,22 @@ def edges(g: Geometry, rows: int, cols: int) -> Edges:
     return Edges(top, bottom, left, (left + cols - 1).clamp(max=g.s - 1))
 
 
+def image_edges(e: Edges, across: int, width: int) -> tuple[Edges, Edges]:
+    """Return the image rows, and the columns, between which the pixels of each block lie.
+
+    Queries are the pixels of an image ``across`` wide, keys of one ``width`` wide. A block that
+    reaches into another image row may have pixels in every column.
+    """
+    rows = Edges(e.top // across, e.bottom // across, e.left // width, e.right // width)
+    queries = _columns(e.top, e.bottom, rows.top == rows.bottom, across)
+    return rows, Edges(*queries, *_columns(e.left, e.right, rows.left == rows.right, width))
+
+
+def _columns(first: Tensor, last: Tensor, one_row: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    last = torch.where(one_row, last % width, width - 1)
+    return torch.where(one_row, first % width, 0), last
+
+
 def states(g: Geometry, rows: int, cols: int, empty: Tensor, full: Tensor) -> Tensor:
     """Return int8 (⌈t/rows⌉, ⌈s/cols⌉) from the blocks known to be empty or full."""
     found = full.to(torch.int8) - empty.to(torch.int8) + PARTIAL

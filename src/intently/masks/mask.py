@@ -12,7 +12,6 @@ from torch import Tensor
 
 from intently.errors import KindError, build
 from intently.foundation.arrays import Numbers
-from intently.foundation.values import Value
 from intently.masks.closed_forms import (
     FULL,
     Rows,
@@ -31,15 +30,14 @@ from intently.masks.geometry import (
     check_broadcast,
     check_device,
     copied,
-    cut_left,
     cut_right,
     entries,
     pick,
 )
-from intently.masks.over import Over, Pair, Picked
+from intently.masks.over import Over, Pair, Picked, Rule
 
 
-class Mask(Value):
+class Mask(Rule):
     """A rule that says which keys each query may attend. True means attend.
 
     A new rule needs ``allow`` (and ``at`` for FlexAttention); everything else follows, and may be
@@ -52,17 +50,6 @@ class Mask(Value):
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
         """Boolean tensor that broadcasts to (…, len(rows), len(cols)) of the matrix ``g``."""
         raise NotImplementedError
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        """The rule at single entries: index tensors, one for each axis of (…, t, s).
-
-        They broadcast together; arithmetic, comparisons and indexing are all that is used, so that
-        FlexAttention can trace it.
-        """
-        raise NotImplementedError
-
-    def check(self, g: Geometry) -> None:
-        """Raise `ArgumentError` if the rule cannot be laid over the matrix ``g``."""
 
     def allows_all(self, g: Geometry) -> bool:
         """Whether the rule is known to forbid nothing in ``g`` (False where it is not known)."""
@@ -87,14 +74,6 @@ class Mask(Value):
     def queries(self, g: Geometry) -> Rows:
         """The queries that may attend each key in closed form; None where none is known."""
         return None
-
-    def part(self, cut: Cut, g: Geometry) -> Mask:
-        """The same rule for the matrix whose leading axes were cut.
-
-        ``cut`` has one slice, or one int which drops its axis, for each leading axis of ``g``. The
-        tensors of the rule are aligned with the leftmost leading axes unless it says otherwise.
-        """
-        return self.replaced(lambda x: cut_left(x, cut))
 
     def picked(self, index: Tensor, *lead: int) -> Mask:
         """The rule at picked indices of the leading axes; without tensors it is the same there."""
