@@ -10,7 +10,7 @@ from intently.kernels.problem import Problem
 
 
 class Kernel:
-    """One way to compute weights @ v: ``name``, ``note``, ``memory`` and ``multiply`` are its own."""
+    """One way to compute weights @ v; ``name``, ``note``, ``memory``, ``multiply`` are its own."""
 
     name: ClassVar[str]
     note: ClassVar[str]
