@@ -6,15 +6,7 @@ import torch
 from torch import Tensor
 
 from intently.foundation.arrays import Kind, Numbers, as_tensor
-from intently.masks.geometry import (
-    Cut,
-    Geometry,
-    check_broadcast,
-    check_device,
-    cut_right,
-    entries,
-    pick,
-)
+from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
 from intently.masks.over import Pair, Picked, Rule
 
 
@@ -78,7 +70,6 @@ class TensorBias(Bias):
         return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
-        check_device(self.tensor, "bias", g.device)
         check_broadcast(self.tensor, g, "bias")
 
     def part(self, cut: Cut, g: Geometry) -> TensorBias:

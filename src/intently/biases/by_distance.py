@@ -63,7 +63,8 @@ class _ByDistance(Standing, Bias):
                 got,
                 "heads are axis −3",
             )
-        self.start(g)
+        if self.offset is not None:
+            self.start(g)
 
     def _offset_shown(self) -> str:
         return "" if self.offset is None else f"offset={written(self.offset)}"

@@ -83,7 +83,6 @@ def problem_of(
         if own not in ((), lead[-1:]) and not broadcasts(own, lead):
             raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
     if isinstance(scale, Tensor):
-        check_device(scale, "scale", q.device)
         check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
     return problem, autocast
 

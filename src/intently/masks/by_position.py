@@ -18,12 +18,13 @@ class _Positioned(Standing, Mask):
     """A rule about query positions, which an offset may move."""
 
     def __init__(self, *reach: int, offset: int | Integers | None) -> None:
-        offset = as_offset(offset)
+        offset = None if offset is None else as_offset(offset)
         super().__init__(*reach, offset)
         self.offset = offset
 
     def check(self, g: Geometry) -> None:
-        self.start(g)
+        if self.offset is not None:
+            self.start(g)
 
     def extent(self) -> int:
         return min(1024, max(16, 2 * sum(self.parts[:-1])))

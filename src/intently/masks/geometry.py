@@ -143,8 +143,15 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
 
 
-def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
-    """Raise unless ``tensor`` broadcasts to (…, t, s); a 3-D (b, t, s) is refused with advice."""
+def check_broadcast(
+    tensor: Tensor, g: Geometry, name: str, what: str = "a floating-point tensor"
+) -> None:
+    """Raise unless ``tensor`` is on the device of q and broadcasts to (…, t, s).
+
+    A 3-D (b, t, s) is refused with advice.
+    """
+    if tensor.device != g.device:
+        check_device(tensor, name, g.device, what)
     shape, want = tuple(tensor.shape), g.shape
     fits = broadcasts(shape, want)
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:

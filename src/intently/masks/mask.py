@@ -24,16 +24,7 @@ from intently.masks.closed_forms import (
     step_within,
     unless_all,
 )
-from intently.masks.geometry import (
-    Cut,
-    Geometry,
-    check_broadcast,
-    check_device,
-    copied,
-    cut_right,
-    entries,
-    pick,
-)
+from intently.masks.geometry import Cut, Geometry, check_broadcast, copied, cut_right, entries, pick
 from intently.masks.over import Over, Pair, Picked, Rule
 
 
@@ -295,8 +286,7 @@ class Allowed(Mask):
         return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
-        check_device(self.tensor, "mask", g.device, "a boolean tensor")
-        check_broadcast(self.tensor, g, "mask")
+        check_broadcast(self.tensor, g, "mask", "a boolean tensor")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
         found = reduced(self._two_axes(g), rows, cols)

@@ -71,7 +71,8 @@ class RecurrentAttention(AllOrNothing):
     @property
     def matching(self) -> Score | None:
         """The score that matches projected queries with the keys, None for their dot product."""
-        return None if self.energy is None else Energies(self.energy)
+        energy = self.energy
+        return None if energy is None else Energies(energy)
 
     def remember(
         self,
@@ -105,14 +106,14 @@ class RecurrentAttention(AllOrNothing):
                 "pick its rows: memory.expand(index)",
             )
             raise build(ArgumentError, "query", expected, shape_of(query), cause, fix)
-        dropout = self.dropout if self.training else 0.0
+        maps = self.query
         return attend(
-            query if self.query is None else self.query(query),
+            query if maps is None else maps(query),
             memory.keys,
             score=self.matching,
             scale=1.0,
             mask=memory.mask,
-            dropout=dropout,
+            dropout=self.dropout if self.training else 0.0,
         )
 
     def _check(self, x: Tensor, name: str, steps: str, width: int) -> None:
