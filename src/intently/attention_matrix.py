@@ -301,7 +301,7 @@ _OURS = _product
 
 
 def replaced() -> bool:
-    """Whether the function that computes every product has been replaced, by a watch, say."""
+    """Whether something, such as a watch, has replaced the function that computes products."""
     return _product is not _OURS
 
 

@@ -11,7 +11,7 @@ from intently.masks.over import Pair, Picked, Rule
 
 
 class Bias(Rule):
-    """A rule that says what is added to the score of each query and key."""
+    """A rule that gives the number added to the score of each query and key."""
 
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
@@ -103,7 +103,7 @@ class PickedBias(Picked[Bias], Bias):
 
 
 def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
-    """Return a bias as it is; numbers as `TensorBias`, with dtype and device of `as_tensor`."""
+    """Return a bias unchanged, numbers as `TensorBias` with the dtype and device of `as_tensor`."""
     return bias if isinstance(bias, Bias) else TensorBias(bias, like)
 
 

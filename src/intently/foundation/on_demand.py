@@ -1,4 +1,4 @@
-"""What is imported when it is first used: names of a package (PEP 562), libraries of extras."""
+"""Imports on first use: the names of a package (PEP 562), and the libraries of extras."""
 
 from __future__ import annotations
 

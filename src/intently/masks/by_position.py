@@ -190,5 +190,5 @@ def dilated(step: int, offset: int | Integers | None = None) -> Mask:
 
 
 def is_plain_causal(mask: Mask) -> bool:
-    """Whether the mask is `causal()` with the default offset, which kernels know by heart."""
+    """Whether the mask is `causal()` with the default offset, which fused kernels implement."""
     return isinstance(mask, _Causal) and mask.offset is None

@@ -139,7 +139,7 @@ def check_device(
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether a tensor of one shape broadcasts to the other, which stays as it is."""
+    """Whether a tensor of one shape can be expanded to the other."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
 
 
@@ -192,7 +192,7 @@ def copied(value: Any, name: str, expected: str) -> Tensor:
 
 
 def as_offset(offset: int | Integers | None) -> int | Tensor | None:
-    """Return the offset of a rule as it is kept; lists and NumPy arrays are copied."""
+    """Return an offset as None, an int or integers (b,); lists and NumPy arrays are copied."""
     if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
         return offset
     return integers(offset, "offset")

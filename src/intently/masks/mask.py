@@ -50,7 +50,7 @@ class Mask(Rule):
         """State of each block of rows × cols entries: EMPTY, PARTIAL or FULL.
 
         The result is int8 (⌈t/rows⌉, ⌈s/cols⌉). EMPTY (0) and FULL (2) are certain and hold for
-        every leading index; PARTIAL (1) stands where the rule is mixed, or not known.
+        every leading index; PARTIAL (1) means mixed, or unknown.
         """
         queries, keys = _steps(g)
         size = self.allow(g, queries[:0], keys).shape[:-2].numel() * g.s * rows
@@ -340,7 +340,7 @@ def seen_by_any(mask: Mask, g: Geometry) -> Tensor:
 def allowed(tensor: Tensor | Numbers) -> Mask:
     """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend.
 
-    Lists and NumPy arrays of booleans are copied. Raises `KindError` for what is not boolean.
+    Lists and NumPy arrays of booleans are copied. Raises `KindError` for other dtypes.
     """
     expected = "a boolean tensor, True where a query may attend"
     if not isinstance(tensor, Tensor):
@@ -354,7 +354,7 @@ def allowed(tensor: Tensor | Numbers) -> Mask:
 
 
 def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -> Mask:
-    """A mask as it is; booleans as `allowed`, lists and arrays of them on ``device``."""
+    """Return a mask unchanged, booleans as `allowed`; lists and arrays of them go to ``device``."""
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):

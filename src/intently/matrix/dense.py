@@ -1,4 +1,4 @@
-"""`Dense`: weights that somebody already has, with the interface of a lazy matrix."""
+"""`Dense`: weights that are already computed, with the interface of a lazy matrix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from intently.matrix.lazy import Labels, LazyMatrix
 
 
 class Dense(LazyMatrix):
-    """Weights (…, t, s) that somebody already has, with the same interface.
+    """Weights (…, t, s) that are already computed, with the interface of a lazy matrix.
 
-    A floating-point tensor is used as it is; an array, a list or integers are copied, as `attend`
-    does. Raises `KindError` for what holds no numbers, `ArgumentError` for fewer than two axes.
+    A floating-point tensor is used without a copy; arrays, lists and integers are copied, as by
+    `attend`. Raises `KindError` for anything else, `ArgumentError` for fewer than two axes.
 
     >>> Dense([[0.5, 0.5], [0, 1]]).entropy()
     tensor([0.6931, 0.0000])

@@ -174,7 +174,7 @@ class Statistics:
         counted = torch.bincount(index, minlength=self.shape[-1]) > 0
 
         def reduce(block: Block) -> Tensor:
-            inside = counted[block.cols].nonzero()[:, 0]  # of the others not even NaN counts
+            inside = counted[block.cols].nonzero()[:, 0]  # NaN in other columns must not count
             return block.weights.index_select(-1, inside).sum(-1)
 
         return self._per_row(reduce)
@@ -198,7 +198,7 @@ class Statistics:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
 
         Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
-        for more cells than there are entries gives the matrix itself. What is masked counts as 0.
+        for more cells than there are entries gives the matrix itself. Masked entries count as 0.
         """
         check_word(how, "how", ("mean", "max", "sum"))
         whole_number(rows, "rows", 1)

@@ -258,7 +258,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return RecurrentCache(self.options.cross, keep_queries=keep_queries)
 
     def new_encoder_cache(self) -> EncoderCache:
-        """Return what `encode` of a search takes; there is nothing to keep in it."""
+        """Return the cache that a search hands to `encode`; it stays empty."""
         return EncoderCache(0)
 
     @torch.no_grad()
@@ -281,7 +281,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         rows = torch.arange(len(source), device=source.device)
         read = memory.read.expand(rows.repeat_interleave(len(target) // max(1, len(source))))
         none = read.keys.new_empty(len(target), 1, target.shape[1], read.keys.shape[-1])
-        [(q, _)] = cache.history[name] or [(none, None)]  # where there is no token, no step looks
+        [(q, _)] = cache.history[name] or [(none, None)]  # no token, no step
         return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}
 
     def replays(self) -> dict[str, Replay]:

@@ -55,7 +55,7 @@ class TransformerOptions:
     embedding of a joint vocabulary ("all").
 
     ``positions`` are added to the embeddings: "sinusoidal", or "learned", a table of
-    ``learned_steps`` rows for each side, beyond which there is nothing. Or they are "rotary": each
+    ``learned_steps`` rows for each side, the longest length. Or they are "rotary": each
     self-attention turns its queries and keys, and the cross-attention knows no positions.
     ``kv_heads`` (a divisor of ``heads``, all of them unless given) is how many heads of keys and
     values every attention has. The "gated" feed-forward (SwiGLU, without biases) has three maps

@@ -132,7 +132,7 @@ class VisionTransformer(AllOrNothing):
     def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Attention]:
         """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches): "encoder.0.self", …
 
-        Row and column 0 belong to the class token, the others to the patches, row after row.
+        Row and column 0 are the class token; the patches follow, row after row.
         """
         return attended(attention_blocks(encoder=self.encoder), lambda: self.hidden(images))
 

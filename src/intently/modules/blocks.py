@@ -90,7 +90,7 @@ class EncoderLayer(_Residual):
         *,
         norm: Norm = "pre",
     ) -> EncoderLayer:
-        """Return a layer of parts that hold anybody's own weights, copied.
+        """Return a layer of copies of parts, which hold weights of other code.
 
         The parts come from ``from_weights`` of their own. ``norms`` are the norm of the attention
         and that of the feed-forward, weights and all: ``nn.LayerNorm``, say. Raises `ArgumentError`
@@ -166,7 +166,7 @@ class DecoderLayer(_Residual):
         *,
         norm: Norm = "pre",
     ) -> DecoderLayer:
-        """Return a layer of parts that hold anybody's own weights, copied.
+        """Return a layer of copies of parts, which hold weights of other code.
 
         They are those of `EncoderLayer.from_weights` and the attention to the encoder's states;
         ``norms`` are the norms of attention, cross-attention and feed-forward. Raises what that

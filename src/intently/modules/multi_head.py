@@ -87,7 +87,7 @@ class MultiHeadAttention(Projected):
         kv_heads: int | None = None,
         attention: AttentionOptions = AttentionOptions(),
     ) -> MultiHeadAttention:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         Weights are stored (out, in), as ``nn.Linear`` stores them (Keras stores the transpose: hand
         in ``weight.T``); each is a tensor, a pair (weight, bias), an ``nn.Linear`` or a convolution

@@ -156,7 +156,7 @@ class AdditiveAttention(RecurrentAttention):
 
     @classmethod
     def from_weights(cls, query: Weight, key: Weight, energy: Weight) -> AdditiveAttention:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         ``query`` is W (a, c), ``key`` U (a, k), stored (out, in): each a tensor, a pair
         (weight, bias) or an ``nn.Linear``; ``energy`` is v, (a,) or (1, a). The biases of W and U
@@ -242,7 +242,7 @@ class LuongAttention(RecurrentAttention):
         query: Weight | None = None,
         energy: Weight | None = None,
     ) -> LuongAttention:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         For "general" ``key`` is W (c, k), the map that turns the encoder's states into what is
         multiplied with the decoder's; a bias of it is left out, see above. For "concat" ``key``,
@@ -295,7 +295,7 @@ class AttentionalVector(AllOrNothing):
 
     @classmethod
     def from_weights(cls, join: Weight, *, layout: str) -> AttentionalVector:
-        """Return the layer with the weights of anybody's own code, copied.
+        """Return the layer with copies of the weights of other code.
 
         ``join`` is W (c, k + c), stored (out, in): a tensor, a pair (weight, bias) or an
         ``nn.Linear``. ``layout`` says whose columns come first: ``"context query"``, as in the

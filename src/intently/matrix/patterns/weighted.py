@@ -171,7 +171,7 @@ class _ByGradient(Weighted):
 
 
 class _Positive(Weighted):
-    """What is positive of a matrix."""
+    """The positive weights of a matrix; 0 elsewhere."""
 
     def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
         return w.clamp_min(0)

@@ -120,7 +120,7 @@ class ImageAttention(AllOrNothing):
         residual: bool = True,
         **stored: Unpack[Stored],
     ) -> ImageAttention:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         ``q``, ``k``, ``v``, ``out`` and the other keywords (``layout``, ``heads``, ``kv_heads``,
         ``attention``) are those of `MultiHeadAttention.from_weights`: convolutions of single
@@ -237,7 +237,7 @@ class SpatialTransformer(AllOrNothing):
         *,
         norm: nn.Module | None = None,
     ) -> SpatialTransformer:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a convolution of single pixels, an
         ``nn.Linear``, a weight, or a pair (weight, bias). ``layers`` come from ``from_weights`` of

@@ -1,4 +1,4 @@
-"""The weights of anybody's own attention, read in the layout that the caller names."""
+"""The attention weights of other code, read in the layout that the caller names."""
 
 from __future__ import annotations
 
