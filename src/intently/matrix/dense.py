@@ -27,7 +27,7 @@ class Dense(LazyMatrix):
         weights = as_tensor(weights, "weights")
         if weights.ndim < 2:
             raise build(ArgumentError, "weights", "numbers (…, t, s)", shape_of(weights))
-        self.weights = weights
+        self.weights = self._like = weights
         self._cast = in_autocast(weights.device)
         if labels != (None, None):
             self.labels = self.label(*labels).labels
@@ -35,14 +35,6 @@ class Dense(LazyMatrix):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.weights.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weights.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.weights.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         w = self.weights if rows is None else self.weights.index_select(-2, rows)

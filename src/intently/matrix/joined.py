@@ -27,7 +27,7 @@ class Stacked(LazyMatrix):
                 "the same leading axes in all",
                 ", ".join(str(m.shape) for m in matrices),
             )
-        self.matrices = tuple(matrices)
+        self.matrices, self._like = tuple(matrices), matrices[0]
         self._cast = any(m._cast for m in matrices)
 
     @property
@@ -37,14 +37,6 @@ class Stacked(LazyMatrix):
             sum(m.shape[-2] for m in self.matrices),
             max(m.shape[-1] for m in self.matrices),
         )
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrices[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrices[0].device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         return self._stacked(lambda m, r, c: m.tile(r, c), rows, cols, self.dtype)

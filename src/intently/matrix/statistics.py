@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
 from intently.kernels.modes import differentiated
 from intently.kernels.streamed import Block
@@ -28,15 +29,18 @@ class Statistics:
         """(…, t, s)."""
         raise NotImplementedError
 
+    _like: Kind
+    """The tensor or matrix that has the dtype and the device, unless a subclass gives these."""
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of products and dense weights."""
-        raise NotImplementedError
+        return self._like.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the matrix lives."""
-        raise NotImplementedError
+        return self._like.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         """Exact weights (…, len(rows), len(cols)) of index tensors; None means all."""
