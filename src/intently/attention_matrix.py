@@ -243,14 +243,9 @@ class Attention(LazyMatrix):
         )
         return Attention(moved, self._cast)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         self._check_fresh()
-        state = {name: x for name, x in self.__dict__.items() if name != "_versions"}
-        return {**state, "_lse": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._versions = tuple(_version(x) for x in self.problem.tensors())
+        return type(self), (self.problem, self._cast), {"labels": self.labels}
 
     def _lead(self, index: tuple[Any, ...]) -> Attention:
         self._check_fresh()
