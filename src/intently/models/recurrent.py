@@ -29,6 +29,7 @@ from intently.models.seq2seq import (
     check_joint,
     check_memory,
     check_rows,
+    rows_read,
 )
 from intently.models.transformer import SHARES
 from intently.modules.caches.rows import Rows, picked
@@ -278,8 +279,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         name = self.options.cross
         if memory.read is None or name is None:
             return {}
-        rows = torch.arange(len(source), device=source.device)
-        read = memory.read.expand(rows.repeat_interleave(len(target) // max(1, len(source))))
+        read = memory.read.expand(rows_read(source, target))
         none = read.keys.new_empty(len(target), 1, target.shape[1], read.keys.shape[-1])
         [(q, _)] = cache.history[name] or [(none, None)]  # no token, no step
         return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}

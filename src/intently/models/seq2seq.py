@@ -153,6 +153,12 @@ def check_rows(target: Tensor, n: int) -> None:
         )
 
 
+def rows_read(source: Tensor, target: Tensor) -> Tensor:
+    """Return the row of ``source`` (n, s) that each row of ``target`` (n·m, t) reads, (n·m,)."""
+    rows = torch.arange(len(source), device=source.device)
+    return rows.repeat_interleave(len(target) // max(1, len(source)))
+
+
 def check_ids(ids: Tensor, name: str, vocabulary: int) -> None:
     """Raise unless ids are integers (b, steps), below the size of the vocabulary."""
     if ids.ndim != 2 or ids.is_floating_point():

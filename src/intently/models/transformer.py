@@ -30,6 +30,7 @@ from intently.models.seq2seq import (
     check_joint,
     check_memory,
     check_rows,
+    rows_read,
 )
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
@@ -293,9 +294,7 @@ class Transformer(Seq2Seq):
 
         def run() -> None:
             memory = self.encode(source, lengths)
-            rows = torch.arange(len(source), device=source.device)
-            beams = len(target) // max(1, len(source))
-            self.hidden(target, memory.expand(rows.repeat_interleave(beams)))
+            self.hidden(target, memory.expand(rows_read(source, target)))
 
         return attended(self._blocks(), run)
 
