@@ -172,12 +172,12 @@ class Attention(LazyMatrix):
                 found = torch.cat([part(r) for r in rows.split(step)], -2)
         return found.expand(*self.shape[:-2], *found.shape[-2:])
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self, size: int | None = None) -> Iterator[Block]:
         self._check_fresh()
         if differentiated(self.problem.tensors()):
-            yield from super()._blocks()
+            yield from super()._blocks(size)
             return
-        found = streamed.blocks(self.problem, statistics.BLOCK)
+        found = streamed.blocks(self.problem, size or statistics.BLOCK, size is not None)
         while True:
             with no_autocast(self.device):
                 block = next(found, None)
@@ -232,28 +232,20 @@ class Attention(LazyMatrix):
         def move(x: Any) -> Any:
             return x.to(device) if isinstance(x, Tensor) else x
 
-        moved = Problem(
-            p.q.to(device),
-            p.k.to(device),
-            p.score.replaced(move),
-            p.mask,
-            None if p.bias is None else p.bias.replaced(move),
-            move(p.scale),
-            p.softcap,
-            move(p.sinks),
-            p.dropout,
-            p.geometry.lead,
+        moved = p.replaced(
+            q=p.q.to(device),
+            k=p.k.to(device),
+            score=p.score.replaced(move),
+            bias=None if p.bias is None else p.bias.replaced(move),
+            scale=move(p.scale),
+            sinks=move(p.sinks),
+            geometry=p.geometry._replace(device=device),
         )
         return Attention(moved, self._cast)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         self._check_fresh()
-        state = {name: x for name, x in self.__dict__.items() if name != "_versions"}
-        return {**state, "_lse": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._versions = tuple(_version(x) for x in self.problem.tensors())
+        return type(self), (self.problem, self._cast), {"labels": self.labels}
 
     def _lead(self, index: tuple[Any, ...]) -> Attention:
         self._check_fresh()
@@ -304,7 +296,7 @@ _OURS = _product
 
 
 def replaced() -> bool:
-    """Whether the function that computes every product has been replaced, by a watch, say."""
+    """Whether something, such as a watch, has replaced the function that computes products."""
     return _product is not _OURS
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.values import Value
-from intently.masks.geometry import Geometry
+from intently.masks.geometry import Geometry, broadcasts, check_device
 
 SLICE = 2**20
 """Numbers that one slice of the additive score's (…, t, s, a) holds at most."""
@@ -74,16 +74,9 @@ class Score(Value):
         """Raise unless the score's tensors broadcast with the leading axes of q and k."""
         lead = _joined_lead(q, k)
         for x, n in self._own():
-            if x.device != q.device:
-                raise build(
-                    KindError,
-                    "score",
-                    f"tensors on the device of q, {q.device}",
-                    f"{shape_of(x)} on {x.device}",
-                    fix="move them with .to(…)",
-                )
+            check_device(x, "score", q.device)
             own = tuple(x.shape[: x.ndim - n])
-            if len(own) > len(lead) or any(a not in (1, b) for a, b in zip(own[::-1], lead[::-1])):
+            if not broadcasts(own, lead):
                 raise build(
                     ArgumentError,
                     "score",
@@ -202,11 +195,7 @@ class Additive(Score):
         x, y = q @ w.mT, k @ u.mT
         if self.parts[3] is not None:
             y = y + self.parts[3].to(q.dtype)[..., None, :]
-        lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2], energy.shape[:-1])
-        n = math.prod(lead)
-        x, y = (i.expand(*lead, *i.shape[-2:]).reshape(n, *i.shape[-2:]) for i in (x, y))
-        energy = energy.expand(*lead, energy.shape[-1]).reshape(n, energy.shape[-1])
-        return _energies(x, y, energy).reshape(*lead, x.shape[-2], y.shape[-2])
+        return energies(x, y, energy)
 
     def check(self, q: Tensor, k: Tensor) -> None:
         _check_width(q, "q", "t", "d", self.parts[0].shape[-1])
@@ -253,6 +242,15 @@ def _unit(x: Tensor) -> Tensor:
     zero = largest == 0
     y = x / largest.masked_fill(zero, 1)
     return torch.where(zero, 0, y / (y * y).sum(-1, keepdim=True).masked_fill(zero, 1).sqrt())
+
+
+def energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    """Σₐ v tanh(x + y), (…, t, s), for x (…, t, a), y (…, s, a) and v (…, a)."""
+    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2], v.shape[:-1])
+    n = math.prod(lead)
+    x, y = (i.expand(*lead, *i.shape[-2:]).reshape(n, *i.shape[-2:]) for i in (x, y))
+    v = v.expand(*lead, v.shape[-1]).reshape(n, v.shape[-1])
+    return _energies(x, y, v).reshape(*lead, x.shape[-2], y.shape[-2])
 
 
 def _energies(x: Tensor, y: Tensor, v: Tensor) -> Tensor:

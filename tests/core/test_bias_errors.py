@@ -40,7 +40,7 @@ WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: TensorBias(torch.ones(2, 3, device="meta")).check(geometry(2, 3)),
         KindError,
         "bias: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
-        "meta.",
+        "meta. Move it once with .to(…), not in every call.",
     ),
     (
         lambda: (alibi() + torch.ones(5)).check(geometry(2, 3)),
@@ -62,7 +62,7 @@ WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: alibi(slopes=torch.ones(3, device="meta")).check(geometry(2, 3, 5, 5)),
         KindError,
         "slopes: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
-        "meta.",
+        "meta. Move it once with .to(…), not in every call.",
     ),
     (
         lambda: relative_buckets(torch.ones(8, 2)).check(geometry(5, 5)),

@@ -15,8 +15,8 @@ from torch import Tensor
 import intently as it
 from intently.foundation.values import freeze, thaw
 from intently.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
+from intently.masks.closed_forms import MOST
 from intently.masks.mask import Mask, seen_exactly
-from intently.masks.queries import MOST
 
 from .formula import families
 

@@ -111,8 +111,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: General(torch.ones(4, 5, device="meta")).check(x(2, 4), x(2, 5)),
         KindError,
-        "score: expected tensors on the device of q, cpu; got shape (4, 5) on meta. Move them "
-        "with .to(…).",
+        "score: expected a floating-point tensor on the device of q, cpu; got torch.float32 on "
+        "meta. Move it once with .to(…), not in every call.",
     ),
     (lambda: Score()(x(1, 1), x(1, 1)), NotImplementedError, "Score gives neither operands nor"),
 ]

@@ -14,7 +14,7 @@ from torch import Tensor
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import AdditiveAttention, LuongAttention
-from intently.modules.luong import AttentionalVector
+from intently.modules.recurrent import AttentionalVector
 
 from ..messages import raises
 

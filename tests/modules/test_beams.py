@@ -18,7 +18,7 @@ from intently.modules import (
     KeyValueCache,
     MultiHeadAttention,
 )
-from intently.modules.caches.beams import side_by_side
+from intently.modules.caches.masks import side_by_side
 
 from ..messages import refused
 from .test_blocks import C, H, T, filled, x

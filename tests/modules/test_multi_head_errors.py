@@ -64,8 +64,8 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
             torch.ones(2, 5, 12), mask=torch.ones(5, 5, device="meta") > 0
         ),
         KindError,
-        "mask: expected a boolean tensor on the device of q, cpu; got one on meta. Move it once "
-        "with .to(…), not in every call.",
+        "mask: expected a boolean tensor on the device of q, cpu; got torch.bool on meta. Move it "
+        "once with .to(…), not in every call.",
     ),
     (
         lambda: MultiHeadAttention(12, 4, kv_heads=3),

@@ -18,9 +18,8 @@ from torch import Tensor
 import intently as it
 from intently.errors import ArgumentError, KindError, MemoryRefused
 from intently.masks import Geometry, Mask
-from intently.modules.additive import Energies
-from intently.modules.caches.beams import SideBySide
-from intently.modules.caches.masks import KeptBias, KeptMask, Written
+from intently.modules.caches.masks import KeptBias, KeptMask, SideBySide, Written
+from intently.modules.recurrent import Energies
 from intently.observe import load_recording
 from intently.observe.recording.recording import Entry, Whole
 from intently.observe.saving import files, value_json, writing

@@ -10,8 +10,7 @@ from intently.errors import CheckpointError
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.recurrent import ATTENTIONS, RecurrentOptions, RecurrentSeq2Seq
 from intently.models.recurrent_steps import CELLS
-from intently.models.transformer import Transformer, TransformerOptions
-from intently.models.transformer_options import POSITIONS
+from intently.models.transformer import POSITIONS, Transformer, TransformerOptions
 from intently.models.vision import VisionOptions, VisionTransformer
 from intently.modules.learned import AdditiveScore, RelativeBias, Sinks
 from intently.training.groups import OptimiserOptions

@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from intently.errors import KindError, build
 from intently.foundation.arrays import Kind, Numbers, as_tensor
-from intently.foundation.values import Value
 from intently.masks.geometry import Cut, Geometry, check_broadcast, cut_right, entries, pick
-from intently.masks.over import Picked
+from intently.masks.over import Pair, Picked, Rule
 
 
-class Bias(Value):
-    """A rule that says what is added to the score of each query and key."""
+class Bias(Rule):
+    """A rule that gives the number added to the score of each query and key."""
 
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
@@ -23,17 +21,6 @@ class Bias(Value):
         It is differentiable in the tensors of the rule. Without ``dtype`` it comes in the dtype
         that the rule is known in, float64 for numbers that follow from a formula.
         """
-        raise NotImplementedError
-
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        """Bias of query i and key j, where ``lead`` indexes the axes of ``g.lead``."""
-        raise NotImplementedError
-
-    def check(self, g: Geometry) -> None:
-        """Raise `ArgumentError` or `KindError` if it cannot be laid over the matrix ``g``."""
-
-    def part(self, cut: Cut, g: Geometry) -> Bias:
-        """Return the bias of the matrix whose leading axes were cut."""
         raise NotImplementedError
 
     def picked(self, index: Tensor, *lead: int) -> Bias:
@@ -83,7 +70,6 @@ class TensorBias(Bias):
         return pick(g, self.tensor, (*lead, i, j)[len(lead) + 2 - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
-        check_device(self.tensor, g, "bias")
         check_broadcast(self.tensor, g, "bias")
 
     def part(self, cut: Cut, g: Geometry) -> TensorBias:
@@ -93,11 +79,7 @@ class TensorBias(Bias):
         return f"TensorBias({shown(self.tensor)})"
 
 
-class _Sum(Bias):
-    def __init__(self, left: Bias, right: Bias) -> None:
-        super().__init__(left, right)
-        self.left, self.right = left, right
-
+class _Sum(Pair[Bias], Bias):
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
     ) -> Tensor:
@@ -105,13 +87,6 @@ class _Sum(Bias):
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
         return self.left.at(g, lead, i, j) + self.right.at(g, lead, i, j)
-
-    def check(self, g: Geometry) -> None:
-        self.left.check(g)
-        self.right.check(g)
-
-    def part(self, cut: Cut, g: Geometry) -> _Sum:
-        return _Sum(self.left.part(cut, g), self.right.part(cut, g))
 
     def __repr__(self) -> str:
         right = f"({self.right!r})" if isinstance(self.right, _Sum) else repr(self.right)
@@ -128,19 +103,8 @@ class PickedBias(Picked[Bias], Bias):
 
 
 def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
-    """Return a bias as it is; numbers as `TensorBias`, with dtype and device of `as_tensor`."""
+    """Return a bias unchanged, numbers as `TensorBias` with the dtype and device of `as_tensor`."""
     return bias if isinstance(bias, Bias) else TensorBias(bias, like)
-
-
-def check_device(tensor: Tensor, g: Geometry, name: str) -> None:
-    """Raise unless the tensor is where the matrix is."""
-    if tensor.device != g.device:
-        raise build(
-            KindError,
-            name,
-            f"a floating-point tensor on the device of q, {g.device}",
-            f"{tensor.dtype} on {tensor.device}",
-        )
 
 
 def shown(tensor: Tensor) -> str:

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from intently.biases.bias import Bias, check_device, shown
+from intently.biases.bias import Bias, shown
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import whole_number
 from intently.masks.geometry import (
     Cut,
     Geometry,
     Integers,
+    Standing,
+    as_offset,
+    check_device,
     cut_left,
     first_of_run,
-    integers,
     pick,
     written,
 )
 
 
-class _ByDistance(Bias):
+class _ByDistance(Standing, Bias):
     """A bias that depends only on the head and the distance, key position − query position.
 
     A tile of n rows and m columns then holds only n + m − 1 numbers per head, one per diagonal.
     """
-
-    offset: int | Tensor | None
 
     def profile(self, g: Geometry, distance: Tensor, dtype: torch.dtype | None) -> Tensor:
         """Bias (…, h, n) of distances (…, 1, n) or (n,); (n,) where ``g`` has no heads."""
@@ -39,31 +39,20 @@ class _ByDistance(Bias):
     ) -> Tensor:
         n, m = len(rows), len(cols)
         first, left = first_of_run(rows), first_of_run(cols)
-        start = self._start(g)
+        start = self.start(g)
+        start = start[..., 0] if isinstance(start, Tensor) else start
         if first is None or left is None:
             apart = (cols - rows[:, None]).flatten() - start
             return self.profile(g, apart, dtype).unflatten(-1, (n, m))
         apart = torch.arange(left - first - n + 1, left - first + m, device=g.device) - start
         return self.profile(g, apart, dtype).unfold(-1, m, 1).flip(-2)
 
-    def _start(self, g: Geometry) -> int | Tensor:
-        """Position of query 0; (b, 1, …, 1) where it differs by batch row."""
-        if isinstance(self.offset, Tensor):
-            return g.align(self.offset, "offset")[..., 0]
-        return g.s - g.t if self.offset is None else self.offset
-
-    def _apart(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        """Distance from query i to key j."""
-        if not isinstance(self.offset, Tensor):
-            return j - i - (g.s - g.t if self.offset is None else self.offset)
-        return j - i - pick(g, self.offset, lead[: self.offset.ndim])
-
     def _cut_offset(self, cut: Cut) -> int | Tensor | None:
         return cut_left(self.offset, cut) if isinstance(self.offset, Tensor) else self.offset
 
     def _check(self, g: Geometry, tensor: Tensor | None, name: str, heads: int | None) -> None:
         if tensor is not None:
-            check_device(tensor, g, name)
+            check_device(tensor, name, g.device)
         h = g.lead[-1] if g.lead else 1
         if heads not in (None, h):
             got = f"{heads} heads" if tensor is None else shape_of(tensor)
@@ -74,8 +63,8 @@ class _ByDistance(Bias):
                 got,
                 "heads are axis −3",
             )
-        if isinstance(self.offset, Tensor):
-            g.align(self.offset, "offset")
+        if self.offset is not None:
+            self.start(g)
 
     def _offset_shown(self) -> str:
         return "" if self.offset is None else f"offset={written(self.offset)}"
@@ -99,7 +88,7 @@ class _Alibi(_ByDistance):
         return -slopes * distance.abs().to(dtype)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        apart = self._apart(g, lead, i, j).abs()
+        apart = (j - self.position(g, lead, i)).abs()
         if self.slopes is None:
             return -self._of(lead[-1] if lead else 0 * i, g, torch.float32) * apart
         return -pick(g, self.slopes, lead[-1:]) * apart
@@ -159,7 +148,7 @@ class _Buckets(_ByDistance):
         return table[bucket.reshape(*bucket.shape[:-1] or (1,), -1), heads[:, None]]
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        apart = self._apart(g, lead, i, j)
+        apart = j - self.position(g, lead, i)
         away, bucket = self._away(apart), self._ahead(apart)
         for edge in self._edges:
             bucket = bucket + (away >= edge).long()
@@ -223,7 +212,7 @@ def alibi(
         slopes = _floats(slopes, "slopes")
         if slopes.ndim > 1:
             raise build(ArgumentError, "slopes", "shape (h,) or ()", shape_of(slopes))
-    return _Alibi(heads, slopes, _offset(offset))
+    return _Alibi(heads, slopes, as_offset(offset))
 
 
 def relative_buckets(
@@ -267,7 +256,7 @@ def relative_buckets(
         )
     single = (n // 2 if bidirectional else n) // 2
     whole_number(max_distance, "max_distance", single + 1)
-    return _Buckets(table, max_distance, bool(bidirectional), _offset(offset))
+    return _Buckets(table, max_distance, bool(bidirectional), as_offset(offset))
 
 
 def _edges(n: int, max_distance: int) -> tuple[int, ...]:
@@ -289,9 +278,3 @@ def _floats(x: Tensor | Sequence[float], name: str) -> Tensor:
     if not x.is_floating_point():
         raise build(KindError, name, "a floating-point tensor", f"dtype {x.dtype}")
     return x
-
-
-def _offset(offset: int | Integers | None) -> int | Tensor | None:
-    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
-        return offset
-    return integers(offset, "offset")

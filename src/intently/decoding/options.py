@@ -89,7 +89,7 @@ class SearchOptions:
             )
 
     def limit(self, source_length: int) -> int:
-        """Return the step at which the output of a source of so many tokens (no EOS) is cut."""
+        """Return where an output is cut, for a source of this many tokens without EOS."""
         if self.max_length is not None:
             return self.max_length
         return max(2 * source_length + 10, self.min_length + 1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from intently.decoding.search import evaluating, padded, token_ids
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import is_number, whole_number
+from intently.foundation.checks import check_kind, is_number, whole_number
 
 
 class Model(Protocol):
@@ -67,8 +67,7 @@ def sample(
     _check(temperature, top_k, top_p)
     if stop is not None:
         whole_number(stop, "stop", 0)
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise build(KindError, "generator", "a torch.Generator", type(generator).__name__)
+    check_kind(generator, torch.Generator | None, "generator", "a torch.Generator")
     if cache is not None:
         _check_empty(cache)
     rows = [_ids(prompt, i) for i, prompt in enumerate(prompts)]

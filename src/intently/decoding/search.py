@@ -21,7 +21,7 @@ from intently.foundation.checks import whole_number
 from intently.foundation.memory import check_fits
 
 SHORT = 16
-"""A shorter sentence counts as so many tokens: its output takes memory, too."""
+"""A shorter sentence counts as this many tokens: its output takes memory, too."""
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def search(
 
 
 def _check_fits(model: Model, rows: int) -> None:
-    """Raise unless memory holds the logits of so many hypotheses, and their order."""
+    """Raise unless the logits of this many hypotheses, and their order, fit into memory."""
     weight = getattr(model, "output_weight", None)
     if isinstance(weight, Tensor):
         needs = 2 * rows * len(weight) * weight.element_size()

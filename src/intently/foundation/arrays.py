@@ -23,7 +23,7 @@ INTEGERS = (
 
 @runtime_checkable
 class Kind(Protocol):
-    """What numbers without a dtype of their own may follow: a tensor, a lazy matrix."""
+    """Anything with a dtype and a device, for numbers without: a tensor, a lazy matrix."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -39,10 +39,10 @@ class Kind(Protocol):
 def as_tensor(value: Tensor | Numbers, name: str, like: Kind | None = None) -> Tensor:
     """Return the numbers of the argument ``name`` as a floating-point tensor of the same shape.
 
-    A floating-point tensor is returned as it is. All else is copied, so that no later change of
-    the original is seen: a floating-point NumPy array keeps its dtype; lists, tuples, Python
+    A floating-point tensor is returned unchanged. Anything else is copied, so that later changes of
+    the original do not show: a floating-point NumPy array keeps its dtype; lists, tuples, Python
     numbers and integers, tensors of integers included, take the dtype of ``like``, or PyTorch's
-    default. What is no tensor goes to the device of ``like``.
+    default. Anything but a tensor goes to the device of ``like``.
 
     Raises `KindError` for booleans, complex numbers, ragged lists, lists of tensors and whatever
     else holds no real numbers.
@@ -100,7 +100,8 @@ def _array(value: Any, name: str) -> np.ndarray:
         kinds = {type(x) for x in _leaves(value)}
         if any(issubclass(kind, Tensor) for kind in kinds):
             raise build(KindError, name, "numbers", "a list of tensors", fix="use torch.stack(…)")
-        if kinds & {bool, np.bool_} or any(dtype.kind == "b" for dtype in _dtypes(value)):
+        arrays = (x for x in _leaves(value) if isinstance(x, np.ndarray))
+        if kinds & {bool, np.bool_} or any(x.dtype.kind == "b" for x in arrays):
             raise _refusal(name, "booleans", True)
     elif isinstance(value, bool | np.bool_ | np.ma.MaskedArray) or not isinstance(
         value, int | float | np.ndarray | np.generic
@@ -119,10 +120,6 @@ def _array(value: Any, name: str) -> np.ndarray:
     if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         raise _refusal(name, f"dtype {array.dtype}", array.dtype.kind == "b")
     return array.astype(np.float64 if array.dtype.kind != "f" else array.dtype.newbyteorder("="))
-
-
-def _dtypes(value: Any) -> Iterator[np.dtype]:
-    return (x.dtype for x in _leaves(value) if isinstance(x, np.ndarray))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -25,6 +25,19 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
     return value
 
 
+def divisor(value: Any, name: str, of: str, size: int) -> int:
+    """Return an int ≥ 1 that divides ``size``, that of the argument ``of``; raise for others.
+
+    >>> divisor(3, "kv_heads", "heads", 8)
+    Traceback (most recent call last):
+    ...
+    intently.errors.ArgumentError: kv_heads: expected a divisor of heads=8; got 3.
+    """
+    if size % whole_number(value, name, 1):
+        raise build(ArgumentError, name, f"a divisor of {of}={size}", value)
+    return value
+
+
 def check_kind(
     value: object,
     kind: type | UnionType | tuple[type, ...],

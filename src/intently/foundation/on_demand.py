@@ -1,4 +1,4 @@
-"""Packages that import a name when it is first used (PEP 562): unused parts cost nothing."""
+"""Imports on first use: the names of a package (PEP 562), and the libraries of extras."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from intently.errors import MissingLibraryError, build
 
 
 def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
@@ -35,3 +37,20 @@ def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], A
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find
+
+
+def require(library: str, does: str) -> None:
+    """Raise `MissingLibraryError` unless a library is installed; its extra has the same name.
+
+    ``does`` completes the sentence "the library, which …".
+
+    >>> require("transformers", "reads such folders")
+    """
+    if find_spec(library) is None:
+        raise build(
+            MissingLibraryError,
+            library,
+            f"{library}, which {does}",
+            "an environment without it",
+            fix=f"install it by pip install 'intently[{library}]'",
+        )

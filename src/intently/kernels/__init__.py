@@ -1,7 +1,6 @@
 """The kernels, and the one function that chooses between them.
 
-A kernel is an object with ``name``, ``note``, ``device``, ``refuses``, ``yields``, ``writes``,
-``memory`` and ``multiply``; adding one is one file and one entry in ``_KERNELS``, fastest first.
+A new kernel is a file with a subclass of `Kernel`, and an entry in ``_KERNELS``, fastest first.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,42 +18,11 @@ from intently.foundation.checks import check_word
 from intently.kernels import eager, tiled
 from intently.kernels.eager import Eager
 from intently.kernels.flex import Flex
+from intently.kernels.kernel import Kernel
 from intently.kernels.modes import differentiated
 from intently.kernels.problem import Problem
 from intently.kernels.tiled import Tiled
 from intently.kernels.torch_fused import TorchFused
-
-
-@runtime_checkable
-class Kernel(Protocol):
-    """One way to compute weights @ v."""
-
-    name: str
-    note: str
-    """Which derivatives and transforms it can, and what they cost."""
-    device: str | None
-    """The kind of device it runs on, None for every kind."""
-
-    def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why it cannot serve the call, None where it can."""
-        ...
-
-    def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """Why a later kernel is the better choice; None if this one is."""
-        ...
-
-    def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """What of size t × s it writes out, None where it writes nothing of the kind."""
-        ...
-
-    def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes it needs in addition to its inputs."""
-        ...
-
-    def multiply(self, problem: Problem, v: Tensor) -> Tensor:
-        """The product (…, t, e)."""
-        ...
-
 
 _KERNELS: tuple[Kernel, ...] = (TorchFused(), Flex(), Tiled(), Eager())
 __all__ = ["Kernel", "Plan", "available", "choose", "differentiated", "lse", "plan", "use"]

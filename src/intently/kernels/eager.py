@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from intently.kernels.dropping import Dropping, drawn
+from intently.kernels.kernel import Kernel
 from intently.kernels.modes import transformed
 from intently.kernels.problem import Problem
 
@@ -58,20 +59,11 @@ def _masked(problem: Problem, rows: Tensor | None) -> tuple[Tensor, Tensor | Non
     return z.masked_fill(empty, 0), empty
 
 
-class Eager:
+class Eager(Kernel):
     """y = weights @ v with the matrix built: O(t·s) memory, any score, mask and derivative."""
 
     name = "eager"
     note = "every derivative, forward mode, torch.func and torch.compile"
-    device: str | None = None
-
-    def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Nothing is refused."""
-        return None
-
-    def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """Last resort; never defers."""
-        return None
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
         """The matrix itself."""

@@ -28,10 +28,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from intently.biases import Bias
 from intently.foundation.values import Value, freeze, thaw
+from intently.kernels.kernel import Kernel
 from intently.kernels.problem import Problem, four_axes
 from intently.masks import FULL, PARTIAL, Geometry, Mask
+from intently.masks.over import Rule
 from intently.scores import Dot
 
 BLOCK = 128
@@ -49,7 +50,7 @@ Attend = Callable[..., Any]
 """flex_attention, compiled or not."""
 
 
-class Flex:
+class Flex(Kernel):
     """y = flex_attention(q, k, v) with our masks, biases, softcap and sinks, on CUDA.
 
     The first call of each kind of mask and bias compiles a kernel, which takes seconds.
@@ -57,7 +58,7 @@ class Flex:
 
     name = "flex"
     note = "first derivatives of q, k, v and sinks; compiles on first use"
-    device: str | None = "cuda"
+    device = "cuda"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why FlexAttention cannot serve this call; None where it can."""
@@ -69,10 +70,6 @@ class Flex:
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """A few queries, as in decoding, take less time in any kernel than this one's call."""
         return f"t={problem.geometry.t} is below {BLOCK}" if problem.geometry.t < BLOCK else None
-
-    def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """Nothing of size t × s is written."""
-        return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes beside the inputs: the result, its lse and the lists of blocks."""
@@ -134,7 +131,7 @@ def unserved(p: Problem, v: Tensor) -> str | None:
 def _at_known(value: Value) -> bool:
     """Whether the value and those in it have the form for single entries."""
     inner = all(_at_known(part) for part in value.parts if isinstance(part, Value))
-    return inner and getattr(type(value), "at", Mask.at) not in (Mask.at, Bias.at)
+    return inner and getattr(type(value), "at", Rule.at) is not Rule.at
 
 
 def product(p: Problem, v: Tensor, attend: Attend) -> Tensor:

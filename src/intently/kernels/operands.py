@@ -15,6 +15,7 @@ from intently.foundation.checks import is_number, probability
 from intently.kernels.modes import in_autocast
 from intently.kernels.problem import Problem
 from intently.masks import Mask, as_mask, check_broadcast
+from intently.masks.geometry import broadcasts, check_device
 from intently.scores import DOT, Score
 
 
@@ -77,12 +78,11 @@ def problem_of(
     if added is not None:
         added.check(problem.geometry)
     if sinks is not None:
-        _check_device(sinks, "sinks", q)
+        check_device(sinks, "sinks", q.device)
         own = tuple(sinks.shape)
-        if own not in ((), lead[-1:]) and not _broadcasts(own, lead):
+        if own not in ((), lead[-1:]) and not broadcasts(own, lead):
             raise build(ArgumentError, "sinks", f"shape () or (h,) = {lead[-1:]}", shape_of(sinks))
     if isinstance(scale, Tensor):
-        _check_device(scale, "scale", q)
         check_broadcast(scale, problem.geometry._replace(t=1, s=1), "scale")
     return problem, autocast
 
@@ -152,18 +152,6 @@ def _leading(q: Tensor, k: Tensor) -> tuple[int, ...]:
             shape_of(k),
             "heads are axis −3; with four or more axes h may be a multiple of g",
         ) from None
-
-
-def _broadcasts(shape: tuple[int, ...], lead: tuple[int, ...]) -> bool:
-    fits = all(a in (1, n) for a, n in zip(shape[::-1], lead[::-1]))
-    return len(shape) <= len(lead) and fits
-
-
-def _check_device(x: Tensor, name: str, q: Tensor) -> None:
-    if x.device != q.device:
-        raise build(
-            KindError, name, f"numbers on the device of q, {q.device}", f"{x.dtype} on {x.device}"
-        )
 
 
 def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, v: Any) -> None:

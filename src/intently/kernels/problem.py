@@ -212,7 +212,7 @@ class Problem:
         return None if self.bias is None else -math.inf
 
     def hiding(self, z: Tensor) -> float:
-        """What to add to hidden logits; −∞ where they cannot be told from the others then.
+        """What to add to hidden logits; −∞ where no finite number would set them apart.
 
         Bytes turn into numbers and are added faster than booleans are obeyed, and a very low number
         hides as well as −∞ does, as long as all logits are far from it.

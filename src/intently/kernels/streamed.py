@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.kernels.problem import Problem
-from intently.kernels.walk import Rows, walk
+from intently.kernels.walk import GRAIN, Rows, walk
 
 
 class Block(NamedTuple):
@@ -22,13 +22,15 @@ class Block(NamedTuple):
     weights: Tensor
 
 
-def blocks(problem: Problem, size: int, least: int = 0) -> Iterator[Block]:
+def blocks(problem: Problem, size: int, together: bool = False) -> Iterator[Block]:
     """Yield all weights that are not certainly 0, about ``size`` at a time, in the compute dtype.
 
-    Each block is overwritten by nobody: the caller may change it in place. Heads whose rows fit
-    into ``least`` weights stay in one block.
+    A block belongs to the caller, who may change it in place. With ``together`` it holds all heads
+    of its rows.
     """
     p = problem.ready()
+    heads = p.geometry.lead[-1:] or (1,)
+    least = 4 * GRAIN * heads[0] * max(1, p.geometry.s) if together else 0
     for cut, found in walk(p, max(size, least), max(1, p.geometry.s)):
         piece = p.part(cut)
         heads = max(1, math.prod(piece.geometry.lead))

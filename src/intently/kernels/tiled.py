@@ -20,19 +20,19 @@ from intently.foundation.values import freeze, thaw
 from intently.kernels import eager
 from intently.kernels.dropping import Dropping, drawn
 from intently.kernels.gradients import gradients
+from intently.kernels.kernel import Kernel
 from intently.kernels.modes import forward_mode, transformed
 from intently.kernels.problem import Problem, taken
 from intently.kernels.walk import TILE, Rows, walk
 
 
-class Tiled:
+class Tiled(Kernel):
     """y = weights @ v in tiles of about half a million weights; O(t) memory."""
 
     name = "tiled"
     note = (
         "first derivatives in O(t) memory, second derivatives build the t × s matrix; torch.compile"
     )
-    device: str | None = None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Derivatives that an operator of `torch.library` cannot give."""
@@ -49,10 +49,6 @@ class Tiled:
     def yields(self, problem: Problem, v: Tensor) -> str | None:
         """A small matrix is faster built at once."""
         return "the matrix is small" if math.prod(problem.geometry.shape) <= TILE // 4 else None
-
-    def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """Nothing of size t × s is written."""
-        return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes beside the inputs: the result, its lse, and three tiles at work."""

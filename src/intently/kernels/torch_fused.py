@@ -17,6 +17,7 @@ from torch import Tensor
 
 from intently.errors import KernelError, build
 from intently.kernels import walk
+from intently.kernels.kernel import Kernel
 from intently.kernels.modes import forward_mode, transformed
 from intently.kernels.problem import Problem, four_axes
 from intently.scores import Dot
@@ -28,12 +29,11 @@ WRITTEN = 2**28
 """Bytes of a written mask or bias from which on tiles are preferred."""
 
 
-class TorchFused:
+class TorchFused(Kernel):
     """y = scaled_dot_product_attention(q, k, v): memory grows with t, never with t·s."""
 
     name = "torch_fused"
     note = "first derivatives; a single torch.func.grad; torch.compile"
-    device: str | None = None
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
         """Why PyTorch's fused kernel cannot serve this call; None where it can."""

@@ -23,9 +23,9 @@ tensor([[1, 0, 0],
 In a notebook a mask shows itself as a picture.
 """
 
-from intently.masks.blocks import EMPTY, FULL, PARTIAL
 from intently.masks.by_position import causal, dilated, is_plain_causal, window
 from intently.masks.by_segment import segments
+from intently.masks.closed_forms import EMPTY, FULL, PARTIAL
 from intently.masks.first_keys import padding, prefix
 from intently.masks.geometry import Geometry, check_broadcast
 from intently.masks.image_grid import grid

@@ -6,27 +6,25 @@ import torch
 from torch import Tensor
 
 from intently.foundation.checks import whole_number
-from intently.masks.blocks import edges, states
-from intently.masks.geometry import Geometry, Integers, integers, pick, written
+from intently.masks.closed_forms import Queries, Rows, edges, states
+from intently.masks.geometry import Geometry, Integers, Standing, as_offset, written
 from intently.masks.mask import Mask
-from intently.masks.queries import Queries, Rows
 
 FAR = 2**48
 """Further than any key: reaches are cut to it, so that no sum overflows."""
 
 
-class _Positioned(Mask):
+class _Positioned(Standing, Mask):
     """A rule about query positions, which an offset may move."""
 
     def __init__(self, *reach: int, offset: int | Integers | None) -> None:
-        if isinstance(offset, bool) or not (offset is None or isinstance(offset, int)):
-            offset = integers(offset, "offset")
+        offset = None if offset is None else as_offset(offset)
         super().__init__(*reach, offset)
         self.offset = offset
 
     def check(self, g: Geometry) -> None:
-        if isinstance(self.offset, Tensor):
-            g.align(self.offset, "offset")
+        if self.offset is not None:
+            self.start(g)
 
     def extent(self) -> int:
         return min(1024, max(16, 2 * sum(self.parts[:-1])))
@@ -36,92 +34,75 @@ class _Positioned(Mask):
         found = [str(n) for n in reach] + ([] if offset is None else [f"offset={written(offset)}"])
         return f"{name}({', '.join(found)})"
 
-    def _first(self, g: Geometry) -> int | None:
-        """Position of query 0, None where it differs by row."""
-        if isinstance(self.offset, Tensor):
-            return None
-        return g.s - g.t if self.offset is None else self.offset
-
     def _starts(self, g: Geometry) -> Tensor:
-        """Positions of query 0, (…, 1, 1)."""
-        if isinstance(self.offset, Tensor) and self.offset.numel():
-            return g.align(self.offset, "offset")
-        return torch.tensor(self._first(g) or 0, device=g.device)[None, None]
-
-    def _positions(self, g: Geometry, rows: Tensor) -> Tensor:
-        """Positions of the query rows, (…, len(rows), 1)."""
-        first = self._first(g)
-        return rows[:, None] + (self._starts(g) if first is None else first)
-
-    def _position(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor) -> Tensor:
-        """Positions of single queries."""
-        if isinstance(self.offset, Tensor):
-            return i + pick(g, self.offset, lead[: self.offset.ndim])
-        return i + (g.s - g.t if self.offset is None else self.offset)
+        """Positions of query 0, (…, 1, 1), at least one."""
+        start = self.start(g)
+        if isinstance(start, Tensor):
+            return start if start.numel() else start.new_zeros(1, 1)
+        return torch.tensor(start, device=g.device)[None, None]
 
 
-class _Causal(_Positioned):
+class _Band(_Positioned):
+    """Keys from position − ``before`` to position + ``after``, both included."""
+
+    before: int
+    after: int
+
+    def allows_all(self, g: Geometry) -> bool:
+        start = self.start(g)
+        if isinstance(start, Tensor):
+            return False
+        return start + self.after >= g.s - 1 and start + g.t - 1 - self.before <= 0
+
+    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
+        e, starts = edges(g, rows, cols), self._starts(g).flatten().sort().values
+        low, high = e.left - e.bottom, e.right - e.top
+        empty = _none_within(starts, low - self.after, high + self.before)
+        full = (low - starts[-1] >= -self.before) & (high - starts[0] <= self.after)
+        return states(g, rows, cols, empty, full)
+
+    def seen(self, g: Geometry) -> Tensor | None:
+        start = self.start(g)
+        if not isinstance(start, Tensor) and g.t:
+            last = start + g.t - 1
+            if last + self.after >= g.s - 1 and start - self.before <= 0:
+                return None
+        return super().seen(g)
+
+    def queries(self, g: Geometry) -> Rows:
+        distance = torch.arange(g.s, device=g.device) - self._starts(g)[..., 0]
+        first = (distance - self.after).clamp(min=0)
+        return [Queries(first, (distance + self.before).clamp(max=g.t - 1))]
+
+
+class _Causal(_Band):
+    before, after = FAR, 0
+
     def __init__(self, offset: int | Integers | None) -> None:
         super().__init__(offset=offset)
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return cols <= self._positions(g, rows)
+        return cols <= rows[:, None] + self.start(g)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return j <= self._position(g, lead, i)
-
-    def allows_all(self, g: Geometry) -> bool:
-        first = self._first(g)
-        return first is not None and first >= g.s - 1
-
-    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        return _band(self._starts(g), FAR, 0, g, rows, cols)
-
-    def seen(self, g: Geometry) -> Tensor | None:
-        first = self._first(g)
-        if first is not None and g.t and first + g.t >= g.s:
-            return None
-        return super().seen(g)
-
-    def queries(self, g: Geometry) -> Rows:
-        return _band_queries(self._starts(g), FAR, 0, g)
+        return j <= self.position(g, lead, i)
 
     def __repr__(self) -> str:
         return self._written("causal")
 
 
-class _Window(_Positioned):
+class _Window(_Band):
     def __init__(self, before: int, after: int, offset: int | Integers | None) -> None:
         super().__init__(before, after, offset=offset)
         self.before, self.after = min(before, FAR), min(after, FAR)
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        at = self._positions(g, rows)
+        at = rows[:, None] + self.start(g)
         return (cols >= at - self.before) & (cols <= at + self.after)
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        distance = j - self._position(g, lead, i)
+        distance = j - self.position(g, lead, i)
         return (distance >= -self.before) & (distance <= self.after)
-
-    def allows_all(self, g: Geometry) -> bool:
-        first = self._first(g)
-        if first is None:
-            return False
-        return first + g.t - 1 - self.before <= 0 and first + self.after >= g.s - 1
-
-    def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        return _band(self._starts(g), self.before, self.after, g, rows, cols)
-
-    def seen(self, g: Geometry) -> Tensor | None:
-        first = self._first(g)
-        if first is not None and g.t:
-            least, most = first - self.before, first + g.t - 1 + self.after
-            if least <= 0 and most >= g.s - 1:
-                return None
-        return super().seen(g)
-
-    def queries(self, g: Geometry) -> Rows:
-        return _band_queries(self._starts(g), self.before, self.after, g)
 
     def __repr__(self) -> str:
         return self._written("window")
@@ -133,10 +114,10 @@ class _Dilated(_Positioned):
         self.step = step
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
-        return (cols - self._positions(g, rows)) % self.step == 0
+        return (cols - (rows[:, None] + self.start(g))) % self.step == 0
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        return (j - self._position(g, lead, i)) % self.step == 0
+        return (j - self.position(g, lead, i)) % self.step == 0
 
     def allows_all(self, g: Geometry) -> bool:
         return self.step == 1
@@ -162,26 +143,9 @@ class _Dilated(_Positioned):
         return self._written("dilated")
 
 
-def _band(starts: Tensor, before: int, after: int, g: Geometry, rows: int, cols: int) -> Tensor:
-    """States of blocks where −before ≤ key − (start + query) ≤ after, for starts (…)."""
-    e = edges(g, rows, cols)
-    low, high = e.left - e.bottom, e.right - e.top
-    starts = starts.flatten().sort().values
-    empty = _none_within(starts, low - after, high + before)
-    full = (low - starts[-1] >= -before) & (high - starts[0] <= after)
-    return states(g, rows, cols, empty, full)
-
-
 def _none_within(ordered: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Whether no number of a sorted list lies from low to high, both included."""
     return torch.searchsorted(ordered, low) == torch.searchsorted(ordered, high, right=True)
-
-
-def _band_queries(starts: Tensor, before: int, after: int, g: Geometry) -> Rows:
-    """Queries that see key j where −before ≤ j − (start + query) ≤ after, for starts (…, 1, 1)."""
-    distance = torch.arange(g.s, device=g.device) - starts[..., 0]
-    first = (distance - after).clamp(min=0)
-    return [Queries(first, (distance + before).clamp(max=g.t - 1))]
 
 
 def causal(offset: int | Integers | None = None) -> Mask:
@@ -226,5 +190,5 @@ def dilated(step: int, offset: int | Integers | None = None) -> Mask:
 
 
 def is_plain_causal(mask: Mask) -> bool:
-    """Whether the mask is `causal()` with the default offset, which kernels know by heart."""
+    """Whether the mask is `causal()` with the default offset, which fused kernels implement."""
     return isinstance(mask, _Causal) and mask.offset is None

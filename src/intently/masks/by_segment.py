@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.masks.blocks import states
+from intently.masks.closed_forms import Queries, Rows, any_of, states, unless_all
 from intently.masks.geometry import Cut, Geometry, Integers, cut_left, integers, pick, written
 from intently.masks.mask import Mask
-from intently.masks.queries import Queries, Rows, any_of, unless_all
 
 
 class _Segments(Mask):

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from intently.foundation.checks import whole_number
-from intently.masks.blocks import edges, states
+from intently.masks.closed_forms import Queries, Rows, edges, states
 from intently.masks.geometry import Geometry, Integers, integers, pick, written
 from intently.masks.mask import Mask
-from intently.masks.queries import Queries, Rows
 
 
 class _First(Mask):

@@ -43,6 +43,24 @@ class Geometry(NamedTuple):
         return per_row.to(self.device).reshape(*per_row.shape, *(1,) * (len(self.lead) - n + 2))
 
 
+class Standing:
+    """A rule about query positions: query i stands at ``offset`` + i, s − t + i where None."""
+
+    offset: int | Tensor | None
+
+    def start(self, g: Geometry) -> int | Tensor:
+        """Position of query 0: an int, or (…, 1, 1) where it differs by row."""
+        if isinstance(self.offset, Tensor):
+            return g.align(self.offset, "offset")
+        return g.s - g.t if self.offset is None else self.offset
+
+    def position(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor) -> Tensor:
+        """Positions of single queries, where ``lead`` indexes the axes of ``g.lead``."""
+        if isinstance(self.offset, Tensor):
+            return i + pick(g, self.offset, lead[: self.offset.ndim])
+        return i + self.start(g)
+
+
 Cut = tuple[slice | int, ...]
 """One slice (or an int, which drops its axis) for each leading axis of a matrix."""
 
@@ -110,11 +128,32 @@ def written(x: int | Tensor | None) -> str:
     return str(x.tolist()) if x.numel() <= 64 else f"{'×'.join(map(str, x.shape))} tensor"
 
 
-def check_broadcast(tensor: Tensor, g: Geometry, name: str) -> None:
-    """Raise unless ``tensor`` broadcasts to (…, t, s); a 3-D (b, t, s) is refused with advice."""
-    shape = tuple(tensor.shape)
-    want = g.shape
-    fits = len(shape) <= len(want) and all(a in (1, b) for a, b in zip(shape[::-1], want[::-1]))
+def check_device(
+    x: Tensor, name: str, device: torch.device, what: str = "a floating-point tensor"
+) -> None:
+    """Raise unless a tensor is on the device of q."""
+    if x.device != device:
+        expected, got = f"{what} on the device of q, {device}", f"{x.dtype} on {x.device}"
+        fix = "move it once with .to(…), not in every call"
+        raise build(KindError, name, expected, got, fix=fix)
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a tensor of one shape can be expanded to the other."""
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(shape[::-1], to[::-1]))
+
+
+def check_broadcast(
+    tensor: Tensor, g: Geometry, name: str, what: str = "a floating-point tensor"
+) -> None:
+    """Raise unless ``tensor`` is on the device of q and broadcasts to (…, t, s).
+
+    A 3-D (b, t, s) is refused with advice.
+    """
+    if tensor.device != g.device:
+        check_device(tensor, name, g.device, what)
+    shape, want = tuple(tensor.shape), g.shape
+    fits = broadcasts(shape, want)
     if len(shape) == 3 and len(want) == 4 and shape[0] not in (1, want[1]) and shape[0] == want[0]:
         raise build(
             ArgumentError,
@@ -150,6 +189,13 @@ def copied(value: Any, name: str, expected: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError):
         found = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
         raise build(KindError, name, expected, found) from None
+
+
+def as_offset(offset: int | Integers | None) -> int | Tensor | None:
+    """Return an offset as None, an int or integers (b,); lists and NumPy arrays are copied."""
+    if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
+        return offset
+    return integers(offset, "offset")
 
 
 def integers(tensor: Any, name: str) -> Tensor:

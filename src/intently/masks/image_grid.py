@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import whole_number
-from intently.masks.blocks import Edges, edges, states
+from intently.masks.closed_forms import edges, image_edges, states
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Mask
 
@@ -43,26 +42,11 @@ class _Grid(Mask):
             )
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        e = edges(g, rows, cols)
         empty, full = [], []
-        for a, b, c, d in (self._heights(e), self._widths(e)):
+        for a, b, c, d in image_edges(edges(g, rows, cols), self.width, self.width):
             empty.append((c - b > self.radius) | (a - d > self.radius))
             full.append((d - a <= self.radius) & (b - c <= self.radius))
         return states(g, rows, cols, empty[0] | empty[1], full[0] & full[1])
-
-    def _heights(self, e: Edges) -> Edges:
-        """Highest and lowest pixel of each block."""
-        return Edges(*(x // self.width for x in e))
-
-    def _widths(self, e: Edges) -> Edges:
-        """Leftmost and rightmost pixel of each block; a block of two image rows has both ends."""
-        y = self._heights(e)
-        top, bottom = self._ends(e.top, e.bottom, y.top == y.bottom)
-        return Edges(top, bottom, *self._ends(e.left, e.right, y.left == y.right))
-
-    def _ends(self, first: Tensor, last: Tensor, one: Tensor) -> tuple[Tensor, Tensor]:
-        last = torch.where(one, last % self.width, self.width - 1)
-        return torch.where(one, first % self.width, 0), last
 
     def seen(self, g: Geometry) -> Tensor | None:
         return None

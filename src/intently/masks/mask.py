@@ -12,23 +12,23 @@ from torch import Tensor
 
 from intently.errors import KindError, build
 from intently.foundation.arrays import Numbers
-from intently.foundation.values import Value
-from intently.masks.blocks import FULL, most, reduced, step_within
-from intently.masks.geometry import (
-    Cut,
-    Geometry,
-    check_broadcast,
-    copied,
-    cut_left,
-    cut_right,
-    entries,
-    pick,
+from intently.masks.closed_forms import (
+    FULL,
+    Rows,
+    any_of,
+    both,
+    either,
+    most,
+    neither,
+    reduced,
+    step_within,
+    unless_all,
 )
-from intently.masks.over import Over, Picked
-from intently.masks.queries import Rows, any_of, both, either, neither, unless_all
+from intently.masks.geometry import Cut, Geometry, check_broadcast, copied, cut_right, entries, pick
+from intently.masks.over import Over, Pair, Picked, Rule
 
 
-class Mask(Value):
+class Mask(Rule):
     """A rule that says which keys each query may attend. True means attend.
 
     A new rule needs ``allow`` (and ``at`` for FlexAttention); everything else follows, and may be
@@ -42,17 +42,6 @@ class Mask(Value):
         """Boolean tensor that broadcasts to (…, len(rows), len(cols)) of the matrix ``g``."""
         raise NotImplementedError
 
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
-        """The rule at single entries: index tensors, one for each axis of (…, t, s).
-
-        They broadcast together; arithmetic, comparisons and indexing are all that is used, so that
-        FlexAttention can trace it.
-        """
-        raise NotImplementedError
-
-    def check(self, g: Geometry) -> None:
-        """Raise `ArgumentError` if the rule cannot be laid over the matrix ``g``."""
-
     def allows_all(self, g: Geometry) -> bool:
         """Whether the rule is known to forbid nothing in ``g`` (False where it is not known)."""
         return False
@@ -61,7 +50,7 @@ class Mask(Value):
         """State of each block of rows × cols entries: EMPTY, PARTIAL or FULL.
 
         The result is int8 (⌈t/rows⌉, ⌈s/cols⌉). EMPTY (0) and FULL (2) are certain and hold for
-        every leading index; PARTIAL (1) stands where the rule is mixed, or not known.
+        every leading index; PARTIAL (1) means mixed, or unknown.
         """
         queries, keys = _steps(g)
         size = self.allow(g, queries[:0], keys).shape[:-2].numel() * g.s * rows
@@ -76,14 +65,6 @@ class Mask(Value):
     def queries(self, g: Geometry) -> Rows:
         """The queries that may attend each key in closed form; None where none is known."""
         return None
-
-    def part(self, cut: Cut, g: Geometry) -> Mask:
-        """The same rule for the matrix whose leading axes were cut.
-
-        ``cut`` has one slice, or one int which drops its axis, for each leading axis of ``g``. The
-        tensors of the rule are aligned with the leftmost leading axes unless it says otherwise.
-        """
-        return self.replaced(lambda x: cut_left(x, cut))
 
     def picked(self, index: Tensor, *lead: int) -> Mask:
         """The rule at picked indices of the leading axes; without tensors it is the same there."""
@@ -161,12 +142,11 @@ class _Sign(NamedTuple):
     queries: Callable[[Rows, Rows], Rows]
 
 
-class _Pair(Mask):
+class _Pair(Pair[Mask], Mask):
     sign: ClassVar[_Sign]
 
     def __init__(self, left: Mask, right: Mask) -> None:
         super().__init__(left, right)
-        self.left, self.right = left, right
         self.per_key = left.per_key and right.per_key
 
     def allow(self, g: Geometry, rows: Tensor, cols: Tensor) -> Tensor:
@@ -181,13 +161,6 @@ class _Pair(Mask):
     def queries(self, g: Geometry) -> Rows:
         left = self.left.queries(g)
         return None if left is None else self.sign.queries(left, self.right.queries(g))
-
-    def check(self, g: Geometry) -> None:
-        self.left.check(g)
-        self.right.check(g)
-
-    def part(self, cut: Cut, g: Geometry) -> Mask:
-        return type(self)(self.left.part(cut, g), self.right.part(cut, g))
 
     def lead(self) -> tuple[int, ...]:
         return max(self.left.lead(), self.right.lead(), key=len)
@@ -221,8 +194,7 @@ class Both(_Pair):
             if left is None or right is None:
                 return right if left is None else left
             return left & right
-        rows = self.queries(g)
-        return seen_exactly(self, g) if rows is None else unless_all(any_of(rows))
+        return super().seen(g)
 
 
 class Either(_Pair):
@@ -314,11 +286,7 @@ class Allowed(Mask):
         return pick(g, self.tensor, index[len(index) - self.tensor.ndim :])
 
     def check(self, g: Geometry) -> None:
-        if self.tensor.device != g.device:
-            expected, got = f"a boolean tensor on the device of q, {g.device}", self.tensor.device
-            fix = "move it once with .to(…), not in every call"
-            raise build(KindError, "mask", expected, f"one on {got}", fix=fix)
-        check_broadcast(self.tensor, g, "mask")
+        check_broadcast(self.tensor, g, "mask", "a boolean tensor")
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
         found = reduced(self._two_axes(g), rows, cols)
@@ -372,7 +340,7 @@ def seen_by_any(mask: Mask, g: Geometry) -> Tensor:
 def allowed(tensor: Tensor | Numbers) -> Mask:
     """A boolean tensor that broadcasts to (…, h, t, s) as NumPy does; True means attend.
 
-    Lists and NumPy arrays of booleans are copied. Raises `KindError` for what is not boolean.
+    Lists and NumPy arrays of booleans are copied. Raises `KindError` for other dtypes.
     """
     expected = "a boolean tensor, True where a query may attend"
     if not isinstance(tensor, Tensor):
@@ -386,7 +354,7 @@ def allowed(tensor: Tensor | Numbers) -> Mask:
 
 
 def as_mask(mask: Mask | Tensor | Numbers, device: torch.device | None = None) -> Mask:
-    """A mask as it is; booleans as `allowed`, lists and arrays of them on ``device``."""
+    """Return a mask unchanged, booleans as `allowed`; lists and arrays of them go to ``device``."""
     if isinstance(mask, Mask):
         return mask
     if isinstance(mask, Tensor):

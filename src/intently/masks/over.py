@@ -1,33 +1,64 @@
-"""Wrappers: what masks and biases over another rule share."""
+"""`Rule`: what masks and biases share, and what rules made of other rules do."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from intently.foundation.values import Value
-from intently.masks.geometry import Cut, Geometry, pick
+from intently.masks.geometry import Cut, Geometry, cut_left, pick
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """What masks and biases have in common."""
+class Rule(Value):
+    """What holds for each query and key: a mask or a bias."""
 
-    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor: ...
+    def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
+        """The rule at single entries: index tensors, one for each axis of (…, t, s).
 
-    def check(self, g: Geometry) -> None: ...
+        They broadcast together; arithmetic, comparisons and indexing are all that is used, so that
+        FlexAttention can trace it.
+        """
+        raise NotImplementedError
 
-    def part(self, cut: Cut, g: Geometry) -> Any: ...
+    def check(self, g: Geometry) -> None:
+        """Raise `ArgumentError` or `KindError` if it cannot be laid over the matrix ``g``."""
 
-    def picked(self, index: Tensor, *lead: int) -> Any: ...
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """The same rule for the matrix whose leading axes were cut.
+
+        ``cut`` has one slice, or one int which drops its axis, for each leading axis of ``g``. The
+        tensors of the rule are aligned with the leftmost leading axes unless it says otherwise.
+        """
+        return self.replaced(lambda x: cut_left(x, cut))
+
+    def picked(self, index: Tensor, *lead: int) -> Any:
+        """The rule at picked indices of the leading axes ``lead``."""
+        raise NotImplementedError
 
 
 R = TypeVar("R", bound=Rule)
 
 
-class Over(Value, Generic[R]):
+class Pair(Rule, Generic[R]):
+    """Two rules joined into one."""
+
+    def __init__(self, left: R, right: R) -> None:
+        super().__init__(left, right)
+        self.left, self.right = left, right
+
+    def check(self, g: Geometry) -> None:
+        """Check both rules."""
+        self.left.check(g)
+        self.right.check(g)
+
+    def part(self, cut: Cut, g: Geometry) -> Any:
+        """Return the parts of both, joined."""
+        return type(self)(self.left.part(cut, g), self.right.part(cut, g))
+
+
+class Over(Rule, Generic[R]):
     """A mask or bias over another one, ``inner``, which is asked about the matrix ``whole(g)``."""
 
     def __init__(self, inner: R, *parts: Any) -> None:

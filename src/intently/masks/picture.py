@@ -7,14 +7,14 @@ from html import escape
 import torch
 
 from intently.errors import ArgumentError
-from intently.masks.blocks import EMPTY, FULL, PARTIAL
+from intently.masks.closed_forms import EMPTY, FULL, PARTIAL
 from intently.masks.geometry import Geometry
 from intently.masks.mask import Mask
 
 CELLS = 128
 """The most cells along a side; a larger matrix is drawn by blocks."""
 SIDE, CELL = 256, 24
-"""The longer side and a cell have at most so many CSS pixels."""
+"""The most CSS pixels of the longer side, and of a cell."""
 TONES = {EMPTY: 0.07, PARTIAL: 0.4, FULL: 0.85}
 """Opacity of each state in the colour of the text around it."""
 
@@ -24,7 +24,7 @@ def picture(mask: Mask) -> str:
 
     Full cells are dark, empty ones pale; where a cell stands for a block of entries some of which
     are allowed, it has a middle tone. Where the rule differs between batch rows or heads, the first
-    is drawn. A rule whose parts do not fit one matrix is only written.
+    is drawn. A rule whose parts do not fit one matrix is shown as text only.
     """
     text = repr(mask)
     caption = escape(text if len(text) <= 160 else text[:159] + "…")

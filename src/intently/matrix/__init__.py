@@ -1,4 +1,4 @@
-"""The lazy matrix: weights that nobody has to build, and every statistic written on them once."""
+"""The lazy matrix: weights that need not be built, and every statistic, written once."""
 
 from intently.matrix.dense import Dense
 from intently.matrix.joined import Merged, Stacked, stack_rows

@@ -1,4 +1,4 @@
-"""`Dense`: weights that somebody already has, with the interface of a lazy matrix."""
+"""`Dense`: weights that are already computed, with the interface of a lazy matrix."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from intently.matrix.lazy import Labels, LazyMatrix
 
 
 class Dense(LazyMatrix):
-    """Weights (…, t, s) that somebody already has, with the same interface.
+    """Weights (…, t, s) that are already computed, with the interface of a lazy matrix.
 
-    A floating-point tensor is used as it is; an array, a list or integers are copied, as `attend`
-    does. Raises `KindError` for what holds no numbers, `ArgumentError` for fewer than two axes.
+    A floating-point tensor is used without a copy; arrays, lists and integers are copied, as by
+    `attend`. Raises `KindError` for anything else, `ArgumentError` for fewer than two axes.
 
     >>> Dense([[0.5, 0.5], [0, 1]]).entropy()
     tensor([0.6931, 0.0000])
@@ -27,7 +27,7 @@ class Dense(LazyMatrix):
         weights = as_tensor(weights, "weights")
         if weights.ndim < 2:
             raise build(ArgumentError, "weights", "numbers (…, t, s)", shape_of(weights))
-        self.weights = weights
+        self.weights = self._like = weights
         self._cast = in_autocast(weights.device)
         if labels != (None, None):
             self.labels = self.label(*labels).labels
@@ -35,14 +35,6 @@ class Dense(LazyMatrix):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.weights.shape)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.weights.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.weights.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         w = self.weights if rows is None else self.weights.index_select(-2, rows)

@@ -27,7 +27,7 @@ class Stacked(LazyMatrix):
                 "the same leading axes in all",
                 ", ".join(str(m.shape) for m in matrices),
             )
-        self.matrices = tuple(matrices)
+        self.matrices, self._like = tuple(matrices), matrices[0]
         self._cast = any(m._cast for m in matrices)
 
     @property
@@ -38,24 +38,12 @@ class Stacked(LazyMatrix):
             max(m.shape[-1] for m in self.matrices),
         )
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrices[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrices[0].device
-
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         return self._stacked(lambda m, r, c: m.tile(r, c), rows, cols, self.dtype)
 
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         def allowed(m: LazyMatrix, r: Tensor | None, c: Tensor | None) -> Tensor:
-            shape = m.shape[-2] if r is None else len(r), m.shape[-1] if c is None else len(c)
-            allow = m._allow(r, c)
-            if allow is None:
-                allow = torch.ones((), dtype=torch.bool, device=m.device)
-            return allow.expand(*self.shape[:-2], *shape)
+            return m._allowed(r, c).expand(*self.shape[:-2], -1, -1)
 
         none = torch.empty(0, dtype=torch.long, device=self.device)
         same = len({m.shape[-1] for m in self.matrices}) == 1
@@ -154,12 +142,7 @@ class Merged(Derived):
 
     def _allow(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor | None:
         def allowed(r: Tensor | None, c: Tensor | None) -> Tensor:
-            allow = self.matrix._allow(r, c)
-            if allow is None:
-                allow = torch.ones((), dtype=torch.bool, device=self.device)
-            t, s = self.matrix.shape[-2:]
-            shape = t if r is None else len(r), s if c is None else len(c)
-            return allow.expand(*allow.shape[:-2], *shape).to(torch.float32)
+            return self.matrix._allowed(r, c).to(torch.float32)
 
         return self._joined(allowed, _pick(self.rows, rows), _pick(self.columns, cols)) > 0
 

@@ -27,7 +27,7 @@ Labels: TypeAlias = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
 class LazyMatrix(Statistics):
     """Attention weights (…, t, s) as a value: rows belong to queries and sum to 1 over keys.
 
-    Subclasses give ``shape``, ``dtype``, ``device``, ``tile`` and ``matmul``.
+    Subclasses give ``shape``, ``tile``, ``matmul``, and ``dtype`` and ``device`` or ``_like``.
     """
 
     labels: Labels = (None, None)
@@ -215,19 +215,12 @@ class Derived(LazyMatrix):
     """A matrix made of another one, ``matrix``."""
 
     def __init__(self, matrix: LazyMatrix) -> None:
-        self.matrix, self._cast, self.labels = matrix, matrix._cast, matrix.labels
+        self.matrix = self._like = matrix
+        self._cast, self.labels = matrix._cast, matrix.labels
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.matrix.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.matrix.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrix.device
 
     def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
         """What it is made of beside the matrix, with every tensor (…, n) changed."""

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from intently.foundation.arrays import Kind
 from intently.foundation.checks import check_word, whole_number
 from intently.kernels.modes import differentiated
 from intently.kernels.streamed import Block
 from intently.masks.geometry import copied
-from intently.matrix.blocks import Cells, largest
 from intently.matrix.indexing import positions
 
 BLOCK = 2**22
@@ -29,15 +29,18 @@ class Statistics:
         """(…, t, s)."""
         raise NotImplementedError
 
+    _like: Kind
+    """The tensor or matrix that has the dtype and the device, unless a subclass gives these."""
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of products and dense weights."""
-        raise NotImplementedError
+        return self._like.dtype
 
     @property
     def device(self) -> torch.device:
         """Where the matrix lives."""
-        raise NotImplementedError
+        return self._like.device
 
     def tile(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
         """Exact weights (…, len(rows), len(cols)) of index tensors; None means all."""
@@ -47,14 +50,27 @@ class Statistics:
         """Allowed entries, broadcastable to (…, rows, cols); None without a mask."""
         return None
 
+    def _allowed(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
+        """`_allow` written out over rows and columns: (…, rows, cols), True without a mask."""
+        allow = self._allow(rows, cols)
+        if allow is None:
+            allow = torch.ones((), dtype=torch.bool, device=self.device)
+        t, s = self.shape[-2:]
+        size = t if rows is None else len(rows), s if cols is None else len(cols)
+        return allow.expand(*allow.shape[:-2], *size)
+
     def _row_size(self) -> int:
         """How many weights are computed for one row."""
         return math.prod(self.shape[:-2]) * self.shape[-1]
 
-    def _blocks(self) -> Iterator[Block]:
-        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller."""
+    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller.
+
+        A block holds about ``size`` weights and all heads of its rows; without a size about
+        `BLOCK` weights, and not always all heads.
+        """
         s = self.shape[-1]
-        step = max(1, BLOCK // max(1, self._row_size()))
+        step = max(1, (size or BLOCK) // max(1, self._row_size()))
         for start in range(0, self.shape[-2] if s else 0, step):
             rows = slice(start, min(start + step, self.shape[-2]))
             index = torch.arange(rows.start, rows.stop, device=self.device)
@@ -162,7 +178,7 @@ class Statistics:
         counted = torch.bincount(index, minlength=self.shape[-1]) > 0
 
         def reduce(block: Block) -> Tensor:
-            inside = counted[block.cols].nonzero()[:, 0]  # of the others not even NaN counts
+            inside = counted[block.cols].nonzero()[:, 0]  # NaN in other columns must not count
             return block.weights.index_select(-1, inside).sum(-1)
 
         return self._per_row(reduce)
@@ -186,7 +202,7 @@ class Statistics:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
 
         Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
-        for more cells than there are entries gives the matrix itself. What is masked counts as 0.
+        for more cells than there are entries gives the matrix itself. Masked entries count as 0.
         """
         check_word(how, "how", ("mean", "max", "sum"))
         whole_number(rows, "rows", 1)
@@ -208,3 +224,44 @@ class Statistics:
         if how == "mean":
             return out / (down.sizes[:, None] * across.sizes)
         return out.masked_fill(out.isneginf(), 0)
+
+
+class Cells:
+    """An axis of ``n`` steps cut into ``count`` cells, which differ by at most one step."""
+
+    def __init__(self, n: int, count: int, device: torch.device) -> None:
+        self.n, self.count = n, count
+        self.edges = -(-torch.arange(count + 1) * n // count)
+        self.sizes = self.edges.diff().to(device)
+
+    def of(self, span: slice) -> slice:
+        """The cells that hold the steps of ``span``."""
+        return slice(span.start * self.count // self.n, (span.stop - 1) * self.count // self.n + 1)
+
+    def reduced(self, x: Tensor, span: slice, reduce: str) -> Tensor:
+        """Sum or maximum over the steps of each cell, for x (…, steps of span, m)."""
+        cells = self.of(span)
+        edges = self.edges[cells.start : cells.stop + 1].clamp(span.start, span.stop) - span.start
+        parts = x.split(edges.diff().tolist(), -2)
+        if reduce == "amax":
+            return torch.stack([part.amax(-2) for part in parts], -2)
+        return torch.stack([part.sum(-2) for part in parts], -2)
+
+
+def largest(w: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The n largest of the last axis, and where they are.
+
+    The n largest lie in the n groups with the largest maxima, so that long rows are read once.
+    """
+    group, steps = 64, w.shape[-1]
+    count = steps // group
+    if count < 4 * n:
+        return w.topk(n, -1)
+    head = w[..., : count * group].unflatten(-1, (count, group))
+    best = head.amax(-1).topk(n, -1, sorted=False).indices
+    inside = torch.arange(group, device=w.device)
+    where = (best[..., None] * group + inside).flatten(-2)
+    rest = torch.arange(count * group, steps, device=w.device).expand(*w.shape[:-1], -1)
+    where = torch.cat([where, rest], -1)
+    found, at = w.gather(-1, where).topk(n, -1)
+    return found, where.gather(-1, at)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +18,9 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import whole_number
+from intently.foundation.checks import divisor, whole_number
 from intently.masks import as_mask, causal
-from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
+from intently.models.layers import FOURFOLD, Factory, check_options
 from intently.models.seq2seq import check_cache, check_ids
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
@@ -73,14 +72,12 @@ class LanguageOptions:
         whole_number(self.vocabulary, "vocabulary", 1)
         check_options(self)
         if self.head_width is None:
-            check_heads(self.width, self.heads)
+            divisor(self.heads, "heads", "width", self.width)
         else:
             whole_number(self.head_width, "head_width", 1)
-        if self.kv_heads is not None and self.heads % whole_number(self.kv_heads, "kv_heads", 1):
-            expected = f"a divisor of heads={self.heads}"
-            raise build(ArgumentError, "kv_heads", expected, self.kv_heads)
-        if self.positions is not None and not _makes(self.positions):
-            whole_number(_number(self.positions), "positions", 1)
+        if self.kv_heads is not None:
+            divisor(self.kv_heads, "kv_heads", "heads", self.heads)
+        _check_positions(self.positions)
         if callable(self.positions) and self.attention.positions is not None:
             raise build(
                 ArgumentError,
@@ -91,12 +88,10 @@ class LanguageOptions:
             )
 
 
-def _makes(positions: object) -> bool:
-    return callable(positions) and not isinstance(positions, Rotary)
-
-
-def _number(positions: Any) -> int:
-    """The size of a learned table, or raise."""
+def _check_positions(positions: object) -> None:
+    """Raise unless these are None, a function that makes them, or the size of a learned table."""
+    if positions is None or (callable(positions) and not isinstance(positions, Rotary)):
+        return
     if isinstance(positions, bool) or not isinstance(positions, int):
         raise build(
             KindError,
@@ -105,7 +100,7 @@ def _number(positions: Any) -> int:
             repr(positions),
             fix="a function makes them from the head width: partial(it.Rotary, base=500_000.0)",
         )
-    return positions
+    whole_number(positions, "positions", 1)
 
 
 class LanguageCache:

@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.errors import ArgumentError, KindError, build
+from intently.errors import KindError, build
 from intently.foundation.checks import check_kind, probability, whole_number
 from intently.modules.feed_forward import FeedForward
 from intently.modules.options import AttentionOptions
@@ -62,9 +62,3 @@ def check_options(options: Any) -> None:
     for name, kind in (("attention", AttentionOptions), ("projections", Projections)):
         check_kind(getattr(o, name), kind, name, f"intently.modules.{kind.__name__}(…)")
     probability(o.dropout, "dropout")
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Raise unless the width divides into heads."""
-    if width % heads:
-        raise build(ArgumentError, "heads", f"a divisor of width={width}", heads)

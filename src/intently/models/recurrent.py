@@ -29,12 +29,12 @@ from intently.models.seq2seq import (
     check_joint,
     check_memory,
     check_rows,
+    rows_read,
 )
-from intently.models.transformer_options import SHARES
-from intently.modules.additive import AdditiveAttention, Remembered
-from intently.modules.caches.rows import picked
-from intently.modules.linear import Linear
-from intently.modules.luong import LuongAttention
+from intently.models.transformer import SHARES
+from intently.modules.caches.rows import Rows, picked
+from intently.modules.linear import Linear, xavier
+from intently.modules.recurrent import AdditiveAttention, LuongAttention, Remembered
 from intently.modules.replay import Replay
 
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
@@ -87,7 +87,7 @@ class RecurrentOptions:
 
 
 @dataclass(frozen=True)
-class RecurrentMemory:
+class RecurrentMemory(Rows):
     """What the encoder hands to the decoder.
 
     ``summary`` (b, c) is its last state, of both directions; ``read`` holds all its states, None
@@ -96,14 +96,6 @@ class RecurrentMemory:
 
     summary: Tensor
     read: Remembered | None
-
-    def expand(self, index: Int[Tensor, " n"]) -> RecurrentMemory:
-        """Return rows ``index`` of the memory, for beams.
-
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
-        """
-        read = None if self.read is None else self.read.expand(index)
-        return RecurrentMemory(picked(self.summary, index), read)
 
 
 class RecurrentCache(TargetCache):
@@ -208,8 +200,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         o, c = options, options.width
         self.encoder = Encoder(o)
         self.bridge = Linear(c, (2 if o.cell == "lstm" else 1) * o.decoder_layers * c)
-        nn.init.xavier_uniform_(self.bridge.weight)
-        nn.init.zeros_(self.bridge.bias)
+        xavier(self.bridge)
         self.attention: AdditiveAttention | LuongAttention | None = None
         rule: type[Steps] = Fixed
         if o.attention == "additive":
@@ -268,7 +259,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return RecurrentCache(self.options.cross, keep_queries=keep_queries)
 
     def new_encoder_cache(self) -> EncoderCache:
-        """Return what `encode` of a search takes; there is nothing to keep in it."""
+        """Return the cache that a search hands to `encode`; it stays empty."""
         return EncoderCache(0)
 
     @torch.no_grad()
@@ -288,10 +279,9 @@ class RecurrentSeq2Seq(Seq2Seq):
         name = self.options.cross
         if memory.read is None or name is None:
             return {}
-        rows = torch.arange(len(source), device=source.device)
-        read = memory.read.expand(rows.repeat_interleave(len(target) // max(1, len(source))))
+        read = memory.read.expand(rows_read(source, target))
         none = read.keys.new_empty(len(target), 1, target.shape[1], read.keys.shape[-1])
-        [(q, _)] = cache.history[name] or [(none, None)]  # where there is no token, no step looks
+        [(q, _)] = cache.history[name] or [(none, None)]  # no token, no step
         return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}
 
     def replays(self) -> dict[str, Replay]:

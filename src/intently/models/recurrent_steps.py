@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from intently.modules.linear import Linear
-from intently.modules.luong import AttentionalVector
+from intently.modules.linear import Linear, xavier
+from intently.modules.recurrent import AttentionalVector
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 """Elman 1990; Hochreiter & Schmidhuber 1997; Cho et al. 2014."""
@@ -76,8 +76,7 @@ class Maxout(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.join = Linear(3 * width, 2 * width)
-        nn.init.xavier_uniform_(self.join.weight)
-        nn.init.zeros_(self.join.bias)
+        xavier(self.join)
 
     def forward(self, states: Tensor, x: Tensor, contexts: Tensor) -> Tensor:
         return self.join(torch.cat([states, x, contexts], -1)).unflatten(-1, (-1, 2)).amax(-1)

@@ -99,7 +99,7 @@ class Seq2Seq(AllOrNothing):
         return None if lengths is None else row_lengths(lengths, source, "source")
 
     def _embedded(self, embedding: nn.Module, ids: Tensor, added: Tensor | float = 0.0) -> Tensor:
-        """Embeddings (b, t, c) scaled by √c, and what is ``added`` to them."""
+        """Embeddings (b, t, c) scaled by √c, plus ``added``."""
         x = embedding(ids) * math.sqrt(self.options.width)
         return F.dropout(x + added, self.options.dropout, self.training)
 
@@ -116,7 +116,7 @@ def check_joint(options: Any) -> None:
 
 
 def check_cache(cache: object, kind: type, layers: int) -> None:
-    """Raise unless a cache is of the kind that a model of so many layers makes."""
+    """Raise unless a cache is of this kind and has this many layers."""
     if not isinstance(cache, kind):
         made = "new_encoder_cache" if kind is EncoderCache else "new_cache"
         expected, got = f"a {kind.__name__}", type(cache).__name__
@@ -129,7 +129,7 @@ def check_cache(cache: object, kind: type, layers: int) -> None:
 
 
 def check_memory(memory: object, kind: type) -> None:
-    """Raise unless a memory is of the kind that a model's encoder makes."""
+    """Raise unless a memory is of the kind that the model's encoder returns."""
     check_kind(
         memory,
         kind,
@@ -151,6 +151,12 @@ def check_rows(target: Tensor, n: int) -> None:
             "the memory belongs to another batch",
             "pick rows: memory.expand",
         )
+
+
+def rows_read(source: Tensor, target: Tensor) -> Tensor:
+    """Return the row of ``source`` (n, s) that each row of ``target`` (n·m, t) reads, (n·m,)."""
+    rows = torch.arange(len(source), device=source.device)
+    return rows.repeat_interleave(len(target) // max(1, len(source)))
 
 
 def check_ids(ids: Tensor, name: str, vocabulary: int) -> None:

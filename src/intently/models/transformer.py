@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build
-from intently.masks import Mask, causal, padding
+from intently.foundation.checks import check_word, divisor, probability, whole_number
+from intently.masks import causal, padding
 from intently.models.seq2seq import (
     EncoderCache,
     Seq2Seq,
@@ -29,40 +30,92 @@ from intently.models.seq2seq import (
     check_joint,
     check_memory,
     check_rows,
+    rows_read,
 )
-from intently.models.transformer_options import FEED_FORWARDS, TransformerOptions
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.cache import AsBefore
 from intently.modules.caches.key_value import FixedCache, KeyValueCache
-from intently.modules.caches.rows import picked
+from intently.modules.caches.rows import Padded
+from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.replay import Replay
 from intently.positions import Rotary, sinusoidal
 
+SHARES = ("output", "all")
+POSITIONS = ("sinusoidal", "learned", "rotary")
+FEED_FORWARDS = {"relu": FeedForward, "gated": partial(GatedFeedForward, bias=False)}
+
+
+@dataclass(frozen=True)
+class TransformerOptions:
+    """The shape of a `Transformer`; the vocabularies count the special tokens too.
+
+    ``share`` ties the output projection to the target's embedding ("output"), or both sides to one
+    embedding of a joint vocabulary ("all").
+
+    ``positions`` are added to the embeddings: "sinusoidal", or "learned", a table of
+    ``learned_steps`` rows for each side, the longest length. Or they are "rotary": each
+    self-attention turns its queries and keys, and the cross-attention knows no positions.
+    ``kv_heads`` (a divisor of ``heads``, all of them unless given) is how many heads of keys and
+    values every attention has. The "gated" feed-forward (SwiGLU, without biases) has three maps
+    of width × ``inner`` weights where "relu" has two: two thirds of ``inner`` make it as large.
+
+    Source: learned, Gehring et al. 2017, section 3.1; rotary, Su et al. 2021, "RoFormer"; grouped
+    heads, Ainslie et al. 2023, "GQA"; gated, Shazeer 2020, "GLU Variants Improve Transformer".
+
+    >>> TransformerOptions(20, 30, heads=8, kv_heads=2, positions="rotary", feed_forward="gated")
+    TransformerOptions(source_vocabulary=20, ...)
+    """
+
+    source_vocabulary: int
+    target_vocabulary: int
+    width: int = 128
+    heads: int = 4
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    inner: int = 512
+    norm: Literal["pre", "post"] = "pre"
+    dropout: float = 0.1
+    share: Literal["output", "all"] = "output"
+    kv_heads: int | None = None
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    feed_forward: Literal["relu", "gated"] = "relu"
+    learned_steps: int = 512
+
+    def __post_init__(self) -> None:
+        check_word(self.share, "share", SHARES)
+        check_word(self.norm, "norm", ("pre", "post"))
+        check_word(self.positions, "positions", POSITIONS)
+        check_word(self.feed_forward, "feed_forward", FEED_FORWARDS)
+        for name in ("encoder_layers", "decoder_layers"):
+            whole_number(getattr(self, name), name, 0)
+        for name in ("source_vocabulary", "target_vocabulary", "width", "heads", "learned_steps"):
+            whole_number(getattr(self, name), name, 1)
+        probability(self.dropout, "dropout")
+        if self.kv_heads is not None:
+            divisor(self.kv_heads, "kv_heads", "heads", self.heads)
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise build(
+                ArgumentError,
+                "positions",
+                '"sinusoidal" or "learned" for heads of an odd width',
+                f'"rotary" where width/heads={self.width // self.heads}',
+                "rotary positions turn pairs of numbers",
+                "choose other heads or another width",
+            )
+
+
 Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Padded):
     """What the encoder hands to the decoder: states (b, s, c), lengths (b,); None if all are s."""
 
     states: Tensor
     lengths: Tensor | None
-
-    @property
-    def mask(self) -> Mask | None:
-        """The padding of the states, None where there is none."""
-        return None if self.lengths is None else padding(self.lengths)
-
-    def expand(self, index: Int[Tensor, " n"]) -> Memory:
-        """Return rows ``index`` of the memory, for beams.
-
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
-        """
-        lengths = None if self.lengths is None else picked(self.lengths, index)
-        return Memory(picked(self.states, index), lengths)
 
 
 class DecoderCache(TargetCache):
@@ -162,7 +215,7 @@ class Transformer(Seq2Seq):
             )
             for _ in range(o.decoder_layers)
         )
-        last = nn.LayerNorm if o.norm == "pre" else _no_norm
+        last = nn.LayerNorm if o.norm == "pre" else nn.Identity
         self.encoder_norm, self.decoder_norm = last(o.width), last(o.width)
         if o.positions == "sinusoidal":
             self.register_buffer("positions", sinusoidal(256, o.width), persistent=False)
@@ -241,9 +294,7 @@ class Transformer(Seq2Seq):
 
         def run() -> None:
             memory = self.encode(source, lengths)
-            rows = torch.arange(len(source), device=source.device)
-            beams = len(target) // max(1, len(source))
-            self.hidden(target, memory.expand(rows.repeat_interleave(beams)))
+            self.hidden(target, memory.expand(rows_read(source, target)))
 
         return attended(self._blocks(), run)
 
@@ -287,7 +338,3 @@ def _heads(options: TransformerOptions, positions: Rotary | None) -> MultiHeadAt
         kv_heads=options.kv_heads,
         attention=AttentionOptions(positions=positions),
     )
-
-
-def _no_norm(width: int) -> nn.Module:
-    return nn.Identity()

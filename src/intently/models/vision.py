@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import check_floats
-from intently.foundation.checks import whole_number
-from intently.models.layers import FOURFOLD, Factory, check_heads, check_options
+from intently.foundation.checks import divisor, whole_number
+from intently.models.layers import FOURFOLD, Factory, check_options
 from intently.modules.attended import attended, attention_blocks
 from intently.modules.blocks import EncoderLayer
 from intently.modules.checks import check_dtype
@@ -61,7 +61,7 @@ class VisionOptions:
         for name, least in (("patch", 1), ("classes", 0), ("channels", 1)):
             whole_number(getattr(self, name), name, least)
         check_options(self)
-        check_heads(self.width, self.heads)
+        divisor(self.heads, "heads", "width", self.width)
         if any(side % self.patch for side in self.image):
             raise build(
                 ArgumentError,
@@ -132,7 +132,7 @@ class VisionTransformer(AllOrNothing):
     def attentions(self, images: Float[Tensor, "b c height width"]) -> dict[str, Attention]:
         """Return every layer's lazy matrix (b, h, 1 + patches, 1 + patches): "encoder.0.self", …
 
-        Row and column 0 belong to the class token, the others to the patches, row after row.
+        Row and column 0 are the class token; the patches follow, row after row.
         """
         return attended(attention_blocks(encoder=self.encoder), lambda: self.hidden(images))
 

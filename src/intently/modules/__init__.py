@@ -1,6 +1,5 @@
 """Modules: attention with parameters, built on `intently.attend`."""
 
-from intently.modules.additive import AdditiveAttention, Remembered
 from intently.modules.blocks import DecoderLayer, EncoderLayer
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
 from intently.modules.feed_forward import FeedForward, GatedFeedForward
@@ -13,10 +12,15 @@ from intently.modules.image.attention import (
 )
 from intently.modules.image.convolution import ConvolutionAsAttention, convolution_as_attention
 from intently.modules.learned import AdditiveScore, GeneralScore, RelativeBias, Sinks
-from intently.modules.luong import AttentionalVector, LuongAttention
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
+from intently.modules.recurrent import (
+    AdditiveAttention,
+    AttentionalVector,
+    LuongAttention,
+    Remembered,
+)
 
 __all__ = [
     "AdditiveAttention",

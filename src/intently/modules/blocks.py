@@ -17,9 +17,9 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.checks import check_kind, check_word, probability, whole_number
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
-from intently.modules.caches.beams import side_by_side
 from intently.modules.caches.cache import undone
 from intently.modules.caches.key_value import FixedCache, KeyValueCache, WindowCache
+from intently.modules.caches.masks import side_by_side
 from intently.modules.checks import check_call, check_steps
 from intently.modules.feed_forward import FeedForward
 from intently.modules.multi_head import MultiHeadAttention
@@ -90,7 +90,7 @@ class EncoderLayer(_Residual):
         *,
         norm: Norm = "pre",
     ) -> EncoderLayer:
-        """Return a layer of parts that hold anybody's own weights, copied.
+        """Return a layer of copies of parts, which hold weights of other code.
 
         The parts come from ``from_weights`` of their own. ``norms`` are the norm of the attention
         and that of the feed-forward, weights and all: ``nn.LayerNorm``, say. Raises `ArgumentError`
@@ -166,7 +166,7 @@ class DecoderLayer(_Residual):
         *,
         norm: Norm = "pre",
     ) -> DecoderLayer:
-        """Return a layer of parts that hold anybody's own weights, copied.
+        """Return a layer of copies of parts, which hold weights of other code.
 
         They are those of `EncoderLayer.from_weights` and the attention to the encoder's states;
         ``norms`` are the norms of attention, cross-attention and feed-forward. Raises what that

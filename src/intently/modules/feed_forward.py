@@ -101,7 +101,7 @@ class FeedForward(_Maps):
     def from_weights(
         cls, up: Weight, down: Weight, *, activation: Activation = F.relu
     ) -> FeedForward:
-        """Return a layer with the weights of anybody's own code, copied.
+        """Return a layer with copies of the weights of other code.
 
         ``up`` is (inner, c), ``down`` (c, inner), stored (out, in): each a tensor, a pair
         (weight, bias), an ``nn.Linear`` or a convolution of single pixels. Raises `ArgumentError`
@@ -160,7 +160,7 @@ class GatedFeedForward(_Maps):
         layout: str = "separate",
         activation: Activation = F.silu,
     ) -> GatedFeedForward:
-        """Return a layer with the weights of anybody's own code, copied.
+        """Return a layer with copies of the weights of other code.
 
         ``gate`` and ``up`` are (inner, c), ``down`` is (c, inner), each as
         `FeedForward.from_weights` takes them. Where one weight (2·inner, c) holds both, hand it in

@@ -57,7 +57,7 @@ class AttentionHead(Projected):
         layout: str = "h d",
         attention: AttentionOptions = AttentionOptions(),
     ) -> AttentionHead:
-        """Return a head with the weights of anybody's own code, copied.
+        """Return a head with copies of the weights of other code.
 
         ``q`` and ``k`` are (d, c), ``v`` is (e, c), each as `MultiHeadAttention.from_weights` takes
         them; or ``q`` holds all three, (3·d, c), queries first: ``layout="3 h d"``, k = v = None.

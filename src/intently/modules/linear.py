@@ -25,7 +25,7 @@ SIZE, WEIGHT = 2**21, 2**18
 """Multiplications, or numbers in a weight, from which on oneDNN makes up for its longer start."""
 
 PLAIN = (Tensor, nn.Parameter)
-"""Subclasses have products of their own."""
+"""Subclasses may define their own products."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -43,10 +43,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Return what computes `linear` of x (rows, i) again and again: the choice is made once.
+    """Return a function that computes `linear` of x (rows, i): the library is chosen once.
 
-    For plain tensors on the CPU, where neither gradients, autocast, compilers nor transforms are
-    about. The numbers are those of `linear` bit for bit.
+    For plain tensors on the CPU, without gradients, autocast, compilers and transforms. The results
+    are those of `linear` bit for bit.
     """
     if _serves(weight[:1].expand(rows, -1), weight):
         return lambda x: _product(x, weight, bias)
@@ -119,7 +119,7 @@ def _serves(x: Tensor, weight: Tensor) -> bool:
 
 @cache
 def _prefers_onednn() -> bool:
-    """Whether PyTorch's default is MKL on a processor of somebody else, and oneDNN is there."""
+    """Whether PyTorch would use MKL on a processor that is not Intel's, and oneDNN is available."""
     has = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
     return has and _vendor() not in (None, "GenuineIntel") and _known()
 

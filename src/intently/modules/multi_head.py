@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build
-from intently.foundation.checks import whole_number
+from intently.foundation.checks import divisor, whole_number
 from intently.modules.linear import linear
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projected, Projections
@@ -48,7 +48,7 @@ class MultiHeadAttention(Projected):
         dropout: float = 0.0,
     ) -> None:
         whole_number(heads, "heads", 1)
-        kv_heads = heads if kv_heads is None else whole_number(kv_heads, "kv_heads", 1)
+        kv_heads = heads if kv_heads is None else divisor(kv_heads, "kv_heads", "heads", heads)
         if head_widths is None and whole_number(width, "width", 1) % heads:
             raise build(
                 ArgumentError,
@@ -58,8 +58,6 @@ class MultiHeadAttention(Projected):
                 "each head gets width/heads",
                 "choose another number, or give head_widths=(d, e)",
             )
-        if heads % kv_heads:
-            raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
         widths = (width // heads, width // heads) if head_widths is None else head_widths
         if not (isinstance(widths, tuple) and len(widths) == 2):
             raise build(ArgumentError, "head_widths", "two widths (d, e) ≥ 1", repr(widths))
@@ -89,7 +87,7 @@ class MultiHeadAttention(Projected):
         kv_heads: int | None = None,
         attention: AttentionOptions = AttentionOptions(),
     ) -> MultiHeadAttention:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         Weights are stored (out, in), as ``nn.Linear`` stores them (Keras stores the transpose: hand
         in ``weight.T``); each is a tensor, a pair (weight, bias), an ``nn.Linear`` or a convolution

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
 from intently.biases import as_bias
-from intently.errors import ArgumentError, KindError, build
-from intently.foundation.checks import probability, whole_number
+from intently.errors import ArgumentError, build
+from intently.foundation.checks import check_kind, probability, whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask, as_mask
 from intently.modules.batch_axis import batch_optional
@@ -77,9 +77,7 @@ class Projected(AllOrNothing):
             (AttentionOptions, attention, "attention"),
             (Projections, projections, "projections"),
         ):
-            if not isinstance(given, kind):
-                wanted = f"intently.modules.{kind.__name__}(…)"
-                raise build(KindError, name, wanted, type(given).__name__)
+            check_kind(given, kind, name, f"intently.modules.{kind.__name__}(…)")
         self.width = whole_number(width, "width", 1)
         self.context_width = width
         if context_width is not None:
@@ -141,16 +139,15 @@ class Projected(AllOrNothing):
 
     def reset_parameters(self) -> None:
         """Draw new weights, Xavier uniform (Glorot & Bengio 2010) for each map; biases are 0."""
-        for weight in self._input_weights():
+        if self.fused:
+            maps = self.qkv_weight.split(self._split)
+        else:
+            maps = (self.q_weight, self.k_weight, self.v_weight)
+        for weight in maps:
             nn.init.xavier_uniform_(weight)
         for name, p in self.named_parameters(recurse=False):
             if name.endswith("bias"):
                 nn.init.zeros_(p)
-
-    def _input_weights(self) -> tuple[Tensor, ...]:
-        if self.fused:
-            return self.qkv_weight.split(self._split)
-        return (self.q_weight, self.k_weight, self.v_weight)
 
     @batch_optional(2)
     @undone

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from intently.errors import ArgumentError, DataError, build
-from intently.foundation.extras import require
+from intently.foundation.on_demand import require
 from intently.observe import watch
 from intently.runners.watched import Watched, fitting
 from intently.show.labels import visible

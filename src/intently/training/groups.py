@@ -17,7 +17,7 @@ from intently.errors import ArgumentError, KindError, build
 from intently.models.kinds import KINDS
 from intently.models.recurrent import ATTENTIONS
 from intently.models.recurrent_steps import CELLS
-from intently.models.transformer_options import FEED_FORWARDS, POSITIONS
+from intently.models.transformer import FEED_FORWARDS, POSITIONS
 
 
 class Rule(NamedTuple):

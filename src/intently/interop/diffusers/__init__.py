@@ -15,7 +15,7 @@ Where diffusers differs from us in use:
 Weights are copied with dtype and device; train or eval mode and ``requires_grad`` are kept.
 """
 
-from intently.foundation.extras import require
+from intently.foundation.on_demand import require
 from intently.interop.diffusers.loading import dump, load
 from intently.interop.diffusers.processor import IntentlyAttnProcessor, register, unregister
 from intently.interop.residual_attention import ResidualAttention

@@ -19,7 +19,7 @@ that is called without ``training`` drops nothing.
 
 from typing import Any
 
-from intently.foundation.extras import require
+from intently.foundation.on_demand import require
 from intently.interop.keras.loading import dump, load
 
 __all__ = ["SelfAttention", "dump", "load"]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -14,7 +14,7 @@ Where transformers differs from us in use:
   call works with ours.
 """
 
-from intently.foundation.extras import require
+from intently.foundation.on_demand import require
 from intently.interop.transformers.backend import register
 from intently.interop.transformers.loading import load
 from intently.interop.transformers.models import TextModel, TextToText, VisionModel

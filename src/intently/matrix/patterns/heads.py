@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, build
-from intently.kernels import streamed
-from intently.kernels.modes import differentiated, no_autocast
 from intently.kernels.streamed import Block
-from intently.kernels.walk import GRAIN
 from intently.matrix import statistics
 from intently.matrix.lazy import LazyMatrix
 
@@ -71,17 +68,4 @@ def entropies(w: Tensor) -> Tensor:
 
 def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
     """Yield all weights that are not certainly 0, about ``size`` at a time, heads never parted."""
-    from intently.attention_matrix import Attention
-
-    if not isinstance(matrix, Attention) or differentiated(matrix.problem.tensors()):
-        yield from LazyMatrix._blocks(matrix)
-        return
-    matrix._check_fresh()
-    heads, s = matrix.shape[-3:-2] or (1,), matrix.shape[-1]
-    found = streamed.blocks(matrix.problem, size, 4 * GRAIN * heads[0] * max(1, s))
-    while True:
-        with no_autocast(matrix.device):
-            block = next(found, None)
-        if block is None:
-            return
-        yield block
+    return matrix._blocks(size)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.checks import check_kind
+from intently.kernels.streamed import Block
 from intently.masks import Geometry, Mask, causal, segments, window
 from intently.masks.geometry import integers
 from intently.matrix.lazy import LazyMatrix
@@ -92,20 +93,21 @@ def mass_on(matrix: LazyMatrix, mask: Mask) -> Tensor:
     *lead, t, s = matrix.shape
     g = Geometry(tuple(lead), t, s, matrix.device)
     mask.check(g)
-    found = matrix._zeros(t)
-    for block in matrix._blocks():
-        allow = allowed_in(mask, g, block.lead, block.rows, block.cols)
-        w = block.weights.to(found.dtype)
-        found[(*block.lead, ..., block.rows)] = (w * allow).sum(-1)
-    return found
+
+    wide = torch.promote_types(matrix.dtype, torch.float32)
+
+    def reduce(block: Block) -> Tensor:
+        return (block.weights.to(wide) * allowed_in(mask, g, block)).sum(-1)
+
+    return matrix._per_row(reduce)
 
 
-def allowed_in(mask: Mask, g: Geometry, cut: tuple[slice, ...], rows: slice, cols: slice) -> Tensor:
-    """A mask over a part of the matrix ``g``: a boolean that broadcasts to (…, rows, cols)."""
-    if cut:
-        mask = mask.part(cut, g)
-        g = g._replace(lead=tuple(len(range(n)[c]) for n, c in zip(g.lead, cut)))
-    at = (torch.arange(span.start, span.stop, device=g.device) for span in (rows, cols))
+def allowed_in(mask: Mask, g: Geometry, block: Block) -> Tensor:
+    """A mask over a block of the matrix ``g``: a boolean that broadcasts to its weights."""
+    if block.lead:
+        mask = mask.part(block.lead, g)
+        g = g._replace(lead=tuple(len(range(n)[c]) for n, c in zip(g.lead, block.lead)))
+    at = (torch.arange(x.start, x.stop, device=g.device) for x in (block.rows, block.cols))
     return mask.allow(g, *at)
 
 

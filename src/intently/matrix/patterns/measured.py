@@ -168,7 +168,7 @@ class _Pass:
         steps = torch.arange(first, first + rows, device=w.device)[:, None]
         planes[..., 0, :, :] = (steps - torch.arange(cols, device=w.device)).abs_()
         for n, rule in enumerate(self.rules, 1):
-            allow = allowed_in(rule, self.geometry, block.lead, block.rows, block.cols)
+            allow = allowed_in(rule, self.geometry, block)
             planes[..., n, :, :] = allow.squeeze(-3) if allow.ndim > 2 else allow
         if self.heads > 1:
             mean = planes[..., -1, :, :]

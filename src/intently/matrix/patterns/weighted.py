@@ -108,8 +108,8 @@ class Weighted(Derived):
                 w, (), every[:t] if rows is None else rows, every[:s] if cols is None else cols
             )
 
-    def _blocks(self) -> Iterator[Block]:
-        for block in self.matrix._blocks():
+    def _blocks(self, size: int | None = None) -> Iterator[Block]:
+        for block in self.matrix._blocks(size):
             rows, cols = (
                 positions(span, n, "t", self.device)
                 for span, n in zip((block.rows, block.cols), self.shape[-2:])
@@ -171,7 +171,7 @@ class _ByGradient(Weighted):
 
 
 class _Positive(Weighted):
-    """What is positive of a matrix."""
+    """The positive weights of a matrix; 0 elsewhere."""
 
     def _times(self, w: Tensor, cut: tuple[slice, ...], rows: Tensor, cols: Tensor) -> Tensor:
         return w.clamp_min(0)

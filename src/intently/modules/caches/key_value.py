@@ -34,10 +34,10 @@ __all__ = ["FixedCache", "KeyValueCache", "WindowCache"]
 class KeyValueCache(Steps):
     """Keys (b, g, s, d) and values (b, g, s, e) of the steps so far.
 
-    Full buffers are doubled; with ``size`` there is one, for so many steps, made on the first call.
+    A full buffer is doubled; with ``size`` the first call makes one for that many steps.
     Rows may have different lengths: read padded prompts, `crop` to their lengths, go on.
     With ``keep_queries`` the queries and new keys of every step are kept too, as they came, so that
-    the attention of the whole run can be told afterwards (see `history`). A copy goes its own way.
+    the attention of the whole run can be rebuilt (see `history`). A copy is independent.
 
     >>> cache = KeyValueCache()
     >>> k, v = cache.append(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))

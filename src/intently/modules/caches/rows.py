@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
+from intently.masks import Mask, padding
 from intently.masks.geometry import integers
+
+
+class Rows:
+    """Base of frozen dataclasses of tensors that have the axis of the batch first."""
+
+    def expand(self, index: Int[Tensor, " n"]) -> Self:
+        """Return rows ``index`` of the memory, for beams.
+
+        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
+        """
+        return type(self)(**{name: _expanded(x, index) for name, x in vars(self).items()})
+
+
+class Padded(Rows):
+    """States of a batch, some rows of which may be shorter."""
+
+    lengths: Tensor | None
+
+    @property
+    def mask(self) -> Mask | None:
+        """The padding of the states, None where there is none."""
+        return None if self.lengths is None else padding(self.lengths)
+
+
+def _expanded(x: Tensor | Rows | None, index: Tensor) -> Tensor | Rows | None:
+    if isinstance(x, Rows):
+        return x.expand(index)
+    return None if x is None else picked(x, index)
 
 
 def picked(x: Tensor, index: Tensor) -> Tensor:

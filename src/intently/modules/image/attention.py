@@ -23,8 +23,16 @@ from intently.modules.batch_axis import batch_optional
 from intently.modules.blocks import DecoderLayer, EncoderLayer, made_norm
 from intently.modules.checks import check_steps
 from intently.modules.feed_forward import GatedFeedForward
-from intently.modules.image.norms import LATENT_NORM, UP_TO_32_GROUPS, ChannelNorm, Norm, group_norm
-from intently.modules.image.pixels import as_image, as_pixels, check_image
+from intently.modules.image.pixels import (
+    LATENT_NORM,
+    UP_TO_32_GROUPS,
+    ChannelNorm,
+    Norm,
+    as_image,
+    as_pixels,
+    check_image,
+    group_norm,
+)
 from intently.modules.linear import Linear
 from intently.modules.multi_head import MultiHeadAttention
 from intently.modules.options import AttentionOptions
@@ -112,7 +120,7 @@ class ImageAttention(AllOrNothing):
         residual: bool = True,
         **stored: Unpack[Stored],
     ) -> ImageAttention:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         ``q``, ``k``, ``v``, ``out`` and the other keywords (``layout``, ``heads``, ``kv_heads``,
         ``attention``) are those of `MultiHeadAttention.from_weights`: convolutions of single
@@ -229,7 +237,7 @@ class SpatialTransformer(AllOrNothing):
         *,
         norm: nn.Module | None = None,
     ) -> SpatialTransformer:
-        """Return a block with the weights of anybody's own code, copied.
+        """Return a block with copies of the weights of other code.
 
         ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a convolution of single pixels, an
         ``nn.Linear``, a weight, or a pair (weight, bias). ``layers`` come from ``from_weights`` of

@@ -22,9 +22,8 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import check_floats
 from intently.foundation.checks import check_kind
 from intently.masks import Geometry, Mask
-from intently.masks.blocks import edges, states
+from intently.masks.closed_forms import Edges, edges, image_edges, states, unless_all
 from intently.masks.geometry import pick
-from intently.masks.queries import unless_all
 from intently.modules.batch_axis import batch_optional
 from intently.modules.checks import check_dtype
 from intently.modules.weights.loading import AllOrNothing
@@ -91,54 +90,28 @@ class Taps(Mask):
             )
 
     def blocks(self, g: Geometry, rows: int, cols: int) -> Tensor:
-        e = edges(g, rows, cols)
-        width, across, kernel, *_ = self.axes[1]
-        one_row, one_line = (
-            e.top // across == e.bottom // across,
-            e.left // width == e.right // width,
-        )
-        empty = self._apart(
-            self.axes[0],
-            self.taps // kernel,
-            e.top // across,
-            e.bottom // across,
-            e.left // width,
-            e.right // width,
-        ) | self._apart(
-            self.axes[1],
-            self.taps % kernel,
-            torch.where(one_row, e.top % across, 0),
-            torch.where(one_row, e.bottom % across, across - 1),
-            torch.where(one_line, e.left % width, 0),
-            torch.where(one_line, e.right % width, width - 1),
-        )
-        return states(g, rows, cols, empty, torch.zeros_like(empty))
+        width, across, *_ = self.axes[1]
+        places = image_edges(edges(g, rows, cols), across, width)
+        down, right = map(self._apart, self.axes, self._taps_along(), places)
+        return states(g, rows, cols, down | right, torch.zeros_like(down))
 
-    def _apart(
-        self,
-        axis: tuple[int, ...],
-        taps: Tensor,
-        first: Tensor,
-        last: Tensor,
-        low: Tensor,
-        high: Tensor,
-    ) -> Tensor:
+    def _taps_along(self) -> tuple[Tensor, Tensor]:
+        """The rows of the taps in the kernel, and their columns."""
+        kernel = self.axes[1][2]
+        return self.taps // kernel, self.taps % kernel
+
+    def _apart(self, axis: tuple[int, ...], taps: Tensor, places: Edges) -> Tensor:
         """Whether no tap of output pixels first … last reads one of the pixels low … high."""
         size, _, _, stride, before, dilation = axis
+        first, last, low, high = places
         start = first * stride - before + int(taps.min()) * dilation
         stop = last * stride - before + int(taps.max()) * dilation
         apart = (stop < low) | (start > high)
         return apart if self.mode == "zeros" else apart & (start >= 0) & (stop < size)
 
     def seen(self, g: Geometry) -> Tensor | None:
-        kernel = self.axes[1][2]
-        by_tap = [
-            self._seen_along(axis, taps) for axis, taps in zip(self.axes, self._split(kernel))
-        ]
-        return unless_all((by_tap[0][..., :, None] & by_tap[1][..., None, :]).flatten(-2))
-
-    def _split(self, kernel: int) -> tuple[Tensor, Tensor]:
-        return self.taps // kernel, self.taps % kernel
+        down, right = map(self._seen_along, self.axes, self._taps_along())
+        return unless_all((down[..., :, None] & right[..., None, :]).flatten(-2))
 
     def _seen_along(self, axis: tuple[int, ...], taps: Tensor) -> Tensor:
         """Whether each pixel of one axis is read by a tap (…, size)."""

@@ -1,4 +1,4 @@
-"""The weights of anybody's own attention, read in the layout that the caller names."""
+"""The attention weights of other code, read in the layout that the caller names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.errors import ArgumentError, KindError, build, shape_of
-from intently.foundation.checks import whole_number
+from intently.foundation.checks import divisor, whole_number
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 from intently.modules.weights.reading import (
@@ -196,8 +196,7 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> Found:
     """Raise unless queries, keys and values fit together."""
     q, k, v = (maps[name].weight for name in "qkv")
     same_kind(maps.values(), "k, v, out")
-    if kv_heads < 1 or heads % kv_heads:
-        raise build(ArgumentError, "kv_heads", f"a divisor of heads={heads}", kv_heads)
+    divisor(kv_heads, "kv_heads", "heads", heads)
     if len(q) % heads:
         raise build(
             ArgumentError,

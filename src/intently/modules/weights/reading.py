@@ -1,4 +1,4 @@
-"""The weights of anybody's own code: read, checked against each other, and copied into a block.
+"""The weights of other code: read, checked against each other, and copied into a block.
 
 Every ``from_weights`` goes this way: `read_map` reads each linear map, `sizes` finds what the
 letters of their shapes stand for, `filled` copies. Parts that are modules are copied by `copied`.

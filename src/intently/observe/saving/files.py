@@ -22,7 +22,7 @@ import intently
 from intently.biases import Bias
 from intently.errors import ArgumentError, IntentlyError, KindError, build, shape_of
 from intently.masks import Geometry, Mask
-from intently.modules.additive import Energies
+from intently.modules.recurrent import Energies
 from intently.observe.recording.coverage import printable
 from intently.observe.recording.labels import Tokens, sides
 from intently.observe.recording.recording import Entry, Recording, Whole

@@ -20,9 +20,8 @@ from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask
 from intently.masks.geometry import integers
-from intently.modules.additive import Energies
-from intently.modules.caches.beams import SideBySide
-from intently.modules.caches.masks import KeptBias, KeptMask, Written
+from intently.modules.caches.masks import KeptBias, KeptMask, SideBySide, Written
+from intently.modules.recurrent import Energies
 from intently.scores import Additive, Cosine, Dot, General, Score
 
 LARGEST = 2**48

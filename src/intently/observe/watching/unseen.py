@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.models.recurrent_steps import Attentional
-from intently.modules.luong import AttentionalVector
+from intently.modules.recurrent import AttentionalVector
 from intently.observe.watching.revealed import (
     formula,
     methods,
