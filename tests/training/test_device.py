@@ -15,6 +15,8 @@ from intently.training import Checkpoints, MachineOptions, TrainingOptions
 from intently.training.processes import VARIABLES, Processes
 from intently.translation.runs import fit
 
+from ..messages import refused
+
 TEXT = ParallelText(("a b",), ("b a",))
 
 
@@ -40,19 +42,18 @@ def test_cuda_that_is_not_there_is_refused(monkeypatch, tmp_path: Path) -> None:
     pretend(monkeypatch, 0)
     monkeypatch.setattr(torch.version, "cuda", None)
     options = TrainingOptions(machine=MachineOptions(device="cuda"))
-    for run in (lambda out: fit(TEXT, options, out), lambda out: language(options, out)):
-        with pytest.raises(ArgumentError) as raised:
-            run(tmp_path / "run")
-        assert str(raised.value) == (
-            "device: expected 'cuda' where PyTorch finds a GPU; got 'cuda' and a build without "
-            "CUDA. Use device='cpu'."
-        )
-        assert not (tmp_path / "run").exists()
+    text = (
+        "device: expected 'cuda' where PyTorch finds a GPU; got 'cuda' and a build without "
+        "CUDA. Use device='cpu'."
+    )
+    refused(lambda: fit(TEXT, options, tmp_path / "run"), ArgumentError, text, whole=True)
+    refused(lambda: language(options, tmp_path / "run"), ArgumentError, text, whole=True)
+    assert not (tmp_path / "run").exists()
     monkeypatch.setattr(torch.version, "cuda", "12.9")
+    text = "device: expected one of 'auto', 'cpu', 'cuda'"
+    refused(lambda: MachineOptions(device="gpu"), ArgumentError, text)
     with pytest.raises(ArgumentError, match="got 'cuda' and no GPU or driver"):
         Processes().device("cuda")
-    with pytest.raises(ArgumentError, match="device: expected one of 'auto', 'cpu', 'cuda'"):
-        MachineOptions(device="gpu")
 
 
 def language(options: TrainingOptions, out: Path) -> None:
@@ -62,11 +63,12 @@ def language(options: TrainingOptions, out: Path) -> None:
 def test_a_language_model_is_refused_to_many_processes(monkeypatch, tmp_path: Path) -> None:
     for name, value in zip(VARIABLES, ("0", "2", "first.example", "29500"), strict=True):
         monkeypatch.setenv(name, value)
-    with pytest.raises(ArgumentError) as raised:
-        language(TrainingOptions(), tmp_path / "run")
-    assert str(raised.value) == (
+    refused(
+        lambda: language(TrainingOptions(), tmp_path / "run"),
+        ArgumentError,
         "processes: expected one: several cannot train a language model; got 2. "
-        "Start the command without torchrun."
+        "Start the command without torchrun.",
+        whole=True,
     )
 
 

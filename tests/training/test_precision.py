@@ -8,12 +8,14 @@ import torch
 
 from intently.errors import ArgumentError
 from intently.models.kinds import new_model
-from intently.models.recurrent import RecurrentOptions
-from intently.training import Checkpoints, Stepped, train
+from intently.models.recurrent import ATTENTIONS, RecurrentOptions
+from intently.training import Checkpoints, train
 from intently.training import workers as module
 from intently.training.batches import epoch
 from intently.training.processes import Processes
 from intently.training.workers import Worker, check_bfloat16
+
+from ..messages import refused
 
 OPTIONS = tiny.OPTIONS.with_flags(steps=12, dropout=0.0)
 NARROW = OPTIONS.with_flags(precision="bfloat16")
@@ -28,12 +30,7 @@ def able(monkeypatch) -> None:
 
 def losses(out, options) -> list[float]:
     found = []
-
-    def listen(event) -> None:
-        if isinstance(event, Stepped):
-            found.append(event.loss)
-
-    tiny.run(out, options, listen, net=tiny.model(options=options))
+    tiny.run(out, options, tiny.losses(found), net=tiny.model(options=options))
     return found
 
 
@@ -48,14 +45,16 @@ def test_the_losses_are_close_and_the_weights_are_float32(tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("able")
-@pytest.mark.parametrize("attention", [None, "none", "additive", "dot"])
-def test_the_gradients_of_every_model_are_close(attention: str | None) -> None:
-    if attention is None:
-        net = tiny.model(options=OPTIONS)
-    else:
-        torch.manual_seed(0)
-        kind = RecurrentOptions(16, 16, width=16, attention=attention, dropout=0.0)  # pyright: ignore
-        net = new_model(kind)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        OPTIONS.shape(16, 16),
+        *(RecurrentOptions(16, 16, 16, attention=x, dropout=0.0) for x in ATTENTIONS),
+    ],
+    ids=["transformer", *ATTENTIONS],
+)
+def test_the_gradients_of_every_model_are_close(kind) -> None:
+    net = new_model(kind)
     [batch, *_] = epoch(tiny.pairs(), 200, seed=1)
     found = []
     for options in (OPTIONS, NARROW):
@@ -78,15 +77,18 @@ def test_a_processor_that_has_it_may(monkeypatch, name: str) -> None:
 def test_a_machine_without_it_says_what_it_lacks(monkeypatch, tmp_path) -> None:
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False, raising=False)
-    with pytest.raises(ArgumentError) as raised:
-        train(tiny.model(), tiny.pairs(), NARROW, tmp_path / "run")
-    assert str(raised.value) == (
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    refused(
+        lambda: train(tiny.model(), tiny.pairs(), NARROW, tmp_path / "run"),
+        ArgumentError,
         "precision: expected 'float32' on this machine; got 'bfloat16'. "
-        "This processor has neither AVX512_BF16 nor AMX."
+        "This processor has neither AVX512_BF16 nor AMX.",
+        whole=True,
     )
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    with pytest.raises(ArgumentError, match="This GPU does not multiply in bfloat16"):
-        check_bfloat16(torch.device("cuda"))
-    with pytest.raises(ArgumentError, match="A device of the kind mps does not multiply in bf"):
-        check_bfloat16(torch.device("mps"))
+    for device, text in (
+        ("cuda", "This GPU does not multiply in bfloat16"),
+        ("mps", "A device of the kind mps does not multiply in bf"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            check_bfloat16(torch.device(device))
