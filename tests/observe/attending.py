@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -162,6 +164,12 @@ def close(
     matrix = found.matrix() if isinstance(found, Entry) else found
     real = torch.tensor(True) if rows is None else rows.bool()[:, None, :, None]
     torch.testing.assert_close(matrix.dense() * real, expected * real, atol=gap, rtol=gap)
+
+
+def in_a_thread(function: Callable[..., object], *args: object) -> None:
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join()
 
 
 def seen_by(model: nn.Module, *args: Any, **options: Any) -> Recording:

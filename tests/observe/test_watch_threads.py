@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ import intently as it
 from intently.observe.watching import patches
 from intently.observe.watching.scope import current
 
-from .attending import Stack, seen_by, stack
+from .attending import Stack, in_a_thread, seen_by, stack
 
 pytestmark = pytest.mark.usefixtures("undone")
 
@@ -38,20 +36,13 @@ def test_other_threads_pass_through() -> None:
     theirs: list[int] = []
 
     def other() -> None:
-        own = seen_by(model, x)
-        theirs.append(len(own.calls))
+        theirs.append(len(seen_by(model, x).calls))
         model(x)
 
     with it.watch(model) as seen:
         in_a_thread(other)
         model(x)
     assert theirs == [1] and len(seen.calls) == 1
-
-
-def in_a_thread(function: Callable[..., object], *args: object) -> None:
-    thread = threading.Thread(target=function, args=args)
-    thread.start()
-    thread.join()
 
 
 def test_another_thread_may_end_a_watch() -> None:
@@ -209,6 +200,7 @@ class ByHand(nn.Module):
         return F.softmax(y @ y.mT, dim=-1) @ y + (y @ y.mT).softmax(-1) @ x
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_compiling_while_another_thread_watches(
     compiled: tuple[Stack, nn.Module], by_hand: bool
@@ -218,7 +210,6 @@ def test_compiling_while_another_thread_watches(
         model.layers[0] = ByHand()
     x = torch.randn(1, 5, 32)
     found: list[torch.Tensor] = []
-    with it.watch() as seen, warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with it.watch() as seen:
         in_a_thread(lambda: found.append(fast(x)))
     assert torch.equal(found[0], model(x)) and not seen.calls
