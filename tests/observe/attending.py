@@ -166,6 +166,13 @@ def close(
     torch.testing.assert_close(matrix.dense() * real, expected * real, atol=gap, rtol=gap)
 
 
+def attended(q: Tensor, k: Tensor, *mask: Tensor, **options: Any) -> Recording:
+    """What a watch with these options sees of one call of PyTorch's function."""
+    with it.watch(**options) as seen:
+        F.scaled_dot_product_attention(q, k, k, *mask)
+    return seen
+
+
 def in_a_thread(function: Callable[..., object], *args: object) -> None:
     thread = threading.Thread(target=function, args=args)
     thread.start()

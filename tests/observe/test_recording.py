@@ -19,7 +19,7 @@ from intently.observe.watching.unseen import LAST_BITS
 
 from ..messages import refused
 from ..show.refusals import refuses
-from .attending import SelfAttention, Stack, close, stack
+from .attending import SelfAttention, Stack, attended, close, seen_by, stack
 
 WORDS = ["I", "drink", "cold", "milk", "."]
 
@@ -76,9 +76,8 @@ def test_rows_of_an_encoder_are_labelled_with_what_they_are() -> None:
     words = tuple(WORDS[:4])
     seen = seen_once(Stack(SelfAttention(is_causal=False)), tokens=words)
     assert seen["layers.0"].labels == (words, words)
-    with it.watch(tokens=WORDS) as seen:
-        k = torch.randn(1, 2, 5, 8)
-        F.scaled_dot_product_attention(k[..., :3, :], k, k)
+    k = torch.randn(1, 2, 5, 8)
+    seen = attended(k[..., :3, :], k, tokens=WORDS)
     assert seen["attention"].labels == (None, tuple(WORDS))
 
 
@@ -132,9 +131,8 @@ def test_what_cannot_be_kept_is_listed() -> None:
 
 
 def test_autocast_is_followed() -> None:
-    model, x = stack(1), torch.randn(2, 5, 32)
-    with it.watch(model) as seen, torch.autocast("cpu"):
-        model(x)
+    with torch.autocast("cpu"):
+        seen = seen_by(stack(1), torch.randn(2, 5, 32))
     assert seen["layers.0"].dtype is torch.bfloat16 and seen.calls[0].verified
 
 
@@ -174,8 +172,7 @@ def test_import_intently_does_not_load_watching() -> None:
 
 def test_tokens_label_only_the_side_they_belong_to() -> None:
     model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
-    with torch.no_grad(), it.watch(model, tokens=list("abcdabc")) as seen:
-        model(torch.randn(1, 5, 16), torch.randn(1, 7, 16))
+    seen = seen_by(model, torch.randn(1, 5, 16), torch.randn(1, 7, 16), tokens=list("abcdabc"))
     labels = {tuple(entry.shape[-2:]): entry.matrix().labels for entry in seen.calls}
     assert labels[5, 5] == labels[7, 5] == (None, None)
     assert labels[7, 7] == (tuple("abcdabc"), tuple("abcdabc"))
@@ -284,8 +281,7 @@ OPEN = (
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_recording_is_copied_or_says_that_its_file_cannot_be(store: str, again: Any) -> None:
     q = torch.randn(1, 2, 4, 8)
-    with it.watch(store=store) as seen:  # type: ignore[arg-type]
-        F.scaled_dot_product_attention(q, q, q)
+    seen = attended(q, q, store=store)
     if store == "disk":
         for x in (seen, seen.calls[0]):
             refused(lambda x=x: again(x), it.errors.ArgumentError, OPEN, whole=True)

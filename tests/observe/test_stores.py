@@ -18,7 +18,7 @@ import intently as it
 from intently.observe.recording.recording import Entry
 from intently.observe.storage.stores import Spool, Store, packed
 
-from .attending import Decoder, SelfAttention, Stack, close, seen_by, stack
+from .attending import Decoder, SelfAttention, Stack, attended, close, seen_by, stack
 
 
 def storages(*tensors: Tensor) -> int:
@@ -251,8 +251,7 @@ def test_weights_of_a_native_operator_are_kept_unless_by_reference(store: Any) -
 
 def test_a_forked_child_leaves_the_file_to_its_parent() -> None:
     q = torch.randn(1, 2, 5, 8)
-    with it.watch(store="disk") as seen:
-        it.attention(q, q, q)
+    seen = attended(q, q, store="disk")
     code = os.fork()
     if not code:
         del seen
@@ -278,8 +277,8 @@ def test_a_weight_whose_change_is_not_counted_is_kept_again(store: Any) -> None:
 
 def test_a_reference_notices_a_fused_optimizer() -> None:
     layer, x = nn.MultiheadAttention(16, 4, batch_first=True).eval(), torch.randn(1, 5, 16)
-    with torch.no_grad(), it.watch(layer, store="reference") as seen:
-        layer(x, x, x, need_weights=False)
+    with torch.no_grad():
+        seen = seen_by(layer, x, x, x, store="reference")
     assert seen["MultiheadAttention"].dense().shape == (1, 4, 5, 5)
     layer(x, x, x)[0].pow(2).sum().backward()
     torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True).step()

@@ -20,15 +20,26 @@ from .attending import Stack, in_a_thread, seen_by, stack
 pytestmark = pytest.mark.usefixtures("undone")
 
 
-def test_watches_that_end_in_another_order() -> None:
-    one, x = stack(1), torch.randn(1, 5, 32)
-    first, second = it.watch(one), it.watch(one)
+class ByHand(nn.Module):
+    """Three attentions, each with another softmax."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x @ x.mT, -1) @ x
+        return F.softmax(y @ y.mT, dim=-1) @ y + (y @ y.mT).softmax(-1) @ x
+
+
+@pytest.mark.parametrize(("deep", "count"), [(False, 1), (True, 3)])
+def test_nested_watches_see_a_call_once_and_end_in_any_order(deep: bool, count: int) -> None:
+    model, x = ByHand() if deep else stack(1), torch.randn(1, 5, 32)
+    first, second = it.watch(model, deep=deep), it.watch(model, deep=deep)
     a, b = first.__enter__(), second.__enter__()
+    model(x)
     first.__exit__(None, None, None)
-    one(x)
+    model(x)
     second.__exit__(None, None, None)
-    one(x)
-    assert (len(a.calls), len(b.calls)) == (0, 1)
+    model(x)
+    assert (len(a.calls), len(b.calls)) == (count, 2 * count)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_other_threads_pass_through() -> None:
@@ -136,18 +147,6 @@ def test_a_loop_within_a_watch_belongs_to_it() -> None:
     assert len(seen.calls) == 1
 
 
-def test_nested_deep_watches_see_a_call_once_and_end_in_any_order() -> None:
-    x = torch.randn(2, 3, 5, 8)
-    first, second = it.watch(deep=True), it.watch(deep=True)
-    a, b = first.__enter__(), second.__enter__()
-    _ = (x @ x.mT).softmax(-1) @ x
-    first.__exit__(None, None, None)
-    _ = (x @ x.mT).softmax(-1) @ x
-    second.__exit__(None, None, None)
-    assert (len(a.calls), len(b.calls)) == (1, 2)
-    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-
-
 def test_a_mode_of_the_user_outlives_a_deep_watch_that_began_before() -> None:
     x, mode = torch.randn(4, 4), FlopCounterMode(display=False)
     watch = it.watch(deep=True)
@@ -192,12 +191,6 @@ def test_compiled_code_beside_the_model_is_told(compiled: tuple[Stack, nn.Module
     with told, it.watch(model) as seen:
         model(double(torch.randn(1, 5, 32)))
     assert "Code compiled" in str(seen.coverage()) and len(seen.calls) == 1
-
-
-class ByHand(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.softmax(x @ x.mT, -1) @ x
-        return F.softmax(y @ y.mT, dim=-1) @ y + (y @ y.mT).softmax(-1) @ x
 
 
 @pytest.mark.filterwarnings("error")
