@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from rich.console import Console
 from intently.errors import ArgumentError
 from intently.models.transformer import Transformer
 from intently.training import Evaluated, Event, GivenUp, History, Resumed, Stepped, display, train
+from intently.training.events import Listener
 from intently.training.history import Evaluation
 from intently.training.validation import without_better
 
@@ -24,7 +24,7 @@ SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}
 class Scored:
     """A dev set whose scores are known: those of `SCORES`, by the step that is told."""
 
-    def __init__(self, tell: Callable[[Event], None] = lambda event: None) -> None:
+    def __init__(self, tell: Listener) -> None:
         self.step, self._tell = 0, tell
 
     def listen(self, event: Event) -> None:
@@ -38,7 +38,7 @@ class Scored:
 def run(
     out: Path,
     options=OPTIONS,
-    tell: Callable[[Event], None] = lambda event: None,
+    tell: Listener = lambda event: None,
     resume: bool | str = False,
 ) -> tuple[Transformer, History]:
     net, scored = tiny.model(), Scored(tell)

@@ -71,7 +71,7 @@ def run(
     return net, history
 
 
-def when(kind: type[Event], step: int, act: Callable[[], object]) -> Listener:
+def when(kind: type, step: int, act: Callable[[], object]) -> Listener:
     """A listener that acts when it is told this kind of event at this step."""
 
     def listen(event: Event) -> None:
@@ -81,7 +81,7 @@ def when(kind: type[Event], step: int, act: Callable[[], object]) -> Listener:
     return listen
 
 
-def interrupt(kind: type[Event], step: int, number: int = signal.SIGINT) -> Listener:
+def interrupt(kind: type, step: int, number: int = signal.SIGINT) -> Listener:
     """A listener that sends the process a signal at an event, as Ctrl-C does."""
     return when(kind, step, lambda: signal.raise_signal(number))
 
