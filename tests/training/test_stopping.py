@@ -36,10 +36,7 @@ class Scored:
 
 
 def run(
-    out: Path,
-    options=OPTIONS,
-    tell: Listener = lambda event: None,
-    resume: bool | str = False,
+    out: Path, options=OPTIONS, tell: Listener = lambda event: None, resume: bool | str = False
 ) -> tuple[Transformer, History]:
     net, scored = tiny.model(), Scored(tell)
     history = train(
