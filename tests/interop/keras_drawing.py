@@ -34,6 +34,12 @@ def drawn(layer: Any) -> Any:
     return layer
 
 
+def built(layer: Any, *shapes: tuple[int | None, ...]) -> Any:
+    """The layer, built for inputs of these shapes, with every weight drawn."""
+    layer.build(*shapes)
+    return drawn(layer)
+
+
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).normal(size=shape).astype("float32")
 

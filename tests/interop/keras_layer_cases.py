@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from intently.errors import ArgumentError, KindError
 from intently.interop.keras import SelfAttention, dump, load
 from intently.modules import MultiHeadAttention
 
-from .keras_drawing import DTYPES, TORCH, B, C, H, K, T, array, close, drawn, normal
+from .keras_drawing import DTYPES, TORCH, B, C, H, K, T, array, built, close, normal
 
 
 def as_ours(layer: Any) -> MultiHeadAttention:
@@ -34,31 +35,28 @@ def as_ours(layer: Any) -> MultiHeadAttention:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("biases", [(True, True), (False, True), (True, False), (False, False)])
 def test_it_is_multi_head_attention(biases: tuple[bool, bool], causal: bool) -> None:
-    layer = SelfAttention(H, C, *biases)
-    x = normal(B, T, K)
-    layer.build(x.shape)
+    layer, x = built(SelfAttention(H, C, *biases), (B, T, K)), normal(B, T, K)
     assert len(layer.weights) == 2 + sum(biases)
-    found = drawn(layer)(x, causal_mask=causal)
+    found = layer(x, causal_mask=causal)
     ours = as_ours(layer)(torch.tensor(x), mask=it.causal() if causal else None)
     close(array(found), ours.detach())
     assert tuple(found.shape) == (B, T, C)
     assert tuple(layer.compute_output_shape((None, T, K))) == (None, T, C)
 
 
-def weights_of(layer: Any) -> dict[str, np.ndarray]:
-    return {v.path.split("/", 1)[1]: array(v) for v in layer.weights}
+NAMES = {
+    "in_proj/kernel": "qkv_weight",
+    "in_proj/bias": "qkv_bias",
+    "out_proj/kernel": "out_weight",
+    "out_proj/bias": "out_bias",
+}
 
 
 def same(ours: MultiHeadAttention, layer: Any) -> None:
     """Weight for weight, bit for bit: theirs are stored (in, out)."""
-    theirs = weights_of(layer)
-    names = {"qkv": "in_proj", "out": "out_proj"}
-    for letter, name in names.items():
-        weight, bias = getattr(ours, f"{letter}_weight"), getattr(ours, f"{letter}_bias")
-        np.testing.assert_array_equal(weight.detach().float(), theirs.pop(f"{name}/kernel").T)
-        if bias is not None:
-            np.testing.assert_array_equal(bias.detach().float(), theirs.pop(f"{name}/bias"))
-    assert not theirs
+    theirs = {NAMES[v.path.split("/", 1)[1]]: torch.tensor(array(v)).T for v in layer.weights}
+    found = {name: p.detach().float() for name, p in ours.named_parameters()}
+    torch.testing.assert_close(found, theirs, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -67,27 +65,21 @@ def same(ours: MultiHeadAttention, layer: Any) -> None:
 def test_our_layer_loads_weight_for_weight_and_back(
     biases: tuple[bool, bool], width: int, dtype: str
 ) -> None:
-    layer = SelfAttention(H, C, *biases, dtype=dtype)
-    x = normal(B, T, width)
-    layer.build(x.shape)
-    ours = load(drawn(layer))
-    assert not ours.training
-    same(ours, layer)
+    layer = built(SelfAttention(H, C, *biases, dtype=dtype), (B, T, width))
+    x, ours = normal(B, T, width), load(layer)
     again = dump(ours)
-    assert type(again) is SelfAttention
+    assert not ours.training and type(again) is SelfAttention
+    same(ours, layer)
     same(ours, again)
     given = torch.tensor(x).to(getattr(torch, dtype))
     for causal in (True, False):
-        y = ours(given, mask=it.causal() if causal else None).detach().float()
-        close(y, array(layer(x, causal_mask=causal)), dtype)
-        np.testing.assert_array_equal(
-            array(again(x, causal_mask=causal)), array(layer(x, causal_mask=causal))
-        )
+        expected = array(layer(x, causal_mask=causal))
+        close(ours(given, mask=it.causal() if causal else None).detach().float(), expected, dtype)
+        np.testing.assert_array_equal(array(again(x, causal_mask=causal)), expected)
 
 
 def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
-    layer = SelfAttention(H, C)
-    layer.build((B, T, K))
+    layer = built(SelfAttention(H, C), (B, T, K))
     layer.in_proj.kernel.trainable = False
     ours = load(layer)
     assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["qkv_weight"]
@@ -98,11 +90,9 @@ def test_what_is_frozen_stays_frozen_in_our_layer() -> None:
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 def test_it_shows_its_weights(causal: bool, padded: bool) -> None:
-    layer = SelfAttention(H, C)
+    layer = built(SelfAttention(H, C), (B, T, K))
     x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
     options: dict[str, Any] = {"causal_mask": causal, "mask": seen if padded else None}
-    layer.build(x.shape)
-    drawn(layer)
     A = layer.attend(ops.convert_to_tensor(x), **options)
     assert A.shape == (B, H, T, T)
     rule = it.allowed(torch.tensor(seen)[:, None, None]) if padded else None
@@ -146,17 +136,12 @@ def test_what_it_shows_can_be_differentiated_on_the_torch_backend_alone() -> Non
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_it_is_keras_own_layer(causal: bool) -> None:
-    layer = SelfAttention(H, C)
-    layer.build((None, T, C))
-    drawn(layer)
-    theirs = keras.layers.MultiHeadAttention(H, C // H)
-    theirs.build((None, T, C), (None, T, C))
-    kernel, bias = layer.in_proj.get_weights()
-    out, out_bias = layer.out_proj.get_weights()
+    layer = built(SelfAttention(H, C), (None, T, C))
+    theirs = built(keras.layers.MultiHeadAttention(H, C // H), (None, T, C), (None, T, C))
+    kernels, biases, out, out_bias = layer.get_weights()
     weights: list[np.ndarray] = []
-    for i in range(3):
-        weights += [kernel[:, i * C : (i + 1) * C].reshape(C, H, -1)]
-        weights += [bias[i * C : (i + 1) * C].reshape(H, -1)]
+    for kernel, bias in zip(np.split(kernels, 3, 1), np.split(biases, 3)):
+        weights += [kernel.reshape(C, H, -1), bias.reshape(H, -1)]
     theirs.set_weights([*weights, out.reshape(H, -1, C), out_bias])
     x = normal(B, T, C)
     close(array(layer(x, causal_mask=causal)), array(theirs(x, x, use_causal_mask=causal)))
@@ -165,29 +150,24 @@ def test_it_is_keras_own_layer(causal: bool) -> None:
 def test_masks_that_keras_carries_along_hide_keys() -> None:
     ids = np.array([[1, 2, 3, 0, 0], [1, 2, 3, 4, 5]])
     embed, layer = keras.layers.Embedding(6, C, mask_zero=True), SelfAttention(H, C)
-    model = keras.Sequential([embed, layer])
-    found = model(ids)
-    drawn(model)
-    found = array(model(ids))
+    model = built(keras.Sequential([embed, layer]), ids.shape)
     x = torch.tensor(array(embed(ids)))
-    close(found, as_ours(layer)(x, mask=it.padding(torch.tensor([3, 5]))).detach())
+    expected = as_ours(layer)(x, mask=it.padding(torch.tensor([3, 5]))).detach()
+    close(array(model(ids)), expected)
 
 
 def test_a_row_without_keys_is_the_output_bias() -> None:
-    layer = SelfAttention(H, C)
-    x = normal(B, T, C)
-    layer.build(x.shape)
-    found = drawn(layer)(x, mask=np.zeros((B, T), dtype=bool))
+    layer = built(SelfAttention(H, C), (B, T, C))
+    found = layer(normal(B, T, C), mask=np.zeros((B, T), dtype=bool))
     close(array(found), np.broadcast_to(array(layer.out_proj.bias), found.shape))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("causal", [True, False])
 def test_padded_steps_may_hold_anything(causal: bool, bad: float) -> None:
-    layer = SelfAttention(H, C)
+    layer = built(SelfAttention(H, C), (B, T, K))
     x, seen = normal(B, T, K), np.arange(T) < np.array([[3], [5]])
-    layer.build(x.shape)
-    expected = array(drawn(layer)(x, causal_mask=causal, mask=seen))
+    expected = array(layer(x, causal_mask=causal, mask=seen))
     x[~seen] = bad
     found = array(layer(x, causal_mask=causal, mask=seen))
     close(found[seen], expected[seen])
@@ -204,10 +184,8 @@ def test_nothing_gives_nothing(shape: tuple[int, ...], masked: bool) -> None:
 
 @pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
 def test_policies(policy: str) -> None:
-    layer = SelfAttention(H, C, dtype=policy)
-    x = normal(B, T, C)
-    layer.build(x.shape)
-    found = drawn(layer)(x, causal_mask=True)
+    layer, x = built(SelfAttention(H, C, dtype=policy), (B, T, C)), normal(B, T, C)
+    found = layer(x, causal_mask=True)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
     close(array(found), as_ours(layer)(torch.tensor(x), mask=it.causal()).detach(), "bfloat16")
 
@@ -230,15 +208,13 @@ def test_it_trains_saves_and_loads(tmp_path: Path) -> None:
     file = tmp_path / "model.keras"
     model.save(file)
     again: Any = keras.saving.load_model(file)
-    close(again.predict(x, verbose=0), model.predict(x, verbose=0))
     assert type(again.get_layer("attention")) is SelfAttention
     model.save_weights(tmp_path / "model.weights.h5")
-    fresh = copying()
+    fresh, copy = copying(), keras.models.clone_model(model)
     fresh.load_weights(tmp_path / "model.weights.h5")
-    close(fresh.predict(x, verbose=0), model.predict(x, verbose=0))
-    copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
-    close(copy.predict(x, verbose=0), model.predict(x, verbose=0))
+    for other in (again, fresh, copy):
+        close(other.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
 def test_its_config_makes_it_again() -> None:
@@ -277,6 +253,5 @@ def test_its_config_makes_it_again() -> None:
     ],
 )
 def test_bad_input(call: Any, text: str) -> None:
-    with pytest.raises((ArgumentError, KindError)) as caught:
+    with pytest.raises((ArgumentError, KindError), match=re.escape(text)):
         call()
-    assert text in str(caught.value)

@@ -28,7 +28,24 @@ from intently.interop.diffusers import (
 from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
 from intently.modules.image.attention import ImageAttention
 
-from .comparing import LENGTHS, SEEN, TOLERANCE, B, C, D, H, K, S, T, close, drawn
+from .comparing import (
+    LENGTHS,
+    SEEN,
+    TOLERANCE,
+    B,
+    C,
+    D,
+    H,
+    K,
+    S,
+    T,
+    changed,
+    close,
+    drawn,
+    same_gradients,
+    same_outputs_with_dropout,
+    same_state,
+)
 
 
 def additive(seen: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -83,9 +100,7 @@ def same_again(ours: Any, theirs: Any) -> Any:
     """What `dump` gives, after a look at every parameter of it."""
     back: Any = dump(ours)
     assert back.training == theirs.training
-    assert back.state_dict().keys() == theirs.state_dict().keys()
-    for name, p in theirs.state_dict().items():
-        assert torch.equal(back.state_dict()[name], p), name
+    same_state(back, theirs)
     return back
 
 
@@ -100,15 +115,11 @@ def test_self_attention_loads_and_dumps(form: str, training: bool, dtype: torch.
     back = same_again(ours, theirs)
     x = torch.randn(B, C, 2, 3).to(dtype)
     flat = x.flatten(2).mT.contiguous()
+    given = x if kind is ImageAttention else flat
     masks: list[tuple[Any, Any]] = [(None, None), (it.padding(LENGTHS), additive(SEEN, dtype))]
     for rule, mask in masks:
-        expected = theirs(flat, attention_mask=mask)
-        close(back(flat, attention_mask=mask), expected)
-        if kind is ImageAttention:
-            expected = theirs(x, attention_mask=mask)
-            close(ours(x, mask=rule), expected)
-        else:
-            close(ours(flat, mask=rule), expected)
+        close(back(flat, attention_mask=mask), theirs(flat, attention_mask=mask))
+        close(ours(given, mask=rule), theirs(given, attention_mask=mask))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -127,25 +138,18 @@ def test_cross_attention_loads_and_dumps(form: str, training: bool, dtype: torch
         expected = theirs(x, context, attention_mask=mask)
         close(ours(x, context, mask=rule), expected)
         close(back(x, context, attention_mask=mask), expected)
-        weights = ours.attend(x, context, mask=rule)
-        assert weights.shape == (B, H, T, S)
+        assert ours.attend(x, context, mask=rule).shape == (B, H, T, S)
 
 
 def test_images_and_their_gradients() -> None:
     theirs = made({"residual_connection": True, "norm_num_groups": 4, "rescale_output_factor": 2.0})
-    ours = load(theirs)
     x = torch.randn(B, C, 2, 3).requires_grad_()
-    expected = theirs(x)
-    close(ours(x), expected)
-    up = torch.randn_like(expected)
-    (gradient,) = torch.autograd.grad(ours(x), x, up)
-    close(gradient, torch.autograd.grad(expected, x, up)[0])
+    same_gradients(load(theirs)(x), theirs(x), x)
 
 
 def test_one_projection_with_a_bias_of_its_own() -> None:
     """Biases are read: the constructor gives all of them or none, a checkpoint need not."""
-    theirs = made({})
-    theirs.to_q.bias = nn.Parameter(torch.randn(C))
+    theirs = changed(made({}), "to_q.bias", nn.Parameter(torch.randn(C)))
     x = torch.randn(B, T, C)
     close(load(theirs)(x), theirs(x))
 
@@ -168,16 +172,10 @@ def test_the_processor_shares_key_heads() -> None:
     assert ours.kv_heads == 2
     x = torch.randn(B, T, C)
     close(theirs(x), ours(x))
-    whole = made({})
-    with torch.no_grad():
-        whole.load_state_dict(
-            {
-                name: p.unflatten(0, (2, D)).repeat_interleave(2, 0).flatten(0, 1)
-                if name in ("to_k.weight", "to_v.weight")
-                else p
-                for name, p in theirs.state_dict().items()
-            }
-        )
+    whole, state = made({}), theirs.state_dict()
+    for name in ("to_k.weight", "to_v.weight"):
+        state[name] = state[name].unflatten(0, (2, D)).repeat_interleave(2, 0).flatten(0, 1)
+    whole.load_state_dict(state)
     close(theirs(x), whole(x))
 
 
@@ -187,10 +185,7 @@ def test_dropout_acts_on_the_output() -> None:
     assert type(ours) is ResidualAttention and ours.dropout == 0.5
     x = torch.randn(B, T, C)
     assert same_again(ours, theirs).to_out[1].p == 0.5
-    torch.manual_seed(1)
-    expected = theirs(x)
-    torch.manual_seed(1)
-    close(ours(x), expected)
+    same_outputs_with_dropout(lambda: theirs(x), lambda: ours(x))
 
 
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -216,29 +211,21 @@ def test_transformer_blocks(form: str, training: bool, dtype: torch.dtype) -> No
     assert len(list(ours.state_dict())) > 0 and not any(p.is_meta for p in ours.parameters())
     x, width = torch.randn(B, T, C).to(dtype), theirs.cross_attention_dim
     own, rule = additive(torch.arange(T) < LENGTHS[:, None], dtype), it.padding(LENGTHS)
-    if not crossed:
-        close(ours(x), theirs(x))
-        close(ours(x, mask=rule), theirs(x, attention_mask=own))
-        return
-    context = torch.randn(B, S, width).to(dtype)
-    close(ours(x, context), theirs(x, encoder_hidden_states=context))
-    expected = theirs(
-        x,
-        encoder_hidden_states=context,
-        attention_mask=own,
-        encoder_attention_mask=additive(SEEN, dtype),
-    )
-    close(ours(x, context, mask=rule, states_mask=rule), expected)
+    given, masks, rules = {}, {"attention_mask": own}, {"mask": rule}
+    if crossed:
+        given = {"encoder_hidden_states": torch.randn(B, S, width).to(dtype)}
+        masks["encoder_attention_mask"], rules["states_mask"] = additive(SEEN, dtype), rule
+    close(ours(x, *given.values()), theirs(x, **given))
+    close(ours(x, *given.values(), **rules), theirs(x, **given, **masks))
 
 
 def test_dropout_of_blocks_is_where_theirs_is() -> None:
     theirs = drawn(BasicTransformerBlock(C, H, D, cross_attention_dim=K, dropout=0.5))
     ours = load(theirs)
     x, context = torch.randn(B, T, C), torch.randn(B, S, K)
-    torch.manual_seed(1)
-    expected = theirs(x, encoder_hidden_states=context)
-    torch.manual_seed(1)
-    close(ours(x, context), expected)
+    same_outputs_with_dropout(
+        lambda: theirs(x, encoder_hidden_states=context), lambda: ours(x, context)
+    )
 
 
 MASKS: dict[str, Tensor | None] = {
@@ -272,19 +259,19 @@ def test_the_processor_runs_every_form(form: str) -> None:
 
 
 def test_a_whole_model_runs_on_it() -> None:
-    model = UNet2DConditionModel(
-        sample_size=8,
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        norm_num_groups=4,
-        down_block_types=("CrossAttnDownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "CrossAttnUpBlock2D"),
-        cross_attention_dim=K,
-        attention_head_dim=4,
+    model = drawn(
+        UNet2DConditionModel(
+            sample_size=8,
+            block_out_channels=(8, 16),
+            layers_per_block=1,
+            norm_num_groups=4,
+            down_block_types=("CrossAttnDownBlock2D", "AttnDownBlock2D"),
+            up_block_types=("AttnUpBlock2D", "CrossAttnUpBlock2D"),
+            cross_attention_dim=K,
+            attention_head_dim=4,
+        ),
+        std=0.1,
     )
-    with torch.no_grad():
-        for p in model.parameters():
-            p.normal_(std=0.1)
     x, context = torch.randn(B, 4, 8, 8), torch.randn(B, S, K)
     inputs: dict[str, Any] = {"encoder_attention_mask": SEEN}
     expected = model(x, 3, context, **inputs).sample

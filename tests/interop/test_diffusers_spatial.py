@@ -20,7 +20,15 @@ from intently.modules import DecoderLayer, EncoderLayer
 from intently.modules.image.attention import SpatialTransformer
 
 from ..show.refusals import refuses
-from .comparing import TOLERANCE, close, drawn, refused_unchanged
+from .comparing import (
+    ONE,
+    TOLERANCE,
+    changed,
+    close,
+    drawn,
+    refused_unchanged,
+    same_outputs_with_dropout,
+)
 
 C, H, D, K, B, S = 12, 2, 5, 6, 2, 7
 LENGTHS = torch.tensor([3, S])
@@ -102,10 +110,7 @@ def test_dropout_is_where_theirs_is() -> None:
     theirs = made(cross_attention_dim=K, num_layers=2, dropout=0.5)
     ours = load(theirs)
     x, words = torch.randn(B, C, 3, 5), torch.randn(B, S, K)
-    torch.manual_seed(1)
-    expected = theirs(x, words).sample
-    torch.manual_seed(1)
-    close(ours(x, words), expected)
+    same_outputs_with_dropout(lambda: theirs(x, words).sample, lambda: ours(x, words))
     close(ours.eval()(x, words), theirs.eval()(x, words).sample)
 
 
@@ -175,44 +180,10 @@ def test_upcast_attention_is_what_ours_does_anyway() -> None:
     torch.testing.assert_close(load(upcast)(x), expected, atol=2e-2, rtol=2e-2)
 
 
-def with_another_block() -> nn.Module:
-    theirs = made()
-    theirs.transformer_blocks[0] = nn.Identity()
-    return theirs
-
-
-def with_lora() -> nn.Module:
-    theirs = made()
-    theirs.transformer_blocks[0].attn1.to_q.register_parameter("lora", nn.Parameter(torch.ones(1)))
-    return theirs
-
-
-def with_more() -> nn.Module:
-    theirs = made()
-    theirs.register_parameter("extra", nn.Parameter(torch.ones(1)))
-    return theirs
-
-
-def with_more_in_a_block() -> nn.Module:
-    theirs = made()
-    theirs.transformer_blocks[0].register_parameter("gate", nn.Parameter(torch.ones(1)))
-    return theirs
-
-
-def with_wide_kernels() -> nn.Module:
-    theirs = made()
-    theirs.proj_in = nn.Conv2d(C, H * D, 3, padding=1)
-    return theirs
-
-
 def in_chunks() -> nn.Module:
     theirs = made()
     theirs.transformer_blocks[0].set_chunk_feed_forward(1, 1)
     return theirs
-
-
-def crossed_only() -> nn.Module:
-    return made(only_cross_attention=True, cross_attention_dim=K)
 
 
 NORM_TYPES: dict[str, tuple[Any, type[IntentlyError], str]] = {
@@ -267,7 +238,7 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = NORM_TYPES | {
         "BasicTransformerBlock.attention_type: expected",
     ),
     "cross only": (
-        crossed_only,
+        lambda: made(only_cross_attention=True, cross_attention_dim=K),
         ArgumentError,
         "BasicTransformerBlock.only_cross_attention: expected False; got True. Our layers attend "
         "themselves, then a context.",
@@ -284,30 +255,30 @@ ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = NORM_TYPES | {
         "feed-forward in one piece.",
     ),
     "another block": (
-        with_another_block,
+        lambda: changed(made(), "transformer_blocks.0", nn.Identity()),
         KindError,
         "load(Transformer2DModel.transformer_blocks.0): expected a module of type "
         "BasicTransformerBlock; got Identity.",
     ),
     "lora": (
-        with_lora,
+        lambda: changed(made(), "transformer_blocks.0.attn1.to_q.lora", ONE),
         CheckpointError,
         "Transformer2DModel.transformer_blocks.0.attn1: expected every parameter to have a place; "
         "got 'to_q.lora' left over.",
     ),
     "more": (
-        with_more,
+        lambda: changed(made(), "extra", ONE),
         CheckpointError,
         "Transformer2DModel: expected every parameter to have a place; got 'extra' left over.",
     ),
     "more in a block": (
-        with_more_in_a_block,
+        lambda: changed(made(), "transformer_blocks.0.gate", ONE),
         CheckpointError,
         "Transformer2DModel.transformer_blocks.0: expected every parameter to have a place; got "
         "'gate' left over.",
     ),
     "kernels": (
-        with_wide_kernels,
+        lambda: changed(made(), "proj_in", nn.Conv2d(C, H * D, 3, padding=1)),
         CheckpointError,
         "Linear: expected its own shapes; got size mismatch for weight",
     ),

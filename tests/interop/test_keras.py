@@ -1,4 +1,4 @@
-"""The Keras layer and `load`, on the torch and the JAX backend, each in a process of its own."""
+"""Keras layers, `load` and `watch`: each backend is chosen at import, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-CASES = [str(HERE / f"keras_{name}_cases.py") for name in ("layer", "loading")]
+TESTS = Path(__file__).parents[1]
+BOTH = ["interop/keras_layer_cases.py", "interop/keras_loading_cases.py"]
+CASES = {"torch": [*BOTH, "observe/keras_cases.py"], "jax": BOTH}
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", CASES)
 def test_every_case(backend: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--no-header", *CASES],
+        [sys.executable, "-m", "pytest", "-q", "--no-header", *CASES[backend]],
         capture_output=True,
         text=True,
-        cwd=HERE.parents[1],
+        cwd=TESTS,
         env=os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import transformers as hugging_face
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.attention_processor import Attention
+from diffusers.models.transformers.transformer_2d import Transformer2DModel
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError
@@ -15,6 +20,9 @@ from intently.interop import diffusers, transformers
 from intently.interop import torch as in_torch
 from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.modules import MultiHeadAttention, Projections
+
+from ..messages import refused
+from .comparing import drawn
 
 SMALL = {
     "vocab_size": 32,
@@ -29,37 +37,8 @@ SIDES = {"vocab_size": 32, "d_model": 16, "pad_token_id": 0, "decoder_start_toke
 
 
 def of_transformers(name: str, **given: Any) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import transformers as theirs
-
-        kind = getattr(theirs, name)
-        return kind(kind.config_class(**given))
-
-    return make
-
-
-def of_diffusers(**given: Any) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        from diffusers.models.attention_processor import Attention
-
-        return Attention(16, heads=4, dim_head=4, **given)
-
-    return make
-
-
-def block_of_diffusers(**given: Any) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        from diffusers.models.attention import BasicTransformerBlock
-
-        return BasicTransformerBlock(16, 4, 4, **given)
-
-    return make
-
-
-def image_of_diffusers() -> nn.Module:
-    from diffusers.models.transformers.transformer_2d import Transformer2DModel
-
-    return Transformer2DModel(2, 8, in_channels=16, norm_num_groups=4, cross_attention_dim=24)
+    kind = getattr(hugging_face, name)
+    return lambda: kind(kind.config_class(**given))
 
 
 FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] = {
@@ -69,17 +48,37 @@ FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] =
     "encoder layer": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12)),
     "PReLU": (in_torch.load, lambda: nn.TransformerEncoderLayer(8, 2, 12, activation=nn.PReLU(12))),
     "transformer": (in_torch.load, lambda: nn.Transformer(8, 2, 1, 1, 12)),
-    "diffusers": (diffusers.load, of_diffusers(bias=True, qk_norm="rms_norm")),
-    "image": (diffusers.load, of_diffusers(norm_num_groups=4, residual_connection=True)),
+    "diffusers": (
+        diffusers.load,
+        partial(Attention, 16, heads=4, dim_head=4, bias=True, qk_norm="rms_norm"),
+    ),
+    "image": (
+        diffusers.load,
+        partial(Attention, 16, heads=4, dim_head=4, norm_num_groups=4, residual_connection=True),
+    ),
     "around": (
         diffusers.load,
-        of_diffusers(
-            cross_attention_dim=6, cross_attention_norm="layer_norm", qk_norm="layer_norm"
+        partial(
+            Attention,
+            16,
+            heads=4,
+            dim_head=4,
+            cross_attention_dim=6,
+            cross_attention_norm="layer_norm",
+            qk_norm="layer_norm",
         ),
     ),
-    "block": (diffusers.load, block_of_diffusers(cross_attention_dim=6)),
-    "approximate": (diffusers.load, block_of_diffusers(activation_fn="geglu-approximate")),
-    "spatial": (diffusers.load, image_of_diffusers),
+    "block": (diffusers.load, partial(BasicTransformerBlock, 16, 4, 4, cross_attention_dim=6)),
+    "approximate": (
+        diffusers.load,
+        partial(BasicTransformerBlock, 16, 4, 4, activation_fn="geglu-approximate"),
+    ),
+    "spatial": (
+        diffusers.load,
+        partial(
+            Transformer2DModel, 2, 8, in_channels=16, norm_num_groups=4, cross_attention_dim=24
+        ),
+    ),
     "gpt2": (
         transformers.load,
         of_transformers("GPT2LMHeadModel", vocab_size=32, n_embd=16, n_layer=1, n_head=2),
@@ -122,11 +121,11 @@ FOREIGN: dict[str, tuple[Callable[[Any], nn.Module], Callable[[], nn.Module]]] =
 }
 
 
-def drawn(theirs: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for p in theirs.parameters():
-            p.normal_()
-    return theirs
+PARTS = (
+    *("to_q", "to_k", "to_v", "q_proj", "k_proj", "v_proj", "query", "key", "value"),
+    *(".q.", ".k.", ".v.", "gate_proj", "up_proj", "wi_0", "wi_1"),
+)
+"""Parameters of theirs that become parts of one of ours."""
 
 
 def apart(ours: nn.Module, frozen: list[Tensor]) -> list[str]:
@@ -142,7 +141,7 @@ def apart(ours: nn.Module, frozen: list[Tensor]) -> list[str]:
 @pytest.mark.parametrize("case", FOREIGN)
 def test_what_is_frozen_stays_frozen(case: str) -> None:
     load, make = FOREIGN[case]
-    theirs = drawn(make())
+    theirs = drawn(make(), std=1.0)
     buffers = [b for b in theirs.buffers() if b.is_floating_point()]
     fixed = [p for p in theirs.parameters() if not p.requires_grad]
     refused = []
@@ -155,25 +154,7 @@ def test_what_is_frozen_stays_frozen(case: str) -> None:
             refused.append(name)
         if all(p is not x for x in fixed):
             p.requires_grad_(True)
-    parts = (
-        "to_q",
-        "to_k",
-        "to_v",
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "query",
-        "key",
-        "value",
-        ".q.",
-        ".k.",
-        ".v.",
-        "gate_proj",
-        "up_proj",
-        "wi_0",
-        "wi_1",
-    )
-    assert all(any(part in name for part in parts) for name in refused), refused
+    assert all(any(part in name for part in PARTS) for name in refused), refused
     assert apart(load(theirs), [*fixed, *buffers]) == []
     theirs.requires_grad_(False)
     assert not any(p.requires_grad for p in load(theirs).parameters())
@@ -183,7 +164,7 @@ def test_what_is_frozen_stays_frozen(case: str) -> None:
 @pytest.mark.parametrize("case", FOREIGN)
 def test_the_mode_of_the_caller_freezes_nothing(case: str, mode: Any) -> None:
     load, make = FOREIGN[case]
-    theirs = drawn(make())
+    theirs = drawn(make(), std=1.0)
     expected = {name: p.requires_grad for name, p in load(theirs).named_parameters()}
     with mode():
         ours = load(theirs)
@@ -192,14 +173,15 @@ def test_the_mode_of_the_caller_freezes_nothing(case: str, mode: Any) -> None:
 
 
 def test_parts_of_one_tensor_are_frozen_together() -> None:
-    theirs: Any = of_diffusers()()
+    theirs: Any = partial(Attention, 16, heads=4, dim_head=4)()
     theirs.to_k.requires_grad_(False)
-    with pytest.raises(ArgumentError) as caught:
-        diffusers.load(theirs)
-    assert str(caught.value) == (
+    refused(
+        lambda: diffusers.load(theirs),
+        ArgumentError,
         "MultiHeadAttention.qkv_weight: expected all or none of q_weight, k_weight, v_weight "
         "frozen; got k_weight frozen alone. They become one tensor, which learns or does not. "
-        "Freeze, or let learn, all of them there and load again."
+        "Freeze, or let learn, all of them there and load again.",
+        whole=True,
     )
     theirs = of_transformers("LlamaForCausalLM", **SMALL)()
     theirs.model.layers[0].mlp.gate_proj.requires_grad_(False)
@@ -239,7 +221,7 @@ def test_biases_that_only_pytorch_has_do_not_learn() -> None:
 @pytest.mark.parametrize("case", FOREIGN)
 def test_loaded_blocks_can_be_pickled(case: str) -> None:
     load, make = FOREIGN[case]
-    ours = load(drawn(make()))
+    ours = load(drawn(make(), std=1.0))
     again = pickle.loads(pickle.dumps(ours))
     assert type(again) is type(ours)
     state = ours.state_dict()
@@ -247,7 +229,7 @@ def test_loaded_blocks_can_be_pickled(case: str) -> None:
 
 
 def test_a_pickled_activation_is_the_same() -> None:
-    theirs: Any = block_of_diffusers(activation_fn="geglu-approximate")()
+    theirs: Any = partial(BasicTransformerBlock, 16, 4, 4, activation_fn="geglu-approximate")()
     x, ours = torch.randn(1, 5, 16), diffusers.load(theirs.eval())
     again = pickle.loads(pickle.dumps(ours))
     torch.testing.assert_close(again(x), theirs(x), atol=1e-5, rtol=1e-5)

@@ -10,8 +10,8 @@ import torch
 
 from intently.interop.transformers.rules import RuleTensor
 
-from .registered_models import DECODERS, SMALL, close, decoders, ids, padded, pair
-from .registered_models import registered as registered
+from .registered_models import DECODERS, SMALL, decoders, pair
+from .tiny_models import close, close_all, close_gradients, ids, padded, places
 
 SIDES: dict[str, Any] = {
     "vocab_size": 64,
@@ -47,20 +47,23 @@ TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def sides(family: str) -> tuple[Any, Any]:
-    name, config = TEXTS[family]
-    return pair({"t5": "T5", "marian": "Marian"}[family], config, name)
+    return pair(*TEXTS[family])
+
+
+@torch.no_grad()
+def both(models: tuple[Any, Any], *inputs: Any, **given: Any) -> tuple[Any, Any]:
+    """The outputs of ours and of theirs."""
+    eager, ours = models
+    return ours(*inputs, **given), eager(*inputs, **given)
 
 
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("side", [None, "left", "right"])
 def test_logits(family: str, side: str | None) -> None:
-    eager, ours = decoders(family)
     mask = None if side is None else padded(side)
-    place = None if mask is None else (mask.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad():
-        given = {"attention_mask": mask, "position_ids": place}
-        want = eager(ids(), **given).logits
-        close(ours(ids(), **given).logits, want, mask)
+    place = None if mask is None else places(mask)
+    found, want = both(decoders(family), ids(), attention_mask=mask, position_ids=place)
+    close(found.logits, want.logits, mask)
 
 
 @pytest.mark.parametrize("family", DECODERS)
@@ -81,7 +84,7 @@ def test_what_is_attended_makes_a_difference(family: str) -> None:
 def test_chunks_through_a_cache(family: str) -> None:
     eager, ours = decoders(family)
     mask = padded("left")
-    place = (mask.cumsum(-1) - 1).clamp(min=0)
+    place = places(mask)
     with torch.no_grad():
         want = eager(ids(), attention_mask=mask, position_ids=place).logits
         cache, found = None, []
@@ -124,21 +127,14 @@ def test_gradients_in_training(family: str) -> None:
         model.train()
         logits = model(ids(), attention_mask=seen).logits[seen.bool()]
         logits.log_softmax(-1)[:, 5].sum().backward()
-    for (name, p), q in zip(eager.named_parameters(), ours.parameters()):
-        assert (p.grad is None) == (q.grad is None), name
-        if p.grad is not None and q.grad is not None:
-            close(q.grad, p.grad, tol=2e-5)
+    close_gradients(ours, eager)
 
 
 @pytest.mark.parametrize("family", DECODERS)
 def test_weights_that_are_asked_for(family: str) -> None:
-    eager, ours = decoders(family)
-    with torch.no_grad():
-        want = eager(ids(), output_attentions=True).attentions
-        found = ours(ids(), output_attentions=True).attentions
-        assert len(found) == len(want) == 2
-        for a, b in zip(found, want):
-            close(a, b)
+    found, want = both(decoders(family), ids(), output_attentions=True)
+    assert len(want.attentions) == 2
+    close_all(found.attentions, want.attentions)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "gpt2"])
@@ -156,21 +152,15 @@ def test_bfloat16(family: str) -> None:
 
 
 def test_packed_sequences() -> None:
-    eager, ours = decoders("qwen2")
     place = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2, 0, 1], [0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7]])
-    with torch.no_grad():
-        close(
-            ours(ids(), position_ids=place, use_cache=False).logits,
-            eager(ids(), position_ids=place, use_cache=False).logits,
-        )
+    found, want = both(decoders("qwen2"), ids(), position_ids=place, use_cache=False)
+    close(found.logits, want.logits)
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks_of_the_caller(kind: str) -> None:
     eager, ours = decoders("llama")
-    seen = torch.ones(11, 11, dtype=torch.bool).tril() & torch.ones(11, 11, dtype=torch.bool).triu(
-        -3
-    )
+    seen = torch.ones(11, 11, dtype=torch.bool).tril().triu(-3)
     added = torch.zeros(11, 11).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
     given = seen.expand(2, 1, 11, 11) if kind == "bool" else added + 0.5 * torch.eye(11)
     with torch.no_grad():
@@ -182,52 +172,47 @@ def test_masks_of_the_caller(kind: str) -> None:
 @pytest.mark.parametrize("side", [None, "left", "right"])
 def test_bert(training: bool, side: str | None) -> None:
     config = {**SMALL, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    eager, ours = pair("Bert", config, "BertForMaskedLM")
+    models = pair("BertForMaskedLM", config)
     mask = None if side is None else padded(side)
-    eager.train(training), ours.train(training)
-    close(ours(ids(), mask).logits, eager(ids(), mask).logits, mask)
-    found = ours(ids(), mask, output_attentions=True).attentions
-    want = eager(ids(), mask, output_attentions=True).attentions
-    for a, b in zip(found, want, strict=True):
-        close(a, b)
+    for model in models:
+        model.train(training)
+    found, want = both(models, ids(), mask)
+    close(found.logits, want.logits, mask)
+    found, want = both(models, ids(), mask, output_attentions=True)
+    close_all(found.attentions, want.attentions)
 
 
 def test_bert_as_decoder_with_context() -> None:
     config = {**SMALL, "is_decoder": True, "add_cross_attention": True}
-    eager, ours = pair("Bert", config, "BertLMHeadModel")
-    states, seen = torch.randn(2, 7, 32), padded("right", t=7, n=3)
-    given = {"encoder_hidden_states": states, "encoder_attention_mask": seen}
-    with torch.no_grad():
-        close(ours(ids(), **given).logits, eager(ids(), **given).logits)
+    given = {
+        "encoder_hidden_states": torch.randn(2, 7, 32),
+        "encoder_attention_mask": padded("right", t=7, n=3),
+    }
+    found, want = both(pair("BertLMHeadModel", config), ids(), **given)
+    close(found.logits, want.logits)
 
 
 def test_vit() -> None:
     config = {**SMALL, "image_size": 12, "patch_size": 4, "num_channels": 3}
-    eager, ours = pair("ViT", config, "ViTModel")
     pixels = torch.randn(2, 3, 12, 12)
-    with torch.no_grad():
-        want, found = (m(pixels, output_attentions=True) for m in (eager, ours))
+    found, want = both(pair("ViTModel", config), pixels, output_attentions=True)
     close(found.last_hidden_state, want.last_hidden_state)
-    for a, b in zip(found.attentions, want.attentions, strict=True):
-        close(a, b)
+    close_all(found.attentions, want.attentions)
 
 
 @pytest.mark.parametrize("family", TEXTS)
 @pytest.mark.parametrize("side", [None, "right"])
 def test_encoder_and_decoder(family: str, side: str | None) -> None:
-    eager, ours = sides(family)
     given = {
         "input_ids": ids(),
         "decoder_input_ids": ids(t=6),
         "output_attentions": True,
         "attention_mask": None if side is None else padded(side),
     }
-    with torch.no_grad():
-        want, found = eager(**given), ours(**given)
+    found, want = both(sides(family), **given)
     close(found.logits, want.logits)
     for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
-        for a, b in zip(found[name], want[name], strict=True):
-            close(a, b)
+        close_all(found[name], want[name])
 
 
 @pytest.mark.parametrize("family", TEXTS)
@@ -235,9 +220,7 @@ def test_gradients_of_both_sides(family: str) -> None:
     eager, ours = sides(family)
     for model in (eager.train(), ours.train()):
         model(ids(), padded("right"), ids(t=6)).logits.log_softmax(-1)[..., 5].sum().backward()
-    for p, q in zip(eager.parameters(), ours.parameters()):
-        if p.grad is not None:
-            close(q.grad, p.grad, tol=2e-5)
+    close_gradients(ours, eager)
 
 
 @pytest.mark.parametrize("family", TEXTS)

@@ -22,9 +22,12 @@ from .tiny_models import (
     SHARED,
     SMALL,
     close,
+    close_maps,
     first,
     foreign,
     ids,
+    padded,
+    places,
     text,
 )
 
@@ -64,14 +67,19 @@ ENCODERS = {"bert": "BertForMaskedLM", "bert bare": "BertModel"}
 VIT = {**SMALL, "image_size": 12, "patch_size": 4, "qkv_bias": False}
 
 
-def padded(side: str, t: int = 11, n: int = 4) -> Tensor:
-    seen = torch.ones(2, t, dtype=torch.long)
-    seen[-1, slice(0, n) if side == "left" else slice(t - n, t)] = 0
-    return seen
+def ours(seen: Tensor) -> Tensor:
+    return seen.bool()[:, None, None, :]
 
 
-def ours(seen: Tensor | None) -> Tensor | None:
-    return None if seen is None else seen.bool()[:, None, None, :]
+def backward(out: Any) -> None:
+    """A backward pass of either model's output."""
+    logits = out if isinstance(out, Tensor) else out.logits
+    logits.log_softmax(-1)[..., 5].sum().backward()
+
+
+def close_embeddings(ours: torch.nn.Embedding, theirs: Any) -> None:
+    """The gradients of the embeddings are close."""
+    close(ours.weight.grad, theirs.get_input_embeddings().weight.grad, tol=5e-5)
 
 
 def pair(name: str, given: dict[str, Any]) -> tuple[Any, TextToText]:
@@ -87,8 +95,7 @@ def test_decoders(family: str) -> None:
     with torch.no_grad():
         want = theirs(ids(), output_attentions=True)
         close(model(ids()), first(want))
-        for i, weights in enumerate(want.attentions):
-            close(model.attentions(ids())[f"layers.{i}.self"].dense(), weights)
+        close_maps(model.attentions(ids()), "layers.{}.self", want.attentions)
         for side in ("left", "right"):
             seen = padded(side)
             close(model(ids(), mask=ours(seen)), first(theirs(ids(), attention_mask=seen)), seen)
@@ -100,15 +107,12 @@ def test_decoders(family: str) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "qwen3"])
 def test_gradients(family: str) -> None:
     theirs, model = text(*DECODERS[family])
-    theirs.train(), model.train()
-    close(model(ids()), theirs(ids()).logits)
-    for m in (theirs, model):
-        first_or_own = m(ids())
-        logits = first_or_own if isinstance(first_or_own, Tensor) else first_or_own.logits
-        logits.log_softmax(-1)[..., 5].sum().backward()
-    close(model.embed.tokens.weight.grad, theirs.get_input_embeddings().weight.grad, tol=5e-5)
-    missing = [name for name, p in model.named_parameters() if p.grad is None]
-    assert missing == []
+    want, found = theirs.train()(ids()), model.train()(ids())
+    close(found, want.logits)
+    backward(want)
+    backward(found)
+    close_embeddings(model.embed.tokens, theirs)
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
@@ -150,24 +154,25 @@ def test_dropout_acts_where_theirs_does(name: str, given: dict[str, Any]) -> Non
     close(model(x, *both.values()), want)
 
 
-def test_dropout_of_the_weights_is_kept() -> None:
-    for name, given, place in (
-        ("GPT2Model", {**GPT2, "attn_pdrop": 0.4}, "self"),
-        ("LlamaModel", {**SHARED, "attention_dropout": 0.4}, "self"),
-        ("BertModel", {**BERT, "attention_probs_dropout_prob": 0.4}, "self"),
-        ("ViTModel", {**VIT, "attention_probs_dropout_prob": 0.4}, "self"),
-        ("T5Model", {**T5, "dropout_rate": 0.4}, "cross"),
-        ("MarianModel", {**MARIAN, "attention_dropout": 0.4}, "cross"),
-    ):
-        model = load(foreign(name, given))
-        stack = model.decoder if isinstance(model, TextToText) else model.stack
-        assert stack.layers[0].get_submodule(f"{place}_attention").dropout == 0.4, name
+@pytest.mark.parametrize(
+    ("name", "given", "place"),
+    [
+        ("GPT2Model", {**GPT2, "attn_pdrop": 0.4}, "stack.layers.0.self"),
+        ("LlamaModel", {**SHARED, "attention_dropout": 0.4}, "stack.layers.0.self"),
+        ("BertModel", {**BERT, "attention_probs_dropout_prob": 0.4}, "stack.layers.0.self"),
+        ("ViTModel", {**VIT, "attention_probs_dropout_prob": 0.4}, "stack.layers.0.self"),
+        ("T5Model", {**T5, "dropout_rate": 0.4}, "decoder.layers.0.cross"),
+        ("MarianModel", {**MARIAN, "attention_dropout": 0.4}, "decoder.layers.0.cross"),
+    ],
+)
+def test_dropout_of_the_weights_is_kept(name: str, given: dict[str, Any], place: str) -> None:
+    assert load(foreign(name, given)).get_submodule(f"{place}_attention").dropout == 0.4
 
 
 def test_positions_of_the_caller() -> None:
     theirs, model = text("GPT2LMHeadModel", GPT2)
     seen = padded("left")
-    at = (seen.cumsum(-1) - 1).clamp(min=0)
+    at = places(seen)
     with torch.no_grad():
         want = theirs(ids(), attention_mask=seen, position_ids=at).logits
         close(model(ids(), mask=ours(seen), positions=at), want, seen)
@@ -185,8 +190,7 @@ def test_bert(name: str, training: bool) -> None:
     found = model(ids(), mask=it.padding(torch.tensor([11, 7])), types=types)
     close(found, first(want))
     matrices = model.attentions(ids(), mask=ours(seen), types=types)
-    for i, weights in enumerate(want.attentions):
-        close(matrices[f"layers.{i}.self"].dense(), weights)
+    close_maps(matrices, "layers.{}.self", want.attentions)
     if name == "BertModel":
         close(model.pooled(found), want.pooler_output)
     else:
@@ -194,7 +198,7 @@ def test_bert(name: str, training: bool) -> None:
             model.pooled(found)
     found.square().sum().backward()
     first(want).square().sum().backward()
-    close(model.embed.tokens.weight.grad, theirs.get_input_embeddings().weight.grad, tol=5e-5)
+    close_embeddings(model.embed.tokens, theirs)
 
 
 @pytest.mark.parametrize("name", ["ViTModel", "ViTForImageClassification"])
@@ -206,8 +210,7 @@ def test_vit(name: str) -> None:
     with torch.no_grad():
         want = theirs(pixels, output_attentions=True)
         close(model(pixels), first(want))
-        for i, weights in enumerate(want.attentions):
-            close(model.attentions(pixels)[f"layers.{i}.self"].dense(), weights)
+        close_maps(model.attentions(pixels), "layers.{}.self", want.attentions)
         if name == "ViTModel":
             close(model.pooled(model(pixels)), want.pooler_output)
     with pytest.raises(ArgumentError, match=r"pixels: expected shape \(b, 3, 12, 12\)"):
@@ -222,10 +225,9 @@ def test_two_sides(family: str) -> None:
         want = theirs(ids(), attention_mask=seen, decoder_input_ids=target, output_attentions=True)
         close(model(ids(), target, mask=ours(seen)), first(want))
         found = model.attentions(ids(), target, mask=ours(seen))
-        for i in range(2):
-            close(found[f"encoder.layers.{i}.self"].dense(), want.encoder_attentions[i])
-            close(found[f"decoder.layers.{i}.self"].dense(), want.decoder_attentions[i])
-            close(found[f"decoder.layers.{i}.cross"].dense(), want.cross_attentions[i])
+        close_maps(found, "encoder.layers.{}.self", want.encoder_attentions)
+        close_maps(found, "decoder.layers.{}.self", want.decoder_attentions)
+        close_maps(found, "decoder.layers.{}.cross", want.cross_attentions)
         states, cache = model.encode(ids(), mask=ours(seen)), model.new_cache()
         close(states, want.encoder_last_hidden_state)
         steps = [
@@ -238,10 +240,9 @@ def test_two_sides(family: str) -> None:
 @pytest.mark.parametrize("family", ["t5", "marian"])
 def test_gradients_of_two_sides(family: str) -> None:
     theirs, model = pair(*SIDES[family])
-    for m in (theirs.train(), model.train()):
-        out = m(ids(), None, ids(t=6)) if m is theirs else m(ids(), ids(t=6))
-        (out if isinstance(out, Tensor) else out.logits).log_softmax(-1)[..., 5].sum().backward()
-    close(model.source.tokens.weight.grad, theirs.get_input_embeddings().weight.grad, tol=5e-5)
+    backward(theirs.train()(ids(), None, ids(t=6)))
+    backward(model.train()(ids(), ids(t=6)))
+    close_embeddings(model.source.tokens, theirs)
     if family == "t5":
         for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
             first_block = getattr(theirs, side).block[0].layer[0].SelfAttention
@@ -269,15 +270,20 @@ def test_folders(name: str, given: dict[str, Any], tmp_path: Path) -> None:
     assert all(torch.equal(live[key], read[key]) for key in live)
 
 
-def test_tied_weights_stay_tied() -> None:
-    _, model = text(*DECODERS["gpt2"])
-    assert model.head.weight is model.embed.tokens.weight
-    _, sides = pair(*SIDES["t5"])
-    assert sides.head.weight is sides.source.tokens.weight is sides.target.tokens.weight
-    _, loose = text("LlamaForCausalLM", SHARED)
-    assert loose.head.weight is not loose.embed.tokens.weight
-    _, bert = text("BertForMaskedLM", BERT)
-    assert list(bert.head.children())[-1].weight is bert.embed.tokens.weight
+@pytest.mark.parametrize(
+    ("name", "given", "tied"),
+    [
+        (*DECODERS["gpt2"], {"head.weight", "embed.tokens.weight"}),
+        (*SIDES["t5"], {"head.weight", "source.tokens.weight", "target.tokens.weight"}),
+        ("LlamaForCausalLM", SHARED, {"embed.tokens.weight"}),
+        ("BertForMaskedLM", BERT, {"head.3.weight", "embed.tokens.weight"}),
+    ],
+)
+def test_tied_weights_stay_tied(name: str, given: dict[str, Any], tied: set[str]) -> None:
+    everything = dict(load(foreign(name, given)).named_parameters(remove_duplicate=False))
+    [embedding] = (x for x in ("embed", "source") if f"{x}.tokens.weight" in everything)
+    weight = everything[f"{embedding}.tokens.weight"]
+    assert {name for name, p in everything.items() if p is weight} == tied
 
 
 def test_what_is_theirs_stays_theirs() -> None:

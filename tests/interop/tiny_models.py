@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -121,8 +122,20 @@ def foreign(name: str, given: dict[str, Any]) -> Any:
     return model
 
 
-def ids(b: int = 2, t: int = 11, seed: int = 3) -> Tensor:
-    return torch.randint(2, 64, (b, t), generator=torch.Generator().manual_seed(seed))
+def ids(t: int = 11, seed: int = 3) -> Tensor:
+    return torch.randint(2, 64, (2, t), generator=torch.Generator().manual_seed(seed))
+
+
+def padded(side: str, t: int = 11, n: int = 4) -> Tensor:
+    """A mask of two rows, of which the second has ``n`` tokens of padding."""
+    seen = torch.ones(2, t, dtype=torch.long)
+    seen[-1, slice(0, n) if side == "left" else slice(t - n, t)] = 0
+    return seen
+
+
+def places(seen: Tensor) -> Tensor:
+    """Positions that count from the first real token."""
+    return (seen.cumsum(-1) - 1).clamp(min=0)
 
 
 def first(out: Any) -> Tensor:
@@ -135,6 +148,23 @@ def close(found: Tensor, want: Tensor, seen: Tensor | None = None, tol: float = 
         found, want = found[seen.bool()], want[seen.bool()]
     apart = float((found.detach() - want.detach()).abs().max())
     assert apart <= tol * max(1.0, float(want.detach().abs().max())), apart
+
+
+def close_all(found: Iterable[Tensor], want: Iterable[Tensor]) -> None:
+    for a, b in zip(found, want, strict=True):
+        close(a, b)
+
+
+def close_maps(found: Mapping[str, Any], name: str, want: Iterable[Tensor]) -> None:
+    """The lazy matrices of a stack, by the name of its layers, are the weights of theirs."""
+    close_all((found[name.format(i)].dense() for i in range(2)), want)
+
+
+def close_gradients(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
+    for (name, p), q in zip(theirs.named_parameters(), ours.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None and q.grad is not None:
+            close(q.grad, p.grad, tol=2e-5)
 
 
 def text(name: str, given: dict[str, Any]) -> tuple[Any, TextModel]:

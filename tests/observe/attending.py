@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,9 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import intently as it
+from intently.matrix import LazyMatrix
 from intently.observe import Recording
+from intently.observe.recording.recording import Entry
 
 PLAIN = (F.scaled_dot_product_attention, nn.Module.__call__)
 """In a tuple, because names bound to them are replaced, those of this file too."""
@@ -137,6 +142,41 @@ class Softmaxes(TorchDispatchMode):
         if func.__name__.split(".")[0] in ("_softmax", "_safe_softmax", "_log_softmax"):
             self.found.append(result.exp() if "log" in func.__name__ else result.clone())
         return result
+
+
+def watched(
+    model: nn.Module, *args: Any, deep: bool = False, verified: bool = True, **given: Any
+) -> Recording:
+    """The recording of a call, whose output is the same, bit for bit, with and without it."""
+    plain = model(*args, **given)
+    with it.watch(model, deep=deep) as seen:
+        found = model(*args, **given)
+    for a, b in zip(tree_leaves(found), tree_leaves(plain), strict=True):
+        assert not isinstance(b, Tensor) or torch.equal(a, b)
+    assert not verified or all(entry.verified for entry in seen.calls), str(seen.coverage())
+    return seen
+
+
+def close(
+    found: LazyMatrix | Entry, expected: Tensor, rows: Tensor | None = None, gap: float = 1e-5
+) -> None:
+    """Weights are close to the expected ones, in the rows (b, t) that are True."""
+    matrix = found.matrix() if isinstance(found, Entry) else found
+    real = torch.tensor(True) if rows is None else rows.bool()[:, None, :, None]
+    torch.testing.assert_close(matrix.dense() * real, expected * real, atol=gap, rtol=gap)
+
+
+def attended(q: Tensor, k: Tensor, *mask: Tensor, **options: Any) -> Recording:
+    """What a watch with these options sees of one call of PyTorch's function."""
+    with it.watch(**options) as seen:
+        F.scaled_dot_product_attention(q, k, k, *mask)
+    return seen
+
+
+def in_a_thread(function: Callable[..., object], *args: object) -> None:
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join()
 
 
 def seen_by(model: nn.Module, *args: Any, **options: Any) -> Recording:

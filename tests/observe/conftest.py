@@ -22,7 +22,7 @@ from .attending import PLAIN
 from .saved import LENGTHS, S, T, entry, recording
 
 collect_ignore = ["keras_cases.py"]
-"""`test_keras` runs it in a process of its own."""
+"""`interop/test_keras.py` runs it in a process of its own."""
 
 
 @pytest.fixture

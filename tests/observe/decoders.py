@@ -73,13 +73,18 @@ def prompts() -> tuple[Tensor, dict[str, Any]]:
     return ids, {"attention_mask": real, "do_sample": False, "pad_token_id": 0}
 
 
+def continued(ids: Tensor, real: Tensor) -> dict[str, Tensor]:
+    """What one pass is given to attend as `generate` did, which counts from the first token."""
+    real = torch.cat([real, real.new_ones(len(ids), ids.shape[1] - real.shape[1])], 1)
+    at = (real.cumsum(-1) - 1).clamp(min=0)
+    return {"input_ids": ids, "attention_mask": real, "position_ids": at}
+
+
 @torch.no_grad()
 def plain(model: Any, ids: Tensor, real: Tensor) -> tuple[Tensor, ...]:
     """The weights (b, h, t, s) of each layer in one pass of the plain formula."""
     model.set_attn_implementation("eager")
-    real = torch.cat([real, real.new_ones(len(ids), ids.shape[1] - real.shape[1])], 1)
-    at = (real.cumsum(-1) - 1).clamp(min=0)
-    return model(ids, attention_mask=real, position_ids=at, output_attentions=True).attentions
+    return model(**continued(ids, real), output_attentions=True).attentions
 
 
 @torch.no_grad()

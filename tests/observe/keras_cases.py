@@ -11,33 +11,13 @@ import torch
 
 import intently as it
 from intently.interop.keras import SelfAttention, load
-from intently.observe import Recording, watch
+from intently.observe import watch
 
-X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-MEMORY = np.random.default_rng(1).normal(size=(2, 6, 8)).astype("float32")
+from ..interop.keras_drawing import array, built, close, normal
+from .attending import watched
+
+X, MEMORY = normal(2, 5, 8), normal(2, 6, 8)
 SEEN = np.arange(6) < np.array([[4], [6]])
-
-
-def drawn(layer: Any) -> Any:
-    """The layer with every weight drawn, biases too."""
-    draw = np.random.default_rng(2)
-    layer.set_weights([draw.normal(size=w.shape, scale=0.5) for w in layer.weights])
-    return layer
-
-
-def close(found: torch.Tensor, expected: Any) -> None:
-    torch.testing.assert_close(found, torch.as_tensor(expected), atol=1e-5, rtol=1e-5)
-
-
-def watched(layer: Any, *args: Any, deep: bool = False, **kwargs: Any) -> Recording:
-    """A recording of a call, whose output is the same with and without it."""
-    y = layer(*args, **kwargs)
-    with watch(layer, deep=deep) as seen:
-        found = layer(*args, **kwargs)
-    first, again = (x[0] if isinstance(x, tuple) else x for x in (y, found))
-    assert torch.equal(first, again)
-    assert all(entry.verified for entry in seen.calls), seen.coverage()
-    return seen
 
 
 LAYERS = {
@@ -55,26 +35,20 @@ CALLS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name: str, call: str) -> None:
-    layer = LAYERS[name]()
-    layer(X, MEMORY)
-    drawn(layer)
-    seen = watched(layer, X, MEMORY, **CALLS[call])
+    layer = built(LAYERS[name](), X.shape, MEMORY.shape)
+    (entry,) = watched(layer, X, MEMORY, **CALLS[call]).calls
     _, weights = layer(X, MEMORY, return_attention_scores=True, **CALLS[call])
-    (entry,) = seen.calls
     assert entry.source == "functional"
-    close(entry.matrix().dense(), weights)
+    close(entry.matrix().dense(), array(weights))
 
 
 @pytest.mark.parametrize("call", ["plain", "padding"])
 def test_layers_that_return_their_scores_are_seen_on_request(call: str) -> None:
-    layer = LAYERS["MultiHeadAttention"]()
-    layer(X, MEMORY)
-    drawn(layer)
+    layer = built(LAYERS["MultiHeadAttention"](), X.shape, MEMORY.shape)
     options = {"return_attention_scores": True} | CALLS[call]
-    seen = watched(layer, X, MEMORY, deep=True, **options)
-    (entry,) = seen.calls
+    (entry,) = watched(layer, X, MEMORY, deep=True, **options).calls
     assert entry.source == "deep"
-    close(entry.matrix().dense(), layer(X, MEMORY, **options)[1])
+    close(entry.matrix().dense(), array(layer(X, MEMORY, **options)[1]))
 
 
 OWN: dict[str, tuple[dict[str, Any], Any]] = {
@@ -86,11 +60,8 @@ OWN: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("call", OWN)
 def test_our_layer_is_seen_and_shows_the_same(call: str) -> None:
-    layer = SelfAttention(2, 8)
-    layer.build(X.shape)
-    options, mask = OWN[call]
-    seen = watched(drawn(layer), X, **options)
-    (entry,) = seen.calls
+    layer, (options, mask) = built(SelfAttention(2, 8), X.shape), OWN[call]
+    (entry,) = watched(layer, X, **options).calls
     A = entry.matrix().dense()
     close(A, layer.attend(X, **options).dense().detach())
     close(A, load(layer).attend(torch.tensor(X), mask=mask).dense().detach())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 import intently as it
 from intently.observe.sources import functional
@@ -22,9 +23,19 @@ def merged(mixed: Tensor) -> Tensor:
     return mixed.transpose(1, 2).flatten(2)
 
 
+def finished(call: Call, finish: Callable[[Tensor], Tensor]) -> Call:
+    """The call with an operator after the product, whose output came out."""
+    return replace(call, y=After(finish(call.y), lambda mixed, rows: finish(mixed)))  # type: ignore[arg-type]
+
+
 def operands(*shape: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Q, k and v of one shape."""
     return [torch.randn(*shape).to(dtype) for _ in range(3)]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Call:
+    """A call of PyTorch's function."""
+    return Call(q, k, v, F.scaled_dot_product_attention(q, k, v, **options))
 
 
 def call(dtype: torch.dtype = torch.float32, **how: object) -> Call:
@@ -55,8 +66,7 @@ WRONG: dict[str, Callable[[Tensor, Tensor], it.Attention]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_found(name: str) -> None:
     own = call(mask=it.causal())
-    assert isinstance(own.q, Tensor) and isinstance(own.k, Tensor)
-    found = check(own, WRONG[name](own.q, own.k), 3)
+    found = check(own, WRONG[name](own.q, own.k), 3)  # type: ignore[arg-type]
     assert found.verified is False and "differs from what came out" in str(found.why)
 
 
@@ -67,37 +77,30 @@ HALF = (torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("dtype", HALF)
 def test_half_precision_verifies_no_other_scale(dtype: torch.dtype, t: int) -> None:
     q, k, v = operands(2, 4, t, 32, dtype=dtype)
-    own = Call(q, k, v, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    own = attended(q, k, v, is_causal=True)
     for turn in range(4):
         assert check(own, it.attend(q, k, mask=it.causal()), turn).verified
         found = check(own, it.attend(q, k, mask=it.causal(), scale=0.5 * 32**-0.5), turn)
-        assert found.verified is not True
-        assert ("too coarse to verify in " if found.verified is None else "differs") in str(
-            found.why
-        )
+        why = {None: "too coarse to verify in ", False: "differs"}
+        assert why[found.verified] in str(found.why)
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_what_rounding_hides_is_not_verified(dtype: torch.dtype) -> None:
     own = call(dtype)
 
-    def finish(mixed: Tensor, rows: Tensor) -> Tensor:  # a residual beside which A @ v is small
-        return 1000 + merged(mixed)
-
-    assert isinstance(own.y, Tensor)
-    hidden = replace(own, y=After(finish(own.y, torch.arange(9)), finish))
+    # a residual beside which A @ v is small
+    hidden = finished(own, lambda mixed: 1000 + merged(mixed))
+    name = str(dtype).removeprefix("torch.")
     for scale in (None, 0.5 * 8**-0.5):
         found = check(hidden, it.attend(own.q, own.k, scale=scale), 0)
-        name = str(dtype).removeprefix("torch.")
         assert found.verified is None and f"too coarse to verify in {name}: A" in str(found.why)
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_weights_that_have_no_scale_are_verified_in_half_precision(dtype: torch.dtype) -> None:
     q, v = torch.zeros(1, 2, 5, 8, dtype=dtype), torch.randn(1, 2, 5, 8).to(dtype)
-    assert check(
-        Call(q, q, v, F.scaled_dot_product_attention(q, q, v)), it.attend(q, q), 0
-    ).verified
+    assert check(attended(q, q, v), it.attend(q, q), 0).verified
 
 
 def plainly(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, how: str) -> Tensor:
@@ -125,15 +128,11 @@ def test_scores_that_were_rounded(
     q, k = (torch.randn(1, 4, t, d).mul(spread**0.5).to(dtype) for _ in range(2))
     v, sinks = torch.randn(1, 4, t, d).to(dtype), torch.randn(4).to(dtype)
     own = {"mask": it.causal(), "sinks": sinks if how == "sinks" else None}
-    if how == "fused":
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    else:
-        y = plainly(q, k, v, sinks, how)
-    call = Call(q, k, v, y)
+    written = Call(q, k, v, plainly(q, k, v, sinks, how))
+    call = attended(q, k, v, is_causal=True) if how == "fused" else written
     wrong = {"scale": 0.5 * d**-0.5}, {"scale": 2 * d**-0.5}, {"softcap": 0.7}, {"mask": None}
     for turn in range(3):
-        found = check(call, it.attend(q, k, **own), turn)  # type: ignore[arg-type]
-        assert found.verified, found
+        assert check(call, it.attend(q, k, **own), turn).verified  # type: ignore[arg-type]
         for change in wrong:
             other = it.attend(q, k, **own | change)  # type: ignore[arg-type]
             assert check(call, other, turn).verified is not True, change
@@ -145,41 +144,31 @@ def test_more_rows_are_asked_where_a_few_cannot_tell() -> None:
     mask = (torch.arange(40) >= 20).repeat(40, 1)  # most rows see keys whose values are all alike
     mask[20] = ~mask[20]
     v[..., :20, :] = torch.randn(1, 2, 20, 8)
-    y = F.scaled_dot_product_attention(q, k, v, mask)
     right, wrong = (it.attend(q, k, mask=it.allowed(mask), scale=s) for s in (None, 0.1))
-    assert check(Call(q, k, v, y), right, 0).verified
-    assert check(Call(q, k, v, y), wrong, 0).verified is False
+    assert check(attended(q, k, v, attn_mask=mask), right, 0).verified
+    assert check(attended(q, k, v, attn_mask=mask), wrong, 0).verified is False
 
 
 def test_what_an_operator_made_of_the_product_is_compared() -> None:
     own, weight = call(), torch.randn(32, 32)
-    assert isinstance(own.y, Tensor)
-
-    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
-        return merged(mixed) @ weight
-
-    right = replace(own, y=After(finish(own.y, torch.arange(9)), finish))
+    right = finished(own, lambda mixed: merged(mixed) @ weight)
     assert check(right, it.attend(own.q, own.k), 0).verified
-    wrong = replace(right, y=After(right.y.output + 0.01, finish))  # type: ignore[union-attr]
+    wrong = replace(right, y=replace(right.y, output=right.y.output + 0.01))  # type: ignore
     assert check(wrong, it.attend(own.q, own.k), 0).verified is False
 
 
 def test_rows_that_see_nothing_and_values_that_cancel() -> None:
     own = call(mask=it.padding(torch.tensor([9, 0])))
-    assert isinstance(own.y, Tensor)
-    own.y[1] = torch.nan
+    own.y[1] = torch.nan  # type: ignore[index]
     assert check(own, it.attend(own.q, own.k, mask=own.how.mask), 0).verified
     q = torch.zeros(1, 1, 1000, 8)
     v = torch.cat([torch.ones(500, 8), -torch.ones(500, 8)])[torch.randperm(1000)][None, None]
-    noisy = Call(q, q, v, F.scaled_dot_product_attention(q, q, v))
-    assert check(noisy, it.attend(q, q), 0).verified
+    assert check(attended(q, q, v), it.attend(q, q), 0).verified
 
 
 def test_dropout_cannot_be_compared() -> None:
-    model = Stack(SelfAttention(dropout_p=0.5))
-    seen = seen_by(model, torch.randn(1, 5, 32))
-    entry = seen.calls[0]
-    assert entry.verified is None and "dropout=0.5" in str(seen.coverage())
+    seen = seen_by(Stack(SelfAttention(dropout_p=0.5)), torch.randn(1, 5, 32))
+    assert seen.calls[0].verified is None and "dropout=0.5" in str(seen.coverage())
     assert seen["layers.0"].shape == (1, 4, 5, 5)
 
 
@@ -190,8 +179,7 @@ def test_an_entry_that_fails_refuses_and_is_listed(monkeypatch: pytest.MonkeyPat
         return replace(whole(*args), scale=1.0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(functional, "how_of", wrong)
-    model = stack(2)
-    seen = seen_by(model, torch.randn(1, 5, 32))
+    seen = seen_by(stack(2), torch.randn(1, 5, 32))
     assert str(seen.coverage()).count("UNVERIFIED: A[rows] @ v differs") == 2
     with pytest.raises(it.errors.UnverifiedError, match=r"seen\['layers.1', 0\]: expected weights"):
         seen["layers.1"]
@@ -201,8 +189,7 @@ def test_a_check_that_fails_by_itself_is_no_verdict(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         functional, "how_of", lambda *args: AttentionSpec(scale=torch.ones(7, 1, 1))
     )
-    model = stack(1)
-    seen = seen_by(model, torch.randn(1, 5, 32))
+    seen = seen_by(stack(1), torch.randn(1, 5, 32))
     assert "layers.0" in seen.coverage().unseen or seen.calls[0].verified is False
 
 
@@ -211,8 +198,7 @@ def test_random_numbers_stay_as_they_were() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    with it.watch(model):
-        model(x)
+    seen_by(model, x)
     assert torch.equal(torch.rand(4), expected)
 
 
@@ -227,34 +213,33 @@ def test_sampled_rows_are_within_and_change(t: int) -> None:
 def test_values_that_cannot_tell_are_no_verdict(values: Tensor) -> None:
     q, k, v = operands(1, 2, 6, 8)
     v[:, 0] = 1  # one head that tells is enough
-    assert check(
-        Call(q, k, v, F.scaled_dot_product_attention(q, k, v)), it.attend(q, k), 0
-    ).verified
-    v = values.expand(1, 2, 6, 8)
-    y = F.scaled_dot_product_attention(q, k, v)
-    found = check(Call(q, k, v, y), it.attend(q, k), 0)
+    assert check(attended(q, k, v), it.attend(q, k), 0).verified
+    own = attended(q, k, values.expand(1, 2, 6, 8))
+    found = check(own, it.attend(q, k), 0)
     assert found.verified is None and "the values cannot tell" in str(found.why)
-    assert check(Call(q, k, v, y + 1), it.attend(q, k), 0).verified is False
+    assert check(replace(own, y=own.y + 1), it.attend(q, k), 0).verified is False  # type: ignore
+
+
+class Attends(nn.Module):
+    """Attention alone."""
+
+    def forward(self, *operands: Tensor, **options: Any) -> Tensor:
+        return F.scaled_dot_product_attention(*operands, **options)
 
 
 def test_steps_whose_values_cannot_tell_leave_it_to_the_others() -> None:
     q, k = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6, 8)
-    for values in ((1.0, None), (None, 1.0), (1.0, 1.0)):
-        model = SelfAttention()
-        with it.watch(model) as seen:
-            for n, constant in zip((5, 6), values):
-                v = torch.randn(1, 2, n, 8) if constant is None else torch.ones(1, 2, n, 8)
-                new = slice(0, 5) if n == 5 else slice(5, 6)
-                model.merge = lambda y: y  # type: ignore[method-assign]
-                model.split = lambda x: x  # type: ignore[method-assign]
-                model.options = {"is_causal": n == 5}
-                model((q[..., new, :], k[..., :n, :], v))
+    for drawn in ((False, True), (True, False), (False, False)):
+        with it.watch(model := Attends()) as seen:
+            for n, some in zip((5, 6), drawn):
+                v = torch.randn(1, 2, n, 8) if some else torch.ones(1, 2, n, 8)
+                model(q[..., 0 if n == 5 else 5 : n, :], k[..., :n, :], v, is_causal=n == 5)
         (entry,) = seen.calls
-        assert entry.steps == 2 and entry.verified is (None if values == (1.0, 1.0) else True)
+        assert entry.steps == 2 and entry.verified is (True if any(drawn) else None)
 
 
 def test_a_small_part_of_the_output_cannot_tell() -> None:
-    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True).eval()
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=True).eval()
     with torch.no_grad():
         layer.self_attn.out_proj.weight.mul_(1e-5)
         seen = seen_by(layer, torch.randn(2, 6, 16))
@@ -266,12 +251,9 @@ def test_one_head_that_sees_nothing_beside_others_that_see() -> None:
     allowed = torch.ones(1, 2, 3, 3, dtype=torch.bool)
     allowed[0, 1, 2] = False
     matrix = it.attend(q, k, mask=it.allowed(allowed))
-    y = merged(matrix.dense() @ v)
-
-    def finish(mixed: Tensor, rows: Tensor) -> Tensor:
-        return merged(mixed)
-
+    own = finished(Call(q, k, v, matrix.dense() @ v), merged)
+    y = own.y.output  # type: ignore[union-attr]
     y[0, 2] = torch.nan
-    assert check(Call(q, k, v, After(y, finish), AttentionSpec()), matrix, 0).verified
+    assert check(own, matrix, 0).verified
     y[0, :] = 7
-    assert check(Call(q, k, v, After(y, finish), AttentionSpec()), matrix, 0).verified is False
+    assert check(own, matrix, 0).verified is False

@@ -15,6 +15,8 @@ from intently.observe import watch
 from intently.observe.sources import followed
 from intently.observe.watching.unseen import LAST_BITS
 
+from .attending import close, watched
+
 B, H, N, S, D = 2, 3, 5, 6, 4
 Written = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
 """The weights, or the weights and the output."""
@@ -131,8 +133,7 @@ def test_written_by_hand(name: str, mode: Any) -> None:
     assert torch.equal(found, y)
     (entry,) = seen.calls
     assert entry.source == "deep" and entry.verified, seen.coverage()
-    assert entry.shape == tuple(weights.shape)
-    torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-5, rtol=1e-5)
+    close(entry, weights)
 
 
 def test_softcap_masks_and_scale_are_told_apart() -> None:
@@ -158,7 +159,7 @@ def test_dropout_is_named_and_not_compared() -> None:
         _ = F.dropout((q @ k.mT).softmax(-1), 0.25) @ v
     (entry,) = seen.calls
     assert entry.verified is None and "dropout=0.25" in str(entry.why)
-    torch.testing.assert_close(entry.matrix().dense(), (q @ k.mT).softmax(-1))
+    close(entry, (q @ k.mT).softmax(-1))
 
 
 def changed_in_part(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -264,12 +265,9 @@ def test_operators_with_a_kernel_run_it(act: Callable[[Tensor], Tensor]) -> None
     assert torch.equal(grad, plain_grad)
 
 
+@torch.inference_mode()
 def test_composites_run_as_they_do_and_not_as_they_are_written_in_python() -> None:
-    up, x = nn.Upsample(scale_factor=2, mode="bilinear"), torch.randn(1, 3, 9, 9)
-    with torch.inference_mode():
-        plain_up = up(x)
-        with watch(deep=True):
-            assert torch.equal(up(x), plain_up)
+    watched(nn.Upsample(scale_factor=2, mode="bilinear"), torch.randn(1, 3, 9, 9), deep=True)
 
 
 def test_deep_says_that_last_bits_may_differ() -> None:

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from intently.observe import watch
 
-from .attending import Softmaxes
-from .decoders import MARIAN, SIZES, drawn
-
-T: Any = transformers
-
+from .attending import Softmaxes, close, watched
+from .decoders import MARIAN, SIZES, T, drawn
 
 DEBERTA: dict[str, Any] = {
     "hidden_size": 16,
@@ -66,30 +62,29 @@ NAMES = {
 }
 
 
+def spread(made: Callable[[], Any], std: float) -> Any:
+    """The same model at each call, with uneven attention."""
+    torch.manual_seed(0)
+    model = made().eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=std)
+    return model
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_write_their_attention_out(name: str, rows: int) -> None:
-    torch.manual_seed(0)
-    model: Any = MODELS[name]().eval()
-    for p in model.parameters():
-        nn.init.normal_(p, std=0.4)
+    model = spread(MODELS[name], 0.4)
     given = {
         "input_ids": torch.randint(3, 50, (rows, 7)),
         "attention_mask": torch.tensor([[1, 1, 1, 1, 1, 0, 0], [1] * 7])[:rows],
     }
-    with torch.no_grad():
-        y = model(**given)[0]
-        expected = model(**given, output_attentions=True).attentions
-        with watch(model, deep=True) as seen:
-            assert torch.equal(model(**given)[0], y)
-        with watch(model) as shallow:
-            model(**given)
+    seen, shallow = watched(model, deep=True, **given), watched(model, **given)
     assert seen.layers == tuple(NAMES[name].format(n) for n in range(2))
-    real = given["attention_mask"].bool()[:, None, :, None]
-    for entry, weights in zip(seen.calls, expected):
-        assert entry.verified, entry.why
-        found = entry.matrix().dense() * real
-        torch.testing.assert_close(found, weights * real, atol=1e-5, rtol=1e-5)
+    expected = model(**given, output_attentions=True).attentions
+    for entry, weights in zip(seen.calls, expected, strict=True):
+        close(entry, weights, given["attention_mask"])
     assert not shallow.calls and "watch with deep=True" in str(shallow.coverage())
 
 
@@ -107,15 +102,8 @@ def test_gradients_of_a_llama_are_as_without() -> None:
 @pytest.mark.parametrize("name", ["gpt-j", "codegen"])
 def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> None:
     """A static one has columns without keys yet, whose scores are hidden before they are scaled."""
-    torch.manual_seed(0)
-    big = GPT | {"n_embd": 64}
-    kind = {
-        "gpt-j": (T.GPTJForCausalLM, T.GPTJConfig),
-        "codegen": (T.CodeGenForCausalLM, T.CodeGenConfig),
-    }[name]
-    model: Any = kind[0](kind[1](**big)).eval()
-    for p in model.parameters():
-        nn.init.normal_(p, std=std)
+    kind = {"gpt-j": T.GPTJForCausalLM, "codegen": T.CodeGenForCausalLM}[name]
+    model = spread(lambda: kind(kind.config_class(**GPT | {"n_embd": 64})), std)
     ids = torch.randint(3, 50, (2, 5))
     options: dict[str, Any] = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
     if cache is not None:
@@ -128,12 +116,12 @@ def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> No
     assert torch.equal(made, again) and len(seen.calls) == 2, seen.coverage()
     for entry, weights in zip(seen.calls, expected):
         assert entry.verified, entry.why
-        torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-4, rtol=1e-4)
+        close(entry, weights, gap=1e-4)
 
 
-SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
-    "big bird": lambda: (
-        T.BigBirdModel(
+SPARSE: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "big bird": (
+        lambda: T.BigBirdModel(
             T.BigBirdConfig(
                 **SIZES | {"num_hidden_layers": 1, "attention_type": "block_sparse"},
                 **{"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 128},
@@ -141,8 +129,10 @@ SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
         ),
         64,
     ),
-    "pegasus-x": lambda: (
-        T.PegasusXModel(T.PegasusXConfig(**MARIAN, block_size=4, num_global_tokens=2)).encoder,
+    "pegasus-x": (
+        lambda: (
+            T.PegasusXModel(T.PegasusXConfig(**MARIAN, block_size=4, num_global_tokens=2)).encoder
+        ),
         18,
     ),
 }
@@ -153,21 +143,17 @@ SPARSE: dict[str, Callable[[], tuple[nn.Module, int]]] = {
 @torch.no_grad()
 def test_blocks_that_cannot_be_followed_are_said(name: str, padding: int) -> None:
     """And what can be: keys of padding that happen to be zeros are columns like others."""
-    torch.manual_seed(0)
-    model, length = SPARSE[name]()
-    for p in model.eval().parameters():
-        nn.init.normal_(p, std=0.3)
+    made, length = SPARSE[name]
+    model = spread(made, 0.3)
     mask = (torch.arange(length) < length - padding).long()[None]
     given = {"input_ids": torch.randint(3, 50, (1, length)), "attention_mask": mask}
     with Softmaxes() as real:
-        y = model(**given)[0]
-    with watch(model, deep=True) as seen:
-        assert torch.equal(model(**given)[0], y)
+        model(**given)
+    seen = watched(model, deep=True, **given)
     whole = [x for x in real.found if x.ndim == 4]
     assert len(seen.calls) == len(whole) < len(real.found)
     for entry, weights in zip(seen.calls, whole):
-        assert entry.verified and entry.shape == tuple(weights.shape), entry.why
-        torch.testing.assert_close(entry.matrix().dense(), weights, atol=1e-5, rtol=1e-5)
+        close(entry, weights)
     for layer in seen.layers:
         (note,) = (x for x in seen.coverage().notes if layer in x)
         assert note.startswith("Not every call of") and "(aten." in note

@@ -27,6 +27,7 @@ from intently.observe.storage.stores import Held, KeptSpec
 from intently.observe.watching.call import AttentionSpec
 from intently.scores import Additive, Cosine, General, Score
 
+from .attending import close, watched
 from .saved import LENGTHS, D, S, T, entry, parts, recording, reopened, single
 
 # --- what comes back ------------------------------------------------------------------------------
@@ -133,13 +134,11 @@ HOWS = [
 
 @pytest.mark.parametrize("how", HOWS)
 def test_masks_biases_and_scores_come_back(tmp_path: Path, how: AttentionSpec) -> None:
-    made = recording(entry(how=how))
-    back = reopened(made, tmp_path)
-    want, got = made.calls[0].matrix().dense(), back.calls[0].matrix().dense()
+    made = entry(how=how)
+    (back,) = reopened(recording(made), tmp_path).calls
     if not any(own in repr(how) for own in ("Even", "Slope")):
-        found = back.calls[0].rows.how()
-        assert repr(found) == repr(how)
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+        assert repr(back.rows.how()) == repr(how)
+    close(back, made.matrix().dense(), gap=1e-6)
 
 
 def test_energies_come_back(tmp_path: Path) -> None:
@@ -159,22 +158,15 @@ def test_shared_tensors_are_written_once(tmp_path: Path) -> None:
 
 def test_other_programs_read_the_tensors(tmp_path: Path) -> None:
     odd = it.allowed(torch.rand(1, S) > 0.1)
-    made = recording(
-        *(
-            entry(
-                "x", n, AttentionSpec(mask=odd & it.padding(LENGTHS), sinks=torch.zeros(4).double())
-            )
-            for n in range(2)
-        )
-    )
+    how = AttentionSpec(mask=odd & it.padding(LENGTHS), sinks=torch.zeros(4).double())
+    made = recording(entry("x", 0, how), entry("x", 1, how))
     path = files.save(made, tmp_path / "run.safetensors")
     found = load_file(path)
     for n, one in enumerate(made.calls):
         q, k = one.rows.operands()
         assert torch.equal(found[f"x/{n}/q"], q) and torch.equal(found[f"x/{n}/k"], k)
-    header, _ = parts(path.read_bytes())
-    start = 8 + int.from_bytes(path.read_bytes()[:8], "little")
-    assert start % 64 == 0
+    header, data = parts(path.read_bytes())
+    assert (path.stat().st_size - len(data)) % 64 == 0
     for name, x in found.items():  # so that they are used where they lie
         assert header[name]["data_offsets"][0] % x.element_size() == 0
 
@@ -182,8 +174,8 @@ def test_other_programs_read_the_tensors(tmp_path: Path) -> None:
 def test_a_watched_model_comes_back(tmp_path: Path) -> None:
     layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
     hidden = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    with it.watch(layer) as seen, torch.no_grad():
-        layer(torch.randn(2, 5, 16), src_key_padding_mask=hidden)
+    with torch.no_grad():
+        seen = watched(layer, torch.randn(2, 5, 16), src_key_padding_mask=hidden)
     seen.save(tmp_path / "run.safetensors")
     back = it.load_recording(tmp_path / "run.safetensors")
     assert back.layers == seen.layers and back.calls[0].verified
@@ -194,9 +186,8 @@ def test_what_is_saved_may_be_what_was_loaded(tmp_path: Path) -> None:
     made = recording()
     back = reopened(made, tmp_path)
     again = reopened(back, tmp_path)
-    want = made.calls[0].matrix().dense()
-    assert torch.equal(again.calls[0].matrix().dense(), want)
-    assert torch.equal(back.calls[0].matrix().dense(), want)
+    want, *found = (x.calls[0].matrix().dense() for x in (made, back, again))
+    assert all(torch.equal(x, want) for x in found)
 
 
 # --- nothing is read until asked ------------------------------------------------------------------
@@ -233,9 +224,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        OSError, match=r"run\.safetensors: .*; got No space left on device\. What was"
-    ):
+    told = r"run\.safetensors: .*; got No space left on device\. What was"
+    with pytest.raises(OSError, match=told):
         files.save(recording(), path)
     assert path.read_bytes() == before and os.listdir(tmp_path) == ["run.safetensors"]
 
@@ -258,19 +248,39 @@ def test_a_disk_that_fills_up_while_writing(
     assert not os.listdir(tmp_path)
 
 
-def test_an_interrupted_save_leaves_nothing(tmp_path: Path) -> None:
-    class Interrupted(Held):
-        times = 0
+class Interrupted(Held):
+    """A tensor during whose reading somebody presses Ctrl-C."""
 
-        def get(self) -> Tensor:
-            self.times += 1
-            if self.times > 2:
-                raise KeyboardInterrupt
-            return super().get()
+    times = 0
 
+    def get(self) -> Tensor:
+        self.times += 1
+        if self.times > 2:
+            raise KeyboardInterrupt
+        return super().get()
+
+
+class Growing(Held):
+    """A tensor that is longer at each reading."""
+
+    def get(self) -> Tensor:
+        self.tensor = torch.cat([self.tensor, self.tensor[..., :1, :]], -2)
+        return self.tensor
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "told"),
+    [
+        (Interrupted, KeyboardInterrupt, ""),
+        (Growing, ArgumentError, "save: expected a tensor of shape .* as before"),
+    ],
+)
+def test_a_save_that_fails_leaves_nothing(
+    tmp_path: Path, kind: type[Held], error: type[BaseException], told: str
+) -> None:
     x = torch.randn(1, 1, 2, 2)
-    made = Entry("x", 0, "functional", Whole(Interrupted(x), Held(x), KeptSpec(AttentionSpec())))
-    with pytest.raises(KeyboardInterrupt):
+    made = Entry("x", 0, "functional", Whole(kind(x), Held(x), KeptSpec(AttentionSpec())))
+    with pytest.raises(error, match=told):
         files.save(recording(made), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)
 
@@ -291,32 +301,33 @@ class Odd(Score):
 
 
 def test_what_a_file_cannot_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.safetensors"
-    with pytest.raises(KindError, match=r"save: expected a score of intently\.scores; got Odd"):
-        files.save(recording(entry(how=AttentionSpec(score=Odd()))), path)
-    with pytest.raises(ArgumentError, match=r"got '\.\./x'. Which leads out of a folder"):
-        files.save(recording(entry("../x")), path)
     monkeypatch.setattr(value_json, "WRITTEN_OUT", 35)
-    with pytest.raises(MemoryRefused, match=r"at most 35 bytes for Even; got 36 bytes"):
-        files.save(recording(entry(how=AttentionSpec(mask=Even()))), path)
-    with pytest.raises(MemoryRefused, match=r"for Slope; got 144 bytes for shape \(6, 6\)"):
-        files.save(recording(entry(how=AttentionSpec(bias=Slope()))), path)
-    monkeypatch.setattr(writing, "HEADER", 100)
-    with pytest.raises(ArgumentError, match="save: expected names and tokens of at most 100 bytes"):
-        files.save(recording(), path)
-    assert not os.listdir(tmp_path)
-
-
-def test_a_recording_that_grows_while_it_is_saved(tmp_path: Path) -> None:
-    class Growing(Held):
-        def get(self) -> Tensor:
-            self.tensor = torch.cat([self.tensor, self.tensor[..., :1, :]], -2)
-            return self.tensor
-
-    x = torch.randn(1, 1, 2, 2)
-    grown = Entry("x", 0, "functional", Whole(Growing(x), Held(x), KeptSpec(AttentionSpec())))
-    with pytest.raises(ArgumentError, match=r"save: expected a tensor of shape .* as before"):
-        files.save(recording(grown), tmp_path / "run.safetensors")
+    monkeypatch.setattr(writing, "HEADER", 1000)
+    for made, kind, told in (
+        (
+            entry(how=AttentionSpec(score=Odd())),
+            KindError,
+            r"save: expected a score of intently\.scores; got Odd",
+        ),
+        (entry("../x"), ArgumentError, r"got '\.\./x'. Which leads out of a folder"),
+        (
+            entry(how=AttentionSpec(mask=Even())),
+            MemoryRefused,
+            "at most 35 bytes for Even; got 36 bytes",
+        ),
+        (
+            entry(how=AttentionSpec(bias=Slope())),
+            MemoryRefused,
+            r"for Slope; got 144 bytes for shape \(6, 6\)",
+        ),
+        (
+            entry("x" * 1000),
+            ArgumentError,
+            "save: expected names and tokens of at most 1,000 bytes",
+        ),
+    ):
+        with pytest.raises(kind, match=told):
+            files.save(recording(made), tmp_path / "run.safetensors")
     assert not os.listdir(tmp_path)
 
 

@@ -12,7 +12,7 @@ from torch._higher_order_ops.cond import cond_op
 from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-import intently as it
+from .attending import close, watched
 
 T, D = 16, 8
 Modified = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -66,6 +66,13 @@ class Attends(nn.Module):
         return flex_attention(q, k, v, **self.how)  # type: ignore[return-value]
 
 
+class Outer(nn.Sequential):
+    """A model of one module, which is named 0."""
+
+    def forward(self, *given: Tensor) -> Tensor:
+        return self[0](*given)
+
+
 CASES: dict[str, tuple[Modified | None, bool, int, float | None]] = {
     "plain": (None, False, 2, None),
     "mask": (None, True, 2, None),
@@ -81,7 +88,7 @@ CASES: dict[str, tuple[Modified | None, bool, int, float | None]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_function(name: str, deep: bool) -> None:
     modified, causal, groups, scale = CASES[name]
-    model = nn.Sequential(
+    model = Outer(
         Attends(
             score_mod=modified,
             block_mask=mask() if causal else None,
@@ -89,23 +96,17 @@ def test_the_function(name: str, deep: bool) -> None:
             enable_gqa=groups == 1,
         )
     )
-    given = operands(groups)
-    y = model[0](*given)
-    with it.watch(model, deep=deep) as seen:
-        assert torch.equal(model[0](*given), y)
+    q, k, v = operands(groups)
+    seen = watched(model, q, k, v, deep=deep)
     (entry,) = seen.calls
-    assert entry.source == "flex" and entry.verified, entry.why
-    expected = weights(*given[:2], modified, causal, scale or D**-0.5)
-    torch.testing.assert_close(seen["0"].dense(), expected, atol=1e-5, rtol=1e-5)
+    assert entry.source == "flex" and entry.name == "0"
+    close(entry, weights(q, k, modified, causal, scale or D**-0.5))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("deep", [False, True])
 def test_scores_that_are_changed_otherwise_are_said(deep: bool) -> None:
-    model, given = nn.Sequential(Attends(score_mod=capped)), operands()
-    y = model[0](*given)
-    with it.watch(model, deep=deep) as seen:
-        assert torch.equal(model[0](*given), y)
+    seen = watched(Outer(Attends(score_mod=capped)), *operands(), deep=deep)
     assert "its score_mod does more than add" in seen.coverage().unseen["0"]
 
 
@@ -125,15 +126,12 @@ def test_a_call_under_a_name_that_cannot_be_found(
         def forward(self, *given: Tensor) -> Any:
             return attend(*given)
 
-    block, given = mask(), operands()
-    attend, model = closed(), nn.Sequential(Closed())
-    y = model[0](*given)
-    with it.watch(model, deep=deep) as seen:
-        assert torch.equal(model[0](*given), y)
+    block, (q, k, v) = mask(), operands()
+    attend = closed()
+    seen = watched(Outer(Closed()), q, k, v, deep=deep)
     if deep:
         assert seen.calls[0].source == "flex" and seen.calls[0].verified
-        expected = weights(*given[:2], None, True, D**-0.5)
-        torch.testing.assert_close(seen["0"].dense(), expected, atol=1e-5, rtol=1e-5)
+        close(seen["0"], weights(q, k, None, True, D**-0.5))
 
 
 @torch.no_grad()
@@ -142,8 +140,5 @@ def test_other_operators_that_take_functions_run_and_are_said() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return cond_op(x.sum() > 0, lambda x: x.softmax(-1) @ x.mT, torch.sin, (x,))
 
-    model, x = nn.Sequential(Chooses()), torch.ones(2, 4, 4)
-    y = model(x)
-    with it.watch(model, deep=True) as seen:
-        assert torch.equal(model(x), y)
+    seen = watched(Outer(Chooses()), torch.ones(2, 4, 4), deep=True)
     assert "the operator cond ran, in which nothing is seen" in seen.coverage().unseen["0"]

@@ -14,6 +14,8 @@ from intently.matrix.labelling import BLOCK
 from intently.observe import Recording, load_recording
 from intently.observe.recording.labels import Labels, labels
 
+from ..messages import refused
+from ..show.refusals import refuses
 from .attending import SelfAttention, Stack
 
 SOURCE = ("the", "road", "was", "wide", "</s>")
@@ -48,36 +50,44 @@ def test_both_sides_by_name() -> None:
     assert found("decoder.0.self_attention", 6, 6, back=True, tokens=unread).rows == (*MADE[:5], "")
 
 
-def test_a_side_that_does_not_fit_is_left_out() -> None:
-    nothing = Labels()
-    assert found("encoder.0.self_attn", 6, 6, back=False) == nothing  # as long as the target
-    assert found("decoder.0.self_attn", 5, 5, back=True) == nothing  # as long as the source
-    assert found("decoder.0.cross_attn", 6, 7, back=False) == Labels(MADE, None)
-    assert found("decoder.0.cross_attn", 1, 5, back=False) == Labels(None, SOURCE)
-    assert found("decoder.0.cross_attn", 5, 5, back=False) == Labels(None, SOURCE)
-    assert found("encoder.0.cross_attn", 5, 5, back=False) == nothing
+FIVE, ALIKE = list("abcde"), (list("abcde"), list("vwxyz"))
 
 
-def test_names_that_do_not_tell() -> None:
-    nothing, same = Labels(), (list("abcde"), list("vwxyz"))
-    assert found("layers.0", 5, 5, back=False) == Labels(SOURCE, SOURCE, True)
-    assert found("layers.0", 6, 6, back=True) == Labels(MADE, TARGET[:6], True)
-    assert found("layers.0", 6, 5, back=False) == Labels(MADE, SOURCE)
-    assert found("layers.0", 6, 6, back=False) == nothing
-    assert found("layers.0", 5, 5, back=True) == nothing
-    assert found("layers.0", 4, 5, back=False) == nothing
-    for back in (False, True):  # of equal lengths: it may be any of three
-        assert found("layers.0", 5, 5, back=back, tokens=same) == nothing
-    assert found("decoder.0.attn", 5, 5, back=False, tokens=same) == nothing
-    assert found("decoder.0.attn", 5, 5, back=True, tokens=same).columns == tuple("vwxyz")
+@pytest.mark.parametrize(
+    ("name", "t", "s", "back", "tokens", "expected"),
+    [
+        # a side that does not fit is left out
+        ("encoder.0.self_attn", 6, 6, False, PAIR, Labels()),  # as long as the target
+        ("decoder.0.self_attn", 5, 5, True, PAIR, Labels()),  # as long as the source
+        ("decoder.0.cross_attn", 6, 7, False, PAIR, Labels(MADE, None)),
+        ("decoder.0.cross_attn", 1, 5, False, PAIR, Labels(None, SOURCE)),
+        ("decoder.0.cross_attn", 5, 5, False, PAIR, Labels(None, SOURCE)),
+        ("encoder.0.cross_attn", 5, 5, False, PAIR, Labels()),
+        # names that do not tell
+        ("layers.0", 5, 5, False, PAIR, Labels(SOURCE, SOURCE, True)),
+        ("layers.0", 6, 6, True, PAIR, Labels(MADE, TARGET[:6], True)),
+        ("layers.0", 6, 5, False, PAIR, Labels(MADE, SOURCE)),
+        ("layers.0", 6, 6, False, PAIR, Labels()),
+        ("layers.0", 5, 5, True, PAIR, Labels()),
+        ("layers.0", 4, 5, False, PAIR, Labels()),
+        # of equal lengths: it may be any of three
+        ("layers.0", 5, 5, False, ALIKE, Labels()),
+        ("layers.0", 5, 5, True, ALIKE, Labels()),
+        ("decoder.0.attn", 5, 5, False, ALIKE, Labels()),
+        # one sequence does not label the other
+        ("cross_attn", 5, 5, False, FIVE, Labels(None, tuple(FIVE))),
+        ("cross_attn", 5, 4, False, FIVE, Labels()),
+        ("x", 6, 4, False, FIVE, Labels()),
+        ("x", 3, 5, True, FIVE, Labels(("d", "e", ""), tuple(FIVE), True)),
+    ],
+)
+def test_sides(name: str, t: int, s: int, back: bool, tokens: Any, expected: Labels) -> None:
+    assert found(name, t, s, back=back, tokens=tokens) == expected
 
 
-def test_one_sequence_does_not_label_the_other() -> None:
-    five = list("abcde")
-    assert found("cross_attn", 5, 5, back=False, tokens=five) == Labels(None, tuple(five))
-    assert found("cross_attn", 5, 4, back=False, tokens=five) == Labels()
-    assert found("x", 6, 4, back=False, tokens=five) == Labels()
-    assert found("x", 3, 5, back=True, tokens=five) == Labels(("d", "e", ""), tuple(five), True)
+def test_a_decoder_of_equal_lengths_that_looks_back_reads_the_target() -> None:
+    read = found("decoder.0.attn", 5, 5, back=True, tokens=ALIKE)
+    assert read.columns == tuple("vwxyz")
 
 
 def transformer_seen(s: int, t: int, **options: Any) -> Recording:
@@ -117,12 +127,15 @@ def test_statistics_of_tokens_are_those_of_each_side() -> None:
 
 
 def test_rollout_follows_one_side() -> None:
-    with pytest.raises(it.errors.ArgumentError, match="of an encoder and that of a decoder"):
-        transformer_seen(5, 5).rollout(0)
-    seen = transformer_seen(5, 5, layers="encoder", tokens=PAIR)
+    seen, both = transformer_seen(5, 5, layers="encoder", tokens=PAIR), transformer_seen(5, 5)
     assert torch.equal(seen.rollout("road"), seen.rollout(1))
-    with pytest.raises(it.errors.ArgumentError, match=r"It occurs 0 times in tokens=\['the'"):
-        seen.rollout("route")
+    refuses(
+        it.errors.ArgumentError,
+        {
+            "of an encoder and that of a decoder": lambda: both.rollout(0),
+            r"It occurs 0 times in tokens=\['the'": lambda: seen.rollout("route"),
+        },
+    )
 
 
 def test_rollout_leaves_out_what_attends_across() -> None:
@@ -149,14 +162,10 @@ def test_rollout_leaves_out_what_attends_across() -> None:
 )
 def test_anything_else_is_refused(tokens: Any, got: str) -> None:
     message = "tokens: expected a list of texts, or a pair of such lists (source, target); got "
-    with (
-        pytest.raises(it.errors.KindError) as caught,
-        it.watch(Stack(SelfAttention()), tokens=tokens),
-    ):
-        pass
-    assert str(caught.value).startswith(f"{message}{got}. A tokenizer's")
-    with pytest.raises(it.errors.KindError):
-        Recording().tokens = tokens
+    told = f"{message}{got}. A tokenizer's"
+    watch = it.watch(Stack(SelfAttention()), tokens=tokens)
+    refused(watch.__enter__, it.errors.KindError, told)
+    refused(lambda: setattr(Recording(), "tokens", tokens), it.errors.KindError, told)
 
 
 def test_two_texts_are_one_sequence() -> None:

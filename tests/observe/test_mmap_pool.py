@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -30,12 +32,19 @@ def test_pages_of_a_recording_that_is_gone_serve_the_next() -> None:
     assert packed(x).data_ptr() == place
 
 
-def test_pages_that_are_left_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap_pool, "_left", {})
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Any]]:
+    """The pages that are left, none at first, and at most three large areas."""
+    areas: dict[int, list[Any]] = {}
+    monkeypatch.setattr(mmap_pool, "_left", areas)
     monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
+    return areas
+
+
+def test_pages_that_are_left_have_a_limit(left: dict[int, list[Any]]) -> None:
     held = [packed(torch.randn(LARGE // 4)) for _ in range(5)]
     held.clear()
-    assert sum(size * len(areas) for size, areas in mmap_pool._left.items()) == 3 * LARGE
+    assert sum(size * len(areas) for size, areas in left.items()) == 3 * LARGE
 
 
 def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
@@ -53,25 +62,20 @@ def test_rows_that_grow_follow_their_parents_and_leave_what_was_read() -> None:
     assert torch.equal(rows.cropped(3).get(), expected[[1, 1]][..., :-2, :])
 
 
-def test_sizes_that_never_come_again_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mmap_pool, "_left", {})
-    monkeypatch.setattr(mmap_pool, "LEFT", 3 * LARGE)
+def test_sizes_that_never_come_again_make_room(left: dict[int, list[Any]]) -> None:
     for large in (3 * LARGE, LARGE, LARGE, LARGE // 2 * 3):
-        held = packed(torch.zeros(large // 4))
-        del held
-    assert {size for size, areas in mmap_pool._left.items() if areas} == {LARGE, LARGE // 2 * 3}
-    held = packed(torch.zeros(LARGE))  # more than is kept at all
-    del held
-    assert not any(size == 4 * LARGE for size in mmap_pool._left)
+        packed(torch.zeros(large // 4))
+    assert {size for size, areas in left.items() if areas} == {LARGE, LARGE // 2 * 3}
+    packed(torch.zeros(LARGE))  # more than is kept at all
+    assert 4 * LARGE not in left
 
 
 def test_pages_that_are_taken_while_others_are_left_stand_nowhere_else(
-    monkeypatch: pytest.MonkeyPatch,
+    left: dict[int, list[Any]],
 ) -> None:
-    monkeypatch.setattr(mmap_pool, "_left", {})
     first, second = packed(torch.randn(LARGE // 4)), packed(torch.randn(LARGE // 4))
     del first
-    (areas,) = mmap_pool._left.values()  # as `_room` has them in hand when a recording goes
+    (areas,) = left.values()  # as `_room` has them in hand when a recording goes
     del second
     taken = areas.pop()
-    assert all(area is not taken for rest in mmap_pool._left.values() for area in rest)
+    assert all(area is not taken for rest in left.values() for area in rest)

@@ -17,7 +17,9 @@ import intently as it
 from intently.observe import Recording
 from intently.observe.watching.unseen import LAST_BITS
 
-from .attending import SelfAttention, Stack, stack
+from ..messages import refused
+from ..show.refusals import refuses
+from .attending import SelfAttention, Stack, attended, close, seen_by, stack
 
 WORDS = ["I", "drink", "cold", "milk", "."]
 
@@ -40,13 +42,18 @@ def test_names_calls_and_counts() -> None:
 
 def test_other_names_and_numbers_are_refused() -> None:
     seen = seen_once()
-    message = r"name: expected the name of a module that attended; got 'layer.1'. The nearest are"
-    with pytest.raises(it.errors.ArgumentError, match=message):
-        seen["layer.1"]
-    with pytest.raises(it.errors.ArgumentError, match=r"i: expected a number from 0 to 0; got 1"):
-        seen["layers.1", 1]
-    with pytest.raises(it.errors.ArgumentError, match=r"i: expected a number .* got True"):
-        seen["layers.1", True]
+    unseen = seen_once(Stack(SelfAttention(), HandAttention()))
+    refuses(
+        it.errors.ArgumentError,
+        {
+            r"name: expected the name of a module that attended; got 'layer.1'. The nearest are": (
+                lambda: seen["layer.1"]
+            ),
+            r"i: expected a number from 0 to 0; got 1": lambda: seen["layers.1", 1],
+            r"i: expected a number .* got True": lambda: seen["layers.1", True],
+            r"got 'layers.1'. No call of an attention": lambda: unseen["layers.1"],
+        },
+    )
 
 
 def test_rows_of_a_decoder_are_labelled_with_what_they_produce() -> None:
@@ -69,9 +76,8 @@ def test_rows_of_an_encoder_are_labelled_with_what_they_are() -> None:
     words = tuple(WORDS[:4])
     seen = seen_once(Stack(SelfAttention(is_causal=False)), tokens=words)
     assert seen["layers.0"].labels == (words, words)
-    with it.watch(tokens=WORDS) as seen:
-        k = torch.randn(1, 2, 5, 8)
-        F.scaled_dot_product_attention(k[..., :3, :], k, k)
+    k = torch.randn(1, 2, 5, 8)
+    seen = attended(k[..., :3, :], k, tokens=WORDS)
     assert seen["attention"].labels == (None, tuple(WORDS))
 
 
@@ -80,10 +86,13 @@ def test_rollout_follows_a_token() -> None:
     expected = it.rollout([seen["layers.0"], seen["layers.1"]], queries=1)
     assert torch.equal(seen.rollout("drink"), expected)
     assert torch.equal(seen.rollout(1), expected)
-    with pytest.raises(it.errors.ArgumentError, match=r"token: expected a position, or a token"):
-        seen.rollout("tea")
-    with pytest.raises(it.errors.ArgumentError, match=r"several of 'layers.0'"):
-        seen_once(stack(1), 2).rollout(0)
+    refuses(
+        it.errors.ArgumentError,
+        {
+            r"token: expected a position, or a token": lambda: seen.rollout("tea"),
+            r"several of 'layers.0'": lambda: seen_once(stack(1), 2).rollout(0),
+        },
+    )
 
 
 def test_a_summary_has_a_row_for_each_head() -> None:
@@ -107,8 +116,6 @@ def test_coverage_lists_what_was_not_seen() -> None:
         "layers.1  not seen              no call of an attention function was seen, but a softmax "
         "of (1, 4, 4): attention by hand, if it is any (watch with deep=True)",
     ]
-    with pytest.raises(it.errors.ArgumentError, match=r"got 'layers.1'. No call of an attention"):
-        seen["layers.1"]
 
 
 def test_what_cannot_be_kept_is_listed() -> None:
@@ -124,9 +131,8 @@ def test_what_cannot_be_kept_is_listed() -> None:
 
 
 def test_autocast_is_followed() -> None:
-    model, x = stack(1), torch.randn(2, 5, 32)
-    with it.watch(model) as seen, torch.autocast("cpu"):
-        model(x)
+    with torch.autocast("cpu"):
+        seen = seen_by(stack(1), torch.randn(2, 5, 32))
     assert seen["layers.0"].dtype is torch.bfloat16 and seen.calls[0].verified
 
 
@@ -134,10 +140,9 @@ def test_grouped_heads_and_top_left_masks() -> None:
     q, k = torch.randn(2, 6, 4, 8), torch.randn(2, 2, 7, 8)
     with it.watch() as seen:
         F.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True, scale=0.5)
-    expected = it.attend(q, k, mask=it.causal(0), scale=0.5).dense()
     (entry,) = seen.calls
     assert entry.verified, entry.why
-    assert torch.allclose(seen["attention"].dense(), expected, atol=1e-6)
+    close(entry, it.attend(q, k, mask=it.causal(0), scale=0.5).dense())
 
 
 def test_additive_masks_become_rules_and_other_biases_stay() -> None:
@@ -145,17 +150,12 @@ def test_additive_masks_become_rules_and_other_biases_stay() -> None:
     low = torch.finfo(torch.float32).min
     causal = torch.full((5, 5), low).triu(1)
     bias = torch.randn(2, 5, 5)
+    everything = causal.clone()
+    everything[2] = low  # the lowest number everywhere gives a mean, not zeros
+    infinite = causal.masked_fill(causal < 0, -torch.inf)
     with it.watch() as seen:
-        for mask in (
-            causal,
-            causal.clamp(min=-100),
-            bias,
-            causal.masked_fill(causal < 0, -torch.inf),
-        ):
+        for mask in (causal, causal.clamp(min=-100), bias, infinite, everything):
             F.scaled_dot_product_attention(q, q, q, mask)
-        everything = causal.clone()
-        everything[2] = low  # the lowest number everywhere gives a mean, not zeros
-        F.scaled_dot_product_attention(q, q, q, everything)
     hows = [entry.rows.how() for entry in seen.calls]
     assert [repr(how.mask) for how in hows] == ["causal()", "None", "None", "causal()", "None"]
     assert all(entry.verified for entry in seen.calls), str(seen.coverage())
@@ -172,19 +172,17 @@ def test_import_intently_does_not_load_watching() -> None:
 
 def test_tokens_label_only_the_side_they_belong_to() -> None:
     model = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=True).eval()
-    with torch.no_grad(), it.watch(model, tokens=list("abcdabc")) as seen:
-        model(torch.randn(1, 5, 16), torch.randn(1, 7, 16))
+    seen = seen_by(model, torch.randn(1, 5, 16), torch.randn(1, 7, 16), tokens=list("abcdabc"))
     labels = {tuple(entry.shape[-2:]): entry.matrix().labels for entry in seen.calls}
     assert labels[5, 5] == labels[7, 5] == (None, None)
     assert labels[7, 7] == (tuple("abcdabc"), tuple("abcdabc"))
 
 
 def test_a_recording_is_a_mapping_of_names() -> None:
-    seen = seen_once(times=3)
+    seen, empty = seen_once(times=3), seen_once(times=0)
     assert len(seen) == len(list(seen)) == len(seen.layers) == 2 and len(seen.calls) == 6
     assert "layers.1" in seen and "layers.2" not in seen
-    seen = seen_once(times=0)
-    assert not seen and len(seen) == 0
+    assert not empty and len(empty) == 0
 
 
 def referenced() -> tuple[Recording, Tensor]:
@@ -273,24 +271,22 @@ def test_attention_by_hand_beside_a_call_is_said() -> None:
     assert len(seen.calls) == 2 and seen.coverage().notes == [LAST_BITS]
 
 
+OPEN = (
+    'store: expected a recording in memory to copy or pickle; got store="disk". Its file '
+    "goes away with it. Write one: seen.save(path), then it.load_recording(path)."
+)
+
+
 @pytest.mark.parametrize("store", ["copy", "disk"])
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_a_recording_is_copied_or_says_that_its_file_cannot_be(store: str, again: Any) -> None:
     q = torch.randn(1, 2, 4, 8)
-    with it.watch(store=store) as seen:  # type: ignore[arg-type]
-        F.scaled_dot_product_attention(q, q, q)
-    if store == "copy":
-        found = again(seen)
-        assert torch.equal(found["attention"].dense(), seen["attention"].dense())
-        return
-    for x in (seen, seen.calls[0]):
-        with pytest.raises(it.errors.ArgumentError) as caught:
-            again(x)
-        assert str(caught.value) == (
-            'store: expected a recording in memory to copy or pickle; got store="disk". Its file '
-            "goes away with it. Write one: seen.save(path), then it.load_recording(path)."
-        )
-    assert torch.equal(seen["attention"].dense(), it.attend(q, q).dense())
+    seen = attended(q, q, store=store)
+    if store == "disk":
+        for x in (seen, seen.calls[0]):
+            refused(lambda x=x: again(x), it.errors.ArgumentError, OPEN, whole=True)
+    found = again(seen) if store == "copy" else seen
+    assert torch.equal(found["attention"].dense(), it.attend(q, q).dense())
 
 
 def test_calls_that_share_a_tensor_may_differ_in_everything_else() -> None:
@@ -309,4 +305,4 @@ def test_calls_that_share_a_tensor_may_differ_in_everything_else() -> None:
             it.attention(x, x, x, **way)
     for entry, way in zip(seen.calls, ways, strict=True):
         assert entry.verified, way
-        assert torch.allclose(entry.matrix().dense(), it.attend(x, x, **way).dense(), atol=1e-6)
+        close(entry, it.attend(x, x, **way).dense())

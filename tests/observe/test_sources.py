@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn, softmax
 import intently as it
 from intently.biases import as_bias
 
-from .attending import SelfAttention, Stack, seen_by
+from .attending import SelfAttention, Stack, close, in_a_thread, seen_by, watched
 
 X = torch.randn(2, 3, 5, 8)
 TABLE = {"sdpa": F.scaled_dot_product_attention, "several": None}
@@ -56,12 +55,11 @@ class Builtin(nn.Module):
 
 def test_what_the_file_of_a_model_holds_is_seen() -> None:
     model = Stack(Global())
-    plain = model(X)
-    with it.watch(model) as seen, it.watch(model) as inner:
+    with it.watch(model) as seen:
         assert softmax is not PLAIN[-1] and SEVERAL[0] is not PLAIN[1]
-        assert torch.equal(model(X), plain)
+        inner = watched(model, X)
     assert torch.softmax is PLAIN[-1] and "softmax" not in vars(Tensor)
-    assert len(seen.calls) == len(inner.calls) == 3 and not seen.coverage().unseen
+    assert (len(seen.calls), len(inner.calls)) == (6, 3) and not seen.coverage().unseen
     assert all(entry.verified for entry in seen.calls)
     assert seen["layers.0", 2].mask is not None
     after = TABLE["sdpa"], SEVERAL[0], CAUSAL, softmax
@@ -76,17 +74,12 @@ def test_operators_that_are_called_directly(
 ) -> None:
     model, x = Stack(kind()), X.clone().requires_grad_(grad)
     with torch.inference_mode(inference):
-        y = model(x)
-        with it.watch(model) as seen:
-            assert torch.equal(model(x), y)
-        with it.watch(model, deep=True) as deep:
-            assert torch.equal(model(x), y)
+        seen, deep = watched(model, x), watched(model, x, deep=True)
     (why,) = seen.coverage().unseen.values()
     assert "its code names scaled_dot_product_attention, and no call was seen" in why
     assert "deep=True" in why and not deep.coverage().unseen
     (entry,) = deep.calls
-    expected = (X @ X.mT / 8**0.5).softmax(-1)
-    assert entry.verified and torch.allclose(entry.matrix().dense(), expected, atol=1e-6)
+    close(entry, (X @ X.mT / 8**0.5).softmax(-1))
 
 
 @pytest.mark.parametrize(
@@ -97,16 +90,13 @@ def test_operators_with_masks(mask: Tensor | None, causal: bool) -> None:
     def attend(x: Tensor) -> Tensor:
         return torch.ops.aten.scaled_dot_product_attention(x, x, x, mask, 0.0, causal, scale=0.3)
 
-    with it.watch(deep=True) as seen:
-        Runs(attend)(X)
+    seen = watched(Runs(attend), X, deep=True)
     rule, bias = it.causal() if causal else None, None
     if mask is not None and mask.dtype is torch.bool:
         rule = it.allowed(mask)
     elif mask is not None:
         bias = as_bias(mask)
-    expected = it.attend(X, X, mask=rule, bias=bias, scale=0.3).dense()
-    assert seen.calls[0].verified
-    assert torch.allclose(seen["Runs"].dense(), expected, atol=1e-6)
+    close(seen["Runs"], it.attend(X, X, mask=rule, bias=bias, scale=0.3).dense())
 
 
 BY_HAND: dict[str, Function] = {
@@ -123,13 +113,11 @@ BY_HAND: dict[str, Function] = {
 @pytest.mark.parametrize("grad", [True, False])
 def test_attention_by_hand_is_named_in_any_class(how: str, grad: bool) -> None:
     model, x = nn.Sequential(nn.Identity(), Runs(BY_HAND[how])), X.clone().requires_grad_(grad)
-    y = model(x)
+    seen = watched(model, x)
     if grad:
-        (dx,) = torch.autograd.grad(y.square().sum(), x)
-    with it.watch(model) as seen:
-        assert torch.equal(model(x), y)
-        if grad:
-            assert torch.equal(torch.autograd.grad(model(x).square().sum(), x)[0], dx)
+        with it.watch(model):
+            (dx,) = torch.autograd.grad(model(x).square().sum(), x)
+        assert torch.equal(torch.autograd.grad(model(x).square().sum(), x)[0], dx)
     assert list(seen.coverage().unseen) == ["1"]
     shape = (5, 5) if how == "unbatched" else (2, 3, 5, 8) if how == "module" else (2, 3, 5, 5)
     assert f"but a softmax of {shape}: attention by hand, if it is any" in str(seen.coverage())
@@ -151,8 +139,7 @@ def test_softmax_beside_a_call_that_was_seen_is_not_named() -> None:
     def both(x: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(x, x, x) + (x @ x.mT).softmax(-1) @ x
 
-    model = nn.Sequential(Runs(both))
-    seen = seen_by(model, X)
+    seen = seen_by(nn.Sequential(Runs(both)), X)
     assert seen.layers == ("0",) and not seen.coverage().unseen
 
 
@@ -186,9 +173,7 @@ def test_what_was_not_called_is_told_from_what_ran() -> None:
 def test_another_thread_is_named() -> None:
     model = Stack(SelfAttention(8, 2), SelfAttention(8, 2))
     with it.watch(model) as seen:
-        thread = threading.Thread(target=model, args=(X[0],))
-        thread.start()
-        thread.join()
+        in_a_thread(model, X[0])
     assert not seen.calls
     assert seen.coverage().unseen == {
         f"layers.{n}": "it ran in another thread or task, which is not watched" for n in range(2)
@@ -213,20 +198,15 @@ def test_tracing_is_said_once(check: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_scripts_may_be_made_meanwhile() -> None:
-    for module in (SelfAttentionScript(), SoftmaxScript()):
-        with it.watch(module):
-            scripted = torch.jit.script(module)
-        assert torch.equal(scripted(X), module(X))
+    with it.watch(module := Script()):
+        scripted = torch.jit.script(module)
+    assert torch.equal(scripted(X), module(X))
 
 
-class SelfAttentionScript(nn.Module):
+class Script(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(x, x, x)
-
-
-class SoftmaxScript(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.softmax(x @ x.mT, -1) @ F.softmax(x, dim=-1)
+        y = F.scaled_dot_product_attention(x, x, x)
+        return torch.softmax(y @ y.mT, -1) @ F.softmax(y, dim=-1)
 
 
 class Handled(Tensor):

@@ -8,6 +8,8 @@ import io
 import pickle
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from intently.observe.sources import deep
 from intently.observe.watching import patches
 from intently.observe.watching.scope import current, running
 
+from ..show.refusals import refuses
 from .attending import (
     PLAIN,
     FromImport,
@@ -28,30 +31,23 @@ from .attending import (
     HoldsPartial,
     SelfAttention,
     Stack,
+    close,
     seen_by,
     stack,
+    watched,
 )
 
 pytestmark = pytest.mark.usefixtures("undone")
 
 
 @pytest.mark.parametrize("kind", [SelfAttention, FromImport, HoldsFunction])
-@pytest.mark.parametrize("how", ["grad", "no_grad", "inference"])
-def test_outputs_are_the_same_and_weights_exact(kind: type[SelfAttention], how: str) -> None:
+@pytest.mark.parametrize("how", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_outputs_are_the_same_and_weights_exact(kind: type[SelfAttention], how: Any) -> None:
     model, x = Stack(kind(), kind()), torch.randn(2, 7, 32)
-    context = {"grad": torch.enable_grad, "no_grad": torch.no_grad}.get(how, torch.inference_mode)
-    with context():
-        plain = model(x)
-        with it.watch(model) as seen:
-            watched = model(x)
-        assert torch.equal(plain, watched)
-        first = model.layers[0]
-        assert isinstance(first, SelfAttention)
-        expected = first.weights(x)
+    with how():
+        seen, first = watched(model, x), model.layers[0]
+        close(seen["layers.0", 0], first.weights(x), gap=1e-6)  # type: ignore[operator]
     assert seen.layers == ("layers.0", "layers.1")
-    name = ("layers.0", 0)
-    assert torch.allclose(seen[name].dense(), expected, atol=1e-6)
-    assert all(entry.verified for entry in seen.calls)
     assert len(seen.calls) == (4 if kind is HoldsFunction else 2)
     if kind is HoldsFunction:
         assert HoldsFunction.static is PLAIN[0] and first.own is PLAIN[0]
@@ -59,16 +55,13 @@ def test_outputs_are_the_same_and_weights_exact(kind: type[SelfAttention], how: 
 
 def test_what_partials_dicts_and_lists_hold_is_seen() -> None:
     model, x = Stack(HoldsPartial(), HoldsPartial()), torch.randn(2, 7, 32)
-    first = model.layers[0]
-    assert isinstance(first, HoldsPartial)
-    partials, plain = (HoldsPartial.static, first.own, *first.several), model(x)
+    first: Any = model.layers[0]
+    partials = (HoldsPartial.static, first.own, *first.several)
     with it.watch(model) as seen:
-        with it.watch(model) as inner:
-            assert torch.equal(model(x), plain)
-        assert torch.equal(model(x), plain)
+        inner = watched(model, x)
     assert (len(seen.calls), len(inner.calls)) == (20, 10)
     assert all(entry.verified for entry in seen.calls)
-    assert torch.allclose(seen["layers.0", 3].dense(), first.weights(x), atol=1e-6)
+    close(seen["layers.0", 3], first.weights(x), gap=1e-6)
     after = (HoldsPartial.static, first.own, *first.several)
     assert all(x is y for x, y in zip(partials, after, strict=True))
     assert HoldsPartial.table["sdpa"] is PLAIN[0]
@@ -86,12 +79,10 @@ def test_a_model_may_be_copied_and_pickled_meanwhile(kind: type[SelfAttention]) 
     copies.append(torch.load(file, weights_only=False))
     assert seen.layers == ("layers.0",)
     for other in copies:
-        held = vars(other.layers[0])["own"]
-        assert getattr(held, "func", held) is PLAIN[0]
-        several = vars(other.layers[0]).get("several", PLAIN[:1])
-        assert several[0] is PLAIN[0]
-        own = seen_by(other, x)
-        assert len(own.calls) == (2 if kind is HoldsFunction else 5)
+        layer = vars(other.layers[0])
+        assert getattr(layer["own"], "func", layer["own"]) is PLAIN[0]
+        assert layer.get("several", PLAIN)[0] is PLAIN[0]
+        assert len(seen_by(other, x).calls) == (2 if kind is HoldsFunction else 5)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -104,24 +95,18 @@ def test_graphs_that_attend_unseen_are_named() -> None:
     for kind, graph in graphs.items():
         model = Stack(graph, SelfAttention(), torch.jit.trace(nn.Linear(32, 32), x))  # type: ignore[arg-type]
         seen = seen_by(model, x)
-        assert seen.layers == ("layers.1",)
         why = f"it is {kind}, which calls no function that could be watched: watch the model"
+        assert seen.layers == ("layers.1",) and why in str(seen.coverage())
         assert list(seen.coverage().unseen) == ["layers.0"]
-        assert why in str(seen.coverage())
-        seen = seen_by(model, x, layers="layers.1")
-        assert not seen.coverage().unseen
+        assert not seen_by(model, x, layers="layers.1").coverage().unseen
 
 
 def test_gradients_are_the_same() -> None:
     model, x = stack(), torch.randn(2, 7, 32)
-    model(x).square().sum().backward()
-    plain = [p.grad for p in model.parameters()]
-    model.zero_grad()
+    plain = torch.autograd.grad(model(x).square().sum(), [*model.parameters()])
     with it.watch(model, gradients=True):
-        model(x).square().sum().backward()
-    assert all(
-        torch.equal(a, p.grad) for a, p in zip(plain, model.parameters()) if p.grad is not None
-    )
+        found = torch.autograd.grad(model(x).square().sum(), [*model.parameters()])
+    assert all(map(torch.equal, found, plain))
 
 
 def test_an_exception_undoes_it() -> None:
@@ -158,19 +143,15 @@ def test_the_fast_path_of_transformer_encoders_stays_on() -> None:
 
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setattr(torch, "_transformer_encoder_layer_fwd", counted)
-        plain = model(x, src_key_padding_mask=padded)
-        with it.watch(model):
-            watched = model(x, src_key_padding_mask=padded)
-    assert torch.equal(plain, watched) and len(ran) == 4
+        watched(model, x, src_key_padding_mask=padded)
+    assert len(ran) == 4
 
 
 def test_a_shared_module_is_called_twice() -> None:
     layer, x = SelfAttention(), torch.randn(1, 5, 32)
-    model = Stack(layer, layer)
-    seen = seen_by(model, x)
+    seen = seen_by(Stack(layer, layer), x)
     assert seen.layers == ("layers.0",)
-    y = x + layer(x)
-    assert torch.allclose(seen["layers.0", 1].dense(), layer.weights(y), atol=1e-6)
+    close(seen["layers.0", 1], layer.weights(x + layer(x)), gap=1e-6)
     with pytest.raises(it.errors.ArgumentError, match=r"seen\['layers.0', i\] with i from 0 to 1"):
         seen["layers.0"]
 
@@ -209,40 +190,47 @@ def test_our_own_products_are_seen_once() -> None:
 def test_layers_are_chosen_by_patterns() -> None:
     model, x = Stack(stack(2), stack(2)), torch.randn(1, 5, 32)
     for layers, count in (("layers.0", 2), ("layers.*.layers.1", 2), (["layers.1.layers.0"], 1)):
-        seen = seen_by(model, x, layers=layers)
-        assert len(seen.layers) == count, layers
+        assert len(seen_by(model, x, layers=layers).layers) == count, layers
     message = r"layers: expected .*; got 'layers.7'. The nearest are 'layers.[01]'"
     with pytest.raises(it.errors.ArgumentError, match=message), it.watch(model, layers="layers.7"):
         pass
 
 
-def test_wrong_arguments() -> None:
-    for options, message in (
-        ({"store": "ram"}, 'store: expected "copy", "reference" or "disk"'),
-        ({"dtype": torch.int8}, "dtype: expected a floating-point dtype"),
-        ({"dtype": "half"}, "dtype: expected a floating-point dtype"),
-        ({"dtype": torch.half, "store": "reference"}, "dtype: expected None with"),
-        ({"model": [1]}, "model: expected an nn.Module"),
-        ({"layers": [3]}, "layers: expected names .* as text"),
-    ):
-        with pytest.raises(it.errors.IntentlyError, match=message) as caught:
-            it.watch(**options).__enter__()
-        kind = "KindError" if message[0] in "ml" else "ArgumentError"
-        assert type(caught.value).__name__ == kind
-    again = it.watch()
-    with pytest.raises(it.errors.KernelError, match=r"runs; got one that was not entered"):
-        again.__exit__(None, None, None)
-    with again:
+@pytest.mark.parametrize(
+    ("options", "kind", "told"),
+    [
+        ({"store": "ram"}, it.errors.ArgumentError, 'store: expected "copy", "reference" or "dis'),
+        ({"dtype": torch.int8}, it.errors.ArgumentError, "dtype: expected a floating-point dtype"),
+        ({"dtype": "half"}, it.errors.ArgumentError, "dtype: expected a floating-point dtype"),
+        (
+            {"dtype": torch.half, "store": "reference"},
+            it.errors.ArgumentError,
+            "dtype: expected None with",
+        ),
+        ({"model": [1]}, it.errors.KindError, "model: expected an nn.Module"),
+        ({"layers": [3]}, it.errors.KindError, "layers: expected names .* as text"),
+    ],
+)
+def test_wrong_arguments(options: Any, kind: type[Exception], told: str) -> None:
+    watch = it.watch(**options)
+    refuses(kind, {told: watch.__enter__})
+    told = "runs; got one that was not entered"
+    refuses(it.errors.KernelError, {told: lambda: watch.__exit__(None, None, None)})
+
+
+def test_a_watch_is_entered_and_left_once() -> None:
+    watch = it.watch()
+    told = "runs; got one that was not entered"
+    refuses(it.errors.KernelError, {told: lambda: watch.__exit__(None, None, None)})
+    with watch:
         pass
-    with pytest.raises(it.errors.KernelError, match=r"one block for each watch"):
-        again.__enter__()
-    with pytest.raises(it.errors.KernelError, match=r"runs; got one that was left"):
-        again.__exit__(None, None, None)
-    refused = it.watch(store="ram")  # type: ignore[arg-type]
-    with pytest.raises(it.errors.ArgumentError):
-        refused.__enter__()
-    with pytest.raises(it.errors.KernelError, match=r"got one that was not entered"):
-        refused.__exit__(None, None, None)
+    refuses(
+        it.errors.KernelError,
+        {
+            "one block for each watch": watch.__enter__,
+            "runs; got one that was left": lambda: watch.__exit__(None, None, None),
+        },
+    )
 
 
 @pytest.mark.parametrize("follows", [False, True])
@@ -298,48 +286,50 @@ def test_a_mode_that_fails_leaves_nothing_replaced(
         assert when == "__exit__"
 
 
-def test_names_imported_within_the_block_are_put_back() -> None:
+def test_names_imported_within_the_block_are_put_back(
+    imports: Callable[[str], dict[str, object]],
+) -> None:
     with it.watch():
-        module = type(sys)("imported_meanwhile")
-        sys.modules[module.__name__] = module
+        found = imports("imported_meanwhile")
+        assert found["f"] is not PLAIN[0]
+    assert found["f"] is PLAIN[0]
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, object]]:
+    """Make a module that imports the function; return its names."""
+
+    def made(name: str) -> dict[str, object]:
+        module = type(sys)(name)
+        monkeypatch.setitem(sys.modules, name, module)
         exec("from torch.nn.functional import scaled_dot_product_attention as f", vars(module))
-        assert vars(module)["f"] is not PLAIN[0]
-    assert vars(sys.modules.pop(module.__name__))["f"] is PLAIN[0]
+        return vars(module)
+
+    return made
 
 
-def test_a_module_that_takes_the_place_of_another_is_searched() -> None:
-    def module(name: str) -> dict[str, object]:
-        made = sys.modules[name] = type(sys)(name)
-        exec("from torch.nn.functional import scaled_dot_product_attention as f", vars(made))
-        return vars(made)
-
-    old = module("old_module")
+def test_a_module_that_takes_the_place_of_another_is_searched(
+    imports: Callable[[str], dict[str, object]],
+) -> None:
+    old = imports("old_module")
     with it.watch():
         assert old["f"] is not PLAIN[0]
     del sys.modules["old_module"]  # one less, and one more
-    new = module("new_module")
-    try:
-        with it.watch():
-            assert new["f"] is not PLAIN[0]
-        with it.watch():
-            del sys.modules["new_module"]
-            bound = module("bound_meanwhile")
-            assert bound["f"] is not PLAIN[0]
-        assert bound["f"] is PLAIN[0]
-    finally:
-        sys.modules.pop("new_module", None)
-        sys.modules.pop("bound_meanwhile", None)
+    new = imports("new_module")
+    with it.watch():
+        assert new["f"] is not PLAIN[0]
+    with it.watch():
+        del sys.modules["new_module"]
+        bound = imports("bound_meanwhile")
+        assert bound["f"] is not PLAIN[0]
+    assert bound["f"] is PLAIN[0]
 
 
 def test_a_patch_of_somebody_else_stays() -> None:
-    def theirs(*args: object) -> None: ...
-
     with it.watch():
-        vars(F)["scaled_dot_product_attention"] = theirs
-    try:
-        assert F.scaled_dot_product_attention is theirs
-    finally:
-        vars(F)["scaled_dot_product_attention"] = PLAIN[0]
+        vars(F)["scaled_dot_product_attention"] = print
+    found, vars(F)["scaled_dot_product_attention"] = F.scaled_dot_product_attention, PLAIN[0]
+    assert found is print
 
 
 def test_modes_of_the_user_see_the_model_alone() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -17,20 +15,31 @@ import intently as it
 from intently.observe.watching import patches
 from intently.observe.watching.scope import current
 
-from .attending import Stack, seen_by, stack
+from .attending import Stack, in_a_thread, seen_by, stack
 
 pytestmark = pytest.mark.usefixtures("undone")
 
 
-def test_watches_that_end_in_another_order() -> None:
-    one, x = stack(1), torch.randn(1, 5, 32)
-    first, second = it.watch(one), it.watch(one)
+class ByHand(nn.Module):
+    """Three attentions, each with another softmax."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.softmax(x @ x.mT, -1) @ x
+        return F.softmax(y @ y.mT, dim=-1) @ y + (y @ y.mT).softmax(-1) @ x
+
+
+@pytest.mark.parametrize(("deep", "count"), [(False, 1), (True, 3)])
+def test_nested_watches_see_a_call_once_and_end_in_any_order(deep: bool, count: int) -> None:
+    model, x = ByHand() if deep else stack(1), torch.randn(1, 5, 32)
+    first, second = it.watch(model, deep=deep), it.watch(model, deep=deep)
     a, b = first.__enter__(), second.__enter__()
+    model(x)
     first.__exit__(None, None, None)
-    one(x)
+    model(x)
     second.__exit__(None, None, None)
-    one(x)
-    assert (len(a.calls), len(b.calls)) == (0, 1)
+    model(x)
+    assert (len(a.calls), len(b.calls)) == (count, 2 * count)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_other_threads_pass_through() -> None:
@@ -38,20 +47,13 @@ def test_other_threads_pass_through() -> None:
     theirs: list[int] = []
 
     def other() -> None:
-        own = seen_by(model, x)
-        theirs.append(len(own.calls))
+        theirs.append(len(seen_by(model, x).calls))
         model(x)
 
     with it.watch(model) as seen:
         in_a_thread(other)
         model(x)
     assert theirs == [1] and len(seen.calls) == 1
-
-
-def in_a_thread(function: Callable[..., object], *args: object) -> None:
-    thread = threading.Thread(target=function, args=args)
-    thread.start()
-    thread.join()
 
 
 def test_another_thread_may_end_a_watch() -> None:
@@ -145,18 +147,6 @@ def test_a_loop_within_a_watch_belongs_to_it() -> None:
     assert len(seen.calls) == 1
 
 
-def test_nested_deep_watches_see_a_call_once_and_end_in_any_order() -> None:
-    x = torch.randn(2, 3, 5, 8)
-    first, second = it.watch(deep=True), it.watch(deep=True)
-    a, b = first.__enter__(), second.__enter__()
-    _ = (x @ x.mT).softmax(-1) @ x
-    first.__exit__(None, None, None)
-    _ = (x @ x.mT).softmax(-1) @ x
-    second.__exit__(None, None, None)
-    assert (len(a.calls), len(b.calls)) == (1, 2)
-    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-
-
 def test_a_mode_of_the_user_outlives_a_deep_watch_that_began_before() -> None:
     x, mode = torch.randn(4, 4), FlopCounterMode(display=False)
     watch = it.watch(deep=True)
@@ -203,12 +193,7 @@ def test_compiled_code_beside_the_model_is_told(compiled: tuple[Stack, nn.Module
     assert "Code compiled" in str(seen.coverage()) and len(seen.calls) == 1
 
 
-class ByHand(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.softmax(x @ x.mT, -1) @ x
-        return F.softmax(y @ y.mT, dim=-1) @ y + (y @ y.mT).softmax(-1) @ x
-
-
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_compiling_while_another_thread_watches(
     compiled: tuple[Stack, nn.Module], by_hand: bool
@@ -218,7 +203,6 @@ def test_compiling_while_another_thread_watches(
         model.layers[0] = ByHand()
     x = torch.randn(1, 5, 32)
     found: list[torch.Tensor] = []
-    with it.watch() as seen, warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with it.watch() as seen:
         in_a_thread(lambda: found.append(fast(x)))
     assert torch.equal(found[0], model(x)) and not seen.calls

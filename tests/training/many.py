@@ -17,7 +17,6 @@ from typing import Any
 import tiny_run as tiny
 
 from intently.errors import IntentlyError
-from intently.training import Stepped
 from intently.training.processes import current
 from intently.training.trainer import _Run
 
@@ -32,14 +31,10 @@ def do(job: dict[str, Any]) -> dict[str, Any]:
             os.kill(os.getpid(), die["signal"])
         return step(run, rate)
 
-    def listen(event) -> None:
-        if isinstance(event, Stepped):
-            losses.append(event.loss)
-
     _Run._step = striking  # pyright: ignore[reportAttributeAccessIssue]
     try:
         net = tiny.model(options=options)
-        _, history = tiny.run(job["out"], options, listen, resume=True, net=net)
+        _, history = tiny.run(job["out"], options, tiny.losses(losses), resume=True, net=net)
     finally:
         _Run._step = step
     scores = [evaluation.scores for evaluation in history.evaluations]

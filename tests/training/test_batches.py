@@ -62,8 +62,7 @@ def test_batches_are_full_and_hardly_padded() -> None:
 def test_a_pure_function_of_seed_and_epoch() -> None:
     pairs = Pairs(*corpus())
     first, again = epoch(pairs, 500, seed=1, number=3), epoch(pairs, 500, seed=1, number=3)
-    assert len(first) == len(again)
-    assert all(torch.equal(first[i].source, again[i].source) for i in range(len(first)))
+    assert all(torch.equal(a.source, b.source) for a, b in zip(first, again, strict=True))
     for other in (epoch(pairs, 500, seed=1, number=4), epoch(pairs, 500, seed=2, number=3)):
         assert not torch.equal(first[0].source, other[0].source)
 
@@ -100,7 +99,8 @@ def test_refused(sources, targets, message: str) -> None:
 
 
 def test_the_fingerprint_sees_every_token_and_border() -> None:
-    base = Pairs([[5, 6], [7]], [[8], [9]]).fingerprint
-    assert base == Pairs([[5, 6], [7]], [[8], [9]]).fingerprint
-    assert base != Pairs([[5, 6], [8]], [[8], [9]]).fingerprint
-    assert base != Pairs([[5], [6, 7]], [[8], [9]]).fingerprint
+    base, again, token, border = (
+        Pairs(sources, [[8], [9]]).fingerprint
+        for sources in ([[5, 6], [7]], [[5, 6], [7]], [[5, 6], [8]], [[5], [6, 7]])
+    )
+    assert base == again and base not in (token, border)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from intently.errors import IntentlyError
-from intently.foundation.files import digest, sealed
+from intently.foundation.files import digest
+from intently.training import Checkpoints, Stepped
 
 SHORT = tiny.OPTIONS.with_flags(steps=4, save_every=2, evaluate_every=4, warmup=2)
 Tensors = dict[str, Tensor]
@@ -25,13 +26,8 @@ Tensors = dict[str, Tensor]
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-
-    def stop(event: Any) -> None:
-        if type(event).__name__ == "Stepped" and event.step == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run(folder, SHORT, stop)
+    with pytest.raises(ZeroDivisionError):
+        tiny.run(folder, SHORT, tiny.when(Stepped, 3, lambda: 1 // 0))
     return folder
 
 
@@ -40,28 +36,39 @@ def folder(begun: Path, tmp_path: Path) -> Path:
     return shutil.copytree(begun, tmp_path / "run")
 
 
-def forge(folder: Path, name: str, content: bytes) -> Path:
-    """Put another file into the checkpoint, and its checksum into the manifest."""
-    found = folder / "checkpoints" / "step-000002"
-    (found / name).write_bytes(content)
-    manifest = json.loads((found / "manifest.json").read_text())
+def checkpoint(folder: Path) -> Path:
+    return folder / "checkpoints" / "step-000002"
+
+
+def change_manifest(folder: Path, **changes: Any) -> None:
+    """Change the manifest as another program would: with a checksum that is right."""
+    path = checkpoint(folder) / "manifest.json"
+    manifest = json.loads(path.read_text()) | changes
     del manifest["sha256"]
-    manifest["files"][name] = {"bytes": len(content), "sha256": digest(content)}
-    (found / "manifest.json").write_bytes(sealed(manifest))
-    return found
+    content = json.dumps(manifest, indent=1, sort_keys=True).encode()
+    path.write_text(json.dumps(manifest | {"sha256": hashlib.sha256(content).hexdigest()}))
 
 
-def refused(folder: Path, found: Path) -> str:
+def forge(folder: Path, name: str, content: bytes) -> None:
+    """Put another file into the checkpoint, and its checksum into the manifest."""
+    found = checkpoint(folder)
+    (found / name).write_bytes(content)
+    files = json.loads((found / "manifest.json").read_text())["files"]
+    change_manifest(
+        folder, files=files | {name: {"bytes": len(content), "sha256": digest(content)}}
+    )
+
+
+def refused(folder: Path) -> str:
     with pytest.raises(IntentlyError) as caught:
         tiny.run(folder, SHORT, resume=True)
     told = str(caught.value)
-    assert str(found) in told and told.isprintable()
+    assert str(checkpoint(folder)) in told and told.isprintable()
     return told
 
 
 def test_an_honest_one_goes_on(folder: Path) -> None:
-    found = folder / "checkpoints" / "step-000002"
-    forge(folder, "state.json", (found / "state.json").read_bytes())
+    forge(folder, "state.json", (checkpoint(folder) / "state.json").read_bytes())
     _, history = tiny.run(folder, SHORT, resume=True)
     assert history.stopped == "finished"
 
@@ -101,7 +108,7 @@ STATES: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("place", "value", "told"), STATES)
 def test_states(folder: Path, place: str, value: Any, told: str) -> None:
-    state = json.loads((folder / "checkpoints/step-000002/state.json").read_text())
+    state = json.loads((checkpoint(folder) / "state.json").read_text())
     *above, last = place.split(".")
     within = state
     for key in above:
@@ -110,66 +117,78 @@ def test_states(folder: Path, place: str, value: Any, told: str) -> None:
         del within[last]
     elif place:
         within[last] = value
-    found = forge(folder, "state.json", json.dumps(state if place else value).encode())
-    assert told in refused(folder, found)
+    forge(folder, "state.json", json.dumps(state if place else value).encode())
+    assert told in refused(folder)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"NaN", b"[" * 100_000, b"\xff", b'{"a": 1, "a": 2}'])
 @pytest.mark.parametrize("name", ["state.json", "model.safetensors", "training.safetensors"])
 def test_garbage(folder: Path, name: str, text: bytes) -> None:
-    assert f"{name}: expected" in refused(folder, forge(folder, name, text))
+    forge(folder, name, text)
+    assert f"{name}: expected" in refused(folder)
 
 
-TRAININGS: list[tuple[Callable[[Tensors], Tensors], str]] = [
-    (lambda x: {k: v for k, v in x.items() if k.startswith("random/")}, "got no such tensor"),
-    (lambda x: {k: v for k, v in x.items() if not k.startswith("random/")}, "random/cpu: expected"),
-    (lambda x: {**x, "random/cpu": x["random/cpu"][:99]}, "random/cpu: expected shape"),
-    (lambda x: {**x, "random/cpu": x["random/cpu"].int()}, "of torch.int32"),
-    (lambda x: {**x, "random/cpu": torch.full_like(x["random/cpu"], 255)}, "state of a generator"),
-    (lambda x: {k: v for k, v in x.items() if k != "step/decoder_norm.bias"}, "got no such tensor"),
-    (lambda x: {**x, "exp_avg/nobody": torch.zeros(2)}, "exp_avg/nobody: expected no such"),
-    (lambda x: {**x, "exp_avg/decoder_norm.bias": torch.zeros(2)}, "got shape (2,)"),
-    (lambda x: {}, "random/cpu: expected"),
+TRAINING, MODEL = "training.safetensors", "model.safetensors"
+NORM = "decoder_norm.bias"
+TENSORS: list[tuple[str, Callable[[Tensors], Tensors], str]] = [
+    (
+        TRAINING,
+        lambda x: {k: v for k, v in x.items() if k.startswith("random/")},
+        "got no such tensor",
+    ),
+    (
+        TRAINING,
+        lambda x: {k: v for k, v in x.items() if not k.startswith("random/")},
+        "random/cpu: expected",
+    ),
+    (TRAINING, lambda x: x | {"random/cpu": x["random/cpu"][:99]}, "random/cpu: expected shape"),
+    (TRAINING, lambda x: x | {"random/cpu": x["random/cpu"].int()}, "of torch.int32"),
+    (
+        TRAINING,
+        lambda x: x | {"random/cpu": torch.full_like(x["random/cpu"], 255)},
+        "state of a generator",
+    ),
+    (TRAINING, lambda x: {k: v for k, v in x.items() if k != f"step/{NORM}"}, "got no such tensor"),
+    (TRAINING, lambda x: x | {"exp_avg/nobody": torch.zeros(2)}, "exp_avg/nobody: expected no"),
+    (TRAINING, lambda x: x | {f"exp_avg/{NORM}": torch.zeros(2)}, "got shape (2,)"),
+    (TRAINING, lambda x: {}, "random/cpu: expected"),
+    (MODEL, lambda x: x | {"more": x[NORM].clone()}, "more: expected no such tensor"),
+    (MODEL, lambda x: x | {NORM: x[NORM][:3].clone()}, "got shape (3,)"),
+    (MODEL, lambda x: x | {NORM: x[NORM].int()}, "got shape (16,) of torch.int32"),
 ]
 
 
-@pytest.mark.parametrize(("change", "told"), TRAININGS)
-def test_states_of_the_training(
-    folder: Path, change: Callable[[Tensors], Tensors], told: str
-) -> None:
-    name = "training.safetensors"
-    whole = load((folder / "checkpoints/step-000002" / name).read_bytes())
-    assert told in refused(folder, forge(folder, name, save(change(whole))))
+@pytest.mark.parametrize(("name", "change", "told"), TENSORS)
+def test_tensors(folder: Path, name: str, change: Callable[[Tensors], Tensors], told: str) -> None:
+    forge(folder, name, save(change(load((checkpoint(folder) / name).read_bytes()))))
+    assert told in refused(folder)
 
 
-def test_weights(folder: Path) -> None:
-    name = "model.safetensors"
-    whole = load((folder / "checkpoints/step-000002" / name).read_bytes())
-    norm = whole["decoder_norm.bias"]
-    for changed, told in (
-        ({"more": norm.clone()}, "more: expected no such tensor"),
-        ({"decoder_norm.bias": norm[:3].clone()}, "got shape (3,)"),
-        ({"decoder_norm.bias": norm.int()}, "got shape (16,) of torch.int32"),
-    ):
-        assert told in refused(folder, forge(folder, name, save({**whole, **changed})))
-
-
-def test_manifests(folder: Path) -> None:
-    found = folder / "checkpoints" / "step-000002"
-    path = found / "manifest.json"
-    whole = json.loads(path.read_text())
-    del whole["sha256"]
-    for change, told in (
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
         ({"best": 3}, "best: 3 where"),
         ({"files": {}}, "no files.model.safetensors"),
         ({"files": {"model.safetensors": 3}}, "files"),
         ({"versions": None}, "versions: null"),
-        ({"version": 99}, r"version 1 or older; got version 99"),
+        ({"version": 99}, "version 1 or older; got version 99"),
+        (
+            {"version": 2, "versions": {"intently": "7.0"}},
+            "got version 2. It was written by a newer Intently, '7.0'",
+        ),
         ({"version": 0}, "version: 0"),
         ({"version": None}, "version: null"),
         ({"version": "1"}, 'version: "1"'),
         ({"format": None}, "It is foreign"),
+        ({"format": "other"}, "got 'other'. It is foreign"),
         ({"more": 1}, "an unknown more"),
-    ):
-        path.write_bytes(sealed({**whole, **change}))
-        assert re.search(told, refused(folder, found)), change
+    ],
+)
+def test_manifests(folder: Path, changes: dict[str, Any], told: str) -> None:
+    change_manifest(folder, **changes)
+    assert told in refused(folder)
+
+
+def test_a_best_one_elsewhere_is_not_believed(folder: Path) -> None:
+    change_manifest(folder, best="../../elsewhere")
+    assert Checkpoints(folder / "checkpoints").best() == "step-000002"

@@ -17,12 +17,17 @@ import torch
 
 import intently
 from intently.models.transformer import Transformer
-from intently.training import Checkpoints, Event, History, Resumed, load_weights
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> tuple[Transformer, History]:
-    return tiny.run(tmp_path_factory.mktemp("unbroken"))
+from intently.training import (
+    Checkpoints,
+    Evaluated,
+    Evaluating,
+    Event,
+    History,
+    Resumed,
+    Stepped,
+    TrainingOptions,
+    load_weights,
+)
 
 
 def start(out: Path) -> subprocess.Popen[str]:
@@ -43,7 +48,6 @@ def without_seconds(history: History) -> tuple:
 
 def test_killed_from_outside_at_random_moments(tmp_path, unbroken) -> None:
     """SIGKILL after a random number of events and a random fraction of a step."""
-    whole, history = unbroken
     seed = int(os.environ.get("INTENTLY_KILLS", random.randrange(2**32)))
     print(f"killed at other moments in every run; again at these with INTENTLY_KILLS={seed}")
     moments = random.Random(seed)
@@ -61,15 +65,26 @@ def test_killed_from_outside_at_random_moments(tmp_path, unbroken) -> None:
                     kills.append(line.strip())
                     break
         assert process.returncode == (0 if budget is None else -signal.SIGKILL), kills
-    resumed, again = tiny.run(tmp_path, resume=True)
-    assert tiny.same_weights(whole, resumed), kills
-    assert without_seconds(again) == without_seconds(history), kills
-    assert listing(tmp_path) == listing(history.checkpoint.parents[1]), kills
+    ends_as(unbroken, tmp_path, kills=kills)
 
 
 def listing(out: Path) -> list[str]:
-    """The names of everything in the folder of a run, without what is inside a checkpoint."""
+    """The names of everything in the folder of a run, but nothing inside a checkpoint."""
     return sorted(path.name for folder in (out, out / "checkpoints") for path in folder.iterdir())
+
+
+def ends_as(
+    expected: tuple[Transformer, History],
+    out: Path,
+    options: TrainingOptions = tiny.OPTIONS,
+    kills: object = None,
+) -> None:
+    """Check that a resumed run ends with the weights, history and files of the expected one."""
+    whole, history = expected
+    resumed, again = tiny.run(out, options, resume=True)
+    assert tiny.same_weights(whole, resumed), kills
+    assert without_seconds(again) == without_seconds(history), kills
+    assert listing(out) == listing(history.checkpoint.parents[1]), kills
 
 
 class Killed(BaseException):
@@ -104,28 +119,19 @@ def short(tmp_path_factory) -> tuple[Transformer, History]:
 
 @pytest.mark.parametrize("moment", [*range(1, 17), *range(17, 50, 4)])
 def test_killed_between_any_two_changes_of_the_disk(tmp_path, monkeypatch, short, moment) -> None:
-    whole, history = short
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         die_at(patch, moment)
-        with pytest.raises(Killed):
-            tiny.run(tmp_path, SHORT)
+        tiny.run(tmp_path, SHORT)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     for name in checkpoints.names():
         checkpoints.load(name)  # complete or absent
-    resumed, again = tiny.run(tmp_path, SHORT, resume=True)
-    assert tiny.same_weights(whole, resumed)
-    assert without_seconds(again) == without_seconds(history)
-    assert listing(tmp_path) == listing(history.checkpoint.parents[1])
+    ends_as(short, tmp_path, SHORT)
 
 
 def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
     """Ctrl-C and SIGTERM leave a checkpoint of the last step, and lose nothing."""
     for number, at in ((signal.SIGINT, 7), (signal.SIGTERM, 20)):
-
-        def stop(event, number=number, at=at) -> None:
-            if event.step == at and type(event).__name__ == "Stepped":
-                signal.raise_signal(number)
-
+        stop = tiny.interrupt(Stepped, at, number)
         _, history = tiny.run(tmp_path, progress=stop, resume=True)
         assert history.stopped == "interrupted"
         assert history.checkpoint is not None and history.checkpoint.name == f"step-{at:06d}"
@@ -134,37 +140,20 @@ def test_interrupted_and_terminated(tmp_path, unbroken) -> None:
 
 
 def test_interrupted_while_evaluating(tmp_path, unbroken) -> None:
-    def stop(event) -> None:
-        if type(event).__name__ == "Evaluating" and event.step == 16:
-            signal.raise_signal(signal.SIGINT)
-
-    _, history = tiny.run(tmp_path, progress=stop)
+    _, history = tiny.run(tmp_path, progress=tiny.interrupt(Evaluating, 16))
     assert (history.stopped, len(history.evaluations)) == ("interrupted", 1)
-    resumed, again = tiny.run(tmp_path, resume=True)
-    assert tiny.same_weights(unbroken[0], resumed)
-    assert without_seconds(again) == without_seconds(unbroken[1])
-    assert listing(tmp_path) == listing(again.checkpoint.parents[1])
+    ends_as(unbroken, tmp_path)
 
 
 @pytest.mark.parametrize("moment", range(1, 13))
 def test_killed_while_a_checkpoint_is_replaced(tmp_path, monkeypatch, short, moment) -> None:
     """It was written when the evaluation of its step was interrupted; it is the only one."""
-
-    def stop(event) -> None:
-        if type(event).__name__ == "Evaluating" and event.step == 4:
-            signal.raise_signal(signal.SIGINT)
-
     options = SHORT.with_flags(save_every=9)
-    tiny.run(tmp_path, options, progress=stop)
+    tiny.run(tmp_path, options, progress=tiny.interrupt(Evaluating, 4))
     assert Checkpoints(tmp_path / "checkpoints").names() == ["step-000004"]
-    with monkeypatch.context() as patch:
-
-        def begin(event) -> None:
-            if type(event).__name__ == "Evaluated" and event.step == 4:
-                die_at(patch, moment)
-
-        with pytest.raises(Killed):
-            tiny.run(tmp_path, options, progress=begin, resume=True)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        begin = tiny.when(Evaluated, 4, lambda: die_at(patch, moment))
+        tiny.run(tmp_path, options, progress=begin, resume=True)
     events: list[Event] = []
     resumed, _ = tiny.run(tmp_path, options, events.append, resume=True)
     assert isinstance(events[0], Resumed) and events[0].step == 4
@@ -174,17 +163,16 @@ def test_killed_while_a_checkpoint_is_replaced(tmp_path, monkeypatch, short, mom
     assert Checkpoints(tmp_path / "checkpoints").names() == names
 
 
-def test_muon_and_two_threads_resume_too(tmp_path) -> None:
-    options = tiny.OPTIONS.with_flags(optimiser="muon", threads=2, steps=6)
-
-    def stop(event) -> None:
-        if type(event).__name__ == "Stepped" and event.step == 3:
-            signal.raise_signal(signal.SIGTERM)
-
-    whole, _ = tiny.run(tmp_path / "whole", options)
-    tiny.run(tmp_path / "broken", options, progress=stop)
-    resumed, _ = tiny.run(tmp_path / "broken", options, resume=True)
-    assert tiny.same_weights(whole, resumed)
+@pytest.mark.parametrize(
+    "flags",
+    [{"optimiser": "muon", "threads": 2, "steps": 6}, {"accumulate": 3, "steps": 9}],
+    ids=["muon and two threads", "accumulation"],
+)
+def test_other_options_resume_too(tmp_path, flags) -> None:
+    options = tiny.OPTIONS.with_flags(**flags)
+    whole = tiny.run(tmp_path / "whole", options)
+    tiny.run(tmp_path / "broken", options, progress=tiny.interrupt(Stepped, 4, signal.SIGTERM))
+    ends_as(whole, tmp_path / "broken", options)
 
 
 def test_the_best_checkpoint_is_kept_and_can_be_loaded(unbroken) -> None:

@@ -1,15 +1,37 @@
-"""Options: stored and read back, and refused by a message that helps."""
+"""Options: stored and read back, passed to the model, and refused by a message that helps."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import typing
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from intently.cli.app import app
 from intently.errors import ArgumentError, DataError, IntentlyError, KindError
+from intently.models import RecurrentOptions, Transformer, TransformerOptions
+from intently.training.optimiser import Optimiser
 from intently.training.options import TrainingOptions
+from intently.translation.translator import Translator
+
+from ..messages import refused
+from ..show.refusals import refuses
+
+VARIANT: dict[str, Any] = {
+    "positions": "rotary",
+    "kv_heads": 2,
+    "feed_forward": "gated",
+    "norm": "post",
+}
+RECURRENT: dict[str, Any] = {
+    "cell": "lstm",
+    "attention": "dot",
+    "bidirectional": False,
+    "input_feeding": False,
+}
 
 
 def toml(tmp_path, text: str):
@@ -64,6 +86,11 @@ def test_names_are_unique_and_groups_are_small() -> None:
         ("[schedule]\nlearning_rate = nan\n", KindError, ["a finite number; got nan"]),
         ("[optimiser]\nbetas = [0.9]\n", KindError, ["betas: expected 2 numbers; got [0.9]"]),
         ("[optimiser]\nbetas = [0.9, 1]\n", ArgumentError, ["betas: expected two numbers"]),
+        (
+            '[architecture]\ncell = "lstm"\n',
+            ArgumentError,
+            ["cell: expected the default 'gru', or mod"],
+        ),
         ("[model\n", DataError, ["a TOML file of options", "line 1"]),
     ],
 )
@@ -76,19 +103,20 @@ def test_refused_by_name(tmp_path, text: str, error: type[IntentlyError], words:
 
 
 def test_a_recurrent_model_has_no_heads_that_its_width_must_fit() -> None:
-    assert TrainingOptions().with_flags(model="recurrent", width=50).model.width == 50
-    odd = {"model": "recurrent", "bidirectional": False, "width": 17}
-    assert TrainingOptions().with_flags(**odd).model.width == 17
-    with pytest.raises(ArgumentError, match="width: expected an even multiple of heads=4; got 50"):
-        TrainingOptions().with_flags(width=50)
+    for flags in ({"width": 50}, {"bidirectional": False, "width": 17}):
+        options = TrainingOptions().with_flags(model="recurrent", **flags)
+        assert options.model.width == flags["width"]
 
 
 def test_a_missing_file_and_wrong_bytes_are_named(tmp_path) -> None:
-    with pytest.raises(DataError, match="got no such file"):
-        TrainingOptions.from_toml(tmp_path / "nothing.toml")
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
-    with pytest.raises(DataError, match=r"latin\.toml"):
-        TrainingOptions.from_toml(tmp_path / "latin.toml")
+    refuses(
+        DataError,
+        {
+            "got no such file": lambda: TrainingOptions.from_toml(tmp_path / "nothing.toml"),
+            r"latin\.toml": lambda: TrainingOptions.from_toml(tmp_path / "latin.toml"),
+        },
+    )
 
 
 def test_broken_json_is_named(tmp_path) -> None:
@@ -104,15 +132,131 @@ def test_broken_json_is_named(tmp_path) -> None:
             TrainingOptions.from_json(path)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_a_seed_is_one_that_pytorch_takes(seed: int) -> None:
-    TrainingOptions().with_flags(seed=2**64 - 1)
-    with pytest.raises(
-        ArgumentError, match=r"seed: expected an integer from 0 to 2\*\*64 - 1; got"
-    ):
-        TrainingOptions().with_flags(seed=seed)
+def test_a_seed_is_one_that_pytorch_takes() -> None:
+    assert TrainingOptions().with_flags(seed=2**64 - 1).run.seed == 2**64 - 1
 
 
-def test_an_unknown_flag_names_the_nearest() -> None:
-    with pytest.raises(ArgumentError, match="Did you mean learning_rate"):
-        TrainingOptions().with_flags(learning_rat=1.0)
+@pytest.mark.parametrize(
+    ("flags", "kind", "told"),
+    [
+        ({"seed": -1}, ArgumentError, r"^seed: expected an integer from 0 to 2\*\*64 - 1; got -1"),
+        (
+            {"seed": 2**64},
+            ArgumentError,
+            r"^seed: expected an integer from 0 to 2\*\*64 - 1; got 1",
+        ),
+        ({"learning_rat": 1.0}, ArgumentError, "^learning_rat: .* Did you mean learning_rate?"),
+        ({"width": 50}, ArgumentError, "^width: expected an even multiple of heads=4; got 50"),
+        (
+            {"accumulate": 0},
+            ArgumentError,
+            "^accumulate: expected an integer from 1 to 10,000; got 0",
+        ),
+        ({"average": 3}, ArgumentError, r"^average: expected at most keep=2, .*; got 3\. Set"),
+        (
+            {"model": "recurrent", "bidirectional": 1},
+            KindError,
+            r"^bidirectional: expected true or false; got 1 \(int\)\.",
+        ),
+    ],
+)
+def test_flags_that_are_refused(flags: dict[str, Any], kind: type[Exception], told: str) -> None:
+    refuses(kind, {told: lambda: TrainingOptions().with_flags(**flags)})
+
+
+def test_they_describe_the_model(tmp_path) -> None:
+    """From flags, a TOML file and a dictionary; stored before there were variants, too."""
+    assert TrainingOptions().shape(9, 8) == TransformerOptions(9, 8)
+    options = TrainingOptions().with_flags(**VARIANT)
+    assert options.shape(9, 8) == TransformerOptions(9, 8, **VARIANT)
+    path = toml(
+        tmp_path, '[transformer]\npositions = "learned"\nlearned_steps = 299\nkv_heads = 1\n'
+    )
+    expected = TransformerOptions(9, 8, positions="learned", learned_steps=299, kv_heads=1)
+    assert TrainingOptions.from_toml(path).shape(9, 8) == expected
+    stored = TrainingOptions().to_dict()
+    for name in ("positions", "kv_heads", "feed_forward", "learned_steps"):
+        del stored["transformer"][name]
+    assert TrainingOptions.from_dict(stored) == TrainingOptions()
+
+
+def test_they_describe_a_recurrent_model(tmp_path) -> None:
+    options = TrainingOptions().with_flags(model="recurrent", width=64, **RECURRENT)
+    expected = RecurrentOptions(9, 8, width=64, encoder_layers=2, decoder_layers=2, **RECURRENT)
+    assert options.shape(9, 8) == expected
+    assert TrainingOptions.from_dict(options.to_dict()) == options
+    path = toml(tmp_path, '[architecture]\nmodel = "recurrent"\nbidirectional = false\n')
+    found = TrainingOptions.from_toml(path).shape(9, 8)
+    assert isinstance(found, RecurrentOptions) and not found.bidirectional
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"kv_heads": 3}, "kv_heads: expected a divisor of heads=4; got 3."),
+        ({"kv_heads": 0}, "kv_heads: expected an integer from 1 to 2**31 - 1; got 0."),
+        (
+            {"positions": "learned", "learned_steps": 99},
+            "learned_steps: expected at least 2·max_length + 10 = 266; got 99. The table of "
+            "positions ends there, and a search may write as much.",
+        ),
+        (
+            {"positions": "rotory"},
+            "positions: expected one of 'sinusoidal', 'learned', 'rotary'; got 'rotory'.",
+        ),
+        (
+            {"feed_forward": "swiglu"},
+            "feed_forward: expected one of 'relu', 'gated'; got 'swiglu'.",
+        ),
+        (
+            {"positions": "rotary", "width": 20},
+            'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
+            "where width/heads=5. Rotary positions turn pairs of numbers. Choose other heads or "
+            "another width.",
+        ),
+        (
+            {"model": "recurrent", "kv_heads": 2},
+            "kv_heads: expected the default None, or model='transformer'; got 2. A model of the "
+            "kind 'recurrent' has no option kv_heads.",
+        ),
+        (
+            {"model": "recurrent", "positions": "rotary"},
+            "positions: expected the default 'sinusoidal', or model='transformer'; got 'rotary'. "
+            "A model of the kind 'recurrent' has no option positions.",
+        ),
+        (
+            {"attention": "dot"},
+            "attention: expected the default 'additive', or model='recurrent'; got 'dot'. A model "
+            "of the kind 'transformer' has no option attention.",
+        ),
+        (
+            {"model": "recurrent", "norm": "post"},
+            "norm: expected the default 'pre', or model='transformer'; got 'post'. A model of the "
+            "kind 'recurrent' has no option norm.",
+        ),
+        ({"model": "cnn"}, "model: expected one of 'transformer', 'recurrent'; got 'cnn'."),
+        ({"cell": "qrnn"}, "cell: expected one of 'rnn', 'lstm', 'gru'; got 'qrnn'."),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(flags: dict[str, Any], words: str) -> None:
+    refused(lambda: TrainingOptions().with_flags(**flags), ArgumentError, words, whole=True)
+
+
+def test_learned_positions_are_no_matrices_to_the_optimiser() -> None:
+    """They are looked up as embeddings are: no weight decay, and none of Muon's steps."""
+    model = Transformer(TransformerOptions(9, 9, width=8, heads=2, inner=8, positions="learned"))
+    groups = Optimiser(model, TrainingOptions().optimiser).groups
+    assert {"source_positions.weight", "target_positions.weight"} <= set(groups["others"])
+
+
+def test_the_command_line_trains_them(tmp_path: Path) -> None:
+    for name, lines in (("s.txt", ["I drink milk.", "We eat."]), ("t.txt", ["Je bois.", "Oui."])):
+        (tmp_path / name).write_text("\n".join(lines * 8), encoding="utf-8")
+    given = [str(tmp_path / "s.txt"), str(tmp_path / "t.txt"), "--out", str(tmp_path / "run")]
+    given += ["--steps", "2", "--width", "16", "--inner", "8", "--evaluate-every", "9"]
+    given += ["--positions", "rotary", "--kv-heads", "2", "--feed-forward", "gated"]
+    made = CliRunner().invoke(app, ["train", *given], catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    found = Translator.load(tmp_path / "run").model.options
+    assert isinstance(found, TransformerOptions)
+    assert (found.positions, found.kv_heads, found.feed_forward) == ("rotary", 2, "gated")

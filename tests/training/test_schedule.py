@@ -27,16 +27,18 @@ def test_cooldown_falls_to_zero_and_only_at_the_end() -> None:
     assert rates[-1] == pytest.approx(1 / 200)
 
 
-@pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
-def test_without_warmup_the_first_step_is_the_highest(kind: str) -> None:
-    options = ScheduleOptions(steps=10, warmup=0, schedule=kind)
-    rates = [learning_rate(step, options) for step in range(1, 11)]
-    assert rates[0] == max(rates) == options.learning_rate
+def rates(options: ScheduleOptions) -> list[float]:
+    return [learning_rate(step, options) for step in range(1, options.steps + 1)]
 
 
 def cosine(**options: float) -> list[float]:
-    given = ScheduleOptions(schedule="cosine", learning_rate=0.5, **options)  # pyright: ignore[reportArgumentType]
-    return [learning_rate(step, given) for step in range(1, given.steps + 1)]
+    return rates(ScheduleOptions(schedule="cosine", learning_rate=0.5, **options))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
+def test_without_warmup_the_first_step_is_the_highest(kind: str) -> None:
+    options = ScheduleOptions(steps=10, warmup=0, schedule=kind)
+    assert rates(options)[0] == max(rates(options)) == options.learning_rate
 
 
 def test_the_cosine_of_the_paper() -> None:
@@ -74,10 +76,9 @@ def test_a_cooldown_multiplies_the_cosine() -> None:
 @pytest.mark.parametrize("kind", ["constant", "inverse_sqrt", "cosine"])
 def test_a_short_run_rises_in_a_share_of_its_steps(steps: int, kind: str) -> None:
     options = ScheduleOptions(steps=steps, schedule=kind)
-    rates = [learning_rate(step, options) for step in range(1, steps + 1)]
-    peak = rates.index(max(rates)) + 1
-    assert peak == max(1, min(500, steps // 5))
-    assert max(rates) == pytest.approx(options.learning_rate) or (kind, steps) == ("cosine", 1)
+    found = rates(options)
+    assert found.index(max(found)) + 1 == max(1, min(500, steps // 5))
+    assert max(found) == pytest.approx(options.learning_rate) or (kind, steps) == ("cosine", 1)
 
 
 def test_a_run_of_150_steps_is_near_its_peak_at_step_34() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,8 @@ from rich.console import Console
 
 from intently.errors import ArgumentError
 from intently.models.transformer import Transformer
-from intently.training import Evaluated, Event, GivenUp, History, Resumed, display, train
+from intently.training import Evaluated, Event, GivenUp, History, Resumed, Stepped, display, train
+from intently.training.events import Listener
 from intently.training.history import Evaluation
 from intently.training.validation import without_better
 
@@ -25,7 +24,7 @@ SCORES = {4: 1.0, 8: 5.0, 12: 4.0, 16: 5.0, 20: 3.0, 24: 9.0}
 class Scored:
     """A dev set whose scores are known: those of `SCORES`, by the step that is told."""
 
-    def __init__(self, tell: Callable[[Event], None] = lambda event: None) -> None:
+    def __init__(self, tell: Listener) -> None:
         self.step, self._tell = 0, tell
 
     def listen(self, event: Event) -> None:
@@ -37,10 +36,7 @@ class Scored:
 
 
 def run(
-    out: Path,
-    options=OPTIONS,
-    tell: Callable[[Event], None] = lambda event: None,
-    resume: bool | str = False,
+    out: Path, options=OPTIONS, tell: Listener = lambda event: None, resume: bool | str = False
 ) -> tuple[Transformer, History]:
     net, scored = tiny.model(), Scored(tell)
     history = train(
@@ -75,15 +71,15 @@ def test_it_ends_after_that_many_evaluations_without_a_better_one(tmp_path: Path
     assert events[-1] == GivenUp(20, 3, "bleu")
 
 
-def test_no_patience_goes_on_to_the_end(tmp_path: Path) -> None:
-    _, history = run(tmp_path, OPTIONS.with_flags(patience=0))
-    assert (history.stopped, len(history.evaluations)) == ("finished", 10)
-    assert history.best is not None and history.best.name == "step-000024"
-
-
-def test_at_the_last_step_a_run_is_finished(tmp_path: Path) -> None:
-    _, history = run(tmp_path, OPTIONS.with_flags(steps=20))
-    assert history.stopped == "finished"
+@pytest.mark.parametrize(
+    ("flags", "evaluations", "best"),
+    [({"patience": 0}, 10, "step-000024"), ({"steps": 20}, 5, "step-000008")],
+    ids=["no patience", "at the last step"],
+)
+def test_a_run_that_goes_on_to_the_end(tmp_path: Path, flags, evaluations: int, best: str) -> None:
+    _, history = run(tmp_path, OPTIONS.with_flags(**flags))
+    assert (history.stopped, len(history.evaluations)) == ("finished", evaluations)
+    assert history.best is not None and history.best.name == best
 
 
 def test_a_run_that_gave_up_does_not_begin_again(tmp_path: Path) -> None:
@@ -106,12 +102,8 @@ def test_more_patience_goes_on_as_if_it_had_been_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [7, 13, 17, 19])
 def test_an_interrupted_run_gives_up_at_the_same_step(tmp_path: Path, at: int) -> None:
-    def stop(event: Event) -> None:
-        if type(event).__name__ == "Stepped" and event.step == at:
-            signal.raise_signal(signal.SIGINT)
-
     whole, expected = run(tmp_path / "whole")
-    _, cut = run(tmp_path / "cut", tell=stop)
+    _, cut = run(tmp_path / "cut", tell=tiny.interrupt(Stepped, at))
     assert cut.stopped == "interrupted"
     resumed, history = run(tmp_path / "cut", resume=True)
     assert history.stopped == "no better"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import tiny_run as tiny
 
 from intently.corpora import ParallelText
 from intently.errors import MissingLibraryError
-from intently.training import Checkpoints, Evaluated, Event, Stepped, TensorBoard
+from intently.training import Checkpoints, Evaluated, Evaluating, Event, Stepped, TensorBoard
 from intently.translation.runs import fit
 
 pytest.importorskip("tensorboard")
@@ -32,22 +33,8 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def wait_for_another_second() -> None:
-    """The names of event files hold the second; files of one process and second have no order."""
-    time.sleep(1.01 - time.time() % 1)
-
-
 def near(values: list[tuple[int, float]]) -> list[tuple[int, Any]]:
     return [(step, pytest.approx(value, rel=1e-6)) for step, value in values]
-
-
-def check_resumed(folder: Path) -> None:
-    """Resume the run; its curves have every step once."""
-    with TensorBoard(folder / "tensorboard") as board:
-        tiny.run(folder / "run", OPTIONS, board, resume=True)
-    found = curves(folder / "tensorboard")
-    assert [step for step, _ in found["train/loss"]] == list(range(1, 13))
-    assert [step for step, _ in found["dev/bleu"]] == [4, 8, 12]
 
 
 def test_the_curves_are_those_of_the_run(tmp_path: Path) -> None:
@@ -74,30 +61,33 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-@pytest.mark.parametrize("at", [5, 8])
-def test_a_run_that_goes_on_has_every_step_once(tmp_path: Path, at: int) -> None:
-    def die(event: Event) -> None:
-        board(event)
-        if isinstance(event, Stepped) and event.step == at:
-            raise Killed
-
-    with pytest.raises(Killed), TensorBoard(tmp_path / "tensorboard") as board:
-        tiny.run(tmp_path / "run", OPTIONS, die)
-    wait_for_another_second()
-    check_resumed(tmp_path)
-
-
-def test_a_step_is_kept_whose_evaluation_was_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "at", "error", "latest"),
+    [
+        (Stepped, 5, Killed, "step-000004"),
+        (Stepped, 8, Killed, "step-000006"),
+        (Evaluating, 8, KeyboardInterrupt, "step-000008"),
+    ],
+    ids=["killed between evaluations", "killed before an evaluation", "interrupted in one"],
+)
+def test_a_run_that_goes_on_has_every_step_once(
+    tmp_path: Path, kind: type[Event], at: int, error: type[BaseException], latest: str
+) -> None:
     def stop(event: Event) -> None:
         board(event)
-        if type(event).__name__ == "Evaluating" and event.step == 8:
-            raise KeyboardInterrupt
+        if isinstance(event, kind) and event.step == at:
+            raise error
 
-    with TensorBoard(tmp_path / "tensorboard") as board:
+    with contextlib.suppress(Killed), TensorBoard(tmp_path / "tensorboard") as board:
         tiny.run(tmp_path / "run", OPTIONS, stop)
-    wait_for_another_second()
-    assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == "step-000008"
-    check_resumed(tmp_path)
+    assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == latest
+    # the names of event files hold the second; files of one process and second have no order
+    time.sleep(1.01 - time.time() % 1)
+    with TensorBoard(tmp_path / "tensorboard") as board:
+        tiny.run(tmp_path / "run", OPTIONS, board, resume=True)
+    found = curves(tmp_path / "tensorboard")
+    assert [step for step, _ in found["train/loss"]] == list(range(1, 13))
+    assert [step for step, _ in found["dev/bleu"]] == [4, 8, 12]
 
 
 def test_a_run_that_is_over_writes_nothing_more(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""The loop: what it learns, tells, refuses, and leaves as it was."""
+"""The loop: its steps, of one batch or several; what it tells, refuses, and leaves as it was."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import tiny_run as tiny
 import torch
@@ -24,13 +25,15 @@ from intently.training import (
     train,
 )
 
+PLAIN = {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.5, "steps": 2}
+CONSTANT = {"schedule": "constant", "warmup": 0, "cooldown": 0.0}
+
 
 def test_it_learns(tmp_path) -> None:
     before = dev_loss(tiny.model().eval(), tiny.pairs())
     options = tiny.OPTIONS.with_flags(steps=80, label_smoothing=0.0, dropout=0.0)
     net, history = tiny.run(tmp_path, options)
-    after = dev_loss(net, tiny.pairs())
-    assert after < 0.75 * before
+    assert dev_loss(net, tiny.pairs()) < 0.75 * before
     assert history.records[0].loss > history.records[-1].loss
     assert not net.training
 
@@ -44,42 +47,11 @@ def test_the_history_is_told_and_stored(tmp_path) -> None:
         (event.step, event.loss, event.learning_rate) for event in stepped
     ]
     assert [e.step for e in events if isinstance(e, Evaluated)] == [8, 16, 24, 32, 40]
-    assert all(
-        event.folder.name.startswith("step-") for event in events if isinstance(event, Saved)
-    )
+    assert all(e.folder.name.startswith("step-") for e in events if isinstance(e, Saved))
     assert stepped[-1].seconds_left == 0
     state = Checkpoints(tmp_path / "checkpoints").load().state
     assert state["history"] == json.loads(json.dumps(history.to_dict()))
     assert TrainingOptions.from_json(tmp_path / "options.json") == tiny.OPTIONS
-
-
-def test_the_step_of_the_plain_formula(tmp_path) -> None:
-    """Two steps equal those of cross_entropy, clip_grad_norm_ and AdamW written out."""
-    options = tiny.OPTIONS.with_flags(
-        steps=2,
-        dropout=0.0,
-        weight_decay=0.0,
-        schedule="constant",
-        warmup=0,
-        cooldown=0.0,
-        clip=0.5,
-    )
-    pairs = tiny.pairs()
-    net, other = (tiny.model(options=options).double() for _ in range(2))
-    train(net, pairs, options, tmp_path)
-    adam = torch.optim.AdamW(
-        other.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0
-    )
-    for batch in list(epoch(pairs, 60, seed=5))[:2]:
-        logits = other(batch.source, batch.target_in, batch.source_lengths).flatten(0, 1)
-        adam.zero_grad()
-        torch.nn.functional.cross_entropy(
-            logits, batch.target_out.flatten(), ignore_index=0, label_smoothing=0.1
-        ).backward()
-        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
-        adam.step()
-    for one, two in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
 
 
 def test_surroundings_stay_as_they_were(tmp_path) -> None:
@@ -105,22 +77,13 @@ def test_validation_leaves_no_trace(tmp_path) -> None:
 
 
 def test_a_validation_that_fails_loses_no_step(tmp_path) -> None:
-    def broken(model) -> dict[str, float]:
-        raise ZeroDivisionError
-
     options = tiny.OPTIONS.with_flags(steps=10, evaluate_every=8, save_every=100)
+    given = tiny.model(), tiny.pairs(), options, tmp_path
     with pytest.raises(ZeroDivisionError):
-        train(tiny.model(), tiny.pairs(), options, tmp_path, validate=broken)
+        train(*given, validate=lambda m: {"bleu": 1 / 0})
     assert Checkpoints(tmp_path / "checkpoints").names() == ["step-000008"]
     with pytest.raises(ArgumentError, match=r"a finite score 'bleu' \(.*best_by\); got loss=1.0"):
-        train(
-            tiny.model(),
-            tiny.pairs(),
-            options,
-            tmp_path,
-            validate=lambda m: {"loss": 1.0},
-            resume=True,
-        )
+        train(*given, validate=lambda m: {"loss": 1.0}, resume=True)
 
 
 def test_the_lowest_loss_is_best(tmp_path) -> None:
@@ -134,11 +97,7 @@ def test_the_lowest_loss_is_best(tmp_path) -> None:
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good(tmp_path) -> None:
     net = tiny.model()
-
-    def poison(event) -> None:
-        if isinstance(event, Stepped) and event.step == 8:
-            net.output_weight.data[5] = float("nan")
-
+    poison = tiny.when(Stepped, 8, lambda: net.output_weight.data[5].fill_(float("nan")))
     with pytest.raises(DivergedError, match=r"loss nan.*at step 9.*step-000006 holds the last"):
         tiny.run(tmp_path, tiny.OPTIONS.with_flags(evaluate_every=100), progress=poison, net=net)
     kept = Checkpoints(tmp_path / "checkpoints").load().model
@@ -200,11 +159,11 @@ def test_a_run_from_when_the_warm_up_had_a_number_goes_on_with_it(tmp_path) -> N
 
 
 def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
-    whole, _ = tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
+    options = tiny.OPTIONS.with_flags(steps=9)
+    whole, _ = tiny.run(tmp_path, options)
     damaged = tmp_path / "checkpoints" / "step-000009" / "model.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     good = sorted(path.name for path in damaged.parents[1].glob("step-*"))[-2]
-    options = tiny.OPTIONS.with_flags(steps=9)
     with pytest.raises(CheckpointError, match=f"newest good checkpoint is {good}"):
         tiny.run(tmp_path, options, resume=True)
     resumed, history = tiny.run(tmp_path, options, resume=good)
@@ -215,13 +174,13 @@ def test_from_a_good_checkpoint_before_a_damaged_one(tmp_path) -> None:
 def test_other_options_and_other_data_are_refused(tmp_path) -> None:
     options = tiny.OPTIONS.with_flags(steps=2)
     tiny.run(tmp_path, options)
-    other = options.with_flags(seed=6, clip=9.0)
-    with pytest.raises(
-        ArgumentError, match=r"^clip, seed: .*got 9\.0, 6\. Resume with clip=1\.0, seed=5"
+    for told, flags in (
+        (r"^clip, seed: .*got 9\.0, 6\. Resume with clip=1\.0, seed=5", {"seed": 6, "clip": 9.0}),
+        (r"seed: expected 5, with which.*Resume with seed=5", {"seed": 6}),
+        ("accumulate: expected 1, with which the run began", {"steps": 4, "accumulate": 2}),
     ):
-        tiny.run(tmp_path, other, resume=True)
-    with pytest.raises(ArgumentError, match=r"seed: expected 5, with which.*Resume with seed=5"):
-        tiny.run(tmp_path, options.with_flags(seed=6), resume=True)
+        with pytest.raises(ArgumentError, match=told):
+            tiny.run(tmp_path, options.with_flags(**flags), resume=True)
     with pytest.raises(ArgumentError, match="data: expected the data the run began with"):
         train(tiny.model(), Pairs([[4]], [[4]]), options, tmp_path, resume=True)
 
@@ -238,13 +197,60 @@ def test_other_threads_and_versions_are_told(tmp_path, monkeypatch) -> None:
 
 def test_the_stored_thread_count_is_taken_over(tmp_path) -> None:
     tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2, threads=1))
-    seen = []
-    options = TrainingOptions.from_dict(
-        {**tiny.OPTIONS.to_dict(), "run": {**tiny.OPTIONS.to_dict()["run"], "threads": None}}
-    ).with_flags(steps=3)
+    seen, stored = set(), tiny.OPTIONS.with_flags(steps=3).to_dict()
+    stored["run"]["threads"] = None
+    options = TrainingOptions.from_dict(stored)
     torch.set_num_threads(2)
-    tiny.run(
-        tmp_path, options, progress=lambda e: seen.append(torch.get_num_threads()), resume=True
-    )
+    tiny.run(tmp_path, options, lambda event: seen.add(torch.get_num_threads()), resume=True)
     torch.set_num_threads(1)
-    assert set(seen) == {1}
+    assert seen == {1}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_step_is_that_of_one_big_batch(tmp_path, count: int, smoothing: float) -> None:
+    """Batches of 60 tokens, against cross_entropy, clip_grad_norm_ and AdamW written out."""
+    options = tiny.OPTIONS.with_flags(
+        accumulate=count, label_smoothing=smoothing, **PLAIN, **CONSTANT
+    )
+    net, other = (tiny.model(options=options).double() for _ in range(2))
+    losses = []
+    train(net, tiny.pairs(), options, tmp_path, progress=tiny.losses(losses))
+    adam = torch.optim.AdamW(
+        other.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0
+    )
+    batches = list(epoch(tiny.pairs(), 60, seed=5))
+    for step in range(2):
+        adam.zero_grad()
+        logits, targets = [], []
+        for batch in batches[count * step : count * step + count]:
+            logits.append(other(batch.source, batch.target_in, batch.source_lengths).flatten(0, 1))
+            targets.append(batch.target_out.flatten())
+        loss = torch.nn.functional.cross_entropy(
+            torch.cat(logits), torch.cat(targets), ignore_index=0, label_smoothing=smoothing
+        )
+        assert losses[step] == pytest.approx(loss.item(), rel=1e-9)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+        adam.step()
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
+
+
+def test_what_an_epoch_leaves_over_goes_on_in_the_next(tmp_path) -> None:
+    """Every batch of two epochs is taken once, in order, though 4 does not divide their number."""
+    options = tiny.OPTIONS.with_flags(steps=5, accumulate=4)
+    taken = []
+
+    class Spying(type(tiny.pairs())):
+        def batch(self, which: np.ndarray):
+            taken.append(which.tolist())
+            return super().batch(which)
+
+    spying = tiny.pairs()
+    spying.__class__ = Spying
+    train(tiny.model(), spying, options, tmp_path)
+    epochs = [epoch(tiny.pairs(), 60, seed=5, number=number) for number in range(3)]
+    expected = [one._order[start:stop].tolist() for one in epochs for start, stop in one._cuts]
+    assert len(epoch(tiny.pairs(), 60, seed=5)) % 4
+    assert taken == expected[:20]

@@ -19,7 +19,6 @@ import tiny_run as tiny
 
 import intently as package
 from intently.errors import ArgumentError
-from intently.models.transformer import Transformer
 from intently.training import Checkpoints, Stepped
 from intently.training.writer import ABOUT, LOCK, InUseError, LostFolderError, sole_writer
 
@@ -36,11 +35,6 @@ def wait(event):
 
 tiny.run(sys.argv[1], progress=wait)
 """
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> Transformer:
-    return tiny.run(tmp_path_factory.mktemp("unbroken"))[0]
 
 
 @contextmanager
@@ -84,19 +78,8 @@ def test_the_second_is_refused_and_the_first_ends_as_if_alone(tmp_path, unbroken
         Checkpoints(tmp_path / "checkpoints").load()  # reading is free
         first.communicate("go on\n")
         assert first.returncode == 0
-    assert weights(tmp_path) == weights_of(unbroken)
-    assert tiny.run(tmp_path, resume=True)[1].stopped == "finished"
-
-
-def weights(out: Path) -> dict[str, bytes]:
-    net = Checkpoints(out / "checkpoints").load().model
-    return {name: tensor.numpy().tobytes() for name, tensor in net.items()}
-
-
-def weights_of(net: Transformer) -> dict[str, bytes]:
-    from intently.training import weights
-
-    return {name: tensor.numpy().tobytes() for name, tensor in weights(net).items()}
+    net, history = tiny.run(tmp_path, resume=True)
+    assert history.stopped == "finished" and tiny.same_weights(unbroken[0], net)
 
 
 def test_a_killed_holder_holds_nothing(tmp_path, unbroken) -> None:
@@ -105,7 +88,7 @@ def test_a_killed_holder_holds_nothing(tmp_path, unbroken) -> None:
         first.wait()
     assert (tmp_path / LOCK).exists()
     resumed, _ = tiny.run(tmp_path, resume=True)
-    assert tiny.same_weights(unbroken, resumed)
+    assert tiny.same_weights(unbroken[0], resumed)
 
 
 def in_another_thread(folder: Path) -> str:
@@ -165,7 +148,7 @@ def test_what_intently_wrote_is_written_again(tmp_path) -> None:
         pass
 
 
-def test_a_run_from_before_there_were_locks_goes_on(tmp_path, unbroken) -> None:
+def test_a_run_from_before_there_were_locks_goes_on(tmp_path) -> None:
     tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=9))
     for name in (LOCK, ABOUT):
         (tmp_path / name).unlink()
@@ -250,14 +233,10 @@ def test_a_folder_deleted_while_it_is_written_to(tmp_path, monkeypatch, replaced
         if (out / "checkpoints" / ".writing-step-000006").exists():
             delete()
 
-    def at_a_step(event: object) -> None:
-        if isinstance(event, at) and event.step == 4:
-            delete()
-
     if at is type(None):
         monkeypatch.setattr(os, "fsync", while_saving)
     with pytest.raises(LostFolderError) as error:
-        tiny.run(out, progress=at_a_step)
+        tiny.run(out, progress=tiny.when(at, 4, delete))
     got = "another folder of that name" if replaced else "no such folder"
     assert str(error.value) == (
         f"out: expected the folder {out} that this command writes; got {got}. "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import torch
 
 from intently.models.kinds import new_model
 from intently.models.transformer import Transformer
-from intently.training import DevSet, Event, History, Pairs, TrainingOptions, train
+from intently.training import DevSet, Event, History, Pairs, Stepped, TrainingOptions, train
 from intently.training.events import Listener
 
 OPTIONS = TrainingOptions().with_flags(
@@ -67,6 +69,26 @@ def run(
         net, pairs(), options, out, validate=dev_set(), progress=progress, resume=resume
     )
     return net, history
+
+
+def when(kind: type, step: int, act: Callable[[], object]) -> Listener:
+    """A listener that acts when it is told this kind of event at this step."""
+
+    def listen(event: Event) -> None:
+        if isinstance(event, kind) and event.step == step:
+            act()
+
+    return listen
+
+
+def interrupt(kind: type, step: int, number: int = signal.SIGINT) -> Listener:
+    """A listener that sends the process a signal at an event, as Ctrl-C does."""
+    return when(kind, step, lambda: signal.raise_signal(number))
+
+
+def losses(found: list[float]) -> Listener:
+    """A listener that appends the loss of every step to ``found``."""
+    return lambda event: found.append(event.loss) if isinstance(event, Stepped) else None
 
 
 def same_weights(one: Transformer, other: Transformer) -> bool:
