@@ -198,8 +198,9 @@ def test_gradients_of_the_parameters_through_every_kernel(name: str, kernel: str
     allow = torch.ones(T, S).tril(S - T).triu(S - T - 3) > 0
     k, v = (x.repeat_interleave(2, 1) for x in (k, v))
     w = type(score)(*own)(q, k).masked_fill(~allow, -torch.inf).softmax(-1)
-    for x, y in zip(found, torch.autograd.grad((w @ v).sin().sum(), own)):
-        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(
+        found, torch.autograd.grad((w @ v).sin().sum(), own), rtol=1e-10, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("name", ["general of each head", "additive of each head", "cosine"])
@@ -214,8 +215,7 @@ def test_a_matrix_larger_than_a_tile_is_cut_with_its_score(name: str) -> None:
         with it.kernels.use(kernel):
             y = matrix @ v
         answers.append((y, *torch.autograd.grad(y.square().sum(), (q, k, v, *own))))
-    for ours, plain in zip(*answers):
-        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(*answers, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("slice_", [2**20, 5])
@@ -245,11 +245,10 @@ def test_compiles_into_one_graph(name: str) -> None:
     q, k = learned(B, H, T, D, seed=0), learned(B, H, S, d_k, seed=1)
     torch._dynamo.reset()  # pyright: ignore[reportPrivateImportUsage]
     compiled = torch.compile(lambda q, k: score(q, k), fullgraph=True, backend="aot_eager")
-    for x, y in zip(
+    torch.testing.assert_close(
         torch.autograd.grad(compiled(q, k).sin().sum(), (q, k)),
         torch.autograd.grad(score(q, k).sin().sum(), (q, k)),
-    ):
-        torch.testing.assert_close(x, y)
+    )
 
 
 # --- additive: slices ---------------------------------------------------------------------------

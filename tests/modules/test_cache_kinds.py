@@ -59,7 +59,7 @@ def layer(name: str = "plain", **options: Any) -> MultiHeadAttention:
     return made
 
 
-def close(found: Tensor, expected: Tensor) -> None:
+def close(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-11)
 
 

@@ -145,11 +145,12 @@ def test_gradients_pass_every_cache(make: str, chunks: list[int]) -> None:
     y = stepped(attend, z, chunks, cache, it.causal())
     expected = attend(z, mask=near)
     close(y, expected)
-    for one, other in zip(
+    torch.testing.assert_close(
         torch.autograd.grad(y.square().sum(), inputs),
         torch.autograd.grad(expected.square().sum(), inputs),
-    ):
-        torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-10)
+        atol=1e-11,
+        rtol=1e-10,
+    )
 
 
 @pytest.mark.parametrize("size", [None, 30])
@@ -165,8 +166,9 @@ def test_gradients_pass_rows_of_different_length(size: int | None) -> None:
         for i, n in ((0, 6), (1, 3))
     ]
     found = torch.autograd.grad(y.square().sum(), inputs)
-    for one, other in zip(found, torch.autograd.grad(torch.stack(rows).square().sum(), inputs)):
-        torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-10)
+    torch.testing.assert_close(
+        found, torch.autograd.grad(torch.stack(rows).square().sum(), inputs), atol=1e-11, rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("crop", [False, True])
@@ -212,8 +214,7 @@ def test_inference_mode_may_be_left_and_entered(make: str, ragged: bool) -> None
             found.append(attend(x(2, 2, seed=i), mask=it.causal(), cache=cache))
         with torch.no_grad():
             expected.append(attend(x(2, 2, seed=i), mask=it.causal(), cache=twin))
-    for one, other in zip(found, expected):
-        close(one, other)
+    close(found, expected)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
