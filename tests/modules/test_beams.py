@@ -21,7 +21,8 @@ from intently.modules import (
 from intently.modules.caches.beams import side_by_side
 
 from ..messages import refused
-from .test_blocks import C, H, T, filled, x
+from ..tensors import drawn
+from .test_blocks import C, H, T, x
 
 N, M, S = 2, 3, 7
 LENGTHS = torch.tensor([6, 3])
@@ -64,7 +65,7 @@ def for_each_row(mask: Any) -> Any:
 @pytest.mark.parametrize("kernel", ["eager", "tiled", None])
 @pytest.mark.parametrize("mask", BEAM_MASKS.values(), ids=BEAM_MASKS)
 def test_rows_share_states_under_any_mask(mask: Any, kernel: Any) -> None:
-    layer = filled(DecoderLayer(C, H, 20))
+    layer = drawn(DecoderLayer(C, H, 20))
     states, steps = x(N, S).requires_grad_(), x(N * M).requires_grad_()
     with it.kernels.use(kernel) if kernel else nullcontext():
         found = layer(steps, states, mask=it.causal(), states_mask=mask)
@@ -80,7 +81,7 @@ def test_rows_share_states_under_any_mask(mask: Any, kernel: Any) -> None:
 
 @torch.no_grad()
 def test_rows_share_states_in_steps() -> None:
-    layer = filled(DecoderLayer(C, H, 20))
+    layer = drawn(DecoderLayer(C, H, 20))
     states, steps, seen = x(N, S), x(N * M), SEEN
     whole = layer(
         steps, states.repeat_interleave(M, 0), mask=it.causal(), states_mask=it.causal() & seen
@@ -135,7 +136,7 @@ def test_options_of_the_cross_attention_that_beams_leave_alone() -> None:
     for options in ({"mask": it.causal()}, {"bias": it.alibi(4)}):
         assert crossed(**options)(x().float(), x(2, 5).float()).shape == (2, T, C)
     for options in ({"mask": it.prefix(3)}, {"softcap": 5.0}, {"sinks": torch.zeros(4)}):
-        layer, steps, states = filled(crossed(**options)), x(4), x(2)
+        layer, steps, states = drawn(crossed(**options)), x(4), x(2)
         repeated = states.repeat_interleave(2, 0)
         mask = it.causal(offset=0)
         torch.testing.assert_close(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import intently as it
 from intently.errors import ArgumentError
-from intently.modules import DecoderLayer, EncoderLayer, KeyValueCache, MultiHeadAttention
+from intently.modules import KeyValueCache, MultiHeadAttention
 from intently.modules.caches.key_value import FixedCache
 
 from ..messages import refused
@@ -152,83 +152,3 @@ class TestBadInputLosesNothing:
             "the rows you continue.",
             whole=True,
         )
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("masked", [False, True])
-def test_an_encoder_layer_is_torchs(norm: Any, masked: bool) -> None:
-    ours = EncoderLayer(C, H, 20, norm=norm).double().eval()
-    theirs = torch.nn.TransformerEncoderLayer(
-        C, H, 20, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=torch.float64
-    ).eval()
-    fill(ours)
-    theirs.load_state_dict(renamed(ours.state_dict(), encoder=True))
-    lengths = torch.tensor([6, T])
-    mask = it.padding(lengths) if masked else None
-    hidden = torch.arange(T) >= lengths[:, None] if masked else None
-    a = x().requires_grad_()
-    y = ours(a, mask=mask)
-    with torch.enable_grad():
-        expected = theirs(a, src_key_padding_mask=hidden)
-    close(y, expected)
-    close(*(torch.autograd.grad(out.square().sum(), a)[0] for out in (y, expected)))
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_decoder_layer_is_torchs(norm: Any) -> None:
-    ours = DecoderLayer(C, H, 20, norm=norm).double().eval()
-    theirs = torch.nn.TransformerDecoderLayer(
-        C, H, 20, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=torch.float64
-    ).eval()
-    fill(ours)
-    theirs.load_state_dict(renamed(ours.state_dict(), encoder=False))
-    lengths = torch.tensor([4, 7])
-    states = x(t=7, seed=3).requires_grad_()
-    a = x().requires_grad_()
-    y = ours(a, states, mask=it.causal(), states_mask=it.padding(lengths))
-    expected = theirs(
-        a,
-        states,
-        tgt_mask=~torch.ones(T, T, dtype=torch.bool).tril(),
-        memory_key_padding_mask=torch.arange(7) >= lengths[:, None],
-    )
-    close(y, expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(y.square().sum(), (a, states)),
-        torch.autograd.grad(expected.square().sum(), (a, states)),
-        atol=1e-11,
-        rtol=1e-10,
-    )
-
-
-@pytest.mark.usefixtures("as_users_call")
-def test_the_order_of_norms_is_pre_or_post() -> None:
-    with pytest.raises(ArgumentError, match='norm: expected "pre" or "post"; got \'first\''):
-        EncoderLayer(C, H, 20, norm="first")  # type: ignore[arg-type]
-
-
-def fill(module: torch.nn.Module) -> None:
-    with torch.no_grad():
-        for name, p in module.named_parameters():
-            p.normal_(1.0 if "norm.weight" in name else 0.0, 0.3)
-
-
-def renamed(state: dict[str, Tensor], *, encoder: bool) -> dict[str, Tensor]:
-    """Our names of a layer in PyTorch's words; none may be left over."""
-    norms = ["self_norm", "feed_norm"] if encoder else ["self_norm", "cross_norm", "feed_norm"]
-    words = {
-        "self_attention": "self_attn",
-        "cross_attention": "multihead_attn",
-        "feed_forward.up": "linear1",
-        "feed_forward.down": "linear2",
-        "qkv_weight": "in_proj_weight",
-        "qkv_bias": "in_proj_bias",
-        "out_weight": "out_proj.weight",
-        "out_bias": "out_proj.bias",
-    } | {name: f"norm{i + 1}" for i, name in enumerate(norms)}
-    found = {}
-    for name, p in state.items():
-        for ours, theirs in words.items():
-            name = name.replace(ours, theirs)
-        found[name] = p
-    return found
