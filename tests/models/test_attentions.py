@@ -135,14 +135,18 @@ def test_a_language_models_layers(own: str) -> None:
     positions = None if attention.positions is not None else partial(it.Rotary, base=500.0)
     options = LanguageOptions(11, C, H, 2, positions=positions, attention=attention)
     model = drawn(LanguageModel(options))
-    compare(model, lambda: model(IDS), IDS)
+    found = compare(model, lambda: model(IDS), IDS)
+    shapes = {f"decoder.{i}.self": (2, H, 7, 7) for i in (0, 1)}
+    assert {name: A.shape for name, A in found.items()} == shapes
 
 
 @pytest.mark.parametrize("own", SELF)
 def test_a_vision_transformers_layers(own: str) -> None:
     options = VisionOptions((8, 12), 4, 5, width=C, heads=H, layers=2, attention=SELF[own]())
     model = drawn(VisionTransformer(options))
-    compare(model, lambda: model(IMAGES), IMAGES)
+    found = compare(model, lambda: model(IMAGES), IMAGES)
+    shapes = {f"encoder.{i}.self": (2, H, 7, 7) for i in (0, 1)}
+    assert {name: A.shape for name, A in found.items()} == shapes
 
 
 def test_a_layer_that_was_replaced() -> None:

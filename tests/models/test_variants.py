@@ -7,6 +7,7 @@ import dataclasses
 import math
 import os
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from intently.models.kinds import cross_heads, options_of
 from intently.models.recurrent import RecurrentOptions, RecurrentSeq2Seq
 from intently.observe import watch
 
-from ..messages import refused
+from ..messages import raises, refused
 from .plain_transformer import COMBINATIONS, LENGTHS, SOURCE, TARGET, VARIANTS, Plain, drawn
 
 BEAMS = torch.tensor([[1, 4, 5], [1, 6, 7], [1, 3, 3], [1, 8, 9], [1, 4, 4], [1, 10, 3]])
@@ -259,55 +260,46 @@ def test_learned_positions_end_with_their_table() -> None:
     assert cache.length == 4
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("options", "kind", "words"),
-    [
-        (
-            {"positions": "absolute"},
-            ArgumentError,
-            'positions: expected "sinusoidal", "learned" or "rotary"; got \'absolute\'.',
-        ),
-        (
-            {"feed_forward": "swiglu"},
-            ArgumentError,
-            'feed_forward: expected "relu" or "gated"; got \'swiglu\'.',
-        ),
-        (
-            {"heads": 4, "kv_heads": 3},
-            ArgumentError,
-            "kv_heads: expected a divisor of heads=4; got 3.",
-        ),
-        ({"share": "both"}, ArgumentError, 'share: expected "output" or "all"; got \'both\'.'),
-        (
-            {"norm": "none", "encoder_layers": 0, "decoder_layers": 0},
-            ArgumentError,
-            'norm: expected "pre" or "post"; got \'none\'.',
-        ),
-        ({"width": 0}, ArgumentError, "width: expected"),
-        ({"width": "8"}, KindError, "width: expected an int ≥ 1; got '8'."),
-        ({"target_vocabulary": 0}, ArgumentError, "target_vocabulary: expected an int ≥ 1; got 0"),
-        ({"dropout": 2.0}, ArgumentError, "dropout: expected a probability in [0, 1); got 2.0."),
-        ({"dropout": 1}, ArgumentError, "dropout: expected a probability in [0, 1); got 1."),
-        ({"encoder_layers": -1}, ArgumentError, "encoder_layers: expected"),
-        ({"kv_heads": 0}, ArgumentError, "kv_heads: expected"),
-        ({"kv_heads": 1.5}, KindError, "kv_heads: expected"),
-        ({"learned_steps": 0}, ArgumentError, "learned_steps: expected"),
-        ({"heads": 0, "positions": "rotary"}, ArgumentError, "heads: expected"),
-        (
-            {"width": 12, "heads": 4, "positions": "rotary"},
-            ArgumentError,
-            'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
-            "where width/heads=3. Rotary positions turn pairs of numbers. Choose other heads or "
-            "another width.",
-        ),
-    ],
+SIZES: dict[str, Any] = {"source_vocabulary": 9, "target_vocabulary": 9}
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    (
+        {"positions": "absolute"},
+        ArgumentError,
+        'positions: expected "sinusoidal", "learned" or "rotary"; got \'absolute\'.',
+    ),
+    (
+        {"feed_forward": "swiglu"},
+        ArgumentError,
+        'feed_forward: expected "relu" or "gated"; got \'swiglu\'.',
+    ),
+    ({"heads": 4, "kv_heads": 3}, ArgumentError, "kv_heads: expected a divisor of heads=4; got 3."),
+    ({"share": "both"}, ArgumentError, 'share: expected "output" or "all"; got \'both\'.'),
+    (
+        {"norm": "none", "encoder_layers": 0, "decoder_layers": 0},
+        ArgumentError,
+        'norm: expected "pre" or "post"; got \'none\'.',
+    ),
+    ({"width": 0}, ArgumentError, "width: expected"),
+    ({"width": "8"}, KindError, "width: expected an int ≥ 1; got '8'."),
+    ({"target_vocabulary": 0}, ArgumentError, "target_vocabulary: expected an int ≥ 1; got 0"),
+    ({"dropout": 2.0}, ArgumentError, "dropout: expected a probability in [0, 1); got 2.0."),
+    ({"dropout": 1}, ArgumentError, "dropout: expected a probability in [0, 1); got 1."),
+    ({"encoder_layers": -1}, ArgumentError, "encoder_layers: expected"),
+    ({"kv_heads": 0}, ArgumentError, "kv_heads: expected"),
+    ({"kv_heads": 1.5}, KindError, "kv_heads: expected"),
+    ({"learned_steps": 0}, ArgumentError, "learned_steps: expected"),
+    ({"heads": 0, "positions": "rotary"}, ArgumentError, "heads: expected"),
+    (
+        {"width": 12, "heads": 4, "positions": "rotary"},
+        ArgumentError,
+        'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
+        "where width/heads=3. Rotary positions turn pairs of numbers. Choose other heads or "
+        "another width.",
+    ),
+]
+test_options_that_do_not_fit = raises(
+    [(partial(TransformerOptions, **(SIZES | given)), kind, text) for given, kind, text in WRONG]
 )
-def test_what_does_not_fit_is_refused(
-    options: dict[str, Any], kind: type[Exception], words: str
-) -> None:
-    sizes: dict[str, Any] = {"source_vocabulary": 9, "target_vocabulary": 9}
-    refused(lambda: TransformerOptions(**(sizes | options)), kind, words)
 
 
 @pytest.mark.parametrize("attention", ["dot", "general", "concat"])

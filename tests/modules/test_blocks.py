@@ -161,6 +161,11 @@ def test_dropout_only_while_training() -> None:
 Encoder: Any = EncoderLayer
 Decoder: Any = DecoderLayer
 CASES: list[tuple[Callable[[], Any], Any, Any]] = [
+    (
+        lambda: Encoder(12, 3, 20, norm="first"),
+        ArgumentError,
+        'norm: expected "pre" or "post"; got \'first\'',
+    ),
     (lambda: Encoder(12, 5, 20), ArgumentError, "heads: expected a divisor of width=12; got 5."),
     (
         lambda: Encoder(12, MultiHeadAttention(16, 4), 20),

@@ -8,7 +8,8 @@ import torch
 import intently as it
 from intently.modules import KeyValueCache, WindowCache
 
-from .test_cache_kinds import OPTIONS, H, close, layer, stepped, x
+from ..tensors import close
+from .test_cache_kinds import OPTIONS, H, layer, stepped, x
 
 
 @torch.no_grad()
