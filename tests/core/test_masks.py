@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import intently as it
+from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
 
+from ..messages import raises
 from .formula import families, written_out
 
 CPU = torch.device("cpu")
@@ -144,107 +146,104 @@ def test_a_tensor_joins_a_mask() -> None:
     assert (it.causal() & m).draw(4) == (it.causal() & it.allowed(m)).draw(4)
 
 
-@pytest.mark.usefixtures("as_users_call")
-class TestErrors:
-    def refused(
-        self, call: object, text: str, kind: type[Exception] = it.errors.ArgumentError
-    ) -> None:
-        with pytest.raises(kind) as caught:
-            call()  # type: ignore[operator]
-        assert text in str(caught.value), str(caught.value)
+def attend(mask: object) -> it.Attention:
+    return it.attend(torch.ones(2, 3, 4, 2), torch.ones(2, 3, 5, 2), mask=mask)  # type: ignore[arg-type]
 
-    def attend(self, mask: object, b: int = 2, h: int = 3, t: int = 4, s: int = 5) -> it.Attention:
-        return it.attend(torch.ones(b, h, t, 2), torch.ones(b, h, s, 2), mask=mask)  # type: ignore[arg-type]
 
-    def test_kinds(self) -> None:
-        kind = it.errors.KindError
-        self.refused(lambda: it.window(1.5, 0), "before: expected an int ≥ 0; got 1.5.", kind)
-        self.refused(lambda: it.window(True, 0), "before: expected an int ≥ 0; got True.", kind)
-        self.refused(lambda: it.causal(1.5), "offset: expected integers; got dtype", kind)
-        self.refused(lambda: it.causal("x"), "offset: expected integers; got 'x'.", kind)
-        self.refused(
-            lambda: it.causal(True), "offset: expected integers; got dtype torch.bool.", kind
-        )
-        self.refused(
+test_errors = raises(
+    [
+        (lambda: it.window(1.5, 0), KindError, "before: expected an int ≥ 0; got 1.5."),
+        (lambda: it.window(True, 0), KindError, "before: expected an int ≥ 0; got True."),
+        (lambda: it.causal(1.5), KindError, "offset: expected integers; got dtype"),
+        (lambda: it.causal("x"), KindError, "offset: expected integers; got 'x'."),
+        (lambda: it.causal(True), KindError, "offset: expected integers; got dtype torch.bool."),
+        (
             lambda: it.padding(torch.tensor([1.0])),
+            KindError,
             "lengths: expected integers; got dtype torch.float32.",
-            kind,
-        )
-        self.refused(
+        ),
+        (
             lambda: it.allowed(torch.zeros(2, 2)),
+            KindError,
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
             "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or hand it in "
             "as bias=.",
-            kind,
-        )
-        self.refused(
-            lambda: self.attend("causal"),
+        ),
+        (
+            lambda: attend("causal"),
+            KindError,
             "mask: expected a mask such as it.causal(), or a boolean tensor; got str. "
             "True means attend in every mask.",
-            kind,
-        )
-
-    def test_values(self) -> None:
-        self.refused(lambda: it.window(-1, 0), "before: expected an int ≥ 0; got -1.")
-        self.refused(lambda: it.window(0, -1), "after: expected an int ≥ 0; got -1.")
-        self.refused(lambda: it.dilated(0), "step: expected an int ≥ 1; got 0.")
-        self.refused(lambda: it.prefix(-1), "n: expected an int ≥ 0; got -1.")
-        self.refused(lambda: it.grid(0, 2, 1), "height: expected an int ≥ 1; got 0.")
-
-    def test_a_mask_of_the_batch_without_heads_gets_advice(self) -> None:
-        self.refused(
-            lambda: self.attend(torch.ones(2, 4, 5, dtype=torch.bool)),
+        ),
+        (lambda: it.window(-1, 0), ArgumentError, "before: expected an int ≥ 0; got -1."),
+        (lambda: it.window(0, -1), ArgumentError, "after: expected an int ≥ 0; got -1."),
+        (lambda: it.dilated(0), ArgumentError, "step: expected an int ≥ 1; got 0."),
+        (lambda: it.prefix(-1), ArgumentError, "n: expected an int ≥ 0; got -1."),
+        (lambda: it.grid(0, 2, 1), ArgumentError, "height: expected an int ≥ 1; got 0."),
+        (
+            lambda: attend(torch.ones(2, 4, 5, dtype=torch.bool)),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
             "(2, 4, 5). Its first axis is b, where broadcasting looks for h. "
             "Use m[:, None], shape (b, 1, t, s).",
-        )
-        m = torch.rand(2, 4, 5) > 0.5
-        assert self.attend(m[:, None]).shape == (2, 3, 4, 5)
-        assert self.attend(torch.rand(3, 4, 5) > 0.5).shape == (2, 3, 4, 5)
-
-    def test_padding_as_a_matrix_gets_advice(self) -> None:
-        self.refused(
-            lambda: self.attend(torch.ones(2, 5, dtype=torch.bool)),
+        ),
+        (
+            lambda: attend(torch.ones(2, 5, dtype=torch.bool)),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (2, 5). "
             "It holds one entry per batch row and key, (b, s). "
             "Use m[:, None, None], or it.padding(lengths).",
-        )
-        m = torch.rand(2, 5) > 0.5
-        assert self.attend(m[:, None, None]).shape == (2, 3, 4, 5)
-
-    def test_other_shapes(self) -> None:
-        self.refused(
-            lambda: self.attend(torch.ones(3, 3, dtype=torch.bool)),
+        ),
+        (
+            lambda: attend(torch.ones(3, 3, dtype=torch.bool)),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (3, 3).",
-        )
-        self.refused(
-            lambda: self.attend(it.padding(torch.tensor([1, 2, 3]))),
+        ),
+        (
+            lambda: attend(it.padding(torch.tensor([1, 2, 3]))),
+            ArgumentError,
             "lengths: expected a shape that matches the leftmost leading axes (2, 3); got shape "
             "(3,). Lengths, offsets and ids hold one entry per batch row (b,).",
-        )
-        self.refused(
-            lambda: self.attend(it.causal(torch.tensor([1, 2, 3]))),
+        ),
+        (
+            lambda: attend(it.causal(torch.tensor([1, 2, 3]))),
+            ArgumentError,
             "offset: expected a shape that matches the leftmost leading axes (2, 3)",
-        )
-        self.refused(
-            lambda: self.attend(it.prefix(torch.tensor([1, 2, 3]))),
+        ),
+        (
+            lambda: attend(it.prefix(torch.tensor([1, 2, 3]))),
+            ArgumentError,
             "n: expected a shape that matches the leftmost leading axes (2, 3)",
-        )
-        self.refused(
-            lambda: self.attend(it.segments(torch.zeros(4, dtype=torch.long))),
+        ),
+        (
+            lambda: attend(it.segments(torch.zeros(4, dtype=torch.long))),
+            ArgumentError,
             "key_ids: expected shape (…, s=5); got shape (4,). Give one id per step, and key_ids "
             "of their own where t and s differ.",
-        )
-        self.refused(
-            lambda: self.attend(it.segments(torch.zeros(3, dtype=torch.long))),
+        ),
+        (
+            lambda: attend(it.segments(torch.zeros(3, dtype=torch.long))),
+            ArgumentError,
             "query_ids: expected shape (…, t=4); got shape (3,).",
-        )
-        self.refused(
-            lambda: self.attend(it.causal() & it.grid(2, 2, 1)),
+        ),
+        (
+            lambda: attend(it.causal() & it.grid(2, 2, 1)),
+            ArgumentError,
             "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=4, s=5. "
             "Grid joins the pixels of one image, row after row.",
-        )
-        self.refused(lambda: it.grid(2, 2, 1).draw(3), "got t=3, s=3")
+        ),
+        (
+            lambda: it.grid(2, 2, 1).draw(3),
+            ArgumentError,
+            "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=3, s=3.",
+        ),
+    ]
+)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (3, 4, 5), (2, 1, 1, 5)], ids=str)
+def test_shapes_that_the_advice_makes(shape: tuple[int, ...]) -> None:
+    assert attend(torch.rand(shape) > 0.5).shape == (2, 3, 4, 5)
 
 
 def test_repr_keeps_the_brackets_that_were_written() -> None:

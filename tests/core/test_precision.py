@@ -151,39 +151,6 @@ def test_bias_scale_softcap_and_sinks(
     assert error(y, oracle) <= bound(dtype, rough, float(oracle.abs().max()), 2)
 
 
-def small(*shape: int) -> Tensor:
-    return random(*shape, seed=7).requires_grad_()
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("family", ["none", "causal", "padding", "allowed", "causal & padding"])
-def test_gradcheck(family: str, kernel: str) -> None:
-    mask, _ = families(2, 2, 4, 4)[family]
-    q, k, v = small(2, 2, 4, 2), small(2, 1, 4, 2), small(2, 1, 4, 2)
-
-    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with it.kernels.use(kernel):
-            return it.attention(q, k, v, mask=mask)
-
-    assert torch.autograd.gradcheck(f, (q, k, v))
-    if kernel == "eager":
-        assert torch.autograd.gradgradcheck(f, (q, k, v))
-
-
-@pytest.mark.parametrize("what", ["product", "dense", "lse"])
-def test_gradcheck_of_everything_a_matrix_is_made_of(what: str) -> None:
-    q, k, v = small(2, 2, 3, 2), small(2, 1, 3, 2), small(2, 1, 3, 3)
-    bias, sinks = small(3, 3), small(2)
-    mask, _ = families(2, 2, 3, 3)["allowed"]
-
-    def f(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
-        A = it.attend(q, k, mask=mask, bias=bias, sinks=sinks, softcap=2.0)
-        return A @ v if what == "product" else A.dense() if what == "dense" else A.lse
-
-    assert torch.autograd.gradcheck(f, (q, k, v, bias, sinks))
-    assert torch.autograd.gradgradcheck(f, (q, k, v, bias, sinks))
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", EPS, ids=str)
 @pytest.mark.parametrize("family", ["none", "causal", "padding"])
