@@ -120,6 +120,17 @@ def families(b: int, h: int, t: int, s: int) -> dict[str, tuple[it.Mask | None, 
     return found
 
 
+def knows_its_entries(mask: it.Mask, g: it.masks.Geometry, allow: Tensor) -> None:
+    """Check a mask against its rule written out (*g.shape): entries, seen keys, single entries."""
+    assert torch.equal(mask.dense(g).expand(g.shape), allow), "dense"
+    seen = mask.seen(g)
+    seen = torch.ones(g.s, dtype=torch.bool) if seen is None else seen
+    assert torch.equal(seen.expand(*g.lead, g.s), allow.any(-2)), "seen"
+    assert not mask.allows_all(g) or bool(allow.all()), "allows all"
+    every = torch.meshgrid(*[torch.arange(n) for n in g.shape], indexing="ij")
+    assert torch.equal(mask.at(g, every[:-2], *every[-2:]).expand(g.shape), allow), "at"
+
+
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
     """A tensor drawn in float64 and rounded, so that every dtype sees nearly the same numbers."""
     draw = np.random.default_rng([seed, *shape]).normal(size=shape)

@@ -135,8 +135,8 @@ test_what_does_not_fit_is_refused = raises(
             lambda: R.weights(X, X, mask=np.array([[0.0, -INF], [0, 0]])),
             KindError,
             "mask: expected booleans, True means attend, or a mask such as it.causal(); got dtype "
-            "float64. Numbers may mean the opposite elsewhere. What is added to the scores is a bias: "
-            "bias=; ones and zeros: np.array(mask) == 1.",
+            "float64. Numbers may mean the opposite elsewhere. What is added to the scores is a "
+            "bias: bias=; ones and zeros: np.array(mask) == 1.",
         ),
         (
             lambda: R.weights(X, X, mask=[[1, 0], [1, 1]]),
@@ -154,7 +154,8 @@ test_what_does_not_fit_is_refused = raises(
             lambda: R.weights(drawn(2, 4, 5, 3), drawn(2, 4, 6, 3), mask=np.ones((2, 5, 6), bool)),
             ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 4, 5, "
-            "6); got shape (2, 5, 6).",
+            "6); got shape (2, 5, 6). Its first axis is b, where broadcasting looks for h. Use "
+            "m[:, None]",
         ),
         (
             lambda: R.weights(drawn(2, 4, 5, 3), drawn(2, 4, 6, 3), mask=it.padding(torch.ones(3))),
@@ -176,7 +177,8 @@ test_what_does_not_fit_is_refused = raises(
         (
             lambda: R.weights(torch.ones(1, 4, requires_grad=True), X),
             KindError,
-            "q: expected an array of numbers; got Tensor. Can't call numpy() on Tensor that requires",
+            "q: expected an array of numbers; got Tensor. Can't call numpy() on Tensor that "
+            "requires",
         ),
         (lambda: R.weights(X, [[1], [1, 2]]), KindError, "k: expected an array of numbers"),
         (
@@ -197,19 +199,20 @@ test_what_does_not_fit_is_refused = raises(
         (
             lambda: R.weights(X, X, score=it.Cosine()),
             KindError,  # type: ignore[arg-type]
-            "score: expected a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…); got "
-            "Cosine. Scores of intently.scores are for tensors.",
+            "score: expected a function (q, k) → (…, t, s): dot, cosine, general(W), additive(…); "
+            "got Cosine. Scores of intently.scores are for tensors.",
         ),
         (
             lambda: R.weights(drawn(4, 5, 3), drawn(2, 5, 3)),
             ArgumentError,
-            "k: expected leading axes that broadcast with those of q (4,); got shape (2, 5, 3). Heads "
-            "are axis −3; with four or more axes h may be a multiple of g.",
+            "k: expected leading axes that broadcast with those of q (4,); got shape (2, 5, 3). "
+            "Heads are axis −3; with four or more axes h may be a multiple of g.",
         ),
         (
             lambda: R.weights(drawn(1, 4, 5, 3), drawn(1, 3, 5, 3)),
             ArgumentError,
-            "k: expected leading axes that broadcast with those of q (1, 4); got shape (1, 3, 5, 3).",
+            "k: expected leading axes that broadcast with those of q (1, 4); got shape (1, 3, 5, "
+            "3).",
         ),
         (
             lambda: R.attention(drawn(4, 5, 3), drawn(4, 5, 3), drawn(2, 5, 3)),
@@ -229,8 +232,8 @@ test_what_does_not_fit_is_refused = raises(
         (
             lambda: R.project(X, np.ones((3, 4))),
             ArgumentError,
-            "weight: expected shape (c=4, n), or (h, c=4, n); got shape (3, 4). Weights of nn.Linear "
-            "are (n, c): hand over weight.T.",
+            "weight: expected shape (c=4, n), or (h, c=4, n); got shape (3, 4). Weights of "
+            "nn.Linear are (n, c): hand over weight.T.",
         ),
         (
             lambda: R.project(X, np.ones((4, 3)), [1, 2]),

@@ -18,14 +18,13 @@ from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer
 
 from ..messages import raises
-from ..tensors import close
+from ..modules.test_blocks import TORCHS
+from ..tensors import close, renamed
 from .plain_transformer import LENGTHS, SOURCE, TARGET, drawn
 
 
 def torchs(ours: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDecoder]:
     """PyTorch's encoder and decoder with the same weights."""
-    from ..modules.test_blocks import renamed
-
     o = ours.options
     options: dict[str, Any] = {
         "dropout": 0.0,
@@ -48,7 +47,7 @@ def torchs(ours: Transformer) -> tuple[nn.TransformerEncoder, nn.TransformerDeco
     for side, theirs in (("encoder", encoder), ("decoder", decoder)):
         layers = getattr(ours, side)
         for a, b in zip(layers, theirs.layers):
-            b.load_state_dict(renamed(a.state_dict(), encoder=side == "encoder"))
+            b.load_state_dict(renamed(a.state_dict(), TORCHS[type(a)]))
         if pre:
             theirs.norm.load_state_dict(getattr(ours, f"{side}_norm").state_dict())
     return encoder.eval(), decoder.eval()

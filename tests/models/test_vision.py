@@ -123,7 +123,8 @@ test_images_that_do_not_fit = raises(
         (
             lambda: MODEL(torch.zeros(1, 2, 8, 12, dtype=torch.uint8)),
             KindError,
-            "images: expected floating-point images (b, c, height, width); got dtype torch.uint8. Scale bytes",
+            "images: expected floating-point images (b, c, height, width); got dtype "
+            "torch.uint8. Scale bytes",
         ),
         *(
             (

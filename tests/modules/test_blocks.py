@@ -24,8 +24,8 @@ from intently.modules import (
     WindowCache,
 )
 
-from ..messages import raises
-from ..tensors import close, drawn
+from ..messages import raises, refused
+from ..tensors import close, drawn, renamed
 
 C, H, T = 12, 3, 6
 
@@ -56,26 +56,22 @@ def test_feed_forward(activation: Callable[[Tensor], Tensor], bias: bool) -> Non
     gated(steps).sum().backward()
 
 
-def renamed(state: dict[str, Tensor], *, encoder: bool) -> dict[str, Tensor]:
-    """Our names of a layer in PyTorch's words; none may be left over."""
-    norms = ["self_norm", "feed_norm"] if encoder else ["self_norm", "cross_norm", "feed_norm"]
-    words = {
-        "self_attention": "self_attn",
-        "cross_attention": "multihead_attn",
-        "feed_forward.up": "linear1",
-        "feed_forward.down": "linear2",
-        "qkv_weight": "in_proj_weight",
-        "qkv_bias": "in_proj_bias",
-        "out_weight": "out_proj.weight",
-        "out_bias": "out_proj.bias",
-    } | {name: f"norm{i + 1}" for i, name in enumerate(norms)}
-    found = {}
-    for name, p in state.items():
-        for ours, theirs in words.items():
-            name = name.replace(ours, theirs)
-        found[name] = p
-    return found
-
+WORDS = {
+    "self_attention": "self_attn",
+    "cross_attention": "multihead_attn",
+    "feed_forward.up": "linear1",
+    "feed_forward.down": "linear2",
+    "qkv_weight": "in_proj_weight",
+    "qkv_bias": "in_proj_bias",
+    "out_weight": "out_proj.weight",
+    "out_bias": "out_proj.bias",
+    "self_norm": "norm1",
+}
+TORCHS: dict[type, dict[str, str]] = {
+    EncoderLayer: {**WORDS, "feed_norm": "norm2"},
+    DecoderLayer: {**WORDS, "cross_norm": "norm2", "feed_norm": "norm3"},
+}
+"""Our names of a layer in PyTorch's words."""
 
 LENGTHS = torch.tensor([4, T])
 
@@ -95,7 +91,7 @@ def test_layers_are_torchs(kind: Any, norm: str, activation: str) -> None:
         activation=activation,
         dtype=torch.float64,
     )
-    theirs.load_state_dict(renamed(ours.state_dict(), encoder=kind is EncoderLayer))
+    theirs.load_state_dict(renamed(ours.state_dict(), TORCHS[kind]))
     steps, states = x().requires_grad_(), x().requires_grad_()
     hidden = torch.arange(T) >= LENGTHS[:, None]
     if kind is EncoderLayer:
@@ -352,14 +348,16 @@ def test_attention_with_something_around_it_or_none_at_all() -> None:
         Around(layer.cross_attention),
     )
     torch.testing.assert_close(layer(steps, states, states_mask=mask), want)
-    with pytest.raises(
-        ArgumentError, match=r"x: expected shape \(b, t, c=12\), or \(t, c\); got shape \(4, 6, 13"
-    ):
-        layer(x(4, T, 13), states)
-    with pytest.raises(
-        ArgumentError, match=r"states: expected shape \(n, s, 12\) where n divides b=4"
-    ):
-        layer(steps, x(3))
+    refused(
+        lambda: layer(x(4, T, 13), states),
+        ArgumentError,
+        "x: expected shape (b, t, c=12), or (t, c); got shape (4, 6, 13",
+    )
+    refused(
+        lambda: layer(steps, x(3)),
+        ArgumentError,
+        "states: expected shape (n, s, 12) where n divides b=4",
+    )
     layer.self_attention, layer.cross_attention = Around(), Around()
     found = layer(steps, states, states_mask=mask)
     torch.testing.assert_close(found, steps + layer.feed_forward(layer.feed_norm(steps)))

@@ -201,8 +201,8 @@ test_images_that_do_not_fit = raises(
         (
             lambda: converted(padding=2, padding_mode="reflect")(torch.zeros(1, 2, 2, 5)),
             ArgumentError,
-            "x: expected an image that a kernel of 3 × 3 fits into; got shape (1, 2, 2, 5). Padding "
-            "2 + 2, mode 'reflect'.",
+            "x: expected an image that a kernel of 3 × 3 fits into; got shape (1, 2, 2, 5). "
+            "Padding 2 + 2, mode 'reflect'.",
         ),
         *(
             (

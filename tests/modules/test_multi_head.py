@@ -13,7 +13,7 @@ from intently.biases import Bias
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 from ..core.formula import random
-from ..tensors import close, drawn
+from ..tensors import close, drawn, renamed
 
 C, H = 12, 3
 
@@ -22,22 +22,22 @@ def x(b: int = 2, t: int = 5, c: int = C, seed: int = 0) -> Tensor:
     return random(b, t, c, seed=seed).requires_grad_()
 
 
+TORCHS = {
+    "qkv_weight": "in_proj_weight",
+    "qkv_bias": "in_proj_bias",
+    "out_weight": "out_proj.weight",
+    "out_bias": "out_proj.bias",
+    **{f"{letter}_weight": f"{letter}_proj_weight" for letter in "qkv"},
+}
+
+
 def like_torch(layer: MultiHeadAttention, **options: Any) -> nn.MultiheadAttention:
     """PyTorch's layer with the same weights; every one of ours is used."""
     theirs = nn.MultiheadAttention(C, layer.heads, batch_first=True, **options).double()
-    state = dict(layer.state_dict())
-    renamed = {
-        "qkv_weight": "in_proj_weight",
-        "qkv_bias": "in_proj_bias",
-        "out_weight": "out_proj.weight",
-        "out_bias": "out_proj.bias",
-        "q_weight": "q_proj_weight",
-        "k_weight": "k_proj_weight",
-        "v_weight": "v_proj_weight",
-    }
+    state = layer.state_dict()
     if "q_bias" in state:
         state["qkv_bias"] = torch.cat([state.pop(f"{letter}_bias") for letter in "qkv"])
-    theirs.load_state_dict({renamed[name]: p for name, p in state.items()})
+    theirs.load_state_dict(renamed(state, TORCHS))
     return theirs
 
 
@@ -132,11 +132,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def layer_of(kind: str, fused: bool) -> MultiHeadAttention:
-    options = dict(KINDS[kind])
-    biases = {name: options.pop(name) for name in ("bias", "out_bias") if name in options}
-    return MultiHeadAttention(
-        C, H, projections=Projections(**biases, fused=fused), **options
-    ).double()
+    biases = {name: x for name, x in KINDS[kind].items() if "bias" in name}
+    options = {name: x for name, x in KINDS[kind].items() if "bias" not in name}
+    projections = Projections(**biases, fused=fused)
+    return MultiHeadAttention(C, H, projections=projections, **options).double()
 
 
 @pytest.mark.parametrize("masked", MASKS)
