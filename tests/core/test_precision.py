@@ -12,7 +12,7 @@ from torch import Tensor
 import intently as it
 from intently import reference
 
-from .formula import EPS, families, plain, random, written_out
+from .formula import EPS, families, multiply, plain, random, written_out
 
 SIZES = {"t < s, grouped": (2, 4, 2, 5, 7, 8), "t = s": (2, 2, 2, 6, 6, 4)}
 CASES = [
@@ -33,15 +33,10 @@ def error(found: Tensor, expected: Tensor) -> float:
     )
 
 
-def run(kernel: str, A: it.Attention, v: Tensor) -> Tensor:
-    with it.kernels.use(kernel):
-        return A @ v
-
-
 def compare(kernel: str, inputs: list[Tensor], allow: Tensor | None, A: it.Attention) -> None:
     q, k, v = inputs
     dtype = q.dtype
-    y = run(kernel, A, v)
+    y = multiply(A, v, kernel)
     assert y.dtype is dtype
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     same = [x.detach().clone().requires_grad_() for x in (q, k, v)]
@@ -128,9 +123,9 @@ def test_bias_scale_softcap_and_sinks(
     A = it.attend(q, k, mask=mask, **options)
     if kernel == "torch_fused" and not {"softcap", "sinks"}.isdisjoint(options):
         with pytest.raises(it.errors.KernelError, match=r"softcap is set|sinks are set"):
-            run(kernel, A, v)
+            multiply(A, v, kernel)
         return
-    y = run(kernel, A, v)
+    y = multiply(A, v, kernel)
     plainly = dict(options)
     if isinstance(options.get("sinks"), Tensor):
         plainly["sinks"] = options["sinks"].expand(h)
@@ -161,7 +156,7 @@ def test_huge_logits_stay_finite(family: str, dtype: torch.dtype, kernel: str) -
     v = random(2, 2, 6, 4, dtype=dtype, seed=3).requires_grad_()
     A = it.attend(q, k, mask=mask)
     assert float(A.scores[...].detach().nan_to_num(neginf=0).abs().max()) >= 1e4 * 0.99
-    y = run(kernel, A, v)
+    y = multiply(A, v, kernel)
     grads = torch.autograd.grad(y.sum(), (q, k, v))
     assert all(bool(x.isfinite().all()) for x in (y, *grads, A.dense(), A.entropy()))
     weights = reference.weights(

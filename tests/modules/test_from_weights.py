@@ -141,6 +141,7 @@ def made(**changed: Any) -> Callable[[], object]:
 
 
 FUSED = {"k": None, "v": None, "layout": "3 h d"}
+HEADS = {"layout": "list of heads", **{name: [random(4, 8)] * 2 for name in "qkv"}}
 STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
@@ -251,35 +252,17 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     ),
     (made(layout="h d", heads="2"), KindError, "heads: expected an int ≥ 1; got '2'."),
     (
-        made(
-            layout="list of heads",
-            q=[random(4, 8)] * 2,
-            k=[random(4, 8)] * 2,
-            v=[random(4, 8)] * 2,
-            kv_heads=1,
-        ),
+        made(**HEADS, kv_heads=1),
         ArgumentError,
         "kv_heads: expected 2, as long as the list k; got 1.",
     ),
     (
-        made(
-            layout="list of heads",
-            q=[random(4, 8)] * 2,
-            k=[random(4, 8)] * 2,
-            v=[random(4, 8)] * 2,
-            out=[],
-        ),
+        made(**HEADS, out=[]),
         ArgumentError,
         "out: expected 2 heads of one shape (c, e), as many as q; got an empty list.",
     ),
     (
-        made(
-            layout="list of heads",
-            q=[random(4, 8)] * 2,
-            k=[random(4, 8)] * 2,
-            v=[random(4, 8)] * 2,
-            out=[random(3, 4), random(4, 4)],
-        ),
+        made(**HEADS, out=[random(3, 4), random(4, 4)]),
         ArgumentError,
         "out: expected 2 heads of one shape (c, e), as many as q; got (3, 4), (4, 4).",
     ),

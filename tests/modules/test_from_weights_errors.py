@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -29,6 +30,13 @@ STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
 TURN = " Hand in weight.T if it is transposed."
 LAYER = EncoderLayer(C, H, A).double()
 NORM = nn.LayerNorm(C).double()
+
+
+def image(**changed: Any) -> ImageAttention:
+    given = {"q": random(D, C), "k": random(D, C), "v": random(E, C), "out": random(C, E)}
+    return ImageAttention.from_weights(**(given | changed), layout="h d", heads=1)
+
+
 ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: AttentionHead.from_weights(random(D, C), None, None),
@@ -145,70 +153,34 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
         f"join: expected shape (c, k + c); got shape (8, 8). {STORED}{TURN}",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            nn.Conv2d(C, D, 3), random(D, C), random(E, C), random(C, E), layout="h d", heads=1
-        ),
+        lambda: image(q=nn.Conv2d(C, D, 3)),
         ArgumentError,
-        "q: expected a convolution of single pixels, kernel_size=1; got kernel_size=(3, 3). "
-        "Only such "
-        "a convolution is a linear map of each pixel.",
+        "q: expected a convolution of single pixels, kernel_size=1; got kernel_size=(3, 3). Only "
+        "such a convolution is a linear map of each pixel.",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            nn.Conv2d(C, C, 1, groups=2),
-            random(D, C),
-            random(E, C),
-            random(C, E),
-            layout="h d",
-            heads=1,
-        ),
+        lambda: image(q=nn.Conv2d(C, C, 1, groups=2)),
         ArgumentError,
         "q: expected a convolution of single pixels, groups=1; got groups=2.",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            random(D, C), random(D, C), random(E, C), random(C + 1, E), layout="h d", heads=1
-        ),
+        lambda: image(out=random(C + 1, E)),
         ArgumentError,
-        "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the "
-        "image. Write",
+        "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the image. "
+        "Write",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            random(D, C),
-            random(D, C),
-            random(E, C),
-            random(C, E),
-            layout="h d",
-            heads=1,
-            norm=nn.GroupNorm(2, 4).double(),
-        ),
+        lambda: image(norm=nn.GroupNorm(2, 4).double()),
         ArgumentError,
         "norm: expected a norm with weights (c=8,); got shape (4,).",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            random(D, C),
-            random(D, C),
-            random(E, C),
-            random(C, E),
-            layout="h d",
-            heads=1,
-            norm=nn.GroupNorm(2, C),
-        ),
+        lambda: image(norm=nn.GroupNorm(2, C)),
         KindError,
         "norm: expected torch.float64 on cpu, as the first weight; got torch.float32",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            random(D, C),
-            random(D, C),
-            random(E, C),
-            random(C, E),
-            layout="h d",
-            heads=1,
-            norm=random(C),
-        ),  # type: ignore
+        lambda: image(norm=random(C)),
         KindError,
         "norm: expected the module itself, with its weights; got Tensor.",
     ),
