@@ -99,12 +99,25 @@ def test_it_is_written_as_it_was_made(written: str) -> None:
     assert repr(eval(written, names)) == written
 
 
-def test_tensors_stand_in_the_repr() -> None:
-    assert repr(it.padding(torch.tensor([2, 3]))) == "padding([2, 3])"
-    assert repr(it.causal(torch.tensor([2, 3]))) == "causal(offset=[2, 3])"
-    assert repr(it.segments(torch.tensor([0, 1]))) == "segments([0, 1])"
-    assert repr(it.segments(torch.tensor([0]), torch.tensor([1]))) == "segments([0], [1])"
-    assert repr(it.allowed(torch.ones(2, 3, dtype=torch.bool))) == "allowed(2×3 tensor)"
+LONG = torch.arange(65)
+WRITTEN = [
+    (it.padding(torch.tensor([2, 3])), "padding([2, 3])"),
+    (it.causal(torch.tensor([2, 3])), "causal(offset=[2, 3])"),
+    (it.segments(torch.tensor([0, 1])), "segments([0, 1])"),
+    (it.segments(torch.tensor([0]), torch.tensor([1])), "segments([0], [1])"),
+    (it.allowed(torch.ones(2, 3, dtype=torch.bool)), "allowed(2×3 tensor)"),
+    (it.segments(torch.zeros(2, 4096, dtype=torch.long)), "segments(2×4096 tensor)"),
+    (it.padding(LONG[:64]), f"padding({list(range(64))})"),
+    (it.padding(LONG), "padding(65 tensor)"),
+    (it.causal() & (it.prefix(2) & it.dilated(2)), "causal() & (prefix(2) & dilated(2))"),
+    (it.causal() & it.prefix(2) & it.dilated(2), "causal() & prefix(2) & dilated(2)"),
+    (it.causal() | (it.prefix(2) | it.dilated(2)), "causal() | (prefix(2) | dilated(2))"),
+]
+
+
+@pytest.mark.parametrize(("mask", "text"), WRITTEN, ids=[text[:40] for _, text in WRITTEN])
+def test_tensors_and_brackets_in_the_repr(mask: it.Mask, text: str) -> None:
+    assert repr(mask) == text
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -246,10 +259,3 @@ test_errors = raises(
 @pytest.mark.parametrize("shape", [(2, 1, 4, 5), (3, 4, 5), (2, 1, 1, 5)], ids=str)
 def test_shapes_that_the_advice_makes(shape: tuple[int, ...]) -> None:
     assert attend(torch.rand(shape) > 0.5).shape == (2, 3, 4, 5)
-
-
-def test_repr_keeps_the_brackets_that_were_written() -> None:
-    a, b, c = it.causal(), it.prefix(2), it.dilated(2)
-    assert repr(a & (b & c)) == "causal() & (prefix(2) & dilated(2))"
-    assert repr(a & b & c) == "causal() & prefix(2) & dilated(2)"
-    assert repr(a | (b | c)) == "causal() | (prefix(2) | dilated(2))"
