@@ -6,10 +6,12 @@ Nothing here uses Intently's own arithmetic, so that both can be compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -118,6 +120,34 @@ def families(b: int, h: int, t: int, s: int) -> dict[str, tuple[it.Mask | None, 
             ),
         )
     return found
+
+
+def multiply(A: it.LazyMatrix, v: Tensor, kernel: str) -> Tensor:
+    """``A @ v`` by one kernel."""
+    with it.kernels.use(kernel):
+        return A @ v
+
+
+@contextmanager
+def serving(kernel: str) -> Iterator[None]:
+    """Use one kernel; skip what it cannot serve. The eager kernel serves every call."""
+    try:
+        with it.kernels.use(kernel):
+            yield
+    except it.errors.KernelError as reason:
+        assert kernel != "eager"
+        pytest.skip(str(reason))
+
+
+def knows_its_entries(mask: it.Mask, g: it.masks.Geometry, allow: Tensor) -> None:
+    """Check a mask against its rule written out (*g.shape): entries, seen keys, single entries."""
+    assert torch.equal(mask.dense(g).expand(g.shape), allow), "dense"
+    seen = mask.seen(g)
+    seen = torch.ones(g.s, dtype=torch.bool) if seen is None else seen
+    assert torch.equal(seen.expand(*g.lead, g.s), allow.any(-2)), "seen"
+    assert not mask.allows_all(g) or bool(allow.all()), "allows all"
+    every = torch.meshgrid(*[torch.arange(n) for n in g.shape], indexing="ij")
+    assert torch.equal(mask.at(g, every[:-2], *every[-2:]).expand(g.shape), allow), "at"
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

@@ -30,6 +30,11 @@ def whole(bias: Bias, g: Geometry, dtype: torch.dtype | None = torch.float64) ->
     return bias.tile(g, torch.arange(g.t), torch.arange(g.s), dtype).expand(g.shape)
 
 
+def pointwise(bias: Bias, g: Geometry) -> Tensor:
+    at = torch.meshgrid(*(torch.arange(n) for n in g.shape), indexing="ij")
+    return bias.at(g, at[:-2], at[-2], at[-1]).double().expand(g.shape)
+
+
 def table(buckets: int, h: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return random(buckets, h, dtype=dtype)
 
@@ -190,9 +195,7 @@ def test_tiles_are_pieces_of_the_whole(kind: str, t: int, s: int) -> None:
 def test_pointwise_is_the_whole(kind: str) -> None:
     g = geometry(2, 3, 4, 6)
     bias = biases(*g.shape)[kind]
-    at = torch.meshgrid(*(torch.arange(n) for n in g.shape), indexing="ij")
-    got = bias.at(g, at[:2], at[2], at[3]).double().expand(g.shape)
-    torch.testing.assert_close(got, whole(bias, g), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(pointwise(bias, g), whole(bias, g), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,57 +214,45 @@ def test_pointwise_under_vmap(kind: str) -> None:
     torch.testing.assert_close(got, whole(bias, g), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "cut",
-    [
-        (slice(None), slice(None)),
-        (slice(1, 2), slice(None)),
-        (slice(0, 2), slice(1, 3)),
-        (slice(0, 1), slice(2, 3)),
-        (slice(0, 1), slice(0, 3)),
-        (1, slice(0, 2)),
-        (0, 2),
-        (slice(0, 2), 1),
-    ],
-    ids=str,
-)
-def test_part_is_the_piece(kind: str, cut: tuple[slice | int, ...]) -> None:
-    g = geometry(2, 3, 4, 6)
-    bias = biases(*g.shape)[kind]
-    want = whole(bias, g)[cut]
-    part, smaller = bias.part(cut, g), geometry(*want.shape)
-    torch.testing.assert_close(whole(part, smaller), want, rtol=1e-14, atol=0)
-    at = torch.meshgrid(*(torch.arange(n) for n in want.shape), indexing="ij")
-    got = part.at(smaller, at[:-2], at[-2], at[-1]).double().expand(want.shape)
-    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+def part_of(bias: Bias, g: Geometry, cut: Any) -> Bias:
+    return bias.part(cut, g)
+
+
+CUTS: list[tuple[Any, ...]] = [
+    (slice(None), slice(None)),
+    (slice(1, 2), slice(None)),
+    (slice(0, 2), slice(1, 3)),
+    (slice(0, 1), slice(2, 3)),
+    (slice(0, 1), slice(0, 3)),
+    (1, slice(0, 2)),
+    (0, 2),
+    (slice(0, 2), 1),
+]
+INDICES: list[tuple[Any, ...]] = [
+    (1,),
+    (slice(0, 1),),
+    ([1, 0, 1],),
+    (slice(None), [2, 0]),
+    ([0, 1], [2, 1]),
+    (None, 1),
+    (torch.tensor([[0, 1], [1, 1]]), slice(1, 3)),
+    (torch.tensor([True, False]),),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "index",
-    [
-        (1,),
-        (slice(0, 1),),
-        ([1, 0, 1],),
-        (slice(None), [2, 0]),
-        ([0, 1], [2, 1]),
-        (None, 1),
-        (torch.tensor([[0, 1], [1, 1]]), slice(1, 3)),
-        (torch.tensor([True, False]),),
-    ],
-    ids=str,
+    ("take", "index"),
+    [*((part_of, cut) for cut in CUTS), *((indexed, index) for index in INDICES)],
+    ids=lambda x: str(x) if isinstance(x, tuple) else x.__name__,
 )
-def test_under_any_index_of_the_leading_axes(kind: str, index: tuple[Any, ...]) -> None:
+def test_a_part_is_the_piece(kind: str, take: Any, index: tuple[Any, ...]) -> None:
     g = geometry(2, 3, 4, 6)
     bias = biases(*g.shape)[kind]
     want = whole(bias, g)[index]
-    smaller = geometry(*want.shape)
-    part = indexed(bias, g, index)
+    part, smaller = take(bias, g, index), geometry(*want.shape)
     torch.testing.assert_close(whole(part, smaller), want, rtol=1e-14, atol=0)
-    at = torch.meshgrid(*(torch.arange(n) for n in want.shape), indexing="ij")
-    got = part.at(smaller, at[:-2], at[-2], at[-1]).double().expand(want.shape)
-    torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(pointwise(part, smaller), want, rtol=1e-6, atol=1e-6)
     again = thaw(*freeze(part))[0]
     assert isinstance(again, Bias) and torch.equal(whole(again, smaller), whole(part, smaller))
 

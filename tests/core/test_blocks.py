@@ -18,7 +18,7 @@ from intently.masks import EMPTY, FULL, PARTIAL, Geometry, indexed
 from intently.masks.closed_forms import MOST
 from intently.masks.mask import Mask, seen_exactly
 
-from .formula import families
+from .formula import families, knows_its_entries
 
 CPU = torch.device("cpu")
 SIZES = [(2, 2, 5, 7), (2, 2, 7, 5), (2, 3, 6, 6), (2, 1, 1, 6), (2, 2, 1, 1), (2, 2, 8, 8)]
@@ -131,11 +131,7 @@ def test_joined_rules(data: st.DataObject, shape: tuple[int, int], block: tuple[
     g = Geometry((2, 2), *shape, CPU)
     certain(mask, g, *block)
     dense = mask.dense(g).expand(g.shape)
-    seen = mask.seen(g)
-    seen = torch.ones(g.s, dtype=torch.bool) if seen is None else seen
-    assert torch.equal(seen.expand(2, 2, g.s), dense.any(-2)), "seen"
-    assert not mask.allows_all(g) or bool(dense.all())
-    assert torch.equal(at_every_entry(mask, g), dense), "at"
+    knows_its_entries(mask, g, dense)
     for cut in ((slice(1, 2), slice(None)), (slice(None), slice(0, 1)), (1, slice(0, 2)), (-1, 0)):
         lead = tuple(dense[cut].shape[:-2])
         part, h = mask.part(cut, g), g._replace(lead=lead)
@@ -143,21 +139,6 @@ def test_joined_rules(data: st.DataObject, shape: tuple[int, int], block: tuple[
         assert torch.equal(part.dense(h).expand(h.shape), dense[cut]), cut
         certain(part, h, *block)
         certain(part, h, 1, 1, exact=not lead)
-
-
-def at_every_entry(mask: Mask, g: Geometry) -> Tensor:
-    every = torch.meshgrid(*[torch.arange(n) for n in g.shape], indexing="ij")
-    return mask.at(g, every[:-2], every[-2], every[-1]).expand(g.shape)
-
-
-@every_size
-@every_family
-def test_single_entries(family: str, size: tuple[int, int, int, int]) -> None:
-    mask, g = of_size(size, family)
-    expected = mask.dense(g).expand(g.shape)
-    assert torch.equal(at_every_entry(mask, g), expected)
-    last = [torch.tensor(n - 1) for n in g.shape]
-    assert bool(mask.at(g, tuple(last[:-2]), *last[-2:])) == bool(expected[-1, -1, -1, -1])
 
 
 @every_size
@@ -186,10 +167,7 @@ def test_parts(family: str, size: tuple[int, int, int, int]) -> None:
         if 0 in h.lead or not h.lead:
             continue
         certain(part, h, 2, 3)
-        assert torch.equal(at_every_entry(part, h), dense[cut])
-        seen = part.seen(h)
-        seen = torch.ones(g.s, dtype=torch.bool) if seen is None else seen
-        assert torch.equal(seen.expand(*h.lead, h.s), dense[cut].any(-2))
+        knows_its_entries(part, h, dense[cut])
         again = indexed(part, h, (0,))
         h0 = h._replace(lead=h.lead[1:])
         assert torch.equal(again.dense(h0).expand(h0.shape), dense[cut][0]), "a part of a part"
@@ -340,9 +318,3 @@ def test_seen_asks_a_large_tensor_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     assert torch.equal(seen_exactly(mask, g), expected)  # type: ignore[arg-type]
     whole = counted(mask.dense(g), 2, 2)
     assert torch.equal(Mask.blocks(mask, g, 2, 2), whole)
-
-
-def test_large_tensors_are_written_by_their_shape() -> None:
-    assert repr(it.segments(torch.zeros(2, 4096, dtype=torch.long))) == "segments(2×4096 tensor)"
-    assert repr(it.padding(torch.arange(64))) == f"padding({list(range(64))})"
-    assert repr(it.padding(torch.arange(65))) == "padding(65 tensor)"

@@ -22,17 +22,43 @@ def leaf(*shape: int, seed: int = 7) -> Tensor:
     return random(*shape, seed=seed).requires_grad_()
 
 
-@pytest.mark.parametrize("kernel", ["tiled", "eager"])
-@pytest.mark.parametrize("family", ["none", "causal, first rows empty", "segments", "allowed"])
-def test_gradgradcheck(family: str, kernel: str) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "none",
+        "causal",
+        "causal, first rows empty",
+        "padding",
+        "segments",
+        "allowed",
+        "causal & padding",
+    ],
+)
+def test_gradcheck(family: str, kernel: str) -> None:
     mask, _ = families(2, 2, 4, 4)[family]
-    q, k, v = leaf(2, 2, 4, 2), leaf(2, 1, 4, 2), leaf(2, 1, 4, 3)
+    inputs = leaf(2, 2, 4, 2), leaf(2, 1, 4, 2), leaf(2, 1, 4, 2 if kernel == "torch_fused" else 3)
 
     def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with it.kernels.use(kernel):
             return it.attention(q, k, v, mask=mask)
 
-    assert gradcheck(f, (q, k, v)) and gradgradcheck(f, (q, k, v))
+    assert gradcheck(f, inputs)
+    assert kernel == "torch_fused" or gradgradcheck(f, inputs)
+
+
+@pytest.mark.parametrize("what", ["product", "dense", "lse"])
+def test_gradcheck_of_everything_a_matrix_is_made_of(what: str) -> None:
+    q, k, v = leaf(2, 2, 3, 2), leaf(2, 1, 3, 2), leaf(2, 1, 3, 3)
+    bias, sinks = leaf(3, 3), leaf(2)
+    mask, _ = families(2, 2, 3, 3)["allowed"]
+
+    def f(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, sinks: Tensor) -> Tensor:
+        A = it.attend(q, k, mask=mask, bias=bias, sinks=sinks, softcap=2.0)
+        return A @ v if what == "product" else A.dense() if what == "dense" else A.lse
+
+    assert gradcheck(f, (q, k, v, bias, sinks))
+    assert gradgradcheck(f, (q, k, v, bias, sinks))
 
 
 @pytest.mark.parametrize("kernel", ["tiled", "eager"])
@@ -106,8 +132,7 @@ def test_torch_func(n: int) -> None:
     leaves = [x[0].clone().requires_grad_() for x in (q, k, v)]
     with it.kernels.use("eager"):
         expected = torch.autograd.grad(loss(*leaves), leaves)
-    for found, wanted in zip(grad(loss, (0, 1, 2))(q[0], k[0], v[0]), expected):
-        torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(grad(loss, (0, 1, 2))(q[0], k[0], v[0]), expected)
     rows = vmap(lambda q, k, v: it.attention(q, k, v, mask=it.causal()))(q, k, v)
     torch.testing.assert_close(rows, it.attention(q, k, v, mask=it.causal()))
     each = vmap(grad(loss, 0))(q, k, v)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,39 +11,26 @@ from torch import Tensor
 
 import intently as it
 
-from .formula import EPS, families, random, written_out
+from .formula import EPS, families, multiply, random, written_out
 
 KERNELS = it.kernels.available()
 B, H, T, S, D = 2, 4, 5, 7, 8
-EMPTY = {
-    "allowed": it.allowed(written_out(lambda b, h, i, j: i != 2 or b == 1, B, H, T, S)),
-    "padding": it.padding(torch.tensor([0, 3])),
-    "causal": it.causal(-2),
-    "all": ~it.prefix(S),
-    "a bias of −∞": None,
+STEPS, FIRST = torch.arange(T), torch.arange(B)[:, None] == 0
+ONE_ROW = FIRST & (STEPS == 2)
+EMPTY: dict[str, tuple[dict[str, Any], Tensor]] = {
+    "allowed": (
+        {"mask": it.allowed(written_out(lambda b, h, i, j: i != 2 or b == 1, B, H, T, S))},
+        ONE_ROW,
+    ),
+    "padding": ({"mask": it.padding(torch.tensor([0, 3]))}, FIRST.expand(B, T)),
+    "causal": ({"mask": it.causal(-2)}, (STEPS < 2).expand(B, T)),
+    "all": ({"mask": ~it.prefix(S)}, (STEPS >= 0).expand(B, T)),
+    "a bias of −∞": (
+        {"bias": torch.zeros(B, 1, T, S).masked_fill(ONE_ROW[:, None, :, None], -math.inf)},
+        ONE_ROW,
+    ),
 }
-
-
-def empty_rows(family: str) -> Tensor:
-    """Rows (b, t) that may attend to nothing."""
-    rows = torch.zeros(B, T, dtype=torch.bool)
-    if family in ("allowed", "a bias of −∞"):
-        rows[0, 2] = True
-    elif family == "padding":
-        rows[0] = True
-    elif family == "causal":
-        rows[:, :2] = True
-    else:
-        rows[:] = True
-    return rows
-
-
-def bias_for(family: str, dtype: torch.dtype) -> Tensor | None:
-    if family != "a bias of −∞":
-        return None
-    bias = torch.zeros(B, 1, T, S, dtype=dtype)
-    bias[0, :, 2] = -math.inf
-    return bias
+"""Options, and the rows (b, t) that may attend to nothing under them."""
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -54,10 +42,11 @@ def test_a_row_without_keys_is_exactly_zero(
 ) -> None:
     q = random(B, H, T, D, dtype=dtype, seed=1).requires_grad_()
     k, v = (random(B, H // groups, S, D, dtype=dtype, seed=i).requires_grad_() for i in (2, 3))
-    A = it.attend(q, k, mask=EMPTY[family], bias=bias_for(family, dtype))
-    with it.kernels.use(kernel):
-        y = A @ v
-    rows = empty_rows(family)
+    options, rows = EMPTY[family]
+    if "bias" in options:
+        options = {"bias": options["bias"].to(dtype)}
+    A = it.attend(q, k, **options)
+    y = multiply(A, v, kernel)
     assert rows.any() and not y.transpose(1, 2)[rows].any()
     for x in torch.autograd.grad(y.sum() + (y**2).sum(), (q, k, v)):
         assert bool(x.isfinite().all())
@@ -97,8 +86,7 @@ def test_what_no_query_may_see_changes_nothing(
     for k, v in (clean, dirty):
         k, v = k.clone().requires_grad_(), v.clone().requires_grad_()
         A = it.attend(q, k, mask=mask)
-        with it.kernels.use(kernel):
-            y = A @ v
+        y = multiply(A, v, kernel)
         grads = torch.autograd.grad((y**2).sum(), (q, k, v))
         results.append([y, *grads, A.dense(), A.lse, A.entropy(), A.received(), A.top(2)[0]])
     for before, after in zip(*results):

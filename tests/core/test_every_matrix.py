@@ -32,8 +32,8 @@ def sizes(draw: st.DrawFn) -> dict[str, int]:
 
 
 @settings(max_examples=200)
-@given(case=cases(), blocks=sizes())
-def test_every_statistic(case: Case, blocks: dict[str, int]) -> None:
+@given(case=cases(), blocks=sizes(), cells=st.tuples(st.integers(1, 9), st.integers(1, 9)))
+def test_every_statistic(case: Case, blocks: dict[str, int], cells: tuple[int, int]) -> None:
     A, w = case.matrix, case.weights
     t, s = w.shape[-2:]
     unknown = np.isnan(w).any(-1)
@@ -68,7 +68,7 @@ def test_every_statistic(case: Case, blocks: dict[str, int]) -> None:
         close(weights[..., :1], np.where(unknown[..., None], np.nan, best[..., :1]))
         assert ((A.argmax().numpy() == -1) == (at[..., 0] == -1)).all()
         for how in ("sum", "mean", "max"):
-            close(A.pool(2, 3, how), pooled(w, 2, 3, how))
+            close(A.pool(*cells, how), pooled(w, *cells, how))
 
 
 def pooled(w: Floats, rows: int, cols: int, how: str) -> Floats:

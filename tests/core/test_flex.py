@@ -20,7 +20,7 @@ from intently.kernels.problem import Problem
 from intently.masks import Geometry
 from intently.scores import Cosine
 
-from .formula import families, plain, random
+from .formula import families, multiply, plain, random
 
 CPU = torch.device("cpu")
 B, H, T, S, D = 2, 4, 8, 8, 6
@@ -45,8 +45,7 @@ def operands(**sizes: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def agrees(A: it.Attention, v: Tensor, tolerance: float = 1e-12) -> None:
     y = flex.product(A.problem, v, theirs.flex_attention)
-    with it.kernels.use("eager"):
-        expected = A @ v
+    expected = multiply(A, v, "eager")
     assert y.dtype is expected.dtype
     assert y.shape == expected.shape
     torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
@@ -252,23 +251,58 @@ class Even(it.Mask):
         return cols[None] % 2 == 0
 
 
+def problem(t: int = T, **options: Any) -> tuple[Problem, Tensor]:
+    q, k, v = (x.float() for x in operands(t=t, d=16, e=16))
+    return it.attend(q, k, **options).problem, v
+
+
+def sized(**sizes: int) -> tuple[Problem, Tensor]:
+    q, k, v = (x.float() for x in operands(**{"d": 16, "e": 16, **sizes}))
+    return it.attend(q, k).problem, v
+
+
+def in_float64() -> tuple[Problem, Tensor]:
+    q, k, v = operands(d=16, e=16)
+    return it.attend(q, k).problem, v
+
+
+def without_lead() -> tuple[Problem, Tensor]:
+    q, k, v = (x.float() for x in operands(d=16, e=16))
+    return it.attend(q[0, 0], k[0, 0]).problem, v
+
+
+UNSERVED: dict[str, Callable[[], tuple[Problem, Tensor]]] = {
+    "dropout is set": lambda: problem(dropout=0.1),
+    "scale is a tensor": lambda: problem(scale=torch.tensor(0.5)),
+    "bias needs a gradient, which FlexAttention adds up in no fixed order": lambda: problem(
+        bias=torch.zeros(T, S, requires_grad=True)
+    ),
+    "dtype is torch.float64": in_float64,
+    "d=16 or e=15 is below 16": lambda: sized(e=15),
+    "d=8 or e=16 is below 16": lambda: sized(d=8),
+    "a dimension is empty": lambda: sized(t=0),
+    "v has leading axes that the matrix does not have": without_lead,
+    "h=6 is not g=2 times a power of two": lambda: sized(h=6),
+    "mask has no form for single entries, the method `at`": lambda: problem(
+        mask=it.causal() & Even()
+    ),
+    "score is Cosine, not the dot product": lambda: problem(score=Cosine()),
+}
+
+
 class TestKernel:
     kernel = flex.Flex()
-
-    def problem(self, t: int = T, **options: Any) -> tuple[Problem, Tensor]:
-        q, k, v = (x.float() for x in operands(t=t, d=16, e=16))
-        return it.attend(q, k, **options).problem, v
 
     def test_it_is_a_kernel(self) -> None:
         assert isinstance(self.kernel, Kernel)
         assert self.kernel.name == "flex"
-        assert self.kernel.yields(*self.problem(t=128)) is None
-        assert self.kernel.yields(*self.problem(t=127)) == "t=127 is below 128"
+        assert self.kernel.yields(*problem(t=128)) is None
+        assert self.kernel.yields(*problem(t=127)) == "t=127 is below 128"
 
     def test_the_cpu_is_refused(self) -> None:
-        reason = self.kernel.refuses(*self.problem())
+        reason = self.kernel.refuses(*problem())
         assert reason == "FlexAttention runs on CUDA here; tiled serves the CPU"
-        assert flex.unserved(*self.problem(mask=it.causal(), softcap=1.0)) is None
+        assert flex.unserved(*problem(mask=it.causal(), softcap=1.0)) is None
 
     def test_multiply(self, monkeypatch: pytest.MonkeyPatch, untraced: None) -> None:
         limits: list[int] = []
@@ -279,51 +313,30 @@ class TestKernel:
 
         monkeypatch.setattr(flex, "_compiled", lambda: attend)
         before = torch._dynamo.config.recompile_limit
-        p, v = self.problem(mask=it.causal())
+        p, v = problem(mask=it.causal())
         y = self.kernel.multiply(p, v)
         torch.testing.assert_close(y, it.attend(p.q, p.k, mask=it.causal()) @ v)
         assert limits == [flex.KERNELS]
         assert torch._dynamo.config.recompile_limit == before
 
     def test_memory(self) -> None:
-        p, v = self.problem()
+        p, v = problem()
         rows = B * H * T
         assert self.kernel.memory(p, v) == rows * (16 * 4 + 4)
-        p, v = self.problem(mask=it.causal(1))
+        p, v = problem(mask=it.causal(1))
         assert self.kernel.memory(p, v) == rows * (16 * 4 + 4) + 16
-        p, v = self.problem(mask=it.padding(torch.tensor([1, 2])))
+        p, v = problem(mask=it.padding(torch.tensor([1, 2])))
         assert self.kernel.memory(p, v) == rows * (16 * 4 + 4) + 16 * B
 
-    def test_what_it_cannot_serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def reason(p: Problem, v: Tensor) -> str | None:
-            return flex.unserved(p, v)
+    @pytest.mark.parametrize("reason", UNSERVED)
+    def test_what_it_cannot_serve(self, reason: str) -> None:
+        assert flex.unserved(*UNSERVED[reason]()) == reason
 
-        assert reason(*self.problem(dropout=0.1)) == "dropout is set"
-        assert reason(*self.problem(scale=torch.tensor(0.5))) == "scale is a tensor"
-        bias = torch.zeros(T, S, requires_grad=True)
-        p, v = self.problem(bias=bias)
-        assert reason(p, v) == (
-            "bias needs a gradient, which FlexAttention adds up in no fixed order"
-        )
+    def test_a_bias_without_gradients_is_served(self) -> None:
+        p, v = problem(bias=torch.zeros(T, S, requires_grad=True))
         with torch.no_grad():
-            assert reason(p, v) is None
-        q, k, v = operands(d=16, e=16)
-        assert reason(it.attend(q, k).problem, v) == "dtype is torch.float64"
-        q, k, v = q.float(), k.float(), v.float()
-        narrow = "d=16 or e=15 is below 16"
-        assert reason(it.attend(q, k).problem, v[..., :15]) == narrow
-        assert reason(it.attend(q[..., :8], k[..., :8]).problem, v) == "d=8 or e=16 is below 16"
-        assert reason(it.attend(q[:, :, :0], k).problem, v) == "a dimension is empty"
-        assert reason(it.attend(q[0, 0], k[0, 0]).problem, v) == (
-            "v has leading axes that the matrix does not have"
-        )
-        q6, k2 = q.repeat(1, 3, 1, 1)[:, :6], k
-        assert reason(it.attend(q6, k2).problem, v) == "h=6 is not g=2 times a power of two"
-        own = it.causal() & Even()
-        assert reason(it.attend(q, k, mask=own).problem, v) == (
-            "mask has no form for single entries, the method `at`"
-        )
-        cosine = it.attend(q, k, score=Cosine()).problem
-        assert reason(cosine, v) == "score is Cosine, not the dot product"
+            assert flex.unserved(p, v) is None
+
+    def test_a_graph_around_the_call_is_not_served(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-        assert flex.unserved(p, v) == "a graph is being compiled around the call"
+        assert flex.unserved(*problem()) == "a graph is being compiled around the call"

@@ -8,12 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import intently as it
+from intently.errors import ArgumentError, KindError
 from intently.masks import Geometry
 
-from .formula import families, written_out
+from ..messages import raises
+from .formula import families, knows_its_entries, written_out
 
 CPU = torch.device("cpu")
-SIZES = [(2, 2, 5, 7), (2, 2, 7, 5), (2, 3, 6, 6), (2, 1, 1, 6), (2, 2, 4, 4)]
+SIZES = [
+    (2, 2, 5, 7),
+    (2, 2, 7, 5),
+    (2, 3, 6, 6),
+    (2, 1, 1, 6),
+    (2, 2, 4, 4),
+    (2, 2, 1, 1),
+    (2, 2, 8, 8),
+]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -28,14 +38,12 @@ def test_each_rule_written_out(family: str, size: tuple[int, int, int, int]) -> 
     g = Geometry((b, h), t, s, CPU)
     mask.check(g)
     expected = written_out(rule, b, h, t, s)
-    assert torch.equal(mask.dense(g).expand(b, h, t, s), expected)
+    knows_its_entries(mask, g, expected)
+    last = [torch.tensor(n - 1) for n in g.shape]
+    assert bool(mask.at(g, tuple(last[:-2]), *last[-2:])) == bool(expected[-1, -1, -1, -1])
     rows, cols = torch.tensor([t - 1, 0]), torch.tensor([s - 1, 0, 0])
     part = mask.allow(g, rows, cols).expand(b, h, 2, 3)
     assert torch.equal(part, expected[:, :, rows][..., cols])
-    seen = mask.seen(g)
-    seen = torch.ones(s, dtype=torch.bool) if seen is None else seen
-    assert torch.equal(seen.expand(b, h, s), expected.any(-2)), "seen"
-    assert not mask.allows_all(g) or bool(expected.all())
 
 
 DRAWINGS = [
@@ -91,12 +99,25 @@ def test_it_is_written_as_it_was_made(written: str) -> None:
     assert repr(eval(written, names)) == written
 
 
-def test_tensors_stand_in_the_repr() -> None:
-    assert repr(it.padding(torch.tensor([2, 3]))) == "padding([2, 3])"
-    assert repr(it.causal(torch.tensor([2, 3]))) == "causal(offset=[2, 3])"
-    assert repr(it.segments(torch.tensor([0, 1]))) == "segments([0, 1])"
-    assert repr(it.segments(torch.tensor([0]), torch.tensor([1]))) == "segments([0], [1])"
-    assert repr(it.allowed(torch.ones(2, 3, dtype=torch.bool))) == "allowed(2×3 tensor)"
+LONG = torch.arange(65)
+WRITTEN = [
+    (it.padding(torch.tensor([2, 3])), "padding([2, 3])"),
+    (it.causal(torch.tensor([2, 3])), "causal(offset=[2, 3])"),
+    (it.segments(torch.tensor([0, 1])), "segments([0, 1])"),
+    (it.segments(torch.tensor([0]), torch.tensor([1])), "segments([0], [1])"),
+    (it.allowed(torch.ones(2, 3, dtype=torch.bool)), "allowed(2×3 tensor)"),
+    (it.segments(torch.zeros(2, 4096, dtype=torch.long)), "segments(2×4096 tensor)"),
+    (it.padding(LONG[:64]), f"padding({list(range(64))})"),
+    (it.padding(LONG), "padding(65 tensor)"),
+    (it.causal() & (it.prefix(2) & it.dilated(2)), "causal() & (prefix(2) & dilated(2))"),
+    (it.causal() & it.prefix(2) & it.dilated(2), "causal() & prefix(2) & dilated(2)"),
+    (it.causal() | (it.prefix(2) | it.dilated(2)), "causal() | (prefix(2) | dilated(2))"),
+]
+
+
+@pytest.mark.parametrize(("mask", "text"), WRITTEN, ids=[text[:40] for _, text in WRITTEN])
+def test_tensors_and_brackets_in_the_repr(mask: it.Mask, text: str) -> None:
+    assert repr(mask) == text
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -129,11 +150,7 @@ def test_masks_join_like_booleans(
         )
     assert mask is not None
     mask, truth = (~mask, ~truth) if negated else (mask, truth)
-    assert torch.equal(mask.dense(g).expand_as(truth), truth)
-    seen = mask.seen(g)
-    seen = torch.ones(4, dtype=torch.bool) if seen is None else seen
-    assert torch.equal(seen.expand(2, 2, 4), truth.any(-2))
-    assert not mask.allows_all(g) or bool(truth.all())
+    knows_its_entries(mask, g, truth)
     k = torch.randn(2, 2, 4, 3)
     A = it.attend(k, k, mask=mask)
     assert torch.equal(A.dense() > 0, truth)
@@ -144,111 +161,101 @@ def test_a_tensor_joins_a_mask() -> None:
     assert (it.causal() & m).draw(4) == (it.causal() & it.allowed(m)).draw(4)
 
 
-@pytest.mark.usefixtures("as_users_call")
-class TestErrors:
-    def refused(
-        self, call: object, text: str, kind: type[Exception] = it.errors.ArgumentError
-    ) -> None:
-        with pytest.raises(kind) as caught:
-            call()  # type: ignore[operator]
-        assert text in str(caught.value), str(caught.value)
+def attend(mask: object) -> it.Attention:
+    return it.attend(torch.ones(2, 3, 4, 2), torch.ones(2, 3, 5, 2), mask=mask)  # type: ignore[arg-type]
 
-    def attend(self, mask: object, b: int = 2, h: int = 3, t: int = 4, s: int = 5) -> it.Attention:
-        return it.attend(torch.ones(b, h, t, 2), torch.ones(b, h, s, 2), mask=mask)  # type: ignore[arg-type]
 
-    def test_kinds(self) -> None:
-        kind = it.errors.KindError
-        self.refused(lambda: it.window(1.5, 0), "before: expected an int ≥ 0; got 1.5.", kind)
-        self.refused(lambda: it.window(True, 0), "before: expected an int ≥ 0; got True.", kind)
-        self.refused(lambda: it.causal(1.5), "offset: expected integers; got dtype", kind)
-        self.refused(lambda: it.causal("x"), "offset: expected integers; got 'x'.", kind)
-        self.refused(
-            lambda: it.causal(True), "offset: expected integers; got dtype torch.bool.", kind
-        )
-        self.refused(
+test_errors = raises(
+    [
+        (lambda: it.window(1.5, 0), KindError, "before: expected an int ≥ 0; got 1.5."),
+        (lambda: it.window(True, 0), KindError, "before: expected an int ≥ 0; got True."),
+        (lambda: it.causal(1.5), KindError, "offset: expected integers; got dtype"),
+        (lambda: it.causal("x"), KindError, "offset: expected integers; got 'x'."),
+        (lambda: it.causal(True), KindError, "offset: expected integers; got dtype torch.bool."),
+        (
             lambda: it.padding(torch.tensor([1.0])),
+            KindError,
             "lengths: expected integers; got dtype torch.float32.",
-            kind,
-        )
-        self.refused(
+        ),
+        (
             lambda: it.allowed(torch.zeros(2, 2)),
+            KindError,
             "mask: expected a boolean tensor, True where a query may attend; got dtype "
             "torch.float32. Additive masks are biases. Write `mask = additive == 0`, or hand it in "
             "as bias=.",
-            kind,
-        )
-        self.refused(
-            lambda: self.attend("causal"),
+        ),
+        (
+            lambda: attend("causal"),
+            KindError,
             "mask: expected a mask such as it.causal(), or a boolean tensor; got str. "
             "True means attend in every mask.",
-            kind,
-        )
-
-    def test_values(self) -> None:
-        self.refused(lambda: it.window(-1, 0), "before: expected an int ≥ 0; got -1.")
-        self.refused(lambda: it.window(0, -1), "after: expected an int ≥ 0; got -1.")
-        self.refused(lambda: it.dilated(0), "step: expected an int ≥ 1; got 0.")
-        self.refused(lambda: it.prefix(-1), "n: expected an int ≥ 0; got -1.")
-        self.refused(lambda: it.grid(0, 2, 1), "height: expected an int ≥ 1; got 0.")
-
-    def test_a_mask_of_the_batch_without_heads_gets_advice(self) -> None:
-        self.refused(
-            lambda: self.attend(torch.ones(2, 4, 5, dtype=torch.bool)),
+        ),
+        (lambda: it.window(-1, 0), ArgumentError, "before: expected an int ≥ 0; got -1."),
+        (lambda: it.window(0, -1), ArgumentError, "after: expected an int ≥ 0; got -1."),
+        (lambda: it.dilated(0), ArgumentError, "step: expected an int ≥ 1; got 0."),
+        (lambda: it.prefix(-1), ArgumentError, "n: expected an int ≥ 0; got -1."),
+        (lambda: it.grid(0, 2, 1), ArgumentError, "height: expected an int ≥ 1; got 0."),
+        (
+            lambda: attend(torch.ones(2, 4, 5, dtype=torch.bool)),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (b, h, t, s) = (2, 3, 4, 5); got shape "
             "(2, 4, 5). Its first axis is b, where broadcasting looks for h. "
             "Use m[:, None], shape (b, 1, t, s).",
-        )
-        m = torch.rand(2, 4, 5) > 0.5
-        assert self.attend(m[:, None]).shape == (2, 3, 4, 5)
-        assert self.attend(torch.rand(3, 4, 5) > 0.5).shape == (2, 3, 4, 5)
-
-    def test_padding_as_a_matrix_gets_advice(self) -> None:
-        self.refused(
-            lambda: self.attend(torch.ones(2, 5, dtype=torch.bool)),
+        ),
+        (
+            lambda: attend(torch.ones(2, 5, dtype=torch.bool)),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (2, 5). "
             "It holds one entry per batch row and key, (b, s). "
             "Use m[:, None, None], or it.padding(lengths).",
-        )
-        m = torch.rand(2, 5) > 0.5
-        assert self.attend(m[:, None, None]).shape == (2, 3, 4, 5)
-
-    def test_other_shapes(self) -> None:
-        self.refused(
-            lambda: self.attend(torch.ones(3, 3, dtype=torch.bool)),
+        ),
+        (
+            lambda: attend(torch.ones(3, 3, dtype=torch.bool)),
+            ArgumentError,
             "mask: expected a shape that broadcasts to (…, t, s) = (2, 3, 4, 5); got shape (3, 3).",
-        )
-        self.refused(
-            lambda: self.attend(it.padding(torch.tensor([1, 2, 3]))),
+        ),
+        (
+            lambda: attend(it.padding(torch.tensor([1, 2, 3]))),
+            ArgumentError,
             "lengths: expected a shape that matches the leftmost leading axes (2, 3); got shape "
             "(3,). Lengths, offsets and ids hold one entry per batch row (b,).",
-        )
-        self.refused(
-            lambda: self.attend(it.causal(torch.tensor([1, 2, 3]))),
+        ),
+        (
+            lambda: attend(it.causal(torch.tensor([1, 2, 3]))),
+            ArgumentError,
             "offset: expected a shape that matches the leftmost leading axes (2, 3)",
-        )
-        self.refused(
-            lambda: self.attend(it.prefix(torch.tensor([1, 2, 3]))),
+        ),
+        (
+            lambda: attend(it.prefix(torch.tensor([1, 2, 3]))),
+            ArgumentError,
             "n: expected a shape that matches the leftmost leading axes (2, 3)",
-        )
-        self.refused(
-            lambda: self.attend(it.segments(torch.zeros(4, dtype=torch.long))),
+        ),
+        (
+            lambda: attend(it.segments(torch.zeros(4, dtype=torch.long))),
+            ArgumentError,
             "key_ids: expected shape (…, s=5); got shape (4,). Give one id per step, and key_ids "
             "of their own where t and s differ.",
-        )
-        self.refused(
-            lambda: self.attend(it.segments(torch.zeros(3, dtype=torch.long))),
+        ),
+        (
+            lambda: attend(it.segments(torch.zeros(3, dtype=torch.long))),
+            ArgumentError,
             "query_ids: expected shape (…, t=4); got shape (3,).",
-        )
-        self.refused(
-            lambda: self.attend(it.causal() & it.grid(2, 2, 1)),
+        ),
+        (
+            lambda: attend(it.causal() & it.grid(2, 2, 1)),
+            ArgumentError,
             "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=4, s=5. "
             "Grid joins the pixels of one image, row after row.",
-        )
-        self.refused(lambda: it.grid(2, 2, 1).draw(3), "got t=3, s=3")
+        ),
+        (
+            lambda: it.grid(2, 2, 1).draw(3),
+            ArgumentError,
+            "mask: expected t = s = 2·2 = 4 for grid(2, 2, 1); got t=3, s=3.",
+        ),
+    ]
+)
 
 
-def test_repr_keeps_the_brackets_that_were_written() -> None:
-    a, b, c = it.causal(), it.prefix(2), it.dilated(2)
-    assert repr(a & (b & c)) == "causal() & (prefix(2) & dilated(2))"
-    assert repr(a & b & c) == "causal() & prefix(2) & dilated(2)"
-    assert repr(a | (b | c)) == "causal() | (prefix(2) | dilated(2))"
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (3, 4, 5), (2, 1, 1, 5)], ids=str)
+def test_shapes_that_the_advice_makes(shape: tuple[int, ...]) -> None:
+    assert attend(torch.rand(shape) > 0.5).shape == (2, 3, 4, 5)

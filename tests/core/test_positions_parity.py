@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -126,21 +127,15 @@ def test_rates(name: str, base: float) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("kind", ["llama", "cohere"])
 def test_turning(kind: str, name: str, t: int, offset: int) -> None:
-    from transformers import CohereConfig, LlamaConfig
-    from transformers.models.cohere import modeling_cohere as cohere
-    from transformers.models.llama import modeling_llama as llama
+    import transformers as hf
 
     theirs, scaling = PAIRS[name]
     q, k = random(2, 2, t, D, dtype=torch.float32), random(2, 1, t, D, dtype=torch.float32)
     positions = torch.arange(offset, offset + t)
-    if kind == "llama":
-        config = LlamaConfig(**options(theirs, 10_000.0))
-        cos, sin = llama.LlamaRotaryEmbedding(config)(q, positions[None])
-        want = llama.apply_rotary_pos_emb(q, k, cos, sin)
-    else:
-        config = CohereConfig(**options(theirs, 10_000.0))
-        cos, sin = cohere.CohereRotaryEmbedding(config)(q, positions[None])
-        want = cohere.apply_rotary_pos_emb(q, k, cos, sin)
+    module = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    config = getattr(hf, f"{kind.title()}Config")(**options(theirs, 10_000.0))
+    cos, sin = getattr(module, f"{kind.title()}RotaryEmbedding")(config)(q, positions[None])
+    want = module.apply_rotary_pos_emb(q, k, cos, sin)
     layout = "half" if kind == "llama" else "interleaved"
     rotary = Rotary(D, scaling=scaling, layout=layout)
     for x, y in zip((q, k), want):
@@ -159,15 +154,21 @@ def mixed(rotary: Rotary, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return plain(rotary(q), rotary(k), v, causal).transpose(-2, -3).flatten(-2)
 
 
+TINY = {
+    "llama": ("LlamaModel", "LlamaConfig", "self_attn"),
+    "cohere": ("CohereModel", "CohereConfig", "self_attn"),
+    "gpt_neox": ("GPTNeoXModel", "GPTNeoXConfig", "attention"),
+}
+
+
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("kind", ["llama", "cohere", "gpt_neox"])
+@pytest.mark.parametrize("kind", TINY)
 @pytest.mark.parametrize("t", [7, 30])
 @torch.no_grad()
 def test_attention_of_a_tiny_model(kind: str, name: str, t: int) -> None:
     import transformers as hf
 
     theirs, scaling = PAIRS[name]
-    layer: Any
     rotated = D
     if kind == "gpt_neox":
         rotated = D // 2
@@ -176,14 +177,9 @@ def test_attention_of_a_tiny_model(kind: str, name: str, t: int) -> None:
             gain = None if "given" not in name else 1.3
             scaling = LongRope(SHORT[::2], LONG[::2], factor=4.0, original=24, attention=gain)
         theirs = {**theirs, "partial_rotary_factor": 0.5}
-        model = hf.GPTNeoXModel(hf.GPTNeoXConfig(**options(theirs, 10_000.0)))
-        layer = model.layers[0].attention
-    elif kind == "llama":
-        model = hf.LlamaModel(hf.LlamaConfig(**options(theirs, 10_000.0)))
-        layer = model.layers[0].self_attn
-    else:
-        model = hf.CohereModel(hf.CohereConfig(**options(theirs, 10_000.0)))
-        layer = model.layers[0].self_attn
+    make, config, part = TINY[kind]
+    model: Any = getattr(hf, make)(getattr(hf, config)(**options(theirs, 10_000.0)))
+    layer = getattr(model.layers[0], part)
     for weight in model.parameters():
         weight.normal_(0, 0.2)
     seen: dict[str, Tensor] = {}

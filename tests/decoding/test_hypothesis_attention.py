@@ -1,3 +1,5 @@
+"""What a hypothesis looked at: replayed from the search, lazy, and freed with it."""
+
 from __future__ import annotations
 
 import copy
@@ -12,40 +14,17 @@ import torch
 
 import intently as it
 from intently.decoding import Hypothesis, SearchOptions, search
-from intently.matrix import LazyMatrix
-from intently.models import Transformer
 from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
-from .slow_beam import EOS, SOS, tiny_model
-
-SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3, 8, 5], [8], [10, 4, 11, 6, 7, 3], [7, 7, 5]]
-
-
-def check_forced(
-    model: Transformer, sources: list[list[int]], options: SearchOptions, atol: float
-) -> None:
-    """Compare the attention of each hypothesis that is found with that of forced decoding."""
-    for source, hypotheses in zip(sources, search(model, sources, options)):
-        for h in hypotheses:
-            read = [SOS, *h.ids] if h.ended else [SOS, *h.ids[:-1]]
-            forced = model.attentions(torch.tensor([[*source, EOS]]), torch.tensor([read]))
-            assert list(h.attention) == list(forced)
-            for name, expected in forced.items():
-                matrix = h.attention[name]
-                assert isinstance(matrix, LazyMatrix) and matrix.shape == expected.shape[1:]
-                torch.testing.assert_close(
-                    matrix.dense(), expected.dense()[0], atol=atol, rtol=0, msg=name
-                )
+from .slow_beam import EOS, SOS, SOURCES, check_forced, tiny_model
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("seed", range(3))
 def test_it_equals_forced_decoding_of_the_same_output(seed: int, beam: int) -> None:
-    model = tiny_model(seed)
-    options = SearchOptions(beam=beam, n_best=beam, max_length=8)
-    check_forced(model, SOURCES, options, atol=1e-5)
+    check_forced(tiny_model(seed), SearchOptions(beam=beam, n_best=beam, max_length=8))
 
 
 OWN: dict[str, Callable[[], AttentionOptions]] = {
@@ -73,15 +52,7 @@ def test_the_options_of_layers_are_replayed(own: str) -> None:
     for layer in model.decoder:
         cross = AttentionOptions(softcap=1.0, sinks=torch.ones(2), scale=0.8)
         layer.cross_attention = MultiHeadAttention(16, 2, attention=cross).eval()
-    options = SearchOptions(beam=2, n_best=2, max_length=8)
-    for source, hypotheses in zip(SOURCES, search(model, SOURCES, options)):
-        for h in hypotheses:
-            read = [SOS, *h.ids] if h.ended else [SOS, *h.ids[:-1]]
-            forced = model.attentions(torch.tensor([[*source, EOS]]), torch.tensor([read]))
-            for name, expected in forced.items():
-                torch.testing.assert_close(
-                    h.attention[name].dense(), expected.dense()[0], atol=1e-5, rtol=0, msg=name
-                )
+    check_forced(model, SearchOptions(beam=2, n_best=2, max_length=8))
 
 
 @torch.no_grad()

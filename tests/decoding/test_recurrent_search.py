@@ -10,9 +10,8 @@ import torch
 from intently.decoding import SearchOptions, search
 from intently.models import RecurrentOptions, RecurrentSeq2Seq
 
-from .slow_beam import EOS, SOS, slow_beam
+from .slow_beam import SOURCES, check_forced, check_found
 
-SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3]]
 KINDS = [
     ("gru", "additive"),
     ("lstm", "dot"),
@@ -44,13 +43,7 @@ def sharp_model(cell: Any, attention: Any, feeding: bool) -> RecurrentSeq2Seq:
 def test_it_finds_what_the_slow_search_finds(
     cell: str, attention: str, options: SearchOptions
 ) -> None:
-    model: Any = sharp_model(cell, attention, feeding=True)
-    for source, found in zip(SOURCES, search(model, SOURCES, options)):
-        slow = slow_beam(model, source, options)
-        assert [(h.ids, h.ended) for h in found] == [(ids, ended) for ids, _, _, ended in slow]
-        for hypothesis, (_, total, score, _) in zip(found, slow):
-            assert hypothesis.log_probability == pytest.approx(total, abs=1e-4)
-            assert hypothesis.score == pytest.approx(score, abs=1e-4)
+    check_found(sharp_model(cell, attention, feeding=True), options, sources=SOURCES[:3])
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -59,18 +52,8 @@ def test_it_finds_what_the_slow_search_finds(
 def test_its_attention_is_that_of_forced_decoding(
     cell: str, attention: str, feeding: bool, beam: int
 ) -> None:
-    model = sharp_model(cell, attention, feeding)
     options = SearchOptions(beam=beam, n_best=beam, max_length=6)
-    for source, hypotheses in zip(SOURCES, search(model, SOURCES, options)):
-        for h in hypotheses:
-            read = [SOS, *h.ids] if h.ended else [SOS, *h.ids[:-1]]
-            forced = model.attentions(torch.tensor([[*source, EOS]]), torch.tensor([read]))
-            assert list(h.attention) == list(forced)
-            assert bool(forced) == (attention != "none")
-            for name, expected in forced.items():
-                found = h.attention[name]
-                assert found.shape == expected.shape[1:] == (1, len(read), len(source) + 1)
-                torch.testing.assert_close(found.dense(), expected.dense()[0], atol=1e-5, rtol=0)
+    check_forced(sharp_model(cell, attention, feeding), options, sources=SOURCES[:3])
 
 
 def test_later_training_does_not_change_what_was_looked_at() -> None:

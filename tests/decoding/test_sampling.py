@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from intently.errors import ArgumentError, KindError
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.modules.caches.key_value import WindowCache
 from intently.modules.options import AttentionOptions
+
+from ..messages import raises
 
 PROMPTS = [[5, 6, 7, 8, 9], [4], [11, 3, 2]]
 
@@ -187,49 +190,106 @@ def test_nothing_asked_nothing_drawn() -> None:
     assert sample(model(), PROMPTS, steps=0) == [[], [], []]
 
 
-def test_bad_input(as_users_call: None) -> None:
-    net = model(positions=6)
-    with pytest.raises(ArgumentError, match=r"prompts\[1\]: expected at least one token id; got"):
-        sample(net, [[4], []], steps=1)
-    with pytest.raises(KindError, match=r"prompts\[0\]: expected a list of token ids; got 5\."):
-        sample(net, [5], steps=1)  # type: ignore[list-item]
-    with pytest.raises(ArgumentError, match=r"steps: expected prompt and steps within 6 positions"):
-        sample(net, [[4, 5, 6]], steps=5)
-    assert len(sample(net, [[4, 5, 6]], steps=4)[0]) == 4
-    for name, value in [("temperature", "hot"), ("top_p", True), ("top_k", 2.5)]:
-        given: dict = {name: value}
-        with pytest.raises(KindError, match=rf"^{name}: expected an? .*; got {value!r}"):
-            distribution(torch.zeros(3), **given)
-    for bad in ([1.0, torch.nan], [torch.inf, 1.0], [-torch.inf, -torch.inf]):
-        with pytest.raises(ArgumentError, match=r"^logits: expected finite numbers, −inf for .*;"):
-            distribution(torch.tensor([[0.0, 1.0], bad]))
-    for logits, kind, text in [
-        ([1.0, 2.0], KindError, r"^logits: expected a tensor of numbers \(…, V\); got list\."),
-        (torch.ones(2) > 0, KindError, r"^logits: expected a tensor .*; got dtype torch\.bool\."),
-        (torch.zeros(2, 0), ArgumentError, r"^logits: expected shape \(…, V\), a number for each"),
-        (torch.tensor(1.0), ArgumentError, r"^logits: expected shape .*; got shape \(\)\."),
-    ]:
-        with pytest.raises(kind, match=text):
-            distribution(logits)  # type: ignore[arg-type]
-    with pytest.raises(KindError, match=r"^stop: expected an int ≥ 0; got 'a'\."):
-        sample(net, [[4]], steps=1, stop="a")  # type: ignore[arg-type]
-    with pytest.raises(KindError, match=r"^generator: expected a torch\.Generator; got int\."):
-        sample(net, [[4]], steps=1, generator=3)  # type: ignore[arg-type]
+def test_prompt_and_steps_may_fill_the_table_of_positions() -> None:
+    assert len(sample(model(positions=6), [[4, 5, 6]], steps=4)[0]) == 4
+
+
+def sampled(prompts: Any, steps: Any = 1, **options: Any) -> list[list[int]]:
+    return sample(model(positions=6), prompts, steps=steps, **options)
+
+
+def sampled_twice() -> None:
+    net = model()
     used = net.new_cache()
-    sample(net, [[4]], steps=2, cache=used)
-    with pytest.raises(ArgumentError, match=r"^cache: expected an empty one; got one of 2 steps\."):
-        sample(net, [[4]], steps=1, cache=used)
-    wrong: object
-    for name, wrong in [
-        ("temperature", -1.0),
-        ("temperature", float("inf")),
-        ("top_k", 0),
-        ("top_p", 0.0),
-        ("top_p", 1.5),
-        ("top_p", float("nan")),
-        ("steps", -1),
-    ]:
-        with pytest.raises(ArgumentError, match=rf"{name}: expected .*; got {wrong}"):
-            sample(net, [[4]], **{"steps": 1, name: wrong})
-    with pytest.raises(ArgumentError, match=r"ids: expected ids from 0 to 12; got 4 to 99"):
-        sample(net, [[4, 99]], steps=1)
+    for _ in range(2):
+        sample(net, [[4]], steps=2, cache=used)
+
+
+test_errors = raises(
+    [
+        (
+            lambda: sampled([[4], []]),
+            ArgumentError,
+            "prompts[1]: expected at least one token id; got",
+        ),
+        (lambda: sampled([5]), KindError, "prompts[0]: expected a list of token ids; got 5."),
+        (
+            lambda: sampled([[4, 5, 6]], 5),
+            ArgumentError,
+            "steps: expected prompt and steps within 6 positions",
+        ),
+        (lambda: sampled([[4]], stop="a"), KindError, "stop: expected an int ≥ 0; got 'a'."),
+        (
+            lambda: sampled([[4]], generator=3),
+            KindError,
+            "generator: expected a torch.Generator; got int.",
+        ),
+        (sampled_twice, ArgumentError, "cache: expected an empty one; got one of 2 steps."),
+        (lambda: sampled([[4, 99]]), ArgumentError, "ids: expected ids from 0 to 12; got 4 to 99"),
+        *(
+            (lambda name=name, x=x: sampled([[4]], **{name: x}), ArgumentError, text)
+            for name, x, text in (
+                ("temperature", -1.0, "temperature: expected a finite number ≥ 0; got -1.0."),
+                (
+                    "temperature",
+                    float("inf"),
+                    "temperature: expected a finite number ≥ 0; got inf.",
+                ),
+                ("top_k", 0, "top_k: expected an int ≥ 1; got 0."),
+                ("top_p", 0.0, "top_p: expected a mass in (0, 1]; got 0.0."),
+                ("top_p", 1.5, "top_p: expected a mass in (0, 1]; got 1.5."),
+                ("top_p", float("nan"), "top_p: expected a mass in (0, 1]; got nan."),
+                ("steps", -1, "steps: expected an int ≥ 0; got -1."),
+            )
+        ),
+        *(
+            (lambda name=name, x=x: distribution(torch.zeros(3), **{name: x}), KindError, text)
+            for name, x, text in (
+                ("temperature", "hot", "temperature: expected a number; got 'hot'."),
+                ("top_p", True, "top_p: expected a number; got True."),
+                ("top_k", 2.5, "top_k: expected an int ≥ 1; got 2.5."),
+            )
+        ),
+        *(
+            (lambda x=x: distribution(x), kind, text)
+            for x, kind, text in (
+                (
+                    torch.tensor([[0.0, 1.0], [1.0, torch.nan]]),
+                    ArgumentError,
+                    "logits: expected finite numbers, −inf for tokens that may not "
+                    "follow; got NaN or +inf, or −inf for every token of a row.",
+                ),
+                (
+                    torch.tensor([[0.0, 1.0], [torch.inf, 1.0]]),
+                    ArgumentError,
+                    "logits: expected finite numbers, −inf for tokens that may not "
+                    "follow; got NaN or +inf, or −inf for every token of a row.",
+                ),
+                (
+                    torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]]),
+                    ArgumentError,
+                    "logits: expected finite numbers, −inf for tokens that may not "
+                    "follow; got NaN or +inf, or −inf for every token of a row.",
+                ),
+                ([1.0, 2.0], KindError, "logits: expected a tensor of numbers (…, V); got list."),
+                (
+                    torch.ones(2) > 0,
+                    KindError,
+                    "logits: expected a tensor of numbers (…, V); got dtype torch.bool.",
+                ),
+                (
+                    torch.zeros(2, 0),
+                    ArgumentError,
+                    "logits: expected shape (…, V), a number for each token of a "
+                    "vocabulary; got shape (2, 0).",
+                ),
+                (
+                    torch.tensor(1.0),
+                    ArgumentError,
+                    "logits: expected shape (…, V), a number for each token of a "
+                    "vocabulary; got shape ().",
+                ),
+            )
+        ),
+    ]
+)

@@ -1,3 +1,5 @@
+"""The search: what it finds against a slow one, when it stops, and what it refuses."""
+
 from __future__ import annotations
 
 import random
@@ -10,9 +12,9 @@ from torch import Tensor
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.models import Transformer, TransformerOptions
 
-from .slow_beam import EOS, PAD, SOS, slow_beam, tiny_model
+from ..messages import raises
+from .slow_beam import EOS, PAD, SOS, SOURCES, check_found, tiny_model
 
-SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3, 8, 5], [8], [10, 4, 11, 6, 7, 3], [7, 7, 5]]
 CASES = [
     SearchOptions(beam=1, max_length=7),
     SearchOptions(beam=1),
@@ -32,13 +34,7 @@ def told(hypotheses: list[Hypothesis]) -> list[tuple[list[int], bool]]:
 @pytest.mark.parametrize("options", CASES, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_what_the_slow_search_finds(seed: int, options: SearchOptions) -> None:
-    model = tiny_model(seed)
-    for source, found in zip(SOURCES, search(model, SOURCES, options)):
-        slow = slow_beam(model, source, options)
-        assert told(found) == [(ids, ended) for ids, _, _, ended in slow]
-        for hypothesis, (_, total, score, _) in zip(found, slow):
-            assert hypothesis.log_probability == pytest.approx(total, abs=1e-4)
-            assert hypothesis.score == pytest.approx(score, abs=1e-4)
+    check_found(tiny_model(seed), options)
 
 
 def test_the_cases_hold_both_kinds_of_output_and_both_kinds_of_stop() -> None:
@@ -187,46 +183,52 @@ def test_half_and_double_models_are_searched() -> None:
         assert all(h.score <= 0 for hypotheses in found for h in hypotheses)
 
 
-def test_a_model_of_nan_is_named() -> None:
-    model = Scripted([float("nan")] * 5)
-    with pytest.raises(ValueError) as caught:
-        search(model, [[5]])
-    assert str(caught.value) == (
-        "model: expected finite logits; got NaN in step 1. Training diverged, or its weights are "
-        "damaged. Check the training loss."
-    )
+def scripted(*probabilities: float, **options: Any) -> list[list[Hypothesis]]:
+    return search(Scripted([*probabilities]), [[5]], SearchOptions(**options))
 
 
-def test_forbidding_everything_is_named() -> None:
-    with pytest.raises(ValueError) as caught:
-        search(Scripted([0.0, 0.0, 0.5, 0.5]), [[5]], SearchOptions(min_length=1, forbid=(3,)))
-    assert str(caught.value) == (
-        "forbid: expected a token that may be produced at every step; got (3,). "
-        "All others are forbidden, or have probability 0."
-    )
-
-
-@pytest.mark.parametrize("sources", [["I drink milk."], [5, 6], [[5.0]]])
-def test_text_and_flat_lists_are_refused(sources: Any) -> None:
-    with pytest.raises(TypeError) as caught:
-        search(tiny_model(0), sources)
-    assert str(caught.value) == (
-        f"sources[0]: expected a list of token ids; got {sources[0]!r}. Search takes one list of "
-        "ids for each sentence. Encode text with a tokenizer."
-    )
-
-
-def test_a_beam_in_place_of_options_is_refused() -> None:
-    options: Any = 3
-    with pytest.raises(TypeError, match=r"^options: expected SearchOptions or None; got 3\."):
-        search(tiny_model(0), SOURCES, options)
-
-
-def test_batch_tokens_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^batch_tokens: expected an int ≥ 1; got 0\.$"):
-        search(tiny_model(0), SOURCES, batch_tokens=0)
-
-
-def test_a_forbidden_id_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^forbid: expected ids below the vocabulary's size 11"):
-        search(tiny_model(0), SOURCES, SearchOptions(forbid=(11,)))
+WRONG: Any = 3
+test_errors = raises(
+    [
+        (
+            lambda: scripted(*[float("nan")] * 5),
+            ValueError,
+            "model: expected finite logits; got NaN in step 1. Training diverged, or its weights "
+            "are damaged. Check the training loss.",
+        ),
+        (
+            lambda: scripted(0.0, 0.0, 0.5, 0.5, min_length=1, forbid=(3,)),
+            ValueError,
+            "forbid: expected a token that may be produced at every step; got (3,). All others "
+            "are forbidden, or have probability 0.",
+        ),
+        *(
+            (
+                lambda sources=sources: search(tiny_model(0), sources),
+                TypeError,
+                f"sources[0]: expected a list of token ids; got {first}. Search takes one list of "
+                "ids for each sentence. Encode text with a tokenizer.",
+            )
+            for sources, first in (
+                (["I drink milk."], "'I drink milk.'"),
+                ([5, 6], "5"),
+                ([[5.0]], "[5.0]"),
+            )
+        ),
+        (
+            lambda: search(tiny_model(0), SOURCES, WRONG),
+            TypeError,
+            "options: expected SearchOptions or None; got 3.",
+        ),
+        (
+            lambda: search(tiny_model(0), SOURCES, batch_tokens=0),
+            ValueError,
+            "batch_tokens: expected an int ≥ 1; got 0.",
+        ),
+        (
+            lambda: search(tiny_model(0), SOURCES, SearchOptions(forbid=(11,))),
+            ValueError,
+            "forbid: expected ids below the vocabulary's size 11",
+        ),
+    ]
+)

@@ -10,10 +10,7 @@ from intently.decoding import SearchOptions, search
 from intently.models import Transformer
 
 from ..models.plain_transformer import VARIANTS, drawn
-from .slow_beam import slow_beam
-from .test_hypothesis_attention import check_forced
-
-SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3, 8, 5]]
+from .slow_beam import SOURCES, check_forced, check_found
 
 each = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -26,21 +23,15 @@ def sharp(variant: str) -> Transformer:
 
 @each
 def test_it_finds_what_the_slow_search_finds(variant: str) -> None:
-    model = sharp(variant)
     options = SearchOptions(beam=3, n_best=3, max_length=4)
-    for source, found in zip(SOURCES, search(model, SOURCES, options)):
-        expected = slow_beam(model, source, options)
-        assert [(h.ids, h.ended) for h in found] == [(ids, ended) for ids, _, _, ended in expected]
-        for h, (_, total, score, _) in zip(found, expected):
-            assert (h.log_probability, h.score) == pytest.approx((total, score), abs=1e-5)
+    check_found(sharp(variant), options, atol=1e-5, sources=SOURCES[:3])
 
 
 @each
 @pytest.mark.parametrize("beam", [1, 3])
 def test_its_attention_is_that_of_forced_decoding(variant: str, beam: int) -> None:
-    model = sharp(variant)
     options = SearchOptions(beam=beam, n_best=beam, max_length=7)
-    check_forced(model, SOURCES, options, atol=1e-10)
+    check_forced(sharp(variant), options, atol=1e-10, sources=SOURCES[:3])
 
 
 def test_a_search_ends_before_the_table_of_positions_does() -> None:

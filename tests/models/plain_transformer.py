@@ -16,7 +16,14 @@ from torch import Tensor
 
 from intently.models import Transformer, TransformerOptions
 
+from ..tensors import drawn as fill
+
+SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0], [4, 2, 0, 0, 0]])
+LENGTHS = torch.tensor([5, 3, 2])
+TARGET = torch.tensor([[1, 5, 6, 7], [1, 9, 8, 7], [1, 4, 4, 5]])
+
 VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
     "learned": {"positions": "learned", "learned_steps": 40},
     "rotary": {"positions": "rotary"},
     "grouped": {"kv_heads": 2},
@@ -51,13 +58,8 @@ def drawn(dtype: torch.dtype = torch.float64, **options: Any) -> Transformer:
         "encoder_layers": 2,
         "decoder_layers": 2,
     }
-    model = Transformer(TransformerOptions(**(shape | options))).double().eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=generator, dtype=p.dtype) * 0.3
-            p.copy_(noise + (1 if "norm" in name and name.endswith("weight") else 0))
-    return model.to(dtype)
+    model = Transformer(TransformerOptions(**(shape | options))).eval()
+    return fill(model, 0.3, torch.Generator().manual_seed(1)).to(dtype)
 
 
 class Plain:

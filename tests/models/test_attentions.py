@@ -20,6 +20,8 @@ from intently.modules import AttentionOptions, MultiHeadAttention, RelativeBias
 from intently.modules.attended import attended
 from intently.positions import DynamicNTK
 
+from ..tensors import drawn as fill
+
 C, H, D = 12, 3, 4
 IDS = torch.tensor([[5, 6, 7, 8, 3, 4, 9], [9, 10, 2, 1, 3, 3, 7]])
 LENGTHS = torch.tensor([7, 4])
@@ -59,14 +61,8 @@ SELF: dict[str, Callable[[], AttentionOptions]] = {
 CROSS = [n for n in SELF if not n.startswith(("turned", "all"))]
 
 
-def drawn(model: Any) -> Any:
-    model = model.double().eval()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            noise = torch.randn(p.shape, generator=generator, dtype=p.dtype) * 0.4
-            p.copy_(noise + (1 if "norm" in name and name.endswith("weight") else 0))
-    return model
+def drawn(model: nn.Module) -> Any:
+    return fill(model, 0.4, torch.Generator().manual_seed(3)).eval()
 
 
 @contextmanager
@@ -123,7 +119,8 @@ def translator(own: str, cross: str, norm: Any, **widths: Any) -> Transformer:
 @pytest.mark.parametrize("own", SELF)
 def test_a_translators_layers(own: str, norm: str) -> None:
     model = translator(own, own if own in CROSS else "plain", norm)
-    compare(model, lambda: model(IDS, IDS, LENGTHS), IDS, IDS, LENGTHS)
+    for lengths in (None, LENGTHS):
+        compare(model, partial(model, IDS, IDS, lengths), IDS, IDS, lengths)
 
 
 @pytest.mark.parametrize("widths", [{"kv_heads": 1}, {"head_widths": (4, 2)}], ids=str)
@@ -138,14 +135,18 @@ def test_a_language_models_layers(own: str) -> None:
     positions = None if attention.positions is not None else partial(it.Rotary, base=500.0)
     options = LanguageOptions(11, C, H, 2, positions=positions, attention=attention)
     model = drawn(LanguageModel(options))
-    compare(model, lambda: model(IDS), IDS)
+    found = compare(model, lambda: model(IDS), IDS)
+    shapes = {f"decoder.{i}.self": (2, H, 7, 7) for i in (0, 1)}
+    assert {name: A.shape for name, A in found.items()} == shapes
 
 
 @pytest.mark.parametrize("own", SELF)
 def test_a_vision_transformers_layers(own: str) -> None:
     options = VisionOptions((8, 12), 4, 5, width=C, heads=H, layers=2, attention=SELF[own]())
     model = drawn(VisionTransformer(options))
-    compare(model, lambda: model(IMAGES), IMAGES)
+    found = compare(model, lambda: model(IMAGES), IMAGES)
+    shapes = {f"encoder.{i}.self": (2, H, 7, 7) for i in (0, 1)}
+    assert {name: A.shape for name, A in found.items()} == shapes
 
 
 def test_a_layer_that_was_replaced() -> None:

@@ -1,4 +1,4 @@
-"""The language model: cached steps, causality, options as values, and parity with transformers."""
+"""The language model: cached steps, causality, options as values, and what they refuse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import intently as it
 from intently.errors import ArgumentError, KindError
@@ -19,7 +19,7 @@ from intently.modules.feed_forward import FeedForward, GatedFeedForward
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
-from ..messages import refused
+from ..messages import raises, refused
 
 BARE = Projections(bias=False, out_bias=False)
 KINDS: dict[str, dict[str, Any]] = {
@@ -88,19 +88,6 @@ def test_a_window_forgets() -> None:
     assert not same[:5].any() and same[5:].all()  # two layers of two steps back
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_attentions_are_the_matrices_of_the_pass(kind: str) -> None:
-    net, ids = model(kind), torch.randint(17, (2, 7))
-    found = net.attentions(ids)
-    assert {name: A.shape for name, A in found.items()} == {
-        f"decoder.{i}.self": (2, 4, 7, 7) for i in (0, 1)
-    }
-    for A in found.values():
-        dense = A.dense()
-        torch.testing.assert_close(dense.sum(-1), torch.ones(2, 4, 7))
-        assert not dense.triu(1).any()
-
-
 def test_options_reach_the_layers() -> None:
     net = LanguageModel(LanguageOptions(9, width=8, heads=2, feed_forward=mlp(5, F.relu)))
     feed: Any = net.decoder[0].feed_forward
@@ -121,20 +108,6 @@ def test_gradients_reach_every_parameter_and_dropout_acts_while_training() -> No
     assert not torch.equal(net(ids), net(ids))
     net.eval()
     assert torch.equal(net(ids), net(ids))
-
-
-def test_bad_input(as_users_call: None) -> None:
-    net = model("learned")
-    with pytest.raises(ArgumentError, match=r"ids: expected ids from 0 to 16; got 3 to 17"):
-        net(torch.tensor([[3, 17]]))
-    with pytest.raises(ArgumentError, match=r"ids: expected integer token ids \(b, steps\)"):
-        net(torch.tensor([3, 4]))
-    with pytest.raises(ArgumentError, match=r"positions: expected positions in a table of n=12"):
-        net(torch.zeros(1, 13, dtype=torch.long))
-    with pytest.raises(ArgumentError, match=r"positions: expected None beside attention=Attention"):
-        LanguageOptions(9, attention=AttentionOptions(positions=it.Rotary(32)))
-    with pytest.raises(ArgumentError, match=r"heads: expected a divisor of width=128; got 3"):
-        LanguageModel(LanguageOptions(9, heads=3))
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -160,173 +133,84 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"head_width": 0}, ArgumentError, "head_width: expected an int ≥ 1; got 0."),
     ({"dropout": 2.0}, ArgumentError, "dropout: expected a probability in [0, 1); got 2.0."),
     ({"norm": nn.LayerNorm(128)}, KindError, "norm: expected a function that makes the part"),
+    (
+        {"attention": AttentionOptions(positions=it.Rotary(32))},
+        ArgumentError,
+        "positions: expected None beside attention=Attention",
+    ),
+    ({"heads": 3}, ArgumentError, "heads: expected a divisor of width=128; got 3"),
 ]
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(("options", "kind", "text"), WRONG, ids=[case[2][:50] for case in WRONG])
-def test_options_that_cannot_be(options: dict[str, Any], kind: Any, text: str) -> None:
-    refused(lambda: LanguageModel(LanguageOptions(**{"vocabulary": 9, **options})), kind, text)
+def made(**options: Any) -> LanguageModel:
+    return LanguageModel(LanguageOptions(**{"vocabulary": 9, **options}))
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_caches_of_other_models() -> None:
-    net, ids, one = model("rotary"), torch.tensor([[3, 4]]), KeyValueCache()
-    given: Any
-    for given, kind, text in (
+test_options_that_cannot_be = raises(
+    [(partial(made, **options), kind, text) for options, kind, text in WRONG]
+)
+
+
+test_ids_that_do_not_fit = raises(
+    [
         (
-            one,
-            KindError,
-            "cache: expected a LanguageCache; got KeyValueCache. A model has a "
-            "cache for every layer. Make one: model.new_cache().",
+            lambda: model("learned")(torch.tensor([[3, 17]])),
+            ArgumentError,
+            "ids: expected ids from 0 to 16; got 3 to 17",
         ),
         (
-            LanguageCache(3),
+            lambda: model("learned")(torch.tensor([3, 4])),
+            ArgumentError,
+            "ids: expected integer token ids (b, steps)",
+        ),
+        (
+            lambda: model("learned")(torch.zeros(1, 13, dtype=torch.long)),
+            ArgumentError,
+            "positions: expected positions in a table of n=12",
+        ),
+    ]
+)
+
+
+ONE: Any = KeyValueCache()
+IDS = torch.tensor([[3, 4]])
+test_caches_of_other_models = raises(
+    [
+        (
+            lambda: model("rotary")(IDS, ONE),
+            KindError,
+            "cache: expected a LanguageCache; got KeyValueCache. A model has a cache for every "
+            "layer. Make one: model.new_cache().",
+        ),
+        (
+            lambda: model("rotary")(IDS, LanguageCache(3)),
             ArgumentError,
             "cache: expected one of 2 layers; got 3. It belongs to another model.",
         ),
-    ):
-        refused(lambda cache=given: net(ids, cache), kind, text)
-    other, cache = model("grouped"), net.new_cache()
-    net(ids, cache)
-    refused(lambda: other(ids, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
-    assert [layer.length for layer in cache.layers] == [2, 2]
-    for make, kind, text in (
-        (lambda: one, ArgumentError, "make: expected a new cache for every layer; got the same"),
         (
-            FixedCache,
-            KindError,
-            "make: expected a function that makes a KeyValueCache or "
-            "WindowCache; got one that makes FixedCache.",
+            lambda: model("rotary").new_cache(lambda: ONE),
+            ArgumentError,
+            "make: expected a new cache for every layer; got the same",
         ),
-        (one, KindError, "make: expected a function that makes a cache; got KeyValueCache."),
-    ):
-        refused(lambda make=make: net.new_cache(make), kind, text)  # type: ignore[misc]
+        (
+            lambda: model("rotary").new_cache(FixedCache),
+            KindError,
+            "make: expected a function that makes a KeyValueCache or WindowCache; got one that "
+            "makes FixedCache.",
+        ),
+        (
+            lambda: model("rotary").new_cache(ONE),
+            KindError,
+            "make: expected a function that makes a cache; got KeyValueCache.",
+        ),
+    ]
+)
 
 
-transformers = pytest.importorskip("transformers")
-
-
-def consume(net: nn.Module, theirs: dict[str, Tensor], names: dict[str, str]) -> None:
-    """Load ``theirs`` by name, (in, out) weights of GPT-2 turned; every tensor is consumed."""
-    left, own = dict(theirs), net.state_dict()
-    state = {}
-    for mine, yours in names.items():
-        tensor = left.pop(yours)
-        turned = "attn.c" in yours or "mlp.c" in yours
-        state[mine] = tensor.T if turned and tensor.ndim == 2 else tensor
-        assert state[mine].shape == own[mine].shape, mine
-    assert not left, sorted(left)
-    net.load_state_dict(state)
-
-
-@pytest.mark.parametrize("train", [False, True])
-def test_gpt2_is_one_setting_of_the_options(train: bool) -> None:
-    config = transformers.GPT2Config(
-        vocab_size=23,
-        n_positions=16,
-        n_embd=12,
-        n_layer=2,
-        n_head=3,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    theirs = transformers.GPT2LMHeadModel(config).train(train)
-    for p in theirs.parameters():
-        nn.init.normal_(p, std=0.2)
-    gelu = partial(F.gelu, approximate="tanh")
-    ours = LanguageModel(
-        LanguageOptions(23, 12, 3, 2, positions=16, feed_forward=mlp(48, gelu))
-    ).train(train)
-    names = {"embedding.weight": "transformer.wte.weight", "positions": "transformer.wpe.weight"}
-    for kind in ("weight", "bias"):
-        names[f"norm.{kind}"] = f"transformer.ln_f.{kind}"
-        for i in range(2):
-            mine, yours = f"decoder.{i}", f"transformer.h.{i}"
-            names |= {
-                f"{mine}.self_norm.{kind}": f"{yours}.ln_1.{kind}",
-                f"{mine}.self_attention.qkv_{kind}": f"{yours}.attn.c_attn.{kind}",
-                f"{mine}.self_attention.out_{kind}": f"{yours}.attn.c_proj.{kind}",
-                f"{mine}.feed_norm.{kind}": f"{yours}.ln_2.{kind}",
-                f"{mine}.feed_forward.up.{kind}": f"{yours}.mlp.c_fc.{kind}",
-                f"{mine}.feed_forward.down.{kind}": f"{yours}.mlp.c_proj.{kind}",
-            }
-    state = {n: x for n, x in theirs.state_dict().items() if n != "lm_head.weight"}
-    consume(ours, state, names)
-    compare(ours, theirs, torch.randint(23, (2, 9)))
-
-
-@pytest.mark.parametrize("tied", [False, True])
-def test_llama_is_one_setting_of_the_options(tied: bool) -> None:
-    config = transformers.LlamaConfig(
-        vocab_size=23,
-        hidden_size=12,
-        intermediate_size=20,
-        num_hidden_layers=2,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        head_dim=4,
-        rms_norm_eps=1e-6,
-        rope_parameters={"rope_theta": 500.0, "rope_type": "default"},
-        tie_word_embeddings=tied,
-        max_position_embeddings=64,
-    )
-    theirs = transformers.LlamaForCausalLM(config).eval()
-    for p in theirs.parameters():
-        nn.init.normal_(p, std=0.2)
-    ours = LanguageModel(
-        LanguageOptions(
-            23,
-            12,
-            6,
-            2,
-            kv_heads=2,
-            head_width=4,
-            positions=partial(it.Rotary, base=500.0),
-            norm=partial(nn.RMSNorm, eps=1e-6),
-            tied=tied,
-            projections=Projections(False, False, False),
-            feed_forward=partial(GatedFeedForward, inner=20, activation=F.silu, bias=False),
-        )
-    ).eval()
-    names = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight"}
-    if not tied:
-        names["output.weight"] = "lm_head.weight"
-    for i in range(2):
-        mine, yours = f"decoder.{i}", f"model.layers.{i}"
-        names[f"{mine}.self_norm.weight"] = f"{yours}.input_layernorm.weight"
-        names[f"{mine}.feed_norm.weight"] = f"{yours}.post_attention_layernorm.weight"
-        for x in "qkv":
-            names[f"{mine}.self_attention.{x}_weight"] = f"{yours}.self_attn.{x}_proj.weight"
-        names[f"{mine}.self_attention.out_weight"] = f"{yours}.self_attn.o_proj.weight"
-        names[f"{mine}.feed_forward.gate_up.weight"] = f"gate_up.{i}"
-        names[f"{mine}.feed_forward.down.weight"] = f"{yours}.mlp.down_proj.weight"
-    state = {n: x for n, x in theirs.state_dict().items() if not (tied and n == "lm_head.weight")}
-    for i in range(2):
-        both = [state.pop(f"model.layers.{i}.mlp.{part}_proj.weight") for part in ("gate", "up")]
-        state[f"gate_up.{i}"] = torch.cat(both)
-    consume(ours, state, names)
-    compare(ours, theirs, torch.randint(23, (2, 9)))
-
-
-def compare(ours: LanguageModel, theirs: Any, ids: Tensor) -> None:
-    """Logits, and greedy tokens of both caches."""
-    from intently.decoding.sampling import sample
-
-    with torch.no_grad():
-        torch.testing.assert_close(ours(ids), theirs(ids).logits, atol=1e-5, rtol=1e-5)
-    theirs.eval()
-    wanted = theirs.generate(
-        ids,
-        max_new_tokens=6,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-        attention_mask=torch.ones_like(ids),
-    )
-    assert sample(ours, ids.tolist(), steps=6, top_k=1) == wanted[:, ids.shape[1] :].tolist()
-    ours.eval()
-    with torch.no_grad():
-        half, expected = ours.bfloat16()(ids).float(), theirs.bfloat16()(ids).logits.float()
-    assert float((half - expected).abs().max() / expected.abs().max()) < 2e-2
+@pytest.mark.usefixtures("as_users_call")
+def test_a_refused_call_leaves_the_caches_of_all_layers_alone() -> None:
+    net, other = model("rotary"), model("grouped")
+    cache = net.new_cache()
+    net(IDS, cache)
+    refused(lambda: other(IDS, cache), ArgumentError, "k: expected keys (b, g, n, d) that continue")
+    assert [layer.length for layer in cache.layers] == [2, 2]

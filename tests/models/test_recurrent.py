@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.models import RecurrentOptions, RecurrentSeq2Seq, Transformer, TransformerOptions
 from intently.observe import watch
 
-from ..messages import refused
+from ..messages import raises
+from ..tensors import close, drawn
+from .plain_transformer import LENGTHS, SOURCE, TARGET
 from .slow_recurrent import SlowRecurrent
 
 CELLS = ("rnn", "lstm", "gru")
 ATTENTIONS = ("none", "additive", "dot", "general", "concat")
 LOOKING = ATTENTIONS[1:]
-
-SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0], [4, 2, 0, 0, 0]])
-LENGTHS = torch.tensor([5, 3, 2])
-TARGET = torch.tensor([[1, 5, 6, 7], [1, 9, 8, 7], [1, 4, 4, 5]])
 
 
 def model(**options: Any) -> RecurrentSeq2Seq:
@@ -35,16 +35,8 @@ def model(**options: Any) -> RecurrentSeq2Seq:
         "width": 8,
         "decoder_layers": 2,
     }
-    found = RecurrentSeq2Seq(RecurrentOptions(**(shape | options))).double().eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in found.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator, dtype=p.dtype) * 0.4)
-    return found
-
-
-def close(found: Tensor, expected: Tensor, atol: float = 1e-12) -> None:
-    torch.testing.assert_close(found, expected, atol=atol, rtol=1e-10)
+    found = RecurrentSeq2Seq(RecurrentOptions(**(shape | options))).eval()
+    return drawn(found, 0.4, torch.Generator().manual_seed(1))
 
 
 # --- the formulas ---------------------------------------------------------------------------------
@@ -223,23 +215,14 @@ def test_a_call_that_raises_leaves_the_cache_as_it_was() -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_gradients_are_those_of_differences(cell: str, attention: str) -> None:
     ours = model(cell=cell, attention=attention, decoder_layers=1)
+    names, parameters = zip(*ours.named_parameters())
 
-    def loss() -> Tensor:
-        return ours(SOURCE, TARGET, LENGTHS).square().sum()
+    def loss(*given: Tensor) -> Tensor:
+        state = dict(zip(names, given))
+        return functional_call(ours, state, (SOURCE, TARGET, LENGTHS)).square().sum()
 
-    grads = torch.autograd.grad(loss(), list(ours.parameters()))
-    generator = torch.Generator().manual_seed(2)
-    for (name, p), grad in zip(ours.named_parameters(), grads):
-        way = torch.randn(p.shape, generator=generator, dtype=p.dtype)
-        with torch.no_grad():
-            p += 1e-6 * way
-            more = loss()
-            p -= 2e-6 * way
-            less = loss()
-            p += 1e-6 * way
-        assert bool(grad.any()), name
-        slope = float((grad * way).sum())
-        assert float(more - less) / 2e-6 == pytest.approx(slope, rel=1e-5, abs=1e-4), name
+    assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
+    assert all(grad.any() for grad in torch.autograd.grad(loss(*parameters), parameters)), names
 
 
 @pytest.mark.parametrize(
@@ -292,35 +275,36 @@ def test_watching_sees_every_step_and_changes_no_bit(attention: str) -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"share": "bogus"}, 'share: expected "output" or "all"; got \'bogus\'.'),
-        ({"dropout": 2.0}, "dropout: expected a probability in [0, 1); got 2.0."),
-        ({"dropout": -0.1}, "dropout: expected a probability in [0, 1); got -0.1."),
-        ({"source_vocabulary": 0}, "source_vocabulary: expected an int ≥ 1; got 0."),
-        ({"cell": "qrnn"}, 'cell: expected "rnn", "lstm" or "gru"; got \'qrnn\'.'),
-        ({"attention": "cosine"}, 'attention: expected one of "none", "additive", "dot"'),
-        ({"width": 9}, "width: expected an even number for a bidirectional encoder; got 9."),
-        ({"width": 0}, "width: expected an int ≥ 1; got 0."),
-        ({"decoder_layers": 0}, "decoder_layers: expected an int ≥ 1; got 0."),
-        ({"share": "all"}, 'share: expected "output" where the vocabularies differ; got "all"'),
-    ],
+OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"share": "bogus"}, ArgumentError, 'share: expected "output" or "all"; got \'bogus\'.'),
+    ({"dropout": 2.0}, ArgumentError, "dropout: expected a probability in [0, 1); got 2.0."),
+    ({"dropout": -0.1}, ArgumentError, "dropout: expected a probability in [0, 1); got -0.1."),
+    ({"source_vocabulary": 0}, ArgumentError, "source_vocabulary: expected an int ≥ 1; got 0."),
+    ({"cell": "qrnn"}, ArgumentError, 'cell: expected "rnn", "lstm" or "gru"; got \'qrnn\'.'),
+    (
+        {"attention": "cosine"},
+        ArgumentError,
+        'attention: expected one of "none", "additive", "dot"',
+    ),
+    (
+        {"width": 9},
+        ArgumentError,
+        "width: expected an even number for a bidirectional encoder; got 9.",
+    ),
+    ({"width": 0}, ArgumentError, "width: expected an int ≥ 1; got 0."),
+    ({"decoder_layers": 0}, ArgumentError, "decoder_layers: expected an int ≥ 1; got 0."),
+    (
+        {"share": "all"},
+        ArgumentError,
+        'share: expected "output" where the vocabularies differ; got "all"',
+    ),
+    ({"width": "8"}, KindError, "width: expected an int ≥ 1; got '8'."),
+    ({"encoder_layers": "8"}, KindError, "encoder_layers: expected an int ≥ 1; got '8'."),
+    ({"target_vocabulary": "8"}, KindError, "target_vocabulary: expected an int ≥ 1; got '8'."),
+]
+test_options_are_refused_by_name = raises(
+    [(partial(model, **options), kind, text) for options, kind, text in OPTIONS]
 )
-def test_options_are_refused_by_name(options: dict[str, Any], words: str) -> None:
-    refused(lambda: model(**options), ArgumentError, words)
-
-
-@pytest.mark.usefixtures("as_users_call")
-@pytest.mark.parametrize("name", ["width", "encoder_layers", "target_vocabulary"])
-def test_options_of_another_type_are_refused_by_name(name: str) -> None:
-    refused(
-        lambda: model(**{name: "8"}),
-        KindError,
-        f"{name}: expected an int ≥ 1; got '8'.",
-        whole=True,
-    )
 
 
 def test_an_odd_width_serves_one_direction() -> None:
@@ -333,51 +317,95 @@ def test_one_embedding_may_serve_both_sides() -> None:
     assert ours(SOURCE, TARGET, LENGTHS).shape == (3, 4, 19)
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_inputs_are_refused_by_name() -> None:
+def encoded(**options: Any) -> Any:
+    return model(**options).encode(SOURCE, LENGTHS)
+
+
+def begun() -> Any:
+    """A cache after one step of three rows."""
     ours = model()
-    memory, cache = ours.encode(SOURCE, LENGTHS), ours.new_cache()
-    with pytest.raises(ArgumentError, match=r"source: expected ids from 0 to 16; got 4 to 17"):
-        ours.encode(torch.tensor([[4, 17]]))
-    with pytest.raises(ArgumentError, match=r"steps from 0 to s=5, those of the source; got 3 to"):
-        ours.encode(SOURCE, LENGTHS + 1)
-    with pytest.raises(ArgumentError, match=r"target: expected m rows for each of the n=3 of mem"):
-        ours.decode(TARGET[:2], memory)
-    with pytest.raises(ArgumentError, match=r"m rows for each of the n=0 of memory; got shape \(3"):
-        ours.decode(TARGET, ours.encode(SOURCE[:0]))
-    with pytest.raises(ArgumentError, match=r"rows from 0 to 2; got 0 to 3"):
-        memory.expand(torch.tensor([0, 3]))
-    another = Transformer(TransformerOptions(17, 19, width=8))
-    others: Any = another.new_cache()
-    with pytest.raises(KindError, match=r"a RecurrentCache; got DecoderCache\. A model"):
-        ours.decode(TARGET, memory, others)
-    others = another.encode(SOURCE)
-    refused(
-        lambda: ours.decode(TARGET, others),
-        KindError,
-        "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of its "
-        "model hands over. Make one: model.encode(…).",
-        whole=True,
-    )
-    fixed, wider = model(attention="none"), model(width=12)
-    refused(
-        lambda: ours.decode(TARGET, fixed.encode(SOURCE)),
-        ArgumentError,
-        "memory: expected the states that attention reads; got the fixed vector alone. Another "
-        "model has read the source. Use what encode of this one returns.",
-        whole=True,
-    )
-    with pytest.raises(ArgumentError, match=r"memory: expected the fixed vector alone; got the s"):
-        fixed.decode(TARGET, memory)
-    with pytest.raises(ArgumentError, match=r"memory: expected a summary \(b, c=8\); got c=12"):
-        ours.decode(TARGET, wider.encode(SOURCE))
-    with pytest.raises(KindError, match=r"cache: expected a EncoderCache; got RecurrentCache"):
-        ours.encode(SOURCE, LENGTHS, cache)  # pyright: ignore[reportArgumentType]
-    ours.decode(TARGET[:, :1], memory, cache)
-    with pytest.raises(ArgumentError, match=r"cache: expected states \(1, 2, 1, 8\): .* \(1, 2, 3"):
-        ours.decode(TARGET[:1], memory.expand(torch.tensor([0])), cache)
-    with pytest.raises(ArgumentError, match=r"rows from 0 to 2; got 0 to 5"):
-        cache.reorder(torch.tensor([0, 5]))
+    cache = ours.new_cache()
+    ours.decode(TARGET[:, :1], ours.encode(SOURCE, LENGTHS), cache)
+    return cache
+
+
+def transformer() -> Any:
+    return Transformer(TransformerOptions(17, 19, width=8))
+
+
+FIRST = torch.tensor([0])
+test_inputs_are_refused_by_name = raises(
+    [
+        (
+            lambda: model().encode(torch.tensor([[4, 17]])),
+            ArgumentError,
+            "source: expected ids from 0 to 16; got 4 to 17",
+        ),
+        (
+            lambda: model().encode(SOURCE, LENGTHS + 1),
+            ArgumentError,
+            "lengths: expected steps from 0 to s=5, those of the source; got 3 to 6.",
+        ),
+        (
+            lambda: model().decode(TARGET[:2], encoded()),
+            ArgumentError,
+            "target: expected m rows for each of the n=3 of mem",
+        ),
+        (
+            lambda: model().decode(TARGET, model().encode(SOURCE[:0])),
+            ArgumentError,
+            "target: expected m rows for each of the n=0 of memory; got shape (3, 4).",
+        ),
+        (
+            lambda: encoded().expand(torch.tensor([0, 3])),
+            ArgumentError,
+            "index: expected rows from 0 to 2; got 0 to 3.",
+        ),
+        (
+            lambda: model().decode(TARGET, encoded(), transformer().new_cache()),
+            KindError,
+            "cache: expected a RecurrentCache; got DecoderCache.",
+        ),
+        (
+            lambda: model().decode(TARGET, transformer().encode(SOURCE)),
+            KindError,
+            "memory: expected a RecurrentMemory; got Memory. A decoder reads what the encoder of "
+            "its model hands over. Make one: model.encode(…).",
+        ),
+        (
+            lambda: model().decode(TARGET, encoded(attention="none")),
+            ArgumentError,
+            "memory: expected the states that attention reads; got the fixed vector alone. "
+            "Another model has read the source. Use what encode of this one returns.",
+        ),
+        (
+            lambda: model(attention="none").decode(TARGET, encoded()),
+            ArgumentError,
+            "memory: expected the fixed vector alone; got the s",
+        ),
+        (
+            lambda: model().decode(TARGET, encoded(width=12)),
+            ArgumentError,
+            "memory: expected a summary (b, c=8); got c=12",
+        ),
+        (
+            lambda: model().encode(SOURCE, LENGTHS, begun()),
+            KindError,
+            "cache: expected a EncoderCache; got RecurrentCache",
+        ),
+        (
+            lambda: model().decode(TARGET[:1], encoded().expand(FIRST), begun()),
+            ArgumentError,
+            "cache: expected states (1, 2, 1, 8): (states of a cell, layers, b,"
+            " c); got (1, 2, 3, 8).",
+        ),
+        (
+            lambda: begun().reorder(torch.tensor([0, 5])),
+            ArgumentError,
+            "index: expected rows from 0 to 2; got 0 to 5.",
+        ),
+    ]
+)
 
 
 def test_attention_of_projected_queries_may_have_heads() -> None:

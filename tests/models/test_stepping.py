@@ -15,15 +15,18 @@ from torch import nn
 import intently as it
 from intently.decoding import Hypothesis, SearchOptions, search
 from intently.models import Transformer, stepping
+from intently.modules import AttentionOptions, MultiHeadAttention
 
 from .plain_transformer import VARIANTS, drawn
 
 SOURCES = [[5, 6, 7], [], [4, 9, 9, 12, 3, 8, 5]]
 
 
-def model_of(variant: str = "", dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
+def model_of(
+    variant: str = "plain", dtype: torch.dtype = torch.float32, **options: Any
+) -> Transformer:
     """One that ends early or late."""
-    given = {"target_vocabulary": 11, "dropout": 0.3} | VARIANTS.get(variant, {}) | options
+    given = {"target_vocabulary": 11, "dropout": 0.3} | VARIANTS[variant] | options
     return drawn(dtype, **given).eval()
 
 
@@ -39,7 +42,7 @@ def taken(model: Transformer) -> bool:
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("variant", ["", *VARIANTS])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_they_are_those_of_decode_bit_for_bit(
     variant: str, dtype: torch.dtype, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,52 +75,30 @@ def test_any_function_in_place_of_the_product_is_asked(monkeypatch: pytest.Monke
     assert not taken(model_of())
 
 
-def hooked(model: Transformer) -> None:
-    model.decoder[0].self_norm.register_forward_hook(lambda *given: None)
+CAPPED = AttentionOptions(softcap=2.0)
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "hooked": lambda m: m.decoder[0].self_norm.register_forward_hook(lambda *given: None),
+    "hooked before": lambda m: m.decoder[1].feed_forward.register_forward_pre_hook(
+        lambda *given: None
+    ),
+    "replaced": lambda m: m.decoder[0].register_module("self_norm", nn.RMSNorm(16)),
+    "overridden": lambda m: setattr(
+        m.decoder[0].cross_attention, "forward", lambda *given, **options: given[0]
+    ),
+    "parametrized": lambda m: nn.utils.parametrizations.weight_norm(m.decoder[0].feed_forward.up),
+    "capped": lambda m: m.decoder[0].register_module(
+        "self_attention", MultiHeadAttention(16, 4, attention=CAPPED).eval()
+    ),
+    "training": lambda m: m.train(),
+    "bfloat16": lambda m: m.bfloat16(),
+}
 
 
-def hooked_before(model: Transformer) -> None:
-    model.decoder[1].feed_forward.register_forward_pre_hook(lambda *given: None)
-
-
-def replaced(model: Transformer) -> None:
-    model.decoder[0].self_norm = nn.RMSNorm(model.options.width)
-
-
-def overridden(model: Transformer) -> None:
-    model.decoder[0].cross_attention.forward = lambda *given, **options: given[0]
-
-
-def parametrized(model: Transformer) -> None:
-    first: Any = model.decoder[0]
-    nn.utils.parametrizations.weight_norm(first.feed_forward.up)
-
-
-def capped(model: Transformer) -> None:
-    from intently.modules import AttentionOptions, MultiHeadAttention
-
-    width, heads = model.options.width, model.options.heads
-    block = MultiHeadAttention(width, heads, attention=AttentionOptions(softcap=2.0)).eval()
-    model.decoder[0].self_attention = block
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        hooked,
-        hooked_before,
-        replaced,
-        overridden,
-        parametrized,
-        capped,
-        lambda x: x.train(),
-        lambda x: x.bfloat16(),
-    ],
-)
-def test_a_model_that_is_not_plain_is_asked_itself(change: Callable[[Transformer], Any]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_is_not_plain_is_asked_itself(change: str) -> None:
     model = model_of()
     assert taken(model)
-    change(model)
+    CHANGES[change](model)
     assert not taken(model)
 
 

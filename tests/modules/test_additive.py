@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,14 +15,16 @@ from intently.errors import ArgumentError, KindError
 from intently.modules import AdditiveAttention, LuongAttention
 from intently.modules.recurrent import AttentionalVector
 
+from ..core.formula import random
 from ..messages import raises
+from ..tensors import drawn
 
 C, K, A, S, T = 6, 8, 5, 7, 3
 LENGTHS = torch.tensor([7, 4])
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.tensor(np.random.default_rng([seed, *shape]).normal(size=shape)).requires_grad_()
+    return random(*shape, seed=seed).requires_grad_()
 
 
 MAKE: dict[str, Callable[[], Any]] = {
@@ -38,11 +39,7 @@ MAKE: dict[str, Callable[[], Any]] = {
 
 
 def made(name: str) -> Any:
-    att = MAKE[name]().double()
-    with torch.no_grad():
-        for p in att.parameters():
-            p.normal_()
-    return att
+    return drawn(MAKE[name](), 1.0)
 
 
 def scores(att: Any, q: Tensor, states: Tensor) -> Tensor:
@@ -79,10 +76,9 @@ def test_it_is_the_formula(name: str, padded: bool) -> None:
     torch.testing.assert_close(matrix.dense(), weights)
     inputs = [q, states, *att.parameters()]
     up = torch.randn_like(y)
-    for found, wanted in zip(
+    torch.testing.assert_close(
         torch.autograd.grad(y, inputs, up), torch.autograd.grad(expected, inputs, up)
-    ):
-        torch.testing.assert_close(found, wanted)
+    )
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -104,10 +100,9 @@ def test_the_attentional_vector_is_the_formula(name: str, biased: bool) -> None:
     torch.testing.assert_close(found, expected)
     inputs = [h, states, *vector.parameters()]
     up = torch.randn_like(found)
-    for one, other in zip(
+    torch.testing.assert_close(
         torch.autograd.grad(found, inputs, up), torch.autograd.grad(expected, inputs, up)
-    ):
-        torch.testing.assert_close(one, other)
+    )
 
 
 def test_a_decoder_with_input_feeding_learns_to_copy() -> None:

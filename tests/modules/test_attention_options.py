@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -25,23 +24,15 @@ from intently.modules import (
 )
 from intently.positions import DynamicNTK, YaRN
 
+from ..core.formula import random
 from ..messages import raises
+from ..tensors import close, drawn
 
 C, H, T, D = 24, 4, 7, 6
 
 
 def x(b: int = 2, t: int = T, seed: int = 0) -> Tensor:
-    return torch.tensor(np.random.default_rng([seed, b, t]).normal(size=(b, t, C)))
-
-
-def filled(layer: nn.Module) -> Any:
-    """The layer in float64 with every parameter drawn."""
-    generator = torch.Generator().manual_seed(1)
-    layer = layer.double()
-    with torch.no_grad():
-        for p in layer.parameters():
-            p.copy_(0.4 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
-    return layer
+    return random(b, t, C, seed=seed)
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -112,23 +103,18 @@ def by_hand(layer: MultiHeadAttention, steps: Tensor, mask: it.Mask | None) -> t
 @pytest.mark.parametrize("name", OPTIONS)
 def test_it_is_the_formula(name: str, shape: str, masked: bool) -> None:
     options = OPTIONS[name]()
-    layer = filled(MultiHeadAttention(C, H, attention=options, **SHAPES[shape]))
+    layer = drawn(MultiHeadAttention(C, H, attention=options, **SHAPES[shape]))
     a, b = x().requires_grad_(), x().requires_grad_()
     mask = it.padding(torch.tensor([3, T])) if masked else None
     matrix, expected = by_hand(layer, b, mask)
     y = layer(a, mask=mask)
-    torch.testing.assert_close(y, expected, atol=1e-12, rtol=1e-11)
-    torch.testing.assert_close(
-        layer.attend(a, mask=mask).dense(), matrix.dense(), atol=1e-12, rtol=1e-11
-    )
+    close(y, expected)
+    close(layer.attend(a, mask=mask).dense(), matrix.dense())
     up = torch.randn_like(y)
     own = list(layer.parameters())
     found = torch.autograd.grad(y, [a, *own], up, allow_unused=True)
     wanted = torch.autograd.grad(expected, [b, *own], up, allow_unused=True)
-    for one, other in zip(found, wanted):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-10)
+    close(found, wanted, 1e-11, 1e-10)
 
 
 @pytest.mark.parametrize(
@@ -178,8 +164,8 @@ def test_the_table_of_angles_is_rotarys_formula(layout: Any, dtype: Any, offset:
     found = turned(rotary, heads, start, end)
     expected = rotary(heads.transpose(1, 2), start).transpose(1, 2)
     assert found.dtype == dtype
-    close = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float64: 1e-14}[dtype]
-    torch.testing.assert_close(found, expected, atol=close, rtol=close)
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float64: 1e-14}[dtype]
+    close(found, expected, tolerance, tolerance)
 
 
 def test_the_table_made_without_gradients_serves_training() -> None:
@@ -203,7 +189,7 @@ def test_one_graph() -> None:
 
 
 def test_per_sample_gradients() -> None:
-    layer = filled(MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(D))))
+    layer = drawn(MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(D))))
     state = dict(layer.named_parameters())
 
     def loss(p: Any, steps: Tensor) -> Tensor:

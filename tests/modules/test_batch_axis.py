@@ -26,6 +26,8 @@ from intently.modules import (
     convolution_as_attention,
 )
 
+from ..messages import raises
+
 CAUSAL = AttentionOptions(mask=it.causal(), positions=it.Rotary(4))
 
 
@@ -136,19 +138,38 @@ def test_gradients_are_those_of_the_batch() -> None:
     assert equal(one.grad, batch.grad[0])
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_a_batch_axis_stands_before_both_or_neither() -> None:
-    block, (x, context) = MultiHeadAttention(8, 2, context_width=6), steps()
-    with pytest.raises(ArgumentError, match=r"context: expected shape \(s, k\), as x has no batch"):
-        block(x, context[None])
-    with pytest.raises(ArgumentError, match=r"context: expected shape \(b=1, s, 6\); got"):
-        block(x[None], context)
-    decoder = DecoderLayer(8, 2, 16)
-    with pytest.raises(ArgumentError, match=r"states: expected shape \(s, k\)"):
-        decoder(x, states=torch.randn(1, 3, 8))
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, t, c=8\), or \(t, c\); got"):
-        block(torch.randn(8), context)
-    with pytest.raises(KindError, match="context: expected a floating-point tensor"):
-        block(x, [[1.0]])
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=8, height, width\), or \(c"):
-        ImageAttention(8, 2)(torch.randn(4, 6))
+def crossing(x: Any, context: Any) -> Tensor:
+    return MultiHeadAttention(8, 2, context_width=6)(x, context)
+
+
+X, CONTEXT = steps()
+test_a_batch_axis_stands_before_both_or_neither = raises(
+    [
+        (
+            lambda: crossing(X, CONTEXT[None]),
+            ArgumentError,
+            "context: expected shape (s, k), as x has no batch",
+        ),
+        (
+            lambda: crossing(X[None], CONTEXT),
+            ArgumentError,
+            "context: expected shape (b=1, s, 6); got",
+        ),
+        (
+            lambda: DecoderLayer(8, 2, 16)(X, states=torch.randn(1, 3, 8)),
+            ArgumentError,
+            "states: expected shape (s, k)",
+        ),
+        (
+            lambda: crossing(torch.randn(8), CONTEXT),
+            ArgumentError,
+            "x: expected shape (b, t, c=8), or (t, c); got",
+        ),
+        (lambda: crossing(X, [[1.0]]), KindError, "context: expected a floating-point tensor"),
+        (
+            lambda: ImageAttention(8, 2)(torch.randn(4, 6)),
+            ArgumentError,
+            "x: expected shape (b, c=8, height, width), or (c",
+        ),
+    ]
+)

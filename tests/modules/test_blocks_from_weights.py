@@ -28,24 +28,10 @@ from intently.modules import (
     SpatialTransformer,
 )
 
+from ..core.formula import random
+from ..tensors import close, drawn
+
 C, K, A, D, E, H, T, S = 8, 6, 5, 4, 3, 2, 7, 9
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.tensor(np.random.default_rng([seed, *shape]).normal(size=shape))
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-11)
-
-
-def drawn(module: Any) -> Any:
-    """The module in float64 with every parameter drawn, biases too."""
-    module = module.double()
-    with torch.no_grad():
-        for i, p in enumerate(module.parameters()):
-            p.copy_(draw(*p.shape, seed=i))
-    return module
 
 
 def parts(block: Any) -> list[tuple[Tensor, Tensor] | Tensor]:
@@ -77,7 +63,7 @@ def recurrent(block: Any, query: Tensor, states: Tensor) -> Tensor:
     return block(query, block.remember(states))
 
 
-X, PICTURE, WORDS = draw(2, T, C), draw(2, C, 3, 4), draw(2, S, K)
+X, PICTURE, WORDS = random(2, T, C), random(2, C, 3, 4), random(2, S, K)
 CASES = {
     "head": Case(
         lambda: AttentionHead(C, D, value_width=E),
@@ -124,7 +110,7 @@ CASES = {
     "vector": Case(
         lambda: AttentionalVector(C, K),
         lambda b: AttentionalVector.from_weights(b.join, layout="context query"),
-        (draw(2, T, K), X),
+        (random(2, T, K), X),
     ),
     "feed-forward": Case(
         lambda: FeedForward(C, A), lambda b: FeedForward.from_weights(b.up, b.down), (X,)
@@ -211,15 +197,12 @@ def test_every_linear_map_has_a_bias_by_default(name: str) -> None:
 
 
 def test_the_state_of_a_head_is_that_of_a_block_of_heads() -> None:
-    state = {"qkv_weight": draw(3 * D, C), "qkv_bias": draw(3 * D)}
+    state = {"qkv_weight": random(3 * D, C), "qkv_bias": random(3 * D)}
     head = AttentionHead(C, D).double()
     head.load_state_dict(state)
     block = MultiHeadAttention(C, 1, head_widths=(D, D)).double()
-    block.load_state_dict(state | {"out_weight": draw(C, D), "out_bias": draw(C)})
+    block.load_state_dict(state | {"out_weight": random(C, D), "out_bias": random(C)})
     close(head.attend(X).dense(), block.attend(X)[:, 0].dense())
-
-
-# By hand
 
 
 def test_a_head_is_the_reference() -> None:
@@ -244,8 +227,8 @@ def test_a_head_from_one_map() -> None:
 
 
 def test_feed_forwards_are_the_formula() -> None:
-    up, gate, down = draw(A, C), draw(A, C, seed=1), draw(C, A)
-    b, e = draw(A), draw(C)
+    up, gate, down = random(A, C), random(A, C, seed=1), random(C, A)
+    b, e = random(A), random(C)
     x, relu = X.numpy(), lambda z: np.maximum(z, 0)
     W, V = up.numpy(), down.numpy()
     expected = relu(x @ W.T + b.numpy()) @ V.T + e.numpy()
@@ -288,7 +271,7 @@ def test_additive_attention_of_the_tutorials(kind: str) -> None:
 
 
 def test_additive_attention_of_two_maps_with_biases() -> None:
-    W, U, v = nn.Linear(C, A).double(), nn.Linear(K, A).double(), draw(A)
+    W, U, v = nn.Linear(C, A).double(), nn.Linear(K, A).double(), random(A)
     z = torch.tanh(W(X)[:, :, None] + U(WORDS)[:, None]) @ v
     block = AdditiveAttention.from_weights(W, U, v)
     close(recurrent(block, X, WORDS), z.softmax(-1) @ WORDS)
@@ -307,10 +290,10 @@ def test_general_attention_of_the_tutorials() -> None:
 
 
 def test_the_attentional_vector_of_the_tutorials() -> None:
-    concat, context = nn.Linear(C + K, C).double(), draw(2, T, K)
+    concat, context = nn.Linear(C + K, C).double(), random(2, T, K)
     vector = AttentionalVector.from_weights(concat, layout="query context")
     close(vector(context, X), torch.tanh(concat(torch.cat([X, context], -1))))
-    join = draw(C, K + C)
+    join = random(C, K + C)
     vector = AttentionalVector.from_weights(join, layout="context query")
     close(vector(context, X), torch.tanh(torch.cat([context, X], -1) @ join.T))
 
@@ -319,6 +302,3 @@ def test_linear_maps_that_compute_their_weight() -> None:
     q, k, v = (nn.utils.parametrizations.weight_norm(nn.Linear(C, D).double()) for _ in range(3))
     x, head = X, AttentionHead.from_weights(q, k, v)
     close(head(x), (q(x) @ k(x).mT / D**0.5).softmax(-1) @ v(x))
-
-
-# Errors

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,12 +14,16 @@ from torch import Tensor, nn
 import intently as it
 from intently.modules import (
     AttentionOptions,
+    FixedCache,
     KeyValueCache,
     MultiHeadAttention,
     RelativeBias,
     WindowCache,
 )
 from intently.positions import DynamicNTK
+
+from ..core.formula import random
+from ..tensors import close, drawn
 
 C, H, T, D = 12, 3, 13, 4
 OPTIONS: dict[str, Callable[[], AttentionOptions]] = {
@@ -48,19 +51,11 @@ def table() -> Tensor:
 
 
 def x(b: int = 2, t: int = T, seed: int = 0) -> Tensor:
-    return torch.tensor(np.random.default_rng([seed, b, t]).normal(size=(b, t, C)))
+    return random(b, t, C, seed=seed)
 
 
 def layer(name: str = "plain", **options: Any) -> MultiHeadAttention:
-    made = MultiHeadAttention(C, H, attention=OPTIONS[name](), **options).double().eval()
-    with torch.no_grad():
-        for p in made.parameters():
-            p.normal_(std=0.5)
-    return made
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-11)
+    return drawn(MultiHeadAttention(C, H, attention=OPTIONS[name](), **options), 0.5)
 
 
 def stepped(
@@ -73,14 +68,21 @@ def stepped(
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("grouped", [False, True])
-def test_growing_and_of_fixed_size(name: str, chunks: list[int], grouped: bool) -> None:
-    attend = layer(name, kv_heads=1 if grouped else None)
+@pytest.mark.parametrize("shape", [{}, {"kv_heads": 1}, {"head_widths": (D, 2)}], ids=str)
+def test_growing_and_of_fixed_size(name: str, chunks: list[int], shape: dict[str, Any]) -> None:
+    attend = layer(name, **shape)
     whole = attend(x(), mask=it.causal())
-    close(stepped(attend, x(), chunks, KeyValueCache(), it.causal()), whole)
     fixed = KeyValueCache(T)
-    close(stepped(attend, x(), chunks, fixed, it.causal()), whole)
+    for cache in (KeyValueCache(), fixed):
+        close(stepped(attend, x(), chunks, cache, it.causal()), whole)
+        assert cache.length == T
     assert fixed._k is not None and fixed._k.shape[-2] == T
+    cache = KeyValueCache()
+    matrices = [
+        it.Dense(attend.attend(part, mask=it.causal(), cache=cache).dense())
+        for part in x().split(chunks, 1)
+    ]
+    close(it.stack_rows(matrices).dense(), attend.attend(x(), mask=it.causal()).dense())
 
 
 @torch.no_grad()
@@ -264,3 +266,51 @@ def test_masks_are_drawn_over_the_kept_keys() -> None:
     assert cache.mask(it.causal(), 1) is None
     bias = cache.bias(it.alibi(2), 2)
     assert repr(bias) == "(alibi(2)) without keys 1 … 5"
+
+
+@torch.no_grad()
+def test_the_first_keys_are_not_written_over() -> None:
+    attend, cache = layer(), KeyValueCache()
+    steps = x()
+    k, v = (torch.randn(2, H, 3, 4, dtype=torch.float64) for _ in range(2))
+    before = k.clone(), v.clone()
+    cache.append(k, v)
+    for i in range(4):
+        attend(steps[:, i : i + 1], cache=cache)
+    assert torch.equal(k, before[0]) and torch.equal(v, before[1])
+
+
+@torch.no_grad()
+def test_a_context_is_projected_once() -> None:
+    attend, context, fixed = layer(), x(t=7, seed=1), FixedCache()
+    mask = it.padding(torch.tensor([4, 7]))
+    expected = attend(x(), context, mask=mask)
+    found = [attend(x()[:, i : i + 1], context, mask=mask, cache=fixed) for i in range(T)]
+    close(torch.cat(found, 1), expected)
+    assert fixed.kv is not None and fixed.kv[0].shape == (2, H, 7, C // H)
+    kept = fixed.kv
+    attend(x(), cache=fixed)
+    assert fixed.kv is kept
+    fixed.reorder(torch.tensor([1, 1, 0]))
+    close(
+        attend(
+            x()[[1, 1, 0]],
+            context[[1, 1, 0]],
+            mask=it.padding(torch.tensor([7, 7, 4])),
+            cache=fixed,
+        ),
+        expected[[1, 1, 0]],
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["growing", "fixed"])
+def test_queries_are_kept_on_request(kind: str) -> None:
+    attend, context = layer(), x(t=7, seed=1)
+    cache = KeyValueCache(keep_queries=True) if kind == "growing" else FixedCache(keep_queries=True)
+    given = None if kind == "growing" else context
+    matrices = [attend.attend(x()[:, i : i + 1], given, cache=cache) for i in range(3)]
+    assert len(cache.history) == 3
+    for entry, A in zip(cache.history, matrices):
+        q = entry[0] if isinstance(entry, tuple) else entry
+        assert torch.equal(q, A.q) and q.shape == (2, H, 1, C // H)

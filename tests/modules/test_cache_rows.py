@@ -8,7 +8,8 @@ import torch
 import intently as it
 from intently.modules import KeyValueCache, WindowCache
 
-from .test_cache_kinds import OPTIONS, H, close, layer, stepped, x
+from ..tensors import close
+from .test_cache_kinds import OPTIONS, H, layer, stepped, x
 
 
 @torch.no_grad()
@@ -108,5 +109,4 @@ def test_gradients_pass_a_ragged_window() -> None:
         for i, n in enumerate(lengths.tolist())
     ]
     expected = torch.autograd.grad(torch.stack(rows).square().sum(), inputs)
-    for one, other in zip(found, expected):
-        close(one, other)
+    close(found, expected)

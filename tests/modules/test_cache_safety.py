@@ -25,7 +25,8 @@ from intently.modules import (
 from intently.modules.caches.cache import AsBefore
 
 from ..messages import refused
-from .test_cache_kinds import C, H, close, layer, stepped, x
+from ..tensors import close
+from .test_cache_kinds import C, H, layer, stepped, x
 
 MAKES: dict[str, Callable[[], Any]] = {
     "growing": lambda: KeyValueCache(keep_queries=True),
@@ -76,6 +77,29 @@ def test_a_call_that_raises_changes_nothing(make: str, ragged: bool, steps: int,
         assert cache.length == twin.length and len(cache.history) == len(twin.history)
         found, expected = (attend(part, mask=it.causal(), cache=c) for c in (cache, twin))
         assert torch.equal(found, expected)
+
+
+@pytest.mark.usefixtures("as_users_call")
+@torch.no_grad()
+def test_a_call_that_is_refused_changes_nothing() -> None:
+    attend, cache = layer(), KeyValueCache(keep_queries=True)
+    steps = x()
+    attend(steps[:, :4], mask=it.causal(), cache=cache)
+    bad = [
+        {"mask": torch.ones(3, 3) > 0},
+        {"mask": it.padding(torch.tensor([1, 2, 3]))},
+        {"mask": "causal"},
+        {"context": steps},
+    ]
+    for options in bad:
+        with pytest.raises(it.errors.IntentlyError):
+            attend(steps[:, 4:5], cache=cache, **options)
+        assert cache.length == 4 and len(cache.history) == 1
+    with pytest.raises(ArgumentError):
+        attend(steps[:1, 4:5], cache=cache)
+    assert cache.length == 4
+    found = attend(steps[:, 4:5], mask=it.causal(), cache=cache)
+    close(found, attend(steps[:, :5], mask=it.causal())[:, 4:])
 
 
 @torch.no_grad()
@@ -145,11 +169,12 @@ def test_gradients_pass_every_cache(make: str, chunks: list[int]) -> None:
     y = stepped(attend, z, chunks, cache, it.causal())
     expected = attend(z, mask=near)
     close(y, expected)
-    for one, other in zip(
+    torch.testing.assert_close(
         torch.autograd.grad(y.square().sum(), inputs),
         torch.autograd.grad(expected.square().sum(), inputs),
-    ):
-        torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-10)
+        atol=1e-11,
+        rtol=1e-10,
+    )
 
 
 @pytest.mark.parametrize("size", [None, 30])
@@ -165,8 +190,9 @@ def test_gradients_pass_rows_of_different_length(size: int | None) -> None:
         for i, n in ((0, 6), (1, 3))
     ]
     found = torch.autograd.grad(y.square().sum(), inputs)
-    for one, other in zip(found, torch.autograd.grad(torch.stack(rows).square().sum(), inputs)):
-        torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-10)
+    torch.testing.assert_close(
+        found, torch.autograd.grad(torch.stack(rows).square().sum(), inputs), atol=1e-11, rtol=1e-10
+    )
 
 
 @pytest.mark.parametrize("crop", [False, True])
@@ -194,26 +220,21 @@ def test_a_full_cache_that_gradients_need_is_cropped() -> None:
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("make", MAKES)
 def test_inference_mode_may_be_left_and_entered(make: str, ragged: bool) -> None:
-    attend, cache, twin = layer(), MAKES[make](), MAKES[make]()
-    attend.requires_grad_(False)
-    lengths = torch.tensor([8, 5])
-    with torch.inference_mode():
-        attend(x(2, 8), mask=it.causal(), cache=cache)
-        if ragged:
-            cache.crop(lengths)
-        found = [attend(x(2, 1, seed=1), mask=it.causal(), cache=cache)]
-    with torch.no_grad():
-        attend(x(2, 8), mask=it.causal(), cache=twin)
-        if ragged:
-            twin.crop(lengths)
-        expected = [attend(x(2, 1, seed=1), mask=it.causal(), cache=twin)]
-    for i, mode in enumerate([torch.no_grad, torch.enable_grad, torch.inference_mode]):
-        with mode():
-            found.append(attend(x(2, 2, seed=i), mask=it.causal(), cache=cache))
-        with torch.no_grad():
-            expected.append(attend(x(2, 2, seed=i), mask=it.causal(), cache=twin))
-    for one, other in zip(found, expected):
-        close(one, other)
+    attend = layer().requires_grad_(False)
+
+    def run(modes: list[Any]) -> list[Tensor]:
+        cache, found = MAKES[make](), []
+        with modes[0]():
+            attend(x(2, 8), mask=it.causal(), cache=cache)
+            if ragged:
+                cache.crop(torch.tensor([8, 5]))
+        for i, mode in enumerate(modes):
+            with mode():
+                found.append(attend(x(2, 2, seed=i), mask=it.causal(), cache=cache))
+        return found
+
+    modes = [torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode]
+    close(run(modes), run([torch.no_grad] * 4))
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
@@ -335,34 +356,36 @@ class TestBadInput:
     def test_keys_and_values_that_do_not_belong_together(self, make: str, begun: bool) -> None:
         cache = MAKES[make]()
         k = torch.zeros(2, 3, 4, 5)
+        cases: list[tuple[Any, Any, type[Exception], str]] = [
+            (
+                k,
+                k[..., :2, :],
+                ArgumentError,
+                "v: expected values (b=2, g=3, n=4, e); got shape (2, 3, 2, 5). Each key has a "
+                "value.",
+            ),
+            ("k", k, KindError, "k: expected keys (b, g, n, d), a floating-point tensor; got str."),
+            (
+                k,
+                k.long(),
+                KindError,
+                "v: expected values (b, g, n, e), a floating-point tensor; got dtype torch.int64.",
+            ),
+        ]
         if begun:
             cache.append(k, k)
         else:
-            refused(
-                lambda: cache.append(k[0], k[0]),
-                ArgumentError,
-                "k: expected keys (b, g, n, d); got shape (3, 4, 5).",
-            )
-            refused(
-                lambda: cache.append(k, k[:1]),
-                ArgumentError,
-                "v: expected values (b=2, g=3, n=4, e); got shape (1, 3, 4, 5). Each key has a",
-            )
-        refused(
-            lambda: cache.append(k, k[..., :2, :]),
-            ArgumentError,
-            "v: expected values (b=2, g=3, n=4, e); got shape (2, 3, 2, 5). Each key has a value.",
-        )
-        refused(
-            lambda: cache.append("k", k),
-            KindError,
-            "k: expected keys (b, g, n, d), a floating-point tensor; got str.",
-        )
-        refused(
-            lambda: cache.append(k, k.long()),
-            KindError,
-            "v: expected values (b, g, n, e), a floating-point tensor; got dtype torch.int64.",
-        )
+            cases += [
+                (k[0], k[0], ArgumentError, "k: expected keys (b, g, n, d); got shape (3, 4, 5)."),
+                (
+                    k,
+                    k[:1],
+                    ArgumentError,
+                    "v: expected values (b=2, g=3, n=4, e); got shape (1, 3, 4, 5). Each key has a",
+                ),
+            ]
+        for keys, values, kind, text in cases:
+            refused(lambda k=keys, v=values: cache.append(k, v), kind, text)
         assert cache.length == (4 if begun else 0)
 
     @torch.no_grad()

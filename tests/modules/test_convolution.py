@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from intently.masks import Geometry
 from intently.masks.mask import Mask, seen_exactly
 from intently.modules.image.convolution import Taps, convolution_as_attention
 
-from ..messages import refused
+from ..messages import raises
 
 KINDS: list[dict[str, Any]] = [
     {"kernel_size": 3, "padding": 1},
@@ -132,31 +133,10 @@ def test_pixels_that_no_tap_reads_may_hold_anything() -> None:
     assert torch.equal(convolution_as_attention(conv)(x), clean)
 
 
-def test_the_mask_refuses_another_image() -> None:
-    mask, _ = mask_of({"kernel_size": 3})
-    with pytest.raises(ArgumentError, match=r"mask: expected t, s = \(35, 63\) pixels; got t=2"):
-        it.attend(torch.zeros(1, 9, 2, 1), torch.zeros(1, 1, 2, 1), mask=mask)
-    assert repr(mask) == "Taps((1, 9), 7×9 → 5×7)"
-
-
-def test_bad_input(as_users_call: None) -> None:
-    with pytest.raises(KindError, match=r"conv: expected an nn\.Conv2d; got Conv1d\."):
-        convolution_as_attention(nn.Conv1d(1, 1, 1))  # type: ignore[arg-type]
-    layer = convolution_as_attention(nn.Conv2d(2, 3, 3))
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=2, height, width\), or \(c"):
-        layer(torch.zeros(1, 3, 5, 5))
-    with pytest.raises(KindError, match=r"x: expected floating-point images .* got dtype torch\.i"):
-        layer(torch.zeros(1, 2, 5, 5, dtype=torch.int64))
-    with pytest.raises(ArgumentError, match=r"x: expected an image that a kernel of 3 × 3 fits"):
-        layer(torch.zeros(1, 2, 2, 5))
-    layer = convolution_as_attention(nn.Conv2d(2, 3, 3, padding=2, padding_mode="reflect"))
-    with pytest.raises(ArgumentError, match=r"Padding 2 \+ 2, mode 'reflect'\."):
-        layer(torch.zeros(1, 2, 2, 5))
-
-
 def test_a_mask_draws_itself() -> None:
     taps = Taps(torch.tensor([[2]]), "zeros", *(1, 1, 1, 1, 0, 1), *(3, 3, 3, 1, 1, 1))
     assert taps.draw(3) == "· █ ·\n· · █\n· · ·"
+    assert repr(mask_of({"kernel_size": 3})[0]) == "Taps((1, 9), 7×9 → 5×7)"
 
 
 class Squared(nn.Conv2d):
@@ -173,43 +153,85 @@ class Named(nn.Conv2d):
     """Computes what its parent does."""
 
 
-def test_what_computes_something_of_its_own_is_refused() -> None:
-    for kind, method in ((Squared, "forward"), (Standardized, "_conv_forward")):
-        refused(
-            lambda kind=kind: convolution_as_attention(kind(2, 3, 3)),
+def converted(kind: type[nn.Module] = nn.Conv2d, **options: Any) -> Any:
+    return convolution_as_attention(kind(2, 3, 3, **options))  # type: ignore[arg-type]
+
+
+X = torch.randn(1, 2, 5, 5)
+test_what_is_no_plain_convolution = raises(
+    [
+        (
+            lambda: converted(Squared),
             KindError,
-            f"conv: expected an nn.Conv2d; got {kind.__name__}, which has a {method} of its own. "
+            "conv: expected an nn.Conv2d; got Squared, which has a forward of its own. What it "
+            "computes is not known.",
+        ),
+        (
+            lambda: converted(Standardized),
+            KindError,
+            "conv: expected an nn.Conv2d; got Standardized, which has a _conv_forward of its own. "
             "What it computes is not known.",
-            whole=True,
-        )
-    x, conv = torch.randn(1, 2, 5, 5), Named(2, 3, 3)
-    torch.testing.assert_close(convolution_as_attention(conv)(x), conv(x))
-
-
-def test_a_lazy_convolution_is_called_first() -> None:
-    conv, x = nn.LazyConv2d(3, 3), torch.randn(1, 2, 5, 5)
-    refused(
-        lambda: convolution_as_attention(conv),
-        KindError,
-        "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once, and it "
-        "knows its channels.",
-        whole=True,
-    )
-    expected = conv(x)
-    torch.testing.assert_close(convolution_as_attention(conv)(x), expected)
-
-
-def test_other_dtypes_are_refused_in_words() -> None:
-    layer, x = convolution_as_attention(nn.Conv2d(2, 3, 3)), torch.randn(1, 2, 5, 5)
-    for dtype in (torch.float64, torch.bfloat16):
-        for call in (layer, layer.attend):
-            refused(
-                lambda call=call, dtype=dtype: call(x.to(dtype)),
+        ),
+        (
+            lambda: convolution_as_attention(nn.LazyConv2d(3, 3)),
+            KindError,
+            "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once, and "
+            "it knows its channels.",
+        ),
+        (lambda: converted(nn.Conv1d), KindError, "conv: expected an nn.Conv2d; got Conv1d."),
+    ]
+)
+test_images_that_do_not_fit = raises(
+    [
+        (
+            lambda: converted()(torch.zeros(1, 3, 5, 5)),
+            ArgumentError,
+            "x: expected shape (b, c=2, height, width), or (c",
+        ),
+        (
+            lambda: converted()(torch.zeros(1, 2, 5, 5, dtype=torch.int64)),
+            KindError,
+            "x: expected floating-point images (b, c, height, width); got dtype torch.int64.",
+        ),
+        (
+            lambda: converted()(torch.zeros(1, 2, 2, 5)),
+            ArgumentError,
+            "x: expected an image that a kernel of 3 × 3 fits",
+        ),
+        (
+            lambda: converted(padding=2, padding_mode="reflect")(torch.zeros(1, 2, 2, 5)),
+            ArgumentError,
+            "x: expected an image that a kernel of 3 × 3 fits into; got shape (1, 2, 2, 5). "
+            "Padding 2 + 2, mode 'reflect'.",
+        ),
+        *(
+            (
+                lambda dtype=dtype, name=name: getattr(converted(), name)(X.to(dtype)),
                 KindError,
                 f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
                 "Convert one of them with .to(…).",
-                whole=True,
             )
+            for dtype in (torch.float64, torch.bfloat16)
+            for name in ("forward", "attend")
+        ),
+        (
+            lambda: it.attend(
+                torch.zeros(1, 9, 2, 1),
+                torch.zeros(1, 1, 2, 1),
+                mask=mask_of({"kernel_size": 3})[0],
+            ),
+            ArgumentError,
+            "mask: expected t, s = (35, 63) pixels; got t=2",
+        ),
+    ]
+)
+
+
+@pytest.mark.parametrize("make", [lambda: Named(2, 3, 3), lambda: nn.LazyConv2d(3, 3)])
+def test_what_computes_a_convolution_is_taken(make: Callable[[], nn.Conv2d]) -> None:
+    conv = make()
+    expected = conv(X)
+    torch.testing.assert_close(convolution_as_attention(conv)(X), expected)
 
 
 def test_what_is_frozen_stays_frozen() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from intently.errors import ArgumentError, KindError
 from intently.modules import FeedForward, GatedFeedForward
 
-from ..messages import refused
+from ..messages import raises
 
 
 class Packed(nn.Module):
@@ -29,64 +29,58 @@ class Packed(nn.Module):
         return self.inner(x)
 
 
-KINDS = [FeedForward, GatedFeedForward]
+KINDS: list[Any] = [FeedForward, GatedFeedForward]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("given", "error", "text"),
+test_sizes_that_cannot_be = raises(
     [
-        ((0, 4), ArgumentError, "width: expected an int ≥ 1; got 0."),
-        ((4.0, 4), KindError, "width: expected an int ≥ 1; got 4.0."),
-        ((4, -1), ArgumentError, "inner: expected an int ≥ 1; got -1."),
-        ((4, "a"), KindError, "inner: expected an int ≥ 1; got 'a'."),
-        ((4, 4, 1.5), ArgumentError, "dropout: expected a probability in [0, 1); got 1.5."),
-        ((4, 4, "a"), ArgumentError, "dropout: expected a probability in [0, 1); got 'a'."),
+        (lambda kind=kind, given=given: kind(*given), error, text)
+        for kind in KINDS
+        for given, error, text in (
+            ((0, 4), ArgumentError, "width: expected an int ≥ 1; got 0."),
+            ((4.0, 4), KindError, "width: expected an int ≥ 1; got 4.0."),
+            ((4, -1), ArgumentError, "inner: expected an int ≥ 1; got -1."),
+            ((4, "a"), KindError, "inner: expected an int ≥ 1; got 'a'."),
+            ((4, 4, 1.5), ArgumentError, "dropout: expected a probability in [0, 1); got 1.5."),
+            ((4, 4, "a"), ArgumentError, "dropout: expected a probability in [0, 1); got 'a'."),
+        )
     ],
+    whole=True,
 )
-def test_sizes_that_cannot_be(
-    as_users_call: None, kind: Any, given: tuple[Any, ...], error: Any, text: str
-) -> None:
-    refused(lambda: kind(*given), error, text, whole=True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_activation_is_a_function(as_users_call: None, kind: Any) -> None:
-    refused(
-        lambda: kind(4, 8, activation="gelu"),
-        KindError,
-        "activation: expected a function of a tensor, F.gelu, say; got str.",
-        whole=True,
-    )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("x", "error", "text"),
+test_an_activation_is_a_function = raises(
     [
-        (torch.zeros(2, 5), ArgumentError, "x: expected shape (…, c=4); got shape (2, 5)."),
-        (torch.zeros(()), ArgumentError, "x: expected shape (…, c=4); got shape ()."),
         (
-            torch.zeros(2, 4, dtype=torch.long),
+            lambda kind=kind: kind(4, 8, activation="gelu"),
             KindError,
-            "x: expected a floating-point tensor (…, c=4); got dtype torch.int64.",
-        ),
-        ([1.0] * 4, KindError, "x: expected a floating-point tensor (…, c=4); got list."),
-        (
-            torch.zeros(2, 4).double(),
-            KindError,
-            "x: expected torch.float32 on cpu, as the layer's weights; got torch.float64 on cpu. "
-            "Convert one of them with .to(…).",
-        ),
-        (torch.zeros(2, 4, device="meta"), KindError, "got torch.float32 on meta."),
+            "activation: expected a function of a tensor, F.gelu, say; got str.",
+        )
+        for kind in KINDS
     ],
+    whole=True,
 )
-def test_inputs_that_do_not_fit(
-    as_users_call: None, kind: Any, x: Any, error: Any, text: str
-) -> None:
-    with pytest.raises(error) as caught:
-        kind(4, 8)(x)
-    assert text in str(caught.value)
+WEIGHTS = "x: expected torch.float32 on cpu, as the layer's weights; got torch."
+test_inputs_that_do_not_fit = raises(
+    [
+        (lambda kind=kind, x=x: kind(4, 8)(x), error, text)
+        for kind in KINDS
+        for x, error, text in (
+            (torch.zeros(2, 5), ArgumentError, "x: expected shape (…, c=4); got shape (2, 5)."),
+            (torch.zeros(()), ArgumentError, "x: expected shape (…, c=4); got shape ()."),
+            (
+                torch.zeros(2, 4, dtype=torch.long),
+                KindError,
+                "x: expected a floating-point tensor (…, c=4); got dtype torch.int64.",
+            ),
+            ([1.0] * 4, KindError, "x: expected a floating-point tensor (…, c=4); got list."),
+            (
+                torch.zeros(2, 4).double(),
+                KindError,
+                f"{WEIGHTS}float64 on cpu. Convert one of them with .to(…).",
+            ),
+            (torch.zeros(2, 4, device="meta"), KindError, f"{WEIGHTS}float32 on meta."),
+        )
+    ]
+)
 
 
 def test_autocast_and_maps_without_a_weight_still_run() -> None:

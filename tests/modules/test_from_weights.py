@@ -14,17 +14,11 @@ import intently as it
 from intently.errors import ArgumentError, KindError
 from intently.modules import AttentionOptions, MultiHeadAttention
 
+from ..core.formula import random
 from ..messages import raises
+from ..tensors import close
 
 C, H, D, E, T = 8, 2, 3, 5, 6
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.tensor(np.random.default_rng([seed, *shape]).normal(size=shape))
-
-
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-11)
 
 
 def joined(heads: list[Tensor], out: Tensor) -> Tensor:
@@ -34,8 +28,13 @@ def joined(heads: list[Tensor], out: Tensor) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_head_after_head(causal: bool) -> None:
     """The textbook's: W_q of shape (h·d, c), viewed as (b, t, h, d)."""
-    x, context = draw(2, T, C), draw(2, 4, 7) if not causal else draw(2, T, 7)
-    q, k, v, out = draw(H * D, C), draw(H * D, 7, seed=1), draw(H * E, 7, seed=2), draw(C, H * E)
+    x, context = random(2, T, C), random(2, 4, 7) if not causal else random(2, T, 7)
+    q, k, v, out = (
+        random(H * D, C),
+        random(H * D, 7, seed=1),
+        random(H * E, 7, seed=2),
+        random(C, H * E),
+    )
     options = AttentionOptions(mask=it.causal()) if causal else AttentionOptions()
     block = MultiHeadAttention.from_weights(q, k, v, out, layout="h d", heads=H, attention=options)
     Q, K, V = (
@@ -61,7 +60,7 @@ def fused_by_hand(x: Tensor, W: Tensor, b: Tensor, out: Tensor, layout: str) -> 
 
 
 def test_fused_layouts_have_one_shape_and_are_two_layers() -> None:
-    x, W, b, out = draw(2, T, C), draw(3 * H * D, C), draw(3 * H * D), draw(C, H * D)
+    x, W, b, out = random(2, T, C), random(3 * H * D, C), random(3 * H * D), random(C, H * D)
     found = {}
     for layout in ("3 h d", "h 3 d"):
         block = MultiHeadAttention.from_weights((W, b), None, None, out, layout=layout, heads=H)
@@ -72,15 +71,15 @@ def test_fused_layouts_have_one_shape_and_are_two_layers() -> None:
 
 
 def test_a_list_of_heads() -> None:
-    x = draw(2, T, C)
-    q, k, v = ([draw(n, C, seed=10 * i + j) for i in range(H)] for j, n in enumerate((D, D, E)))
-    out = draw(C, H * E)
+    x = random(2, T, C)
+    q, k, v = ([random(n, C, seed=10 * i + j) for i in range(H)] for j, n in enumerate((D, D, E)))
+    out = random(C, H * E)
     block = MultiHeadAttention.from_weights(q, k, v, out, layout="list of heads")
     each = [((x @ a.T) @ (x @ b.T).mT / D**0.5).softmax(-1) @ (x @ c.T) for a, b, c in zip(q, k, v)]
     close(block(x), joined(each, out))
-    split = [(part, draw(C, seed=i)) for i, part in enumerate(out.split(E, 1))]
+    split = [(part, random(C, seed=i)) for i, part in enumerate(out.split(E, 1))]
     summed = MultiHeadAttention.from_weights(q, k, v, split, layout="list of heads")
-    close(summed(x), joined(each, out) + draw(C, seed=0) + draw(C, seed=1))
+    close(summed(x), joined(each, out) + random(C, seed=0) + random(C, seed=1))
 
 
 def test_linear_layers_whose_keys_have_no_bias() -> None:
@@ -88,7 +87,7 @@ def test_linear_layers_whose_keys_have_no_bias() -> None:
     q, k, v, out = (nn.Linear(C, H * D, bias=name != "k").double() for name in "qkvo")
     out = nn.Linear(H * D, C).double()
     block = MultiHeadAttention.from_weights(q, k, v, out, layout="h d", heads=H)
-    x = draw(2, T, C)
+    x = random(2, T, C)
     Q, K, V = (f(x).view(2, T, H, D).transpose(1, 2) for f in (q, k, v))
     y = out((((Q @ K.mT) / D**0.5).softmax(-1) @ V).transpose(1, 2).reshape(2, T, H * D))
     close(block(x), y)
@@ -101,10 +100,16 @@ def test_linear_layers_whose_keys_have_no_bias() -> None:
 def test_grouped_heads_and_an_output_of_its_own_width() -> None:
     """Two inputs of width 4, two heads of width 3 on one key head, an output of width 3."""
     block = MultiHeadAttention.from_weights(
-        draw(6, 4), draw(3, 4), draw(3, 4, seed=1), draw(3, 6), layout="h d", heads=2, kv_heads=1
+        random(6, 4),
+        random(3, 4),
+        random(3, 4, seed=1),
+        random(3, 6),
+        layout="h d",
+        heads=2,
+        kv_heads=1,
     )
     assert (block.heads, block.kv_heads, block.d, block.e) == (2, 1, 3, 3)
-    assert block(draw(1, 2, 4)).shape == (1, 2, 3)
+    assert block(random(1, 2, 4)).shape == (1, 2, 3)
 
 
 def test_arrays_and_dtypes() -> None:
@@ -117,18 +122,18 @@ def test_arrays_and_dtypes() -> None:
 
 
 def test_transposed_as_keras_stores_them() -> None:
-    kernel, out = draw(C, 3 * H * D), draw(H * D, C)
+    kernel, out = random(C, 3 * H * D), random(H * D, C)
     block = MultiHeadAttention.from_weights(kernel.T, None, None, out.T, layout="3 h d", heads=H)
-    x = draw(2, T, C)
+    x = random(2, T, C)
     close(block(x), fused_by_hand(x, kernel.T, torch.zeros(()), out.T, "3 h d"))
 
 
 def made(**changed: Any) -> Callable[[], object]:
     given: dict[str, Any] = {
-        "q": draw(6, 8),
-        "k": draw(6, 8),
-        "v": draw(6, 8),
-        "out": draw(8, 6),
+        "q": random(6, 8),
+        "k": random(6, 8),
+        "v": random(6, 8),
+        "out": random(8, 6),
         "layout": "h d",
         "heads": 2,
     }
@@ -136,6 +141,7 @@ def made(**changed: Any) -> Callable[[], object]:
 
 
 FUSED = {"k": None, "v": None, "layout": "3 h d"}
+HEADS = {"layout": "list of heads", **{name: [random(4, 8)] * 2 for name in "qkv"}}
 STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
@@ -162,12 +168,12 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         'Separate weights need layout="h d".',
     ),
     (
-        made(**FUSED, q=draw(8, 18)),
+        made(**FUSED, q=random(8, 18)),
         ArgumentError,
         "q: expected a multiple of 3·heads = 6 rows, (3·h·d, c); got shape (8, 18). " + STORED,
     ),
     (
-        made(**FUSED, q=draw(18, 8), kv_heads=1),
+        made(**FUSED, q=random(18, 8), kv_heads=1),
         ArgumentError,
         "kv_heads: expected heads=2 in the layout '3 h d'; got 1. Its three parts have the same",
     ),
@@ -177,28 +183,28 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "q: expected a multiple of heads=4 rows, (h·d, c); got shape (6, 8). " + STORED,
     ),
     (
-        made(k=draw(3, 8)),
+        made(k=random(3, 8)),
         ArgumentError,
         "k: expected shape (g·d=6, c) for g=2 and d=3 of q; got shape (3, 8). "
         + STORED
         + " Say kv_heads= where query heads share keys.",
     ),
     (
-        made(v=draw(6, 7)),
+        made(v=random(6, 7)),
         ArgumentError,
         "v: expected shape (g·e, c=8) for g=2 heads, c as for k; got shape (6, 7).",
     ),
     (
-        made(out=draw(6, 8)),
+        made(out=random(6, 8)),
         ArgumentError,
         "out: expected shape (c, h·e=6); got shape (6, 8). "
         + STORED
         + " Hand in weight.T if it is transposed.",
     ),
     (made(kv_heads=4), ArgumentError, "kv_heads: expected a divisor of heads=2; got 4."),
-    (made(q=draw(6)), ArgumentError, "q: expected shape (out, in); got shape (6,)."),
+    (made(q=random(6)), ArgumentError, "q: expected shape (out, in); got shape (6,)."),
     (
-        made(q=(draw(6, 8), draw(8))),
+        made(q=(random(6, 8), random(8))),
         ArgumentError,
         "q: expected a bias of shape (6,); got shape (8,).",
     ),
@@ -208,13 +214,13 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "q: expected floating-point weights; got dtype torch.int64.",
     ),
     (
-        made(k=draw(6, 8).float()),
+        made(k=random(6, 8).float()),
         KindError,
         "k, v, out: expected torch.float64 on cpu, as the first weight; got torch.float32 on cpu. "
         "Convert one of them with .to(…).",
     ),
     (
-        made(q=[draw(3, 8)] * 2),
+        made(q=[random(3, 8)] * 2),
         KindError,
         "q: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list. One "
         'weight for each head needs layout="list of heads".',
@@ -225,56 +231,38 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         "q: expected a list with one weight (d, c) for each head; got Tensor.",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8)] * 2, k=[draw(3, 8), draw(2, 8)]),
+        made(layout="list of heads", q=[random(3, 8)] * 2, k=[random(3, 8), random(2, 8)]),
         ArgumentError,
         "k: expected heads of one shape (d, c); got (3, 8), (2, 8).",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8)] * 3),
+        made(layout="list of heads", q=[random(3, 8)] * 3),
         ArgumentError,
         "heads: expected 3, as long as the list q; got 2.",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8)] * 2, k=[draw(3, 8)] * 2, v=[draw(3, 8)]),
+        made(layout="list of heads", q=[random(3, 8)] * 2, k=[random(3, 8)] * 2, v=[random(3, 8)]),
         ArgumentError,
         "v: expected as many heads as k, 2; got 1.",
     ),
     (
-        made(layout="list of heads", q=[draw(3, 8), (draw(3, 8), draw(3))]),
+        made(layout="list of heads", q=[random(3, 8), (random(3, 8), random(3))]),
         ArgumentError,
         "q: expected a bias for every head or for none; got 1.",
     ),
     (made(layout="h d", heads="2"), KindError, "heads: expected an int ≥ 1; got '2'."),
     (
-        made(
-            layout="list of heads",
-            q=[draw(4, 8)] * 2,
-            k=[draw(4, 8)] * 2,
-            v=[draw(4, 8)] * 2,
-            kv_heads=1,
-        ),
+        made(**HEADS, kv_heads=1),
         ArgumentError,
         "kv_heads: expected 2, as long as the list k; got 1.",
     ),
     (
-        made(
-            layout="list of heads",
-            q=[draw(4, 8)] * 2,
-            k=[draw(4, 8)] * 2,
-            v=[draw(4, 8)] * 2,
-            out=[],
-        ),
+        made(**HEADS, out=[]),
         ArgumentError,
         "out: expected 2 heads of one shape (c, e), as many as q; got an empty list.",
     ),
     (
-        made(
-            layout="list of heads",
-            q=[draw(4, 8)] * 2,
-            k=[draw(4, 8)] * 2,
-            v=[draw(4, 8)] * 2,
-            out=[draw(3, 4), draw(4, 4)],
-        ),
+        made(**HEADS, out=[random(3, 4), random(4, 4)]),
         ArgumentError,
         "out: expected 2 heads of one shape (c, e), as many as q; got (3, 4), (4, 4).",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -21,180 +22,165 @@ from intently.modules import (
     SpatialTransformer,
 )
 
+from ..core.formula import random
 from ..messages import raises
-from .test_blocks_from_weights import A, C, D, E, H, K, draw
+from .test_blocks_from_weights import A, C, D, E, H, K
 
 STORED = "Weights are stored (out, in) as in nn.Linear; Keras stores (in, out)."
 TURN = " Hand in weight.T if it is transposed."
 LAYER = EncoderLayer(C, H, A).double()
 NORM = nn.LayerNorm(C).double()
+
+
+def image(**changed: Any) -> ImageAttention:
+    given = {"q": random(D, C), "k": random(D, C), "v": random(E, C), "out": random(C, E)}
+    return ImageAttention.from_weights(**(given | changed), layout="h d", heads=1)
+
+
 ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
-        lambda: AttentionHead.from_weights(draw(D, C), None, None),
+        lambda: AttentionHead.from_weights(random(D, C), None, None),
         ArgumentError,
         'k, v: expected weights of their own in the layout "h d"; got None.',
     ),
     (
-        lambda: AttentionHead.from_weights(draw(D, C), draw(C, D), draw(E, C)),
+        lambda: AttentionHead.from_weights(random(D, C), random(C, D), random(E, C)),
         ArgumentError,
         f"k: expected shape (g·d=4, c) for g=1 and d=4 of q; got shape (8, 4). {STORED}{TURN}",
     ),
     (
-        lambda: AttentionHead.from_weights(draw(D + 1, C), None, None, layout="3 h d"),
+        lambda: AttentionHead.from_weights(random(D + 1, C), None, None, layout="3 h d"),
         ArgumentError,
         "q: expected a multiple of 3·heads = 3 rows, (3·h·d, c); got shape (5, 8).",
     ),
     (
-        lambda: FeedForward.from_weights(draw(A, C), draw(A, C)),
+        lambda: FeedForward.from_weights(random(A, C), random(A, C)),
         ArgumentError,
         f"down: expected shape (c=8, inner=5); got shape (5, 8). {STORED}{TURN}",
     ),
     (
-        lambda: FeedForward.from_weights(draw(A, C), draw(C, A).float()),
+        lambda: FeedForward.from_weights(random(A, C), random(C, A).float()),
         KindError,
         "down: expected torch.float64 on cpu, as the first weight; got torch.float32 on cpu.",
     ),
     (
-        lambda: FeedForward.from_weights(draw(A, C), [[1.0]]),
+        lambda: FeedForward.from_weights(random(A, C), [[1.0]]),
         KindError,
         "down: expected a weight (out, in), a pair (weight, bias) or an nn.Linear; got list.",
     ),
     (
-        lambda: FeedForward.from_weights(draw(A, C), np.ones((C, A), int)),
+        lambda: FeedForward.from_weights(random(A, C), np.ones((C, A), int)),
         KindError,
         "down: expected floating-point weights; got dtype int64.",
     ),
     (
-        lambda: FeedForward.from_weights((draw(A, C), [1.0]), draw(C, A)),
+        lambda: FeedForward.from_weights((random(A, C), [1.0]), random(C, A)),
         KindError,
         "up: expected floating-point weights; got list.",
     ),
     (
-        lambda: FeedForward.from_weights(draw(A, C, 3, 3), draw(C, A)),
+        lambda: FeedForward.from_weights(random(A, C, 3, 3), random(C, A)),
         ArgumentError,
         "up: expected shape (out, in); got shape (5, 8, 3, 3).",
     ),
     (
-        lambda: FeedForward.from_weights(nn.LazyLinear(A), draw(C, A)),
+        lambda: FeedForward.from_weights(nn.LazyLinear(A), random(C, A)),
         KindError,
         "up: expected a layer with weights; got one without. Call it once, and it knows its sizes.",
     ),
     (
-        lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A)),
+        lambda: GatedFeedForward.from_weights(random(A, C), None, random(C, A)),
         ArgumentError,
         "up: expected a weight of its own (inner, c); got None. A weight of both needs "
         'layout="gate up" or layout="up gate".',
     ),
     (
-        lambda: GatedFeedForward.from_weights(draw(A, C), draw(A, C), draw(C, A), layout="gate up"),
+        lambda: GatedFeedForward.from_weights(
+            random(A, C), random(A, C), random(C, A), layout="gate up"
+        ),
         ArgumentError,
         "up: expected None: in the layout 'gate up' gate holds both; got a weight of "
         'its own. Separate weights need layout="separate".',
     ),
     (
-        lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A), layout="up gate"),
+        lambda: GatedFeedForward.from_weights(random(A, C), None, random(C, A), layout="up gate"),
         ArgumentError,
         "gate: expected an even number of rows, (2·inner, c); got shape (5, 8).",
     ),
     (
-        lambda: GatedFeedForward.from_weights(draw(A, C), None, draw(C, A), layout="up, gate"),
+        lambda: GatedFeedForward.from_weights(random(A, C), None, random(C, A), layout="up, gate"),
         ArgumentError,
         'layout: expected "separate", "gate up" or "up gate"; got \'up, gate\'.',
     ),
     (
-        lambda: AdditiveAttention.from_weights(draw(A, C), draw(A + 1, K), draw(A)),
+        lambda: AdditiveAttention.from_weights(random(A, C), random(A + 1, K), random(A)),
         ArgumentError,
         f"key: expected shape (a=5, k); got shape (6, 6). {STORED}{TURN}",
     ),
     (
-        lambda: AdditiveAttention.from_weights(draw(A, C), draw(A, K), draw(A + 1)),
+        lambda: AdditiveAttention.from_weights(random(A, C), random(A, K), random(A + 1)),
         ArgumentError,
         "energy: expected shape (1, a=5); got shape (1, 6).",
     ),
     (
-        lambda: AdditiveAttention.from_weights(draw(A, C), draw(A, K), draw(A, 2)),
+        lambda: AdditiveAttention.from_weights(random(A, C), random(A, K), random(A, 2)),
         ArgumentError,
         "energy: expected shape (a,) or (1, a); got shape (5, 2).",
     ),
     (
-        lambda: LuongAttention.from_weights("concat", draw(A, K)),
+        lambda: LuongAttention.from_weights("concat", random(A, K)),
         ArgumentError,
         'query: expected a weight, for the score "concat"; got None.',
     ),
     (
-        lambda: LuongAttention.from_weights("general", draw(C, K), energy=draw(A)),
+        lambda: LuongAttention.from_weights("general", random(C, K), energy=random(A)),
         ArgumentError,
         'energy: expected None: it is for the score "concat"; got a weight.',
     ),
     (
-        lambda: LuongAttention.from_weights("dot", draw(C, K)),
+        lambda: LuongAttention.from_weights("dot", random(C, K)),
         ArgumentError,  # type: ignore
         'score: expected "general" or "concat"; got \'dot\'. It has no weights: write',
     ),
     (
-        lambda: AttentionalVector.from_weights(draw(C, K + C), layout="k c"),
+        lambda: AttentionalVector.from_weights(random(C, K + C), layout="k c"),
         ArgumentError,
         'layout: expected "context query" or "query context"; got \'k c\'.',
     ),
     (
-        lambda: AttentionalVector.from_weights(draw(C, C), layout="context query"),
+        lambda: AttentionalVector.from_weights(random(C, C), layout="context query"),
         ArgumentError,
         f"join: expected shape (c, k + c); got shape (8, 8). {STORED}{TURN}",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            nn.Conv2d(C, D, 3), draw(D, C), draw(E, C), draw(C, E), layout="h d", heads=1
-        ),
+        lambda: image(q=nn.Conv2d(C, D, 3)),
         ArgumentError,
-        "q: expected a convolution of single pixels, kernel_size=1; got kernel_size=(3, 3). "
-        "Only such "
-        "a convolution is a linear map of each pixel.",
+        "q: expected a convolution of single pixels, kernel_size=1; got kernel_size=(3, 3). Only "
+        "such a convolution is a linear map of each pixel.",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            nn.Conv2d(C, C, 1, groups=2), draw(D, C), draw(E, C), draw(C, E), layout="h d", heads=1
-        ),
+        lambda: image(q=nn.Conv2d(C, C, 1, groups=2)),
         ArgumentError,
         "q: expected a convolution of single pixels, groups=1; got groups=2.",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            draw(D, C), draw(D, C), draw(E, C), draw(C + 1, E), layout="h d", heads=1
-        ),
+        lambda: image(out=random(C + 1, E)),
         ArgumentError,
-        "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the "
-        "image. Write",
+        "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the image. "
+        "Write",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            draw(D, C),
-            draw(D, C),
-            draw(E, C),
-            draw(C, E),
-            layout="h d",
-            heads=1,
-            norm=nn.GroupNorm(2, 4).double(),
-        ),
+        lambda: image(norm=nn.GroupNorm(2, 4).double()),
         ArgumentError,
         "norm: expected a norm with weights (c=8,); got shape (4,).",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            draw(D, C),
-            draw(D, C),
-            draw(E, C),
-            draw(C, E),
-            layout="h d",
-            heads=1,
-            norm=nn.GroupNorm(2, C),
-        ),
+        lambda: image(norm=nn.GroupNorm(2, C)),
         KindError,
         "norm: expected torch.float64 on cpu, as the first weight; got torch.float32",
     ),
     (
-        lambda: ImageAttention.from_weights(
-            draw(D, C), draw(D, C), draw(E, C), draw(C, E), layout="h d", heads=1, norm=draw(C)
-        ),  # type: ignore
+        lambda: image(norm=random(C)),
         KindError,
         "norm: expected the module itself, with its weights; got Tensor.",
     ),
@@ -216,18 +202,18 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "feed_forward: expected one of width c=8, as the attention; got width 6.",
     ),
     (
-        lambda: SpatialTransformer.from_weights(draw(K, C), [LAYER], draw(C, K)),
+        lambda: SpatialTransformer.from_weights(random(K, C), [LAYER], random(C, K)),
         ArgumentError,
         "layers[0]: expected a layer of width 6, as project_in makes; got width 8.",
     ),
     (
-        lambda: SpatialTransformer.from_weights(draw(C, K), [LAYER], draw(C, K)),
+        lambda: SpatialTransformer.from_weights(random(C, K), [LAYER], random(C, K)),
         ArgumentError,
         f"project_out: expected shape (c=6, w=8); got shape (8, 6). {STORED}{TURN}",
     ),
     (
         lambda: SpatialTransformer.from_weights(
-            draw(C, K), [LAYER, DecoderLayer(C, H, A).double()], draw(K, C)
+            random(C, K), [LAYER, DecoderLayer(C, H, A).double()], random(K, C)
         ),
         ArgumentError,
         "layers: expected layers that attend contexts of one width; got [None, 8].",

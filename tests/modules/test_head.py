@@ -9,18 +9,17 @@ import intently as it
 from intently.errors import ArgumentError
 from intently.modules import AttentionHead, AttentionOptions, KeyValueCache, MultiHeadAttention
 
+from ..messages import raises
+from ..tensors import drawn
+
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("widths", [(None, None), (5, None), (None, 7), (5, 7)])
 def test_it_is_the_formula(bias: bool, widths: tuple[int | None, int | None]) -> None:
     context_width, value_width = widths
-    head = AttentionHead(
-        12, 4, context_width=context_width, value_width=value_width, bias=bias
-    ).double()
-    if bias:
-        with torch.no_grad():
-            for p in head.parameters():
-                p.normal_()
+    head = drawn(
+        AttentionHead(12, 4, context_width=context_width, value_width=value_width, bias=bias)
+    )
     x, context = torch.randn(2, 3, 12).double(), torch.randn(2, 6, context_width or 12).double()
     e = value_width or 4
     state = dict(head.state_dict())
@@ -62,11 +61,18 @@ def test_it_is_described() -> None:
     assert repr(AttentionHead(8, 4, value_width=3)) == "AttentionHead(width=8, d=4, e=3)"
 
 
-@pytest.mark.usefixtures("as_users_call")
-def test_errors() -> None:
-    with pytest.raises(ArgumentError, match="head_width: expected an int ≥ 1; got 0"):
-        AttentionHead(8, 0)
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, t, c=8\), or \(t, c\); got"):
-        AttentionHead(8, 4)(torch.zeros(8))
-    with pytest.raises(ArgumentError, match=r"context: expected shape \(b, s, 3\); got None"):
-        AttentionHead(8, 4, context_width=3)(torch.zeros(1, 5, 8))
+test_errors = raises(
+    [
+        (lambda: AttentionHead(8, 0), ArgumentError, "head_width: expected an int ≥ 1; got 0"),
+        (
+            lambda: AttentionHead(8, 4)(torch.zeros(8)),
+            ArgumentError,
+            "x: expected shape (b, t, c=8), or (t, c); got",
+        ),
+        (
+            lambda: AttentionHead(8, 4, context_width=3)(torch.zeros(1, 5, 8)),
+            ArgumentError,
+            "context: expected shape (b, s, 3); got None",
+        ),
+    ]
+)

@@ -20,6 +20,8 @@ from intently.modules.image.attention import (
 from intently.modules.options import AttentionOptions
 from intently.modules.projected import Projections
 
+from ..tensors import renamed
+
 
 def maps(mha: Any) -> list[tuple[Tensor, Tensor | None]]:
     """Weight and bias of queries, keys and values, however they are stored."""
@@ -124,33 +126,20 @@ def test_norms() -> None:
 diffusers = pytest.importorskip("diffusers")
 
 
-def take(ours: nn.Module, theirs: dict[str, Tensor], names: dict[str, str]) -> None:
-    """Load ``theirs`` by the names of ours; every tensor is consumed."""
-    left = dict(theirs)
-    state = {}
-    for mine, yours in names.items():
-        tensor = left.pop(yours)
-        state[mine] = (
-            tensor.flatten(1) if mine.startswith("project") and tensor.ndim == 4 else tensor
-        )
-    assert not left, sorted(left)
-    ours.load_state_dict(state)
-
-
-def names_of(layer: str, block: str, cross: bool) -> dict[str, str]:
-    found = {}
-    for mine, yours in [("self", "1"), ("cross", "2")][: 2 if cross else 1]:
-        for letter in "qkv":
-            found[f"{layer}.{mine}_attention.{letter}_weight"] = (
-                f"{block}.attn{yours}.to_{letter}.weight"
-            )
-        for kind in ("weight", "bias"):
-            found[f"{layer}.{mine}_attention.out_{kind}"] = f"{block}.attn{yours}.to_out.0.{kind}"
-            found[f"{layer}.{mine}_norm.{kind}"] = f"{block}.norm{yours}.{kind}"
-    for kind in ("weight", "bias"):
-        found[f"{layer}.feed_norm.{kind}"] = f"{block}.norm3.{kind}"
-        found[f"{layer}.feed_forward.down.{kind}"] = f"{block}.ff.net.2.{kind}"
-    return found
+DIFFUSERS = {
+    "proj_in": "project_in",
+    "proj_out": "project_out",
+    "transformer_blocks": "layers",
+    "attn1.": "self_attention.",
+    "attn2.": "cross_attention.",
+    **{f"to_{x}.": f"{x}_" for x in "qkv"},
+    "to_out.0.": "out_",
+    "norm1": "self_norm",
+    "norm2": "cross_norm",
+    "norm3": "feed_norm",
+    "ff.net.0.proj": "feed_forward.gate_up",
+    "ff.net.2": "feed_forward.down",
+}
 
 
 @pytest.mark.parametrize("linear", [False, True])
@@ -181,19 +170,13 @@ def test_a_spatial_transformer_is_that_of_diffusers(linear, cross, depth, train)
         norm=group_norm(4, eps=1e-6),
         projections=Projections(bias=False),
     ).train(train)
-    state = dict(theirs.state_dict())
-    names = {}
-    for kind in ("weight", "bias"):
-        names |= {f"norm.{kind}": f"norm.{kind}"}
-        names |= {f"project_{way}.{kind}": f"proj_{way}.{kind}" for way in ("in", "out")}
-    for i in range(depth):
-        block = f"transformer_blocks.{i}"
-        for kind in ("weight", "bias"):
-            up, gate = state.pop(f"{block}.ff.net.0.proj.{kind}").chunk(2)
-            state[f"gate_up.{i}.{kind}"] = torch.cat([gate, up])
-            names[f"layers.{i}.feed_forward.gate_up.{kind}"] = f"gate_up.{i}.{kind}"
-        names |= names_of(f"layers.{i}", block, cross)
-    take(ours, state, names)
+    state = renamed(theirs.state_dict(), DIFFUSERS)
+    for name, y in state.items():
+        if y.ndim == 4:
+            state[name] = y.flatten(1)  # a convolution of single pixels is a linear map
+        elif "gate_up" in name:
+            state[name] = torch.cat(y.chunk(2)[::-1])  # theirs begins with the values
+    ours.load_state_dict(state)
     x, words = torch.randn(2, 12, 4, 3), torch.randn(2, 7, 6) if cross else None
     expected = theirs(x, encoder_hidden_states=words).sample
     torch.testing.assert_close(ours(x, words), expected, atol=1e-5, rtol=1e-5)
@@ -211,11 +194,9 @@ def test_an_image_attention_is_that_of_diffusers() -> None:
         12, heads=2, dim_head=5, norm_num_groups=4, eps=1e-6, residual_connection=True, bias=True
     )
     ours = ImageAttention(12, 2, head_width=5, norm=group_norm(4, eps=1e-6))
-    names = {f"norm.{kind}": f"group_norm.{kind}" for kind in ("weight", "bias")}
-    for kind in ("weight", "bias"):
-        names |= {f"attention.{x}_{kind}": f"to_{x}.{kind}" for x in "qkv"}
-        names[f"attention.out_{kind}"] = f"to_out.0.{kind}"
-    take(ours, dict(theirs.state_dict()), names)
+    words = {"group_norm": "norm", "to_out.0.": "attention.out_"}
+    words |= {f"to_{x}.": f"attention.{x}_" for x in "qkv"}
+    ours.load_state_dict(renamed(theirs.state_dict(), words))
     x = torch.randn(2, 12, 4, 3)
     torch.testing.assert_close(ours(x), theirs(x), atol=1e-5, rtol=1e-5)
 

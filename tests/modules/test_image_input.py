@@ -18,25 +18,8 @@ from intently.modules import (
     group_norm,
 )
 
-from ..messages import refused
+from ..messages import raises, refused
 from .test_image import NORMS
-
-
-def test_bad_input(as_users_call: None) -> None:
-    block = ImageAttention(8, 2)
-    with pytest.raises(ArgumentError, match=r"x: expected shape \(b, c=8, height, width\), or \(c"):
-        block(torch.zeros(1, 4, 3, 3))
-    with pytest.raises(ArgumentError, match=r"The channels stand last\. Move them with x\.movedim"):
-        block(torch.zeros(1, 3, 3, 8))
-    with pytest.raises(KindError, match=r"got dtype torch\.uint8\. Scale bytes first"):
-        block(torch.zeros(1, 8, 3, 3, dtype=torch.uint8))
-    with pytest.raises(ArgumentError, match=r"groups: expected a divisor of channels=8; got 3\."):
-        ImageAttention(8, 2, norm=group_norm(3))
-    with pytest.raises(ArgumentError, match=r"heads: expected a divisor of width=8; got 3\."):
-        ImageAttention(8, 3)
-    with pytest.raises(ArgumentError, match=r"context: expected shape \(b, s, 5\); got None"):
-        ImageAttention(8, 2, context_width=5)(torch.zeros(1, 8, 3, 3))
-
 
 X, WORDS = torch.zeros(2, 8, 3, 3), torch.zeros(2, 5, 6)
 Spatial: Any = SpatialTransformer
@@ -111,33 +94,12 @@ def test_a_spatial_transformer_refuses(as_users_call: None, case: str, method: s
     refused(lambda: getattr(Spatial(8, 2, 4, context_width=6), method)(x, words), kind, text)
 
 
-@pytest.mark.parametrize("method", ["forward", "attentions"])
-def test_a_context_that_nobody_reads(as_users_call: None, method: str) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"context: expected None; got shape \(2, 5, 6\)\. This"
-    ):
-        getattr(Spatial(8, 2, 4), method)(X, WORDS)
-
-
 def test_one_context_for_all_images() -> None:
     block = SpatialTransformer(8, 2, 4, context_width=6)
     x, words = torch.randn(2, 8, 3, 3), torch.randn(1, 5, 6)
     found = block(x, words.expand(2, -1, -1))
     torch.testing.assert_close(found[1:], block(x[1:], words), atol=1e-5, rtol=1e-5)
     assert block.attentions(x, words.expand(2, -1, -1))["layers.0.cross"].shape == (2, 2, 9, 5)
-
-
-@pytest.mark.parametrize("method", ["forward", "attend"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("norm", NORMS)
-def test_an_image_of_another_dtype(as_users_call: None, norm, dtype, method) -> None:
-    refused(
-        lambda: getattr(ImageAttention(8, 2, norm=NORMS[norm]), method)(X.to(dtype)),
-        KindError,
-        f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. Convert "
-        "one of them with .to(…).",
-        whole=True,
-    )
 
 
 def test_autocast_sees_to_dtypes() -> None:
@@ -226,11 +188,58 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
         KindError,
         "attention: expected intently.modules.AttentionOptions(…); got str.",
     ),
+    (
+        lambda: Image(8, 2, norm=group_norm(3)),
+        ArgumentError,
+        "groups: expected a divisor of channels=8; got 3.",
+    ),
+    (lambda: Image(8, 3), ArgumentError, "heads: expected a divisor of width=8; got 3."),
 ]
-
-
-@pytest.mark.parametrize(("make", "kind", "text"), MAKE, ids=[c[2][-40:] for c in MAKE])
-def test_parts_that_are_none_or_do_not_fit(
-    as_users_call: None, make: Callable[[], object], kind: type[Exception], text: str
-) -> None:
-    refused(make, kind, text)
+test_parts_that_are_none_or_do_not_fit = raises(MAKE)
+test_images_that_do_not_fit = raises(
+    [
+        (
+            lambda: Image(8, 2)(torch.zeros(1, 4, 3, 3)),
+            ArgumentError,
+            "x: expected shape (b, c=8, height, width), or (c",
+        ),
+        (
+            lambda: Image(8, 2)(torch.zeros(1, 3, 3, 8)),
+            ArgumentError,
+            "x: expected shape (b, c=8, height, width), or (c, height, width); "
+            "got shape (1, 3, 3, 8). The channels stand last. Move them with x.movedim",
+        ),
+        (
+            lambda: Image(8, 2)(torch.zeros(1, 8, 3, 3, dtype=torch.uint8)),
+            KindError,
+            "x: expected a floating-point image (b, c, height, width); got dtype torch.uint8. "
+            "Scale bytes first",
+        ),
+        (
+            lambda: Image(8, 2, context_width=5)(torch.zeros(1, 8, 3, 3)),
+            ArgumentError,
+            "context: expected shape (b, s, 5); got None",
+        ),
+        *(
+            (
+                lambda method=method: getattr(Spatial(8, 2, 4), method)(X, WORDS),
+                ArgumentError,
+                "context: expected None; got shape (2, 5, 6). This",
+            )
+            for method in ("forward", "attentions")
+        ),
+        *(
+            (
+                lambda norm=norm, dtype=dtype, method=method: getattr(
+                    Image(8, 2, norm=norm), method
+                )(X.to(dtype)),
+                KindError,
+                f"x: expected torch.float32 on cpu, as the layer's weights; got {dtype} on cpu. "
+                "Convert one of them with .to(…).",
+            )
+            for norm in NORMS.values()
+            for dtype in (torch.float64, torch.float16, torch.bfloat16)
+            for method in ("forward", "attend")
+        ),
+    ]
+)

@@ -18,7 +18,9 @@ from intently.modules import (
     SpatialTransformer,
 )
 
-from .test_blocks_from_weights import PICTURE, A, C, D, E, H, S, X, close, draw, drawn
+from ..core.formula import random
+from ..tensors import close, drawn
+from .test_blocks_from_weights import PICTURE, A, C, D, E, H, S, X
 
 
 class NonLocal(nn.Module):
@@ -58,7 +60,7 @@ def test_image_attention_of_the_articles(heads: int) -> None:
 
 
 def test_image_attention_without_norm_and_residual_may_change_the_channels() -> None:
-    q, k, v, out = draw(D, C, 1, 1), draw(D, C, 1, 1), draw(E, C, 1, 1), draw(5, E, 1, 1)
+    q, k, v, out = random(D, C, 1, 1), random(D, C, 1, 1), random(E, C, 1, 1), random(5, E, 1, 1)
     own = AttentionOptions(scale=1.0)
     block = ImageAttention.from_weights(
         q, k, v, out, layout="h d", heads=1, residual=False, attention=own
@@ -103,7 +105,7 @@ def test_layers_of_pytorch(first: bool) -> None:
         (other.norm1, other.norm2, other.norm3),
         norm=norm,
     )
-    states = draw(2, S, C)
+    states = random(2, S, C)
     close(decoder(X, states), other(X, states))
 
 

@@ -38,6 +38,8 @@ from intently.modules import (
 )
 from intently.modules.weights.loading import AllOrNothing
 
+from ..tensors import drawn
+
 C, H = 12, 3
 SMALL: dict[str, Any] = {"width": C, "heads": H, "inner": 20}
 
@@ -104,13 +106,6 @@ MODELS: dict[str, Callable[[], Any]] = {
 @pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> Any:
     return drawn(MODELS[request.param]())
-
-
-def drawn(module: Any) -> Any:
-    with torch.no_grad():
-        for p in module.parameters():
-            p.normal_(std=0.3)
-    return module
 
 
 def held(module: nn.Module) -> dict[str, tuple[int, int, Tensor]]:
@@ -196,19 +191,24 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
     )
 
 
+ARRAYS = "Arrays go through torch.tensor."
+
+
+def no_mapping(module: nn.Module, state: Any, got: str, **options: Any) -> None:
+    """A state that is no mapping of names to tensors changes nothing."""
+    with unchanged(module), pytest.raises(KindError) as caught:
+        module.load_state_dict(state, **options)
+    said = str(caught.value)
+    assert said == f"state_dict: expected a mapping of names to tensors; got {got}", said
+
+
 @pytest.mark.usefixtures("as_users_call")
 def test_what_is_no_tensor(model: Any) -> None:
-    state: dict[str, Any] = foreign(model)
+    state = foreign(model)
     name = list(state)[-1]
-    state[name] = [1.0, 2.0]
-    with unchanged(model), pytest.raises(KindError) as caught:
-        model.load_state_dict(state)
-    assert str(caught.value) == (
-        f"state_dict: expected a mapping of names to tensors; got list under {name!r}. Arrays go "
-        "through torch.tensor."
-    )
-    with unchanged(model), pytest.raises(KindError, match=r"to tensors; got list\.$"):
-        model.load_state_dict(list(state.items()))
+    no_mapping(model, {**state, name: [1.0, 2.0]}, f"list under {name!r}. {ARRAYS}")
+    no_mapping(model, list(state.items()), "list.")
+    no_mapping(model, {**state, 3: torch.ones(2)}, "the name 3.")
 
 
 @pytest.mark.parametrize("letter", "qkv")
@@ -224,12 +224,8 @@ def test_what_is_no_tensor_under_a_name_of_the_other_storage(
         assert name in state
         state[name] = wrong
         for strict in (True, False):
-            with unchanged(layer), pytest.raises(KindError) as caught:
-                layer.load_state_dict(state, strict=strict)
-            assert str(caught.value) == (
-                f"state_dict: expected a mapping of names to tensors; got {type(wrong).__name__} "
-                f"under {name!r}. Arrays go through torch.tensor."
-            )
+            got = f"{type(wrong).__name__} under {name!r}. {ARRAYS}"
+            no_mapping(layer, state, got, strict=strict)
 
 
 def test_what_is_merely_left_over_may_be_anything() -> None:
@@ -241,14 +237,6 @@ def test_what_is_merely_left_over_may_be_anything() -> None:
     found = layer.load_state_dict({**state, "epoch": 3}, strict=False)
     assert found.unexpected_keys == ["epoch"]
     assert torch.equal(layer.feed_norm.weight, state["feed_norm.weight"])
-
-
-def test_a_name_that_is_no_text(model: Any) -> None:
-    with unchanged(model), pytest.raises(KindError) as caught:
-        model.load_state_dict({**foreign(model), 3: torch.ones(2)})
-    assert str(caught.value) == (
-        "state_dict: expected a mapping of names to tensors; got the name 3."
-    )
 
 
 @pytest.mark.parametrize("assign", [True, False])
@@ -274,11 +262,71 @@ def test_not_strict_loads_what_fits(model: Any) -> None:
 def test_the_other_storage_loads_or_is_refused_whole(fused: bool) -> None:
     layer, other = drawn(decoder(fused)), drawn(decoder(not fused))
     state = other.state_dict()
-    x, states = torch.randn(2, 4, C), torch.randn(2, 5, C)
+    x, states = torch.randn(2, 4, C).double(), torch.randn(2, 5, C).double()
     gone = "feed_norm.weight"
     refused(layer, {n: p for n, p in state.items() if n != gone}, f'"{gone}"')
     layer.load_state_dict(state)
     torch.testing.assert_close(layer(x, states), other(x, states))
+
+
+def heads(fused: bool, width: int = C, **options: Any) -> MultiHeadAttention:
+    return drawn(MultiHeadAttention(width, H, projections=Projections(fused=fused), **options))
+
+
+OTHER_WIDTH = [
+    "The checkpoint is of a layer with other widths or heads.",
+    "out_weight: expected shape (12, 12); got shape (24, 24).",
+]
+UNFIT: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], list[str]]] = {
+    "fused from fused": (
+        lambda: heads(True),
+        lambda: heads(True, 24),
+        ["qkv_weight: expected shape (36, 12); got shape (72, 24)", *OTHER_WIDTH],
+    ),
+    "fused from separate": (
+        lambda: heads(True),
+        lambda: heads(False, 24),
+        ["qkv_weight: expected shape (36, 12); got shape (", *OTHER_WIDTH],
+    ),
+    "separate from fused": (
+        lambda: heads(False),
+        lambda: heads(True, 24),
+        ["q_weight: expected shape (12, 12); got shape (", *OTHER_WIDTH],
+    ),
+    "separate from separate": (
+        lambda: heads(False),
+        lambda: heads(False, 24),
+        ["q_weight: expected shape (12, 12); got shape (24, 24)", *OTHER_WIDTH],
+    ),
+    "maps that cannot be joined": (
+        lambda: heads(True),
+        lambda: heads(False, context_width=7),
+        ["qkv_weight: expected shape (36, 12); got shape (12, 7)."],
+    ),
+    "an encoder layer": (
+        lambda: EncoderLayer(C, H, 20),
+        lambda: EncoderLayer(24, H, 20),
+        ["self_attention.qkv_weight: expected shape (36, 12); got shape (72, 24)"],
+    ),
+    "a decoder layer from an encoder layer": (
+        lambda: DecoderLayer(C, H, 20),
+        lambda: EncoderLayer(24, H, 20),
+        ["self_attention.qkv_weight: expected shape (36, 12); got shape (72, 24)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_attention_of_other_widths(case: str) -> None:
+    make, other, texts = UNFIT[case]
+    refused(make(), other().state_dict(), *texts)
+
+
+def test_a_part_of_the_other_storage() -> None:
+    state = heads(False).state_dict()
+    del state["v_weight"]
+    missing = 'Missing key(s) in state_dict: "qkv_weight"'
+    refused(heads(True), state, missing, 'state_dict: "q_weight", "k_weight"')
 
 
 def test_parameters_that_are_shared_stay_shared() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,39 +12,32 @@ import intently as it
 from intently.biases import Bias
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
+from ..core.formula import random
+from ..tensors import close, drawn, renamed
+
 C, H = 12, 3
 
 
-def drawn(layer: nn.Module) -> Any:
-    """The layer in float64 with every parameter drawn, biases too."""
-    layer = layer.double()
-    with torch.no_grad():
-        for p in layer.parameters():
-            p.normal_(std=0.3)
-    return layer
-
-
 def x(b: int = 2, t: int = 5, c: int = C, seed: int = 0) -> Tensor:
-    draw = np.random.default_rng([seed, b, t, c]).normal(size=(b, t, c))
-    return torch.tensor(draw).requires_grad_()
+    return random(b, t, c, seed=seed).requires_grad_()
+
+
+TORCHS = {
+    "qkv_weight": "in_proj_weight",
+    "qkv_bias": "in_proj_bias",
+    "out_weight": "out_proj.weight",
+    "out_bias": "out_proj.bias",
+    **{f"{letter}_weight": f"{letter}_proj_weight" for letter in "qkv"},
+}
 
 
 def like_torch(layer: MultiHeadAttention, **options: Any) -> nn.MultiheadAttention:
     """PyTorch's layer with the same weights; every one of ours is used."""
     theirs = nn.MultiheadAttention(C, layer.heads, batch_first=True, **options).double()
-    state = dict(layer.state_dict())
-    renamed = {
-        "qkv_weight": "in_proj_weight",
-        "qkv_bias": "in_proj_bias",
-        "out_weight": "out_proj.weight",
-        "out_bias": "out_proj.bias",
-        "q_weight": "q_proj_weight",
-        "k_weight": "k_proj_weight",
-        "v_weight": "v_proj_weight",
-    }
+    state = layer.state_dict()
     if "q_bias" in state:
         state["qkv_bias"] = torch.cat([state.pop(f"{letter}_bias") for letter in "qkv"])
-    theirs.load_state_dict({renamed[name]: p for name, p in state.items()})
+    theirs.load_state_dict(renamed(state, TORCHS))
     return theirs
 
 
@@ -77,8 +69,8 @@ def test_self_attention_is_torchs(masked: str, bias: bool) -> None:
     a, b = x(), x()
     y = ours(a, mask=mask)
     expected, weights = theirs(b, b, b, average_attn_weights=False, **options)
-    torch.testing.assert_close(y, expected, atol=1e-12, rtol=1e-11)
-    torch.testing.assert_close(ours.attend(a, mask=mask).dense(), weights, atol=1e-12, rtol=1e-11)
+    close(y, expected)
+    close(ours.attend(a, mask=mask).dense(), weights)
     y.square().sum().backward()
     expected.square().sum().backward()
     torch.testing.assert_close(a.grad, b.grad, atol=1e-11, rtol=1e-10)
@@ -98,14 +90,16 @@ def test_cross_attention_is_torchs(width: int) -> None:
     mask, their_mask = MASKS["padding"]
     y = ours(q, context, mask=mask)
     expected, weights = theirs(q, context, context, average_attn_weights=False, **their_mask)
-    torch.testing.assert_close(y, expected, atol=1e-12, rtol=1e-11)
+    close(y, expected)
     A = ours.attend(q, context, mask=mask)
-    torch.testing.assert_close(A.dense(), weights, atol=1e-12, rtol=1e-11)
+    close(A.dense(), weights)
     up = torch.randn_like(y)
-    for found, truth in zip(
-        torch.autograd.grad(y, (q, context), up), torch.autograd.grad(expected, (q, context), up)
-    ):
-        torch.testing.assert_close(found, truth, atol=1e-11, rtol=1e-10)
+    torch.testing.assert_close(
+        torch.autograd.grad(y, (q, context), up),
+        torch.autograd.grad(expected, (q, context), up),
+        atol=1e-11,
+        rtol=1e-10,
+    )
 
 
 def test_a_row_without_keys_is_the_output_bias_where_torch_says_nan() -> None:
@@ -113,7 +107,7 @@ def test_a_row_without_keys_is_the_output_bias_where_torch_says_nan() -> None:
     y = layer(x(), mask=it.padding(torch.tensor([0, 5])))
     assert torch.equal(y[0], layer.out_bias.expand(5, C))
     expected = layer(x(), mask=it.padding(torch.tensor([5, 5])))[1]
-    torch.testing.assert_close(y[1], expected, atol=1e-13, rtol=1e-12)
+    close(y[1], expected)
 
 
 def test_heads_are_attention_between_projections() -> None:
@@ -125,7 +119,7 @@ def test_heads_are_attention_between_projections() -> None:
         for w, b in zip(layer.qkv_weight.split(C), layer.qkv_bias.split(C))
     )
     y = it.attention(q, k, v).transpose(1, 2).reshape(2, 5, C) @ layer.out_weight.T + layer.out_bias
-    torch.testing.assert_close(layer(steps), y, atol=1e-13, rtol=1e-12)
+    close(layer(steps), y)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -138,11 +132,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def layer_of(kind: str, fused: bool) -> MultiHeadAttention:
-    options = dict(KINDS[kind])
-    biases = {name: options.pop(name) for name in ("bias", "out_bias") if name in options}
-    return MultiHeadAttention(
-        C, H, projections=Projections(**biases, fused=fused), **options
-    ).double()
+    biases = {name: x for name, x in KINDS[kind].items() if "bias" in name}
+    options = {name: x for name, x in KINDS[kind].items() if "bias" not in name}
+    projections = Projections(**biases, fused=fused)
+    return MultiHeadAttention(C, H, projections=projections, **options).double()
 
 
 @pytest.mark.parametrize("masked", MASKS)
@@ -157,9 +150,9 @@ def test_fused_and_separate_storage_are_the_same_numbers(
     assert str(other.load_state_dict(state)) == "<All keys matched successfully>"
     assert list(state) == before, "the caller's dictionary is left as it was"
     mask, _ = MASKS[masked]
-    torch.testing.assert_close(other(x(), mask=mask), one(x(), mask=mask), atol=1e-13, rtol=1e-12)
+    close(other(x(), mask=mask), one(x(), mask=mask))
     context = x(t=5, seed=2)
-    torch.testing.assert_close(other(x(t=3), context), one(x(t=3), context), atol=1e-13, rtol=1e-12)
+    close(other(x(t=3), context), one(x(t=3), context))
     back = layer_of(kind, not to_fused)
     back.load_state_dict(other.state_dict())
     assert all(
@@ -172,7 +165,7 @@ def test_storage_inside_a_larger_model() -> None:
     other = nn.ModuleDict({"a": layer_of("plain", False), "b": layer_of("plain", True)})
     other.load_state_dict(drawn(one).state_dict())
     for name in one:
-        torch.testing.assert_close(other[name](x()), one[name](x()), atol=1e-13, rtol=1e-12)
+        close(other[name](x()), one[name](x()))
 
 
 def test_grouped_heads_are_repeated_heads() -> None:
@@ -186,9 +179,7 @@ def test_grouped_heads_are_repeated_heads() -> None:
         state[name] = heads.repeat_interleave(h // g, 0).flatten(0, 1)
     full.load_state_dict(state)
     for mask, _ in MASKS.values():
-        torch.testing.assert_close(
-            grouped(x(), mask=mask), full(x(), mask=mask), atol=1e-13, rtol=1e-12
-        )
+        close(grouped(x(), mask=mask), full(x(), mask=mask))
     assert grouped.attend(x()).k.shape[1] == g and grouped.attend(x()).shape == (2, h, 5, 5)
 
 
@@ -197,9 +188,7 @@ def test_the_matrix_is_the_one_forward_multiplies_by() -> None:
     A = layer.attend(x(), mask=it.causal())
     v = (x() @ layer.qkv_weight[-H * 2 :].T + layer.qkv_bias[-H * 2 :]).unflatten(-1, (H, 2))
     y = (A.dense() @ v.transpose(1, 2)).transpose(1, 2).flatten(2) @ layer.out_weight.T
-    torch.testing.assert_close(
-        y + layer.out_bias, layer(x(), mask=it.causal()), atol=1e-12, rtol=1e-11
-    )
+    close(y + layer.out_bias, layer(x(), mask=it.causal()))
 
 
 def test_dropout_only_while_training() -> None:
@@ -239,61 +228,6 @@ def test_empty_dimensions(empty: str) -> None:
     assert layer(x(b, t), x(b, s)).shape == (b, t, C)
     if empty != "s":
         assert layer(x(b, t)).shape == (b, t, C)
-
-
-class TestFailedLoading:
-    """Where a shape is wrong, nothing of the layer is loaded."""
-
-    def refused(self, layer: MultiHeadAttention, state: dict[str, Any], *texts: str) -> None:
-        before = {name: p.clone() for name, p in layer.state_dict().items()}
-        keys = list(state)
-        with pytest.raises(RuntimeError) as caught:
-            layer.load_state_dict(state)
-        for text in texts:
-            assert text in str(caught.value), str(caught.value)
-        assert all(torch.equal(p, before[name]) for name, p in layer.state_dict().items())
-        assert list(state) == keys
-
-    @pytest.mark.parametrize("fused", [True, False])
-    @pytest.mark.parametrize("of_fused", [True, False])
-    def test_another_width(self, fused: bool, of_fused: bool) -> None:
-        foreign = MultiHeadAttention(24, H, projections=Projections(fused=of_fused)).state_dict()
-        name = "qkv_weight" if fused else "q_weight"
-        self.refused(
-            drawn(layer_of("plain", fused)),
-            foreign,
-            f"{name}: expected shape ({3 * C if fused else C}, {C}); got shape (",
-            "The checkpoint is of a layer with other widths or heads.",
-            "out_weight: expected shape (12, 12); got shape (24, 24).",
-        )
-
-    def test_one_wrong_tensor_among_right_ones(self) -> None:
-        layer = drawn(layer_of("plain", True))
-        state = drawn(layer_of("plain", True)).state_dict()
-        state["out_bias"] = torch.zeros(3)
-        self.refused(layer, state, "out_bias: expected shape (12,); got shape (3,).")
-
-    def test_a_missing_tensor(self) -> None:
-        layer = drawn(layer_of("plain", True))
-        state = drawn(layer_of("plain", False)).state_dict()
-        del state["v_weight"]
-        before = layer.qkv_weight.clone()
-        with pytest.raises(RuntimeError) as caught:
-            layer.load_state_dict(state)
-        assert 'Missing key(s) in state_dict: "qkv_weight"' in str(caught.value)
-        assert 'Unexpected key(s) in state_dict: "q_weight", "k_weight"' in str(caught.value)
-        assert torch.equal(layer.qkv_weight, before)
-
-    def test_separate_maps_that_cannot_be_joined(self) -> None:
-        layer = drawn(layer_of("plain", True))
-        foreign = MultiHeadAttention(C, H, context_width=7).double().state_dict()
-        self.refused(layer, foreign, "qkv_weight: expected shape (36, 12); got shape (12, 7).")
-
-    def test_not_strict_loads_what_is_there(self) -> None:
-        layer, state = layer_of("plain", True), drawn(layer_of("plain", True)).state_dict()
-        del state["out_bias"]
-        assert layer.load_state_dict(state, strict=False).missing_keys == ["out_bias"]
-        assert torch.equal(layer.qkv_weight, state["qkv_weight"])
 
 
 def test_the_options_move_with_the_block() -> None:
