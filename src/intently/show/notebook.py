@@ -97,18 +97,14 @@ def _cells(matrix: LazyMatrix) -> np.ndarray:
 
 
 def _bias(bias: Bias) -> str:
-    from intently.masks import Geometry
-    from intently.show.figures.masks import STEPS, lead_of
+    from intently.show.figures.masks import STEPS, added
 
     moved = bias.replaced(lambda x: x.detach().cpu())
     t = s = STEPS
     for x in moved.tensors():
         if type(bias).__name__ == "TensorBias" and x.ndim >= 2:
             t, s = x.shape[-2:]
-    lead = lead_of(moved, t, s)
-    g = Geometry(lead, t, s, torch.device("cpu"))
-    rows, columns = (torch.arange(0, n, -(-n // CELLS)) for n in (t, s))
-    values = numbers(moved.tile(g, rows, columns).expand(*lead, len(rows), len(columns)))
+    values = added(moved, t, s, CELLS)
     heads = values.reshape(-1, *values.shape[-2:])
     shown = [Thumb(head, f"head {n}" if len(heads) > 1 else "") for n, head in enumerate(heads)]
     finite = values[np.isfinite(values)]

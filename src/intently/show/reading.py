@@ -62,6 +62,21 @@ def weights(matrix: LazyMatrix) -> np.ndarray:
         return numbers(matrix.dense())
 
 
+def looked(matrix: LazyMatrix, at: int, looks: str) -> np.ndarray:
+    """Return what token ``at`` of a matrix (t, s) looks at, its row; or who looks at it."""
+    with torch.no_grad():
+        return numbers(matrix[at, :] if looks == "at" else matrix[:, at])
+
+
+def at_most(
+    matrix: LazyMatrix, most: int | tuple[int, int], what: str, cause: str, fix: str
+) -> None:
+    """Raise ArgumentError for a matrix (t, s) of more rows or columns than ``most``."""
+    t, s = (most, most) if isinstance(most, int) else most
+    if matrix.shape[-2] > t or matrix.shape[-1] > s:
+        raise build(ArgumentError, "matrix", f"at most {what}", shape_of(matrix), cause, fix)
+
+
 def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
     """Return weights (…, t, s), pooled to at most ``most`` rows and columns."""
     t, s = matrix.shape[-2:]
@@ -71,7 +86,7 @@ def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
         return numbers(matrix.pool(min(t, most), min(s, most), how=how))
 
 
-def pooled(shape: tuple[int, int], most: int, how: str, what: str = "weights") -> str:
+def pooled(shape: Sequence[int], most: int, how: str, what: str = "weights") -> str:
     """Describe a cell of a matrix (t, s) that was pooled to at most ``most`` cells a side."""
     down, across = (n / min(n, most) for n in shape)
     return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}"
