@@ -173,3 +173,15 @@ def vector(
     texts = () if written is None else tuple(map(written, values))
     size = (cell_width(len(values)) if cell is None else cell, 20.0)
     return Grid(key, x, y, size, shades(values[None], largest), texts, **more)
+
+
+def bar(
+    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float, shade: float
+) -> tuple[Grid, Text]:
+    """Return a weight as a bar in row j, ``room`` pixels wide at 1, and its number behind it."""
+    wide = max(1.0, room * weight)
+    ink = "ink" if weight >= 0.005 else "quiet"
+    return (
+        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((shade,),), edge=""),
+        Text(f"weight.{j}", x + wide + 6, y + high / 2, number(weight), 12, ink),
+    )

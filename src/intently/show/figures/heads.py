@@ -76,7 +76,7 @@ class Group:
     """The panels of matrices of one kind, which share their words: rows of panels."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, int]
     labels: Names
     panels: list[list[Head]]
 
@@ -211,7 +211,8 @@ def _group(
         placed = [flat[i] for i in np.argsort(turn * np.array(order), kind="stable")]
         rows = [placed[i : i + widest] for i in range(0, len(placed), widest)]
     first = next(iter(members.values()))
-    return Group(kind, first.shape[-2:], shown_names(first, partial(shown, limit=14)), rows)
+    t, s = first.shape[-2:]
+    return Group(kind, (t, s), shown_names(first, partial(shown, limit=14)), rows)
 
 
 def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:

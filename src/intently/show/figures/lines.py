@@ -141,7 +141,7 @@ def _name(
     place: tuple[float, str],
     side: str,
     labels: Sequence[str],
-    heights: Sequence[float],
+    heights: np.ndarray,
     inks: Sequence[str],
 ) -> None:
     """Write the words of a side, and what they are above them, at an x and aligned there."""
