@@ -32,11 +32,15 @@ def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
 
     Raises what `intently.show.given.as_weights` raises, and ArgumentError for an empty matrix.
     """
-    return not_empty(as_weights(matrix, argument), argument)
+    return _not_empty(as_weights(matrix, argument), argument)
 
 
-def not_empty(matrix: LazyMatrix, argument: str = "matrix") -> LazyMatrix:
-    """Return the matrix; raise ArgumentError where it is empty."""
+def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
+    """Return a matrix as `check` does; plain numbers need not be weights."""
+    return _not_empty(as_matrix(matrix, argument), argument)
+
+
+def _not_empty(matrix: LazyMatrix, argument: str) -> LazyMatrix:
     if 0 in tuple(matrix.shape):
         raise build(
             ArgumentError,
@@ -110,11 +114,6 @@ def measured(how: Pooling | None, what: str = "weight") -> str:
     return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[how]
 
 
-def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return a matrix as `check` does; plain numbers need not be weights."""
-    return not_empty(as_matrix(matrix, argument), argument)
-
-
 def names(matrix: LazyMatrix) -> Names:
     """Return the tokens that rows and columns stand for, numbered from 0 where none are known.
 
@@ -157,15 +156,12 @@ def outside(values: np.ndarray, rows: Sequence[str]) -> str:
     if rest.max(initial=0.0) < LEAST or sums.max() > 1 + LEAST:
         return ""
     most = int(rest.argmax())
-    return (
-        f"not drawn: up to {rest[most]:.2f} of the weight of a row (‘{rows[most]}’), on what "
-        "has no column here"
-    )
+    row = f"a row (‘{rows[most]}’)"
+    return f"not drawn: up to {rest[most]:.2f} of the weight of {row}, on what has no column here"
 
 
 def missing(values: np.ndarray) -> str:
     """Say how many of the values are not finite; nothing when all are."""
     count = int((~np.isfinite(values)).sum())
-    if not count:
-        return ""
-    return f"hatched: {count} of {values.size} weights {'is' if count == 1 else 'are'} not finite"
+    verb = "is" if count == 1 else "are"
+    return f"hatched: {count} of {values.size} weights {verb} not finite" if count else ""

@@ -22,8 +22,6 @@ NAMED = 12
 """Tokens that name a text without a name of its own."""
 
 
-
-
 @dataclass(frozen=True)
 class Layer:
     """One attention of an item: ``matrix`` (t, s), (h, t, s) or (1, h, t, s).
@@ -213,18 +211,12 @@ def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
     return matrix[row]
 
 
-
-
 def _name(sides: Sequence[Side]) -> str:
     """Return the first words of the first text, or the number of tokens where none are known."""
     for side in sides:
         if isinstance(side, Text):
             if side.tokens == counted(len(side)):
                 return "1 token" if len(side) == 1 else f"{len(side):,} tokens"
-            return _spelled(side.tokens[:NAMED]) + (" …" if len(side) > NAMED else "")
+            words = "".join(" " * blank + text for text, blank in spaced(side.tokens[:NAMED]))
+            return words.strip() + (" …" if len(side) > NAMED else "")
     return "picture"
-
-
-def _spelled(tokens: Sequence[str]) -> str:
-    """Return tokens as a line of text, without the marks of tokenizers."""
-    return "".join(" " * blank + text for text, blank in spaced(tokens)).strip()

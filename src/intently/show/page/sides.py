@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,7 +12,7 @@ import numpy as np
 from intently.foundation.checks import whole_number
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import attends_itself, crosses, side
-from intently.show.pictures import read
+from intently.show.pictures import encoded, read
 
 SIZE = 768
 """Most pixels along the longer edge of a picture in a page."""
@@ -85,16 +84,10 @@ def _address(image: Any) -> str:
 
     shown = Image.fromarray((255 * read(image)).round().astype(np.uint8))
     shown.thumbnail((SIZE, SIZE))
-    kind, data = "png", _encoded(shown, format="PNG", optimize=True)
+    kind, data = "png", encoded(shown, format="PNG", optimize=True)
     if len(data) > LOSSLESS:
-        kind, data = "jpeg", _encoded(shown, format="JPEG", quality=90)
+        kind, data = "jpeg", encoded(shown, format="JPEG", quality=90)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _encoded(image: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, **options)
-    return buffer.getvalue()
 
 
 def counted(n: int) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from intently.show.animate.stage import (
     cell_width,
     headed,
     numerals,
+    shades,
     strips,
     vector,
     widest,
@@ -151,18 +152,15 @@ class _Sheet:
         self.most = [float(np.abs(part).max(initial=0.0)) for part in (self.x, before)]
         self.written = numerals(self.x), numerals(before, after)
         self.heaviest = float(weights.max())
-        t = len(names)
-        self.top = MARGIN + 22
         self.left = MARGIN + widest(names, 12.0) + 10
         wide = cell_width(self.x.shape[1]) * self.x.shape[1]
         heading = headed("inputs x", self.written[0])
         self.middle = self.left + max(wide, widest((heading,), 11)) + GAP
-        self.right = self.middle + t * CELL + GAP
-        y = MARGIN + 6
-        stage.put(Text("in", self.left, y, heading, 11, "quiet"))
+        self.right = self.middle + len(names) * CELL + GAP
+        stage.put(Text("in", self.left, MARGIN + 6, heading, 11, "quiet"))
 
     def y(self, row: int) -> float:
-        return self.top + row * ROW
+        return MARGIN + 22 + row * ROW
 
     def inputs(self, order: Sequence[int]) -> None:
         for row, n in enumerate(order):
@@ -175,14 +173,11 @@ class _Sheet:
     def matrix(self, weights: np.ndarray, order: Sequence[int]) -> None:
         """Each weight keeps its name, (token that looks, token looked at), wherever it goes."""
         self.stage.put(Text("weights", self.middle, MARGIN + 6, "weights", 11, "quiet"))
+        shade = shades(weights, self.heaviest)
         for row, i in enumerate(order):
             for column, j in enumerate(order):
-                shade = round(float(weights[row, column]) / (self.heaviest or 1.0), 3)
-                x = self.middle + column * CELL
-                cell = (CELL - 2, 20.0)
-                self.stage.put(
-                    Grid(f"w.{i}.{j}", x, self.y(row), cell, ((min(shade, 1.0),),), edge="frame")
-                )
+                x, cell = self.middle + column * CELL, (CELL - 2, 20.0)
+                self.stage.put(Grid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),)))
 
     def outputs(self, y: np.ndarray, order: Sequence[int]) -> None:
         shown, _ = strips(y)
@@ -190,9 +185,8 @@ class _Sheet:
         heading = headed("outputs y", self.written[1])
         self.stage.put(Text("out", self.right, MARGIN + 6, heading, 11, "quiet"))
         for row, n in enumerate(order):
+            y = self.y(row)
             self.stage.put(
-                vector(
-                    f"y.{n}", self.right, self.y(row), shown[row], self.most[1], self.written[1]
-                ),
-                Text(f"of.{n}", self.right + wide + 10, self.y(row) + 10, self.names[n], 12),
+                vector(f"y.{n}", self.right, y, shown[row], self.most[1], self.written[1]),
+                Text(f"of.{n}", self.right + wide + 10, y + 10, self.names[n], 12),
             )
