@@ -185,8 +185,8 @@ class _Sheet:
         heading = headed("outputs y", self.written[1])
         self.stage.put(Text("out", self.right, MARGIN + 6, heading, 11, "quiet"))
         for row, n in enumerate(order):
-            y = self.y(row)
+            top = self.y(row)
             self.stage.put(
-                vector(f"y.{n}", self.right, y, shown[row], self.most[1], self.written[1]),
-                Text(f"of.{n}", self.right + wide + 10, y + 10, self.names[n], 12),
+                vector(f"y.{n}", self.right, top, shown[row], self.most[1], self.written[1]),
+                Text(f"of.{n}", self.right + wide + 10, top + 10, self.names[n], 12),
             )
