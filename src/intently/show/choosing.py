@@ -41,7 +41,7 @@ class Entry(Protocol):
 
 @runtime_checkable
 class Recording(Protocol):
-    """The interface of what `intently.watch` records."""
+    """The interface of a recording of `intently.watch`."""
 
     @property
     def calls(self) -> Sequence[Entry]: ...

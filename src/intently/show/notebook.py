@@ -39,7 +39,7 @@ class Thumb(NamedTuple):
 
 
 def _safe(draw: Callable[[Any], str]) -> Callable[[Any], str]:
-    """Describe what cannot be drawn: a display must not be the error that hides the user's own."""
+    """Fall back to text on any error: a display must not hide the user's own error."""
 
     @wraps(draw)
     def safe(value: Any) -> str:

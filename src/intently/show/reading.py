@@ -145,12 +145,12 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
 
 
 def outside(values: np.ndarray, rows: Sequence[str]) -> str:
-    """Say how much weight of a row is not drawn; nothing where all rows sum to 1.
+    """Say how much weight of a row is not drawn; "" where all rows sum to 1.
 
     >>> outside(np.array([[0.5, 0.5], [0.05, 0.01]]), ("the", "it"))
     'not drawn: up to 0.94 of the weight of a row (‘it’), on what has no column here'
     """
-    shares = np.all((values >= 0) & (values <= 1), axis=1)  # false for what is no number, too
+    shares = np.all((values >= 0) & (values <= 1), axis=1)  # False for NaN too
     sums = np.where(shares[:, None], values, 0).sum(1)
     rest = np.where(sums > 0, 1 - sums, 0)
     if rest.max(initial=0.0) < LEAST or sums.max() > 1 + LEAST:
@@ -161,7 +161,7 @@ def outside(values: np.ndarray, rows: Sequence[str]) -> str:
 
 
 def missing(values: np.ndarray) -> str:
-    """Say how many of the values are not finite; nothing when all are."""
+    """Say how many of the values are not finite; "" when all are."""
     count = int((~np.isfinite(values)).sum())
     verb = "is" if count == 1 else "are"
     return f"hatched: {count} of {values.size} weights {verb} not finite" if count else ""

@@ -1,4 +1,4 @@
-"""Numbers with their intervals side by side: a bar for each of what is compared."""
+"""Numbers with their intervals side by side, as bars."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ MARGIN = 0.12
 LEFT, WIDE, HIGH, BETWEEN = 0.55, 3.1, 2.1, 0.55
 ABOVE, BELOW = 0.3, 0.62
 MARKS = ("o", "s", "^")
-"""One for each line, so that they differ without colours, too."""
+"""One for each line, so that lines differ without colours too."""
 
 
 def by_length(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED = 60
-"""Maps of at most so many words name them all; others those that are asked for and neighbours."""
+"""Most words that a map names all; larger maps name the chosen words and their neighbours."""
 WIDE, HIGH, MARGIN = 5.6, 4.4, 0.16
 SIZE = 8.0
 NEAREST = 3
@@ -56,7 +56,7 @@ def embeddings(
 
     ``vectors`` and ``after`` are tensors, arrays or nested lists.
     ``after`` holds the same words in context (n, c), such as the states above attention: both
-    share the plane, and an arrow leads from each word to what became of it. ``neighbours`` are
+    share the plane, and an arrow leads from each word to its place in context. ``neighbours`` are
     words whose three nearest, by cosine in all c dimensions, are joined to them. The axes have no
     unit; how much of the variance they show stands below. Returns the figure, written to ``save``.
 
@@ -196,7 +196,7 @@ def _name(
     centres: Sequence[int],
     joints: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    """Write names beside their dots, each where it covers least of what is there already."""
+    """Write names beside their dots, each where it covers least of the map."""
     (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
     low, unit = np.array([left, bottom]), (right - left) / WIDE
     inches = (dots - low) / unit

@@ -141,7 +141,7 @@ def _check(
     sort: object,
     highlight: tuple[str, int] | None,
 ) -> tuple[str, int] | None:
-    """Return the highlighted head, having refused what cannot be drawn."""
+    """Check the arguments; return the highlighted head."""
     for name, matrix in matrices.items():
         if check(matrix, f"matrices[{name!r}]").ndim not in (2, 3):
             one = "{name: seen[name][0] for name in seen.layers}"
@@ -172,7 +172,7 @@ def _check(
 
 
 def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
-    """Gather matrices of one size whose names differ in their number only; order is kept."""
+    """Group matrices of one size whose names differ only in their number, in order."""
     kinds: dict[tuple[str, tuple[int, ...]], dict[str, LazyMatrix]] = {}
     for name, matrix in matrices.items():
         kind = " ".join(part for part in re.split(r"[.\s]+", name) if not part.isdecimal())

@@ -44,8 +44,8 @@ def lines(
 
     The width is proportional to the weight; lines under a hundredth of the scale are left out.
     ``token``, a query by its position or by its text where that occurs once, brings out its own
-    lines; the others stand back. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
-    recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
+    lines; all other lines turn grey. Of (h, t, s) ``head`` chooses one, else their mean is drawn;
+    of a recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
 
     Raises ArgumentError for more than 64 words on a side, a token that is not there or there
     twice. The picture is that of Vaswani et al. 2017, "Attention Is All You Need", figures 3 to 5.

@@ -1,4 +1,4 @@
-"""Masks and biases as pictures: who may attend to whom, and what is added to the scores."""
+"""Masks and biases as pictures: who may attend to whom, and the numbers added to the scores."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def mask(
     columns a cell shows the share that may attend. Returns the figure, written to ``save``.
 
     Raises ArgumentError for sizes that the mask does not fit, more than 2³⁰ entries, and an unknown
-    suffix; KindError for what is no mask.
+    suffix; KindError for anything but a mask.
 
     >>> import intently as it
     >>> mask(it.causal(), 4).axes[0].images[0].get_array().sum()
@@ -107,7 +107,7 @@ def bias(
     ``bias`` is a bias, or numbers (…, t, s): a tensor, an array or nested lists.
     ``t`` and ``s`` are the sizes of the matrix; of a tensor its own, else 32; ``words`` name
     queries and keys, the last t of them the queries. At most twelve heads are drawn, and more than
-    512 rows or columns are thinned. −∞, what cannot be attended, is hatched. Returns the figure,
+    512 rows or columns are thinned. −∞, which hides a key, is hatched. Returns the figure,
     written to ``save``.
 
     Raises ArgumentError for sizes that the bias does not fit, and an unknown suffix.

@@ -100,7 +100,7 @@ def _drawn(history: Sequence[Row], panel: Panel, clock: str = "step") -> bool:
 
 
 def _unfinished(history: Sequence[Row]) -> str:
-    """Say where the loss was no finite number; nothing when it always was."""
+    """Say where the loss was not finite; "" where it always was."""
     steps = [row["step"] for row in history if not np.isfinite(row.get("loss") or 0.0)]
     return (
         f"the loss was not finite in {len(steps)} lines, first at step {steps[0]}" if steps else ""

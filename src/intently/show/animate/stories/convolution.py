@@ -124,7 +124,7 @@ def convolution(
 
 
 class _Told:
-    """The numbers: where each head looks, what it reads, what that adds to one output channel."""
+    """Where each head looks, what it reads, and what it adds to one output channel."""
 
     def __init__(self, layer: Layer, image: Tensor, output: np.ndarray, channel: int) -> None:
         self.kernel, self.output = layer.kernel, output

@@ -117,7 +117,7 @@ def heads(
 
 
 class _Sheet:
-    """Heads in a row, weights above, mixtures below; then what is made of them."""
+    """Heads in a row, weights above, mixtures below; then their concatenation and projection."""
 
     def __init__(
         self, names: Sequence[str], x: np.ndarray, weights: np.ndarray, parts: np.ndarray

@@ -59,17 +59,17 @@ def permutation(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell what becomes of outputs when the inputs x (t, c) of a block change places.
+    """Tell how the outputs of a block change when its inputs x (t, c) change places.
 
     x may have a batch axis of 1, and be an array or nested lists.
     The new order, ``order`` (the first and the last change places unless given), goes through the
-    block, too, without dropout: what is shown is what came out. Without positions and mask, rows of
+    block too, without dropout, and the story shows its outputs. Without positions and mask, rows of
     the output and rows and columns of the matrix (mean of heads) change places and stay what they
     are; with them the story says by how much they differ. Returns the story, written to ``save`` if
     given.
 
     Raises ArgumentError for more than 16 tokens, inputs that are not finite, labels that do not
-    fit, and an ``order`` that is none; KindError for what does not attend.
+    fit, and an ``order`` that is none; KindError for a block that does not attend.
 
     Source: Lee et al. 2019, "Set Transformer", section 2.
 

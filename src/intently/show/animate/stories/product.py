@@ -37,9 +37,8 @@ def product(
     to 6 wide show their numbers; wider than 96, the means of neighbours. Returns the story, written
     to ``save`` (GIF or HTML, by suffix) if given.
 
-    Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or
-    head, and what is not finite;
-    KindError for what has no queries and keys.
+    Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or head,
+    and numbers that are not finite; KindError for a matrix without queries and keys.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
 

@@ -27,7 +27,7 @@ MOST = 6
 
 @dataclass(frozen=True)
 class Reading:
-    """A text, the place of the word in it, and what that looks at."""
+    """A text, the position of the word in it, and the weights of that word."""
 
     name: str
     words: list[str]

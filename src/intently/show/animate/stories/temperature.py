@@ -38,7 +38,7 @@ def temperature(
     ``head`` of (h, t, s); a sink is one more row. Returns the story, written to ``save`` if given.
 
     Raises ArgumentError for more than 32 keys, a query that may see nothing, and temperatures
-    below 0; KindError for what has no scores.
+    below 0; KindError for a matrix without scores.
 
     Source: Hinton, Vinyals & Dean 2015, "Distilling the Knowledge in a Neural Network", section 2.
 
