@@ -12,6 +12,7 @@ from intently.show.animate.shapes import Grid, Scene, Shape
 def between(before: Scene, after: Scene, share: float) -> list[Shape]:
     """Return the shapes at ``share`` (0 … 1) of the way from one scene to the next.
 
+    >>> from intently.show.animate.shapes import Text
     >>> first = Scene("", (Text("a", 0, 0, "x"),), 1.0)
     >>> second = Scene("", (Text("a", 10, 0, "x"), Text("b", 0, 0, "y")), 1.0)
     >>> [(shape.x, shape.opacity) for shape in between(first, second, 0.5)]
