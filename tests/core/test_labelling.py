@@ -124,3 +124,21 @@ def test_a_page_and_a_recording_label_alike(how: Any, t: int) -> None:
     assert layer.row_labels == (matrix.labels[0] if back else None)
     assert (layer.rows == layer.columns) == (back or t == 6)
     assert item.sides[layer.columns] == Text(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "own"),
+    [
+        ("attention", ("I", "go", "on"), False),
+        ("attention", ("cat", "and", "then"), True),  # each row writes the next token
+        ("0.self_attn", ("I", "go", "on"), True),
+        ("0.cross_attn", ("cat", "and", "then"), False),
+    ],
+    ids=["two texts", "one text", "named self", "named cross"],
+)
+def test_a_page_takes_the_name_of_a_matrix_then_its_labels(
+    name: str, words: Any, own: bool
+) -> None:
+    A = Dense(torch.eye(3), labels=(words, ("the", "cat", "and")))
+    (layer,) = items_of({name: A})[0].layers
+    assert (layer.rows == layer.columns) == own

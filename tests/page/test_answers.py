@@ -56,7 +56,7 @@ def test_heads_that_are_forgotten_are_not_read_on(monkeypatch: pytest.MonkeyPatc
         with served.background.answering():
             for head in "012":
                 served._head(_Given({"item": "0", "entry": "0", "heads": head}))
-            names = [name for _, _, name, _ in served.background._jobs if name.startswith("head")]
+            names = [name for name in served.background._jobs if name.startswith("head")]
             assert [name.split()[1] for name in names] == ["0.0.2"]
     finally:
         served.close()

@@ -87,8 +87,10 @@ def test_numbers_before_and_after_the_pass(name: str, part: int) -> None:
     for _, _ in zip(range(part), head.steps()):
         pass
     assert head.settled == (part > 10)
-    torch.testing.assert_close(head.row(13), w[13], atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(head.column(300), w[:, 300], atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(head.tile(13, 14, 0, head.s)[0], w[13], atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        head.tile(0, head.t, 300, 301)[:, 0], w[:, 300], atol=2e-6, rtol=1e-5
+    )
     torch.testing.assert_close(head.tile(100, 400, 0, 70), w[100:400, :70], atol=2e-6, rtol=1e-5)
     for window in WINDOWS:
         found = head.pooled(*window)
@@ -218,4 +220,4 @@ def test_a_recording_that_changed_is_not_read() -> None:
     head = ZoomedHead(it.attend(q, made(S, D)))
     q.add_(1)
     with pytest.raises(it.errors.StaleError, match="changed in place since"):
-        head.row(0)
+        head.tile(0, 1, 0, head.s)

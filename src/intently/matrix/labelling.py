@@ -5,7 +5,8 @@ Recordings, figures and pages all use this module, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -110,6 +111,34 @@ def follows(matrix: LazyMatrix) -> int | None:
         if own and own == rows[: len(own)]:
             return step
     return None
+
+
+def one_text(across: bool | None, shape: Sequence[int], looks_back: Callable[[], bool]) -> bool:
+    """Say whether queries and keys of a matrix (t, s) are of one text.
+
+    ``across`` is what the name of the module says (`crosses`); ``looks_back`` says whether no query
+    sees a later key, and is only asked where t < s.
+
+    >>> one_text(None, (3, 3), bool), one_text(True, (3, 3), bool), one_text(None, (2, 3), bool)
+    (True, False, False)
+    """
+    t, s = shape
+    return not across and (t == s or (t < s and looks_back()))
+
+
+def attends_itself(matrix: LazyMatrix, across: bool | None = None) -> bool:
+    """Say whether rows and columns are one text: by name, else by labels, else by shape and mask.
+
+    >>> from intently.matrix import Dense
+    >>> attends_itself(Dense(torch.eye(2))), attends_itself(Dense(torch.eye(2)), across=True)
+    (True, False)
+    >>> attends_itself(Dense(torch.eye(2), labels=(("I", "go"), ("Je", "vais"))))
+    False
+    """
+    named = None not in matrix.labels and matrix.shape[-2] > 1  # one row may be the next token
+    if across is None and named and follows(matrix) is None:
+        return False
+    return one_text(across, matrix.shape[-2:], partial(looks_back, matrix))
 
 
 def row_name(own: str, writes: str = "") -> str:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from intently.show.labels import thinned
-from intently.show.sheet import LINE, widths_of
+from intently.show.sheet import LINE, few_ticks, widths_of
 from intently.show.style import FRAME, GRID, HATCH, HOLE, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Normalize
+    from matplotlib.axis import Axis
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
 
@@ -43,7 +44,12 @@ def crowded_limits(values: np.ndarray) -> tuple[float, float]:
 
 
 def paint(
-    axes: Axes, values: np.ndarray, shape: tuple[int, int], norm: Normalize, aspect: str = "equal"
+    axes: Axes,
+    values: np.ndarray,
+    shape: tuple[int, int],
+    norm: Normalize,
+    aspect: str = "equal",
+    colours: Colormap | None = None,
 ) -> AxesImage:
     """Shade a (t, s) matrix, or its pooled picture, on axes that count its query and key steps.
 
@@ -52,7 +58,7 @@ def paint(
     t, s = shape
     image = axes.imshow(
         np.ma.masked_invalid(values),
-        cmap=weight_map(),
+        cmap=colours or weight_map(),
         norm=norm,
         aspect=aspect,  # pyright: ignore[reportArgumentType]
         interpolation="nearest",
@@ -66,12 +72,14 @@ def paint(
     return image
 
 
-def ground(corner: tuple[float, float], width: float, height: float) -> Rectangle:
+def ground(
+    corner: tuple[float, float], width: float, height: float, zorder: float = 0.5
+) -> Rectangle:
     """Return the hatched ground behind cells without a weight."""
     from matplotlib.patches import Rectangle
 
     return Rectangle(
-        corner, width, height, facecolor=HOLE, edgecolor=HATCH, hatch="////", lw=0, zorder=0.5
+        corner, width, height, facecolor=HOLE, edgecolor=HATCH, hatch="////", lw=0, zorder=zorder
     )
 
 
@@ -91,36 +99,41 @@ def name_columns(
     side: Literal["top", "bottom"] = "top",
 ) -> None:
     """Write as many column labels as have room above or below the axes, turned by ``turn``."""
-    shown = thinned(len(labels), room)
     axes.xaxis.set_ticks_position(side)
     axes.xaxis.set_label_position(side)
-    texts = [labels[i] for i in shown]
+    slanted: dict[str, Any] = {}
     if turn == 45:
-        start = "left" if side == "top" else "right"
-        axes.set_xticks(
-            shown, texts, parse_math=False, rotation=turn, rotation_mode="anchor", ha=start
-        )
-    else:
-        axes.set_xticks(shown, texts, parse_math=False, rotation=turn)
-    axes.tick_params(axis="x", length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
+        slanted = {"rotation_mode": "anchor", "ha": "left" if side == "top" else "right"}
+    _name(axes.xaxis, labels, room, size, rotation=turn, **slanted)
 
 
 def name_rows(axes: Axes, labels: Sequence[str], room: float, size: float) -> None:
     """Write row labels left of the axes, as many as have room."""
+    _name(axes.yaxis, labels, room, size)
+
+
+def _name(axis: Axis, labels: Sequence[str], room: float, size: float, **turned: Any) -> None:
     shown = thinned(len(labels), room)
-    axes.set_yticks(shown, [labels[i] for i in shown], parse_math=False)
-    axes.tick_params(axis="y", length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
+    axis.set_ticks(shown, [labels[i] for i in shown], parse_math=False, **turned)
+    axis.set_tick_params(length=2 if len(shown) < len(labels) else 0, labelsize=size, pad=3)
+
+
+def name_sides(axes: Axes, names: tuple[str, str], apart: tuple[float, float]) -> None:
+    """Write what rows and columns are left of and above the axes, at these shares of them."""
+    axes.set_ylabel(names[0], parse_math=False)
+    axes.yaxis.set_label_coords(-apart[0], 0.5)
+    axes.set_xlabel(names[1])
+    axes.xaxis.set_label_position("top")
+    axes.xaxis.set_label_coords(0.5, 1 + apart[1])
 
 
 def count_steps(axes: Axes, side: Literal["x", "y"], n: int, size: float, most: int = 8) -> None:
     """Number the n steps above or left of the axes, at most about ``most`` of them."""
-    from matplotlib.ticker import MaxNLocator
-
     axis = axes.xaxis if side == "x" else axes.yaxis
     if n == 1:
         axis.set_ticks([0])
     else:
-        axis.set_major_locator(MaxNLocator(nbins=most, integer=True, steps=[1, 2, 5, 10]))
+        few_ticks(axis, most, integer=True)
     axis.set_tick_params(labelsize=size, pad=2)
     if side == "x":
         axes.xaxis.tick_top()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, SupportsIndex, TypeAlias
+from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
 import torch
 
-from intently.errors import ArgumentError, KindError, RangeError, build, shape_of
+from intently.errors import ArgumentError, IntentlyError, KindError, RangeError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import numbered
@@ -28,17 +28,20 @@ class Entry(Protocol):
     @property
     def index(self) -> int: ...
     @property
+    def steps(self) -> int: ...
+    @property
     def verified(self) -> bool | None: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
 
     def matrix(self) -> LazyMatrix:
-        """Return its weights (b, h, t, s)."""
+        """Return its weights (b, h, t, s), labelled where tokens are known."""
         ...
 
 
+@runtime_checkable
 class Recording(Protocol):
-    """The interface of what `intently.watch` records."""
+    """The interface of a recording of `intently.watch`."""
 
     @property
     def calls(self) -> Sequence[Entry]: ...
@@ -65,12 +68,15 @@ def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, L
         found = {"": check(source, argument)}
     elif isinstance(source, Mapping):
         found = {str(name): check(A, f"{argument}[{name!r}]") for name, A in source.items()}
-    else:
-        entries: Sequence[Entry] = _entries(source, argument)
+    elif isinstance(source, Recording):
+        entries = source.calls
         kept = [entry for entry in entries if entry.verified is not False]
         found = {name: entry.matrix() for name, entry in zip(numbered(kept), kept)}
         if len(kept) < len(entries):
             note = f"left out, not verified: {len(entries) - len(kept)} of {len(entries)}"
+    else:
+        expected = "a matrix, matrices by name, or a recording"
+        raise build(KindError, argument, expected, type(source).__name__)
     if not found:
         raise build(ArgumentError, argument, "at least one matrix", "none", note)
     return {name: one_text(matrix) for name, matrix in found.items()}, note
@@ -81,14 +87,6 @@ def one_text(matrix: LazyMatrix) -> LazyMatrix:
     while matrix.ndim > 3 and matrix.shape[0] == 1:
         matrix = matrix[0]
     return matrix
-
-
-def _entries(source: object, argument: str) -> Sequence[Entry]:
-    if not hasattr(source, "calls"):
-        raise build(
-            KindError, argument, "a matrix, matrices by name, or a recording", type(source).__name__
-        )
-    return source.calls  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def one_of(
@@ -107,7 +105,7 @@ def one_of(
     UnverifiedError for an entry of a recording that failed verification.
     """
     name, origin = "", "A"
-    if isinstance(source, Mapping) or hasattr(source, "calls"):
+    if isinstance(source, Mapping | Recording):
         name, source, head, origin = _named(source, head)
     elif isinstance(head, str | tuple):
         raise build(
@@ -121,13 +119,12 @@ def one_of(
     return lazy, ", ".join(part for part in (visible(name, 80) if name else "", averaged) if part)
 
 
-def _named(source: object, head: Choice) -> tuple[str, object, int | None, str]:
+def _named(
+    source: Mapping[str, object] | Recording, head: Choice
+) -> tuple[str, object, int | None, str]:
     """Return the chosen name, matrix and head, and the expression that gives the matrix."""
-    if isinstance(source, Mapping):
-        names = list(map(str, source))
-    else:
-        entries = _entries(source, "matrix")
-        names = numbered(entries)
+    mapped = isinstance(source, Mapping)
+    names = list(map(str, source)) if mapped else numbered(source.calls)
     name, number = head if isinstance(head, tuple) and len(head) == 2 else (head, None)
     if not isinstance(name, str):
         name, number = (names[0] if len(names) == 1 else None), name
@@ -142,9 +139,9 @@ def _named(source: object, head: Choice) -> tuple[str, object, int | None, str]:
             repr(head),
             None if names else "the source holds no matrix",
         )
-    if isinstance(source, Mapping):
+    if mapped:
         return name, source[name], number, f"matrices[{name!r}]"
-    entry = _entries(source, "matrix")[names.index(name)]
+    entry = source.calls[names.index(name)]
     key = repr(name) if name == entry.name else f"{entry.name!r}, {entry.index}"
     return name, entry.matrix(), number, f"seen[{key}]"
 
@@ -163,9 +160,7 @@ def _flat(
             f"pick one: {origin}[0]",
         )
     h = matrix.shape[0] if matrix.ndim == 3 else 1
-    number = whole(head)
-    if head is not None and (number is None or not 0 <= number < h):
-        raise build(ArgumentError, "head", f"a head from 0 to {h - 1}", repr(head))
+    number = None if head is None else among(head, h, "head", "a head")
     if matrix.ndim == 2:
         return matrix, ""
     if number is not None:
@@ -186,6 +181,16 @@ def whole(value: object) -> int | None:
         return operator.index(value)
     except (TypeError, ValueError, RuntimeError):
         return None
+
+
+def among(
+    value: object, count: int, argument: str, what: str, kind: type[IntentlyError] = ArgumentError
+) -> int:
+    """Return a whole number from 0 to ``count`` − 1; raise an error of this kind for others."""
+    number = whole(value)
+    if number is None or not 0 <= number < count:
+        raise build(kind, argument, f"{what} from 0 to {count - 1}", repr(value))
+    return number
 
 
 def place(token: int | str, labels: Iterable[str], argument: str = "token") -> int:

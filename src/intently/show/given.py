@@ -27,7 +27,7 @@ class Plain(Dense):
         return Plain(self.weights.mean(-3), self.labels)
 
     def no_weights(self, part: bool = False) -> str:
-        """Say why the numbers are no attention weights; nothing where they are.
+        """Say why the numbers are no attention weights; "" where they are.
 
         Weights are not below 0, and a row sums to 1 or is all zeros; with ``part`` it may sum to
         less, as in a part of a matrix. NaN does not count.

@@ -38,15 +38,13 @@ def visible(text: str, limit: int = 24) -> str:
         return EMPTY
     if text.isspace() and text.isprintable():
         text = "␣" * len(text)
-    shown = []
-    length = 0
+    shown = ""
     for position, character in enumerate(text):
         piece = _visible(character)
-        if length + len(piece) > limit - (position + 1 < len(text)):
-            return "".join(shown).rstrip(JOINERS) + "…"
-        shown.append(piece)
-        length += len(piece)
-    return "".join(shown)
+        if len(shown) + len(piece) > limit - (position + 1 < len(text)):
+            return shown.rstrip(JOINERS) + "…"
+        shown += piece
+    return shown
 
 
 def _visible(character: str) -> str:
@@ -76,13 +74,12 @@ def spaced(tokens: Sequence[str]) -> list[tuple[str, bool]]:
     >>> spaced(["▁un", "believ", "able"]), spaced(["too", "wide"])
     ([('un', True), ('believ', False), ('able', False)], [('too', True), ('wide', True)])
     """
-    begins = any(token[:1] in WORD_BEGINS and len(token) > 1 for token in tokens)
+    begins = any(map(_begins, tokens))
     goes_on = any(token.startswith(WORD_GOES_ON) and len(token) > 2 for token in tokens)
-    found = []
-    for token in tokens:
-        blank = token[:1] in WORD_BEGINS if begins else not token.startswith(WORD_GOES_ON)
-        found.append((bare(token) if begins or goes_on else token, blank))
-    return found
+    texts = map(bare, tokens) if begins or goes_on else tokens
+    if begins:
+        return [(text, token[:1] in WORD_BEGINS) for text, token in zip(texts, tokens)]
+    return [(text, not token.startswith(WORD_GOES_ON)) for text, token in zip(texts, tokens)]
 
 
 def shown(tokens: Sequence[str], limit: int = 24) -> tuple[str, ...]:
@@ -96,8 +93,11 @@ def shown(tokens: Sequence[str], limit: int = 24) -> tuple[str, ...]:
 
 def unmarked(tokens: Sequence[str]) -> tuple[str, ...]:
     """Return tokens without their marks of word beginnings."""
-    marked = [token[:1] in WORD_BEGINS and len(token) > 1 for token in tokens]
-    return tuple(token[1:] if begins else token for token, begins in zip(tokens, marked))
+    return tuple(token[1:] if _begins(token) else token for token in tokens)
+
+
+def _begins(token: str) -> bool:
+    return token[:1] in WORD_BEGINS and len(token) > 1
 
 
 def lines(text: str, limit: int = 400) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
+from functools import wraps
 from html import escape
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from intently.biases import Bias
 from intently.matrix import LazyMatrix
 from intently.show.choosing import Entry, Recording
 from intently.show.labels import visible
+from intently.show.pictures import encoded
 from intently.show.reading import numbers
 from intently.show.style import BELOW, WEIGHTS
 
@@ -36,46 +38,39 @@ class Thumb(NamedTuple):
     name: str
 
 
+def _safe(draw: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Fall back to text on any error: a display must not hide the user's own error."""
+
+    @wraps(draw)
+    def safe(value: Any) -> str:
+        try:
+            return draw(value)
+        except Exception:
+            return _code(value)
+
+    return safe
+
+
+def _code(value: object, more: str = "") -> str:
+    said = "\n".join(visible(line, 200) for line in repr(value).split("\n"))
+    return f"<code>{escape(said)}{more}</code>"
+
+
+@_safe
 def matrix_html(matrix: LazyMatrix) -> str:
     """Return the heads of the first item as pictures and the matrix's line; text if too large."""
-    return _safely(lambda: _matrix(matrix), matrix)
-
-
-def bias_html(bias: Bias) -> str:
-    """Return pictures of what the bias adds to the scores of 32 queries and keys, head by head."""
-    return _safely(lambda: _bias(bias), bias)
-
-
-def recording_html(recording: Recording) -> str:
-    """Return the heads of each layer as a row of pictures, and the recording's line."""
-    return _safely(lambda: _recording(recording), recording)
-
-
-def _safely(draw: Callable[[], str], value: object) -> str:
-    try:
-        return draw()
-    except Exception:  # a display must not be the error that hides the user's own
-        return f"<code>{escape(_line(value))}</code>"
-
-
-def _line(value: object) -> str:
-    return "\n".join(visible(line, 200) for line in repr(value).split("\n"))
-
-
-def _matrix(matrix: LazyMatrix) -> str:
     *lead, t, s = matrix.shape
     h = lead[-1] if lead else 1
-    shown = min(h, HEADS)
-    said = ""
-    if not t * s * shown * math.prod(lead[:-1]):
-        return f"<code>{escape(_line(matrix))}</code>"
+    shown, items = min(h, HEADS), math.prod(lead[:-1])
+    if not t * s * shown * items:
+        return _code(matrix)
     if _of(matrix, 0)._row_size() * t * shown > MOST:
         said = "too large to draw unasked: it.show.heatmap(A) does, or A.pool(64, 64)"
         return _figure([], matrix, said)
     thumbs = [Thumb(_cells(_of(matrix, n)), f"head {n}" if h > 1 else "") for n in range(shown)]
     parts = [f"{t} queries (down) × {s} keys (across)"]
     parts += [f"the first {HEADS} of {h} heads"] if h > HEADS else []
-    parts += [f"item 0 of {math.prod(lead[:-1])}"] if math.prod(lead[:-1]) > 1 else []
+    parts += [f"item 0 of {items}"] if items > 1 else []
     parts.append(f"darkest {_top(thumbs):.3g}")
     return _figure(thumbs, matrix, ", ".join(parts))
 
@@ -96,90 +91,80 @@ def _cells(matrix: LazyMatrix) -> np.ndarray:
         return numbers(matrix.pool(CELLS, CELLS, how="max"))
 
 
-def _bias(bias: Bias) -> str:
-    from intently.masks import Geometry
-    from intently.show.figures.masks import STEPS, lead_of
+@_safe
+def bias_html(bias: Bias) -> str:
+    """Return pictures of what the bias adds to the scores of 32 queries and keys, head by head."""
+    from intently.show.figures.masks import STEPS, added
 
     moved = bias.replaced(lambda x: x.detach().cpu())
     t = s = STEPS
     for x in moved.tensors():
         if type(bias).__name__ == "TensorBias" and x.ndim >= 2:
             t, s = x.shape[-2:]
-    lead = lead_of(moved, t, s)
-    g = Geometry(lead, t, s, torch.device("cpu"))
-    rows, columns = (torch.arange(0, n, -(-n // CELLS)) for n in (t, s))
-    values = numbers(moved.tile(g, rows, columns).expand(*lead, len(rows), len(columns)))
+    values = added(moved, t, s, CELLS)
     heads = values.reshape(-1, *values.shape[-2:])
     shown = [Thumb(head, f"head {n}" if len(heads) > 1 else "") for n, head in enumerate(heads)]
     finite = values[np.isfinite(values)]
     ends = f"from {finite.min():.3g} (sand) to {finite.max() + 0:.3g} (blue)" if finite.size else ""
     more = f", the first {HEADS} of {len(heads)} heads" if len(heads) > HEADS else ""
-    return _figure(
-        shown[:HEADS], bias, f"{t} queries × {s} keys{more}, {ends}".replace("-", "−"), True
-    )
+    said = f"{t} queries × {s} keys{more}, {ends}".replace("-", "−")
+    return _figure(shown[:HEADS], bias, said, True)
 
 
-def _recording(recording: Recording) -> str:
+@_safe
+def recording_html(recording: Recording) -> str:
+    """Return the heads of each layer as a row of pictures, and the recording's line."""
     left = MOST
-    rows = []
-    entries: Sequence[Entry] = recording.calls
-    for entry in entries[:LAYERS]:
-        rows.append(_row(entry, left))
-        left -= _size(entry)
-    more = len(entries) - LAYERS
-    table = (
-        f'<table style="border-collapse:collapse;color:inherit">{"".join(rows)}</table>'
-        if rows
-        else ""
-    )
-    said = escape(_line(recording)) + (f" … {more} calls more" if more > 0 else "")
-    caption = f"<figcaption><code>{said}</code></figcaption>"
-    return f'<figure style="margin:0.5em 0">{caption}{table}</figure>'
+    table = ""
+    for entry in recording.calls[:LAYERS]:
+        *lead, t, s = entry.shape
+        size = min(lead[-1] if lead else 1, HEADS) * t * s
+        table += _row(entry, size, left)
+        left -= size
+    if table:
+        table = f'<table style="border-collapse:collapse;color:inherit">{table}</table>'
+    more = len(recording.calls) - LAYERS
+    said = _code(recording, f" … {more} calls more" if more > 0 else "")
+    return f'<figure style="margin:0.5em 0"><figcaption>{said}</figcaption>{table}</figure>'
 
 
-def _size(entry: Any) -> int:
-    *lead, t, s = entry.shape
-    return min(lead[-1] if lead else 1, HEADS) * t * s
-
-
-def _row(entry: Any, left: int) -> str:
-    name = escape(visible(f"{entry.name}", 60))
+def _row(entry: Entry, size: int, left: int) -> str:
+    """Return an entry as a row of a table; more than ``left`` weights are not drawn."""
     shape = " × ".join(map(str, entry.shape))
+    drawn = "it.show.heatmap draws it" if size else "empty"
     if entry.verified is False:
         drawn = "not verified: seen.coverage() says why"
-    elif _size(entry) > left or not _size(entry):
-        drawn = "it.show.heatmap draws it" if _size(entry) else "empty"
-    else:
+    elif 0 < size <= left:
         matrix = entry.matrix()
-        shown = min(matrix.shape[-3], HEADS)
-        heads = [Thumb(_cells(_of(matrix, n)), "") for n in range(shown)]
-        drawn = " ".join(_image(thumb, (SMALL, _top(heads)), signed=False) for thumb in heads)
+        heads = [Thumb(_cells(_of(matrix, n)), "") for n in range(min(matrix.shape[-3], HEADS))]
+        drawn = " ".join(_image(thumb, SMALL, _top(heads)) for thumb in heads)
     cell = 'style="padding:2px 8px;vertical-align:middle;text-align:left"'
+    name = escape(visible(entry.name, 60))
     head = f"<th {cell}><code>{name}</code><br><small>{shape}</small></th>"
     return f"<tr>{head}<td {cell}>{drawn}</td></tr>"
 
 
 def _figure(thumbs: Sequence[Thumb], value: object, said: str, signed: bool = False) -> str:
     side = SIDE if len(thumbs) == 1 else SMALL * 2 if len(thumbs) <= 4 else SMALL
-    look = side, _top(thumbs)
     pictures = "".join(
         f'<span style="display:inline-block;margin:0 6px 4px 0;font-size:75%">'
-        f"{_image(thumb, look, signed)}<br>{escape(thumb.name)}</span>"
+        f"{_image(thumb, side, _top(thumbs), signed)}<br>{escape(thumb.name)}</span>"
         for thumb in thumbs
     )
     return (
         f'<figure style="margin:0.5em 0">{pictures}'
-        f'<figcaption style="font-size:85%"><code>{escape(_line(value))}</code><br>'
+        f'<figcaption style="font-size:85%">{_code(value)}<br>'
         f"{escape(said)}</figcaption></figure>"
     )
 
 
-def _image(thumb: Thumb, look: tuple[int, float], signed: bool) -> str:
-    side, top = look
+def _image(thumb: Thumb, side: int, top: float, signed: bool = False) -> str:
+    from PIL import Image
+
     t, s = thumb.values.shape
-    scale = side / max(t, s)
-    wide, high = max(round(s * scale), 4), max(round(t * scale), 4)
-    data = base64.b64encode(_png(_colours(thumb.values, top, signed))).decode()
+    wide, high = (max(round(n * side / max(t, s)), 4) for n in (s, t))
+    image = Image.fromarray(_colours(thumb.values, top, signed))
+    data = base64.b64encode(encoded(image, format="PNG")).decode()
     label = escape(thumb.name or "weights")
     return (
         f'<img alt="{label}, {t} by {s} cells" width="{wide}" height="{high}" '
@@ -200,13 +185,3 @@ def _colours(values: np.ndarray, top: float, signed: bool) -> np.ndarray:
     found = np.stack([np.interp(shares, at, table[:, n]) for n in range(3)], -1)
     found[~finite] = 200
     return found.round().astype(np.uint8)
-
-
-def _png(pixels: np.ndarray) -> bytes:
-    import io
-
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()

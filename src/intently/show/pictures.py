@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from typing import Any
 
@@ -87,3 +88,10 @@ def _opened(path: str | os.PathLike[str]) -> Any:
         raise build(
             DataError, "picture", "a file that holds a picture", repr(str(path)), str(error)
         ) from None
+
+
+def encoded(image: Any, **options: Any) -> bytes:
+    """Return a PIL image as the bytes of a file."""
+    buffer = io.BytesIO()
+    image.save(buffer, **options)
+    return buffer.getvalue()

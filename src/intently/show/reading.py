@@ -32,11 +32,15 @@ def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
 
     Raises what `intently.show.given.as_weights` raises, and ArgumentError for an empty matrix.
     """
-    return not_empty(as_weights(matrix, argument), argument)
+    return _not_empty(as_weights(matrix, argument), argument)
 
 
-def not_empty(matrix: LazyMatrix, argument: str = "matrix") -> LazyMatrix:
-    """Return the matrix; raise ArgumentError where it is empty."""
+def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
+    """Return a matrix as `check` does; plain numbers need not be weights."""
+    return _not_empty(as_matrix(matrix, argument), argument)
+
+
+def _not_empty(matrix: LazyMatrix, argument: str) -> LazyMatrix:
     if 0 in tuple(matrix.shape):
         raise build(
             ArgumentError,
@@ -62,6 +66,21 @@ def weights(matrix: LazyMatrix) -> np.ndarray:
         return numbers(matrix.dense())
 
 
+def looked(matrix: LazyMatrix, at: int, looks: str) -> np.ndarray:
+    """Return what token ``at`` of a matrix (t, s) looks at, its row; or who looks at it."""
+    with torch.no_grad():
+        return numbers(matrix[at, :] if looks == "at" else matrix[:, at])
+
+
+def at_most(
+    matrix: LazyMatrix, most: int | tuple[int, int], what: str, cause: str, fix: str
+) -> None:
+    """Raise ArgumentError for a matrix (t, s) of more rows or columns than ``most``."""
+    t, s = (most, most) if isinstance(most, int) else most
+    if matrix.shape[-2] > t or matrix.shape[-1] > s:
+        raise build(ArgumentError, "matrix", f"at most {what}", shape_of(matrix), cause, fix)
+
+
 def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
     """Return weights (…, t, s), pooled to at most ``most`` rows and columns."""
     t, s = matrix.shape[-2:]
@@ -71,7 +90,7 @@ def picture(matrix: LazyMatrix, most: int, how: Pooling = "mean") -> np.ndarray:
         return numbers(matrix.pool(min(t, most), min(s, most), how=how))
 
 
-def pooled(shape: tuple[int, int], most: int, how: str, what: str = "weights") -> str:
+def pooled(shape: Sequence[int], most: int, how: str, what: str = "weights") -> str:
     """Describe a cell of a matrix (t, s) that was pooled to at most ``most`` cells a side."""
     down, across = (n / min(n, most) for n in shape)
     return f"each cell the {how} of about {down:.3g} × {across:.3g} {what}"
@@ -93,11 +112,6 @@ def measured(how: Pooling | None, what: str = "weight") -> str:
     if how is None:
         return what
     return {"mean": f"mean {what}", "max": f"largest {what}", "sum": f"sum of {what}s"}[how]
-
-
-def any_numbers(matrix: object, argument: str = "matrix") -> LazyMatrix:
-    """Return a matrix as `check` does; plain numbers need not be weights."""
-    return not_empty(as_matrix(matrix, argument), argument)
 
 
 def names(matrix: LazyMatrix) -> Names:
@@ -131,26 +145,23 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
 
 
 def outside(values: np.ndarray, rows: Sequence[str]) -> str:
-    """Say how much weight of a row is not drawn; nothing where all rows sum to 1.
+    """Say how much weight of a row is not drawn; "" where all rows sum to 1.
 
     >>> outside(np.array([[0.5, 0.5], [0.05, 0.01]]), ("the", "it"))
     'not drawn: up to 0.94 of the weight of a row (‘it’), on what has no column here'
     """
-    shares = np.all((values >= 0) & (values <= 1), axis=1)  # false for what is no number, too
+    shares = np.all((values >= 0) & (values <= 1), axis=1)  # False for NaN too
     sums = np.where(shares[:, None], values, 0).sum(1)
     rest = np.where(sums > 0, 1 - sums, 0)
     if rest.max(initial=0.0) < LEAST or sums.max() > 1 + LEAST:
         return ""
     most = int(rest.argmax())
-    return (
-        f"not drawn: up to {rest[most]:.2f} of the weight of a row (‘{rows[most]}’), on what "
-        "has no column here"
-    )
+    row = f"a row (‘{rows[most]}’)"
+    return f"not drawn: up to {rest[most]:.2f} of the weight of {row}, on what has no column here"
 
 
 def missing(values: np.ndarray) -> str:
-    """Say how many of the values are not finite; nothing when all are."""
+    """Say how many of the values are not finite; "" when all are."""
     count = int((~np.isfinite(values)).sum())
-    if not count:
-        return ""
-    return f"hatched: {count} of {values.size} weights {'is' if count == 1 else 'are'} not finite"
+    verb = "is" if count == 1 else "are"
+    return f"hatched: {count} of {values.size} weights {verb} not finite" if count else ""

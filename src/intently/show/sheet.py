@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from intently.show.style import GRID
+from intently.show.style import GRID, INK, QUIET, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
+    from matplotlib.axis import Axis
+    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Transform
 
 LINE = 1.35 / 72
 """Height of a line of text in inches for each point of its size."""
 WORD = 1.05 / 72
 """Height that a label of one line needs beside others, in inches for each point of its size."""
+HEADING, NOTES = 10.5, 7.5
+"""Sizes of the heading of a figure and of the notes below it, in points."""
+HEAD: dict[str, Any] = {"size": HEADING, "ha": "left", "va": "top", "linespacing": 1.25}
+NOTE: dict[str, Any] = {"size": NOTES, "color": QUIET}
 
 
 def width_of(texts: Iterable[str], size: float) -> float:
@@ -71,27 +77,41 @@ class Sheet:
         )
         return self.figure.add_axes(box, **options)
 
+    def blank(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Return axes without a frame that count inches from their top left corner."""
+        axes = self.axes(left, top, width, height)
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        axes.set_axis_off()
+        return axes
+
     def colour_bar(
         self,
         place: tuple[float, float, float, float],
-        drawn: ScalarMappable,
+        norm: Normalize,
+        colours: Colormap | None = None,
         frame: str | None = None,
+        size: float | None = None,
         **options: Any,
     ) -> Axes:
-        """Return the axes of a colour bar of what is drawn, in a thin frame of a colour or none."""
+        """Return the axes of a colour bar, by default of weights, in a thin frame or in none.
+
+        ``frame`` is the frame's colour, ``size`` that of the numbers.
+        """
+        from matplotlib.cm import ScalarMappable
+
         bar = self.axes(*place)
+        drawn = ScalarMappable(norm, colours or weight_map())
         outline: Any = self.figure.colorbar(drawn, cax=bar, **options).outline
         outline.set(edgecolor=frame, linewidth=0.5, visible=frame is not None)
+        if size is not None:
+            bar.tick_params(labelsize=size)
         return bar
 
     def write(self, left: float, top: float, text: str, **options: Any) -> None:
-        """Write a text, taken as it is, whose top left corner stands at this place."""
-        if not text:
-            return
-        options = {"ha": "left", "va": "top", "linespacing": 1.25, **options}
-        self.figure.text(
-            left / self.width, 1 - top / self.height, text, parse_math=False, **options
-        )
+        """Write a text, by default a heading, whose top left corner stands at this place."""
+        if text:
+            place = left / self.width, 1 - top / self.height
+            self.figure.text(*place, text, parse_math=False, **{**HEAD, **options})
 
 
 def wrapped(text: str, width: float, size: float) -> str:
@@ -102,6 +122,11 @@ def wrapped(text: str, width: float, size: float) -> str:
         characters = max(8, math.floor(len(line) * ratio))
         lines += [line] if ratio >= 1 else textwrap.wrap(line, characters)
     return "\n".join(lines)
+
+
+def captions(texts: tuple[str, str], width: float) -> tuple[str, str]:
+    """Return a heading and the notes below a figure, wrapped to ``width`` inches."""
+    return wrapped(texts[0], width, HEADING), wrapped(texts[1], width, NOTES)
 
 
 def height_of(text: str, size: float, pad: float = 0.0) -> float:
@@ -121,3 +146,95 @@ def name_panel(axes: Axes, name: str, high: float) -> None:
     """Write the name of a panel, ``high`` inches high, above its left end."""
     axes.set_ylabel(name, rotation=0, ha="left", va="bottom", size=9, parse_math=False)
     axes.yaxis.set_label_coords(0, 1 + 0.05 / high)
+
+
+def few_ticks(axis: Axis, most: int, **options: Any) -> None:
+    """Put at most about ``most`` ticks on an axis, at round numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], **options))
+
+
+class End(NamedTuple):
+    """The end (x, y) of a curve, and its name in its colour."""
+
+    x: float
+    y: float
+    name: str
+    colour: str
+
+
+def name_ends(axes: Axes, ends: Iterable[End], places: Transform) -> None:
+    """Write the name of each curve beside its end; names that would touch move apart.
+
+    ``places`` takes the ends to pixels.
+    """
+    height = -math.inf
+    for x, y, name, colour in sorted(ends, key=lambda end: end.y):
+        start = axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi
+        height = max(start, height + 10)
+        axes.annotate(
+            name,
+            (x, y),
+            xycoords=places,
+            xytext=(5, height - start),
+            textcoords="offset points",
+            va="center",
+            size=8,
+            color=colour,
+            annotation_clip=False,
+            parse_math=False,
+        )
+
+
+def broken(
+    widths: Sequence[float], gaps: Sequence[float], room: float, mirrored: bool
+) -> list[list[tuple[int, float]]]:
+    """Break boxes of these widths into lines: the number and the left end of each box.
+
+    Each box has its gap before it, except at the start of a line; ``mirrored`` lines run from the
+    right.
+
+    >>> broken([1, 2, 2], [0, 0.5, 0.5], 4, False)
+    [[(0, 0.0), (1, 1.5)], [(2, 0.0)]]
+    """
+    rows: list[list[tuple[int, float]]] = [[]]
+    end = 0.0
+    for n, (width, gap) in enumerate(zip(widths, gaps, strict=True)):
+        left = end + gap if rows[-1] else 0.0
+        if rows[-1] and left + width > room:
+            rows.append([])
+            left = 0.0
+        rows[-1].append((n, left))
+        end = left + width
+    if mirrored:
+        return [[(n, room - left - widths[n]) for n, left in row] for row in rows]
+    return rows
+
+
+def boxed(
+    axes: Axes,
+    text: str,
+    box: tuple[float, float, float, float],
+    size: float,
+    ink: str = INK,
+    **look: Any,
+) -> None:
+    """Write a text into the middle of a rounded box (left, top, width, height) of some look."""
+    from matplotlib.patches import FancyBboxPatch
+
+    left, top, wide, high = box
+    shape = "round,pad=0,rounding_size=0.03"
+    patch = FancyBboxPatch((left, top), wide, high, boxstyle=shape, clip_on=False, **look)
+    axes.add_artist(patch)  # as add_patch, without asking how far each box reaches
+    axes.text(
+        left + wide / 2,
+        top + high / 2,
+        text,
+        size=size,
+        color=ink,
+        ha="center",
+        va="center_baseline",
+        parse_math=False,
+        zorder=3,
+    )

@@ -60,11 +60,10 @@ def blocks(
     bois   ██
          ░ 0.05  ▒ 0.25  ▓ 0.5  █ 0.75 and more
     """
-    width = shutil.get_terminal_size().columns if width is None else width
-    cells = whole(width)
-    if cells is None or cells < NARROWEST:
-        raise build(ArgumentError, "width", f"at least {NARROWEST} terminal cells", repr(width))
-    width = cells
+    given = shutil.get_terminal_size().columns if width is None else width
+    width = whole(given)
+    if width is None or width < NARROWEST:
+        raise build(ArgumentError, "width", f"at least {NARROWEST} terminal cells", repr(given))
     colour = _terminal_has_colour() if colour is None else colour
     lazy, chosen = one_of(matrix, head)
     notes = [chosen] if chosen else []
@@ -80,7 +79,7 @@ def blocks(
         lines.append(indent + painter.legend())
     else:
         notes.insert(0, painter.legend())
-    for note in filter(None, [*notes, missing(grid.values).replace("hatched", "?")]):
+    for note in (*notes, missing(grid.values).replace("hatched", "?")):
         lines += _wrapped(note, width, indent)
     return "\n".join([*lines, *_wrapped(grid.key, width)])
 
@@ -89,10 +88,9 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """Break a text into lines of ``width`` terminal cells, between items joined by two spaces."""
     from rich.cells import cell_len
 
-    items = text.split("  ") if "  " in text else text.split(" ")
     between = "  " if "  " in text else " "
     lines: list[str] = []
-    for item in filter(None, items):
+    for item in filter(None, text.split(between)):
         longer = f"{lines[-1]}{between}{item}" if lines else ""
         if lines and cell_len(longer) <= width:
             lines[-1] = longer
@@ -162,16 +160,9 @@ class _Grid:
     def _header(self, first: int, last: int, cell: int) -> list[str]:
         columns = self.upright[first:last]
         height = max(map(len, columns))
-        lines = []
-        for level in range(height):
-            letters = [
-                _padded(column[level - height + len(column)], cell)
-                if level >= height - len(column)
-                else " " * cell
-                for column in columns
-            ]
-            lines.append(_anchored(" " * (self.margin + 1) + "".join(letters).rstrip(" ")))
-        return lines
+        tall = [[" "] * (height - len(column)) + [*column] for column in columns]
+        rows = ["".join(_padded(letter, cell) for letter in level) for level in zip(*tall)]
+        return [_anchored(" " * (self.margin + 1) + row.rstrip(" ")) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -231,8 +222,7 @@ def _characters(text: str) -> list[str]:
 def _padded(character: str, cell: int) -> str:
     from rich.cells import cell_len
 
-    mark = LEFT_TO_RIGHT_MARK if right_to_left(character) else ""
-    return character + mark + " " * (cell - cell_len(character))
+    return character + _mark(character) + " " * (cell - cell_len(character))
 
 
 def _cut(text: str, width: int) -> str:
@@ -248,10 +238,13 @@ def _fitted(text: str, width: int) -> str:
     from rich.cells import cell_len
 
     text = _cut(text, width)
-    mark = LEFT_TO_RIGHT_MARK if right_to_left(text) else ""
-    return " " * (width - cell_len(text)) + text + mark
+    return " " * (width - cell_len(text)) + text + _mark(text)
 
 
 def _anchored(line: str) -> str:
     """Keep a line with right-to-left words running from left to right in terminals that reorder."""
-    return LEFT_TO_RIGHT_MARK + line if right_to_left(line) else line
+    return _mark(line) + line
+
+
+def _mark(text: str) -> str:
+    return LEFT_TO_RIGHT_MARK if right_to_left(text) else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from intently.errors import KindError, build
-from intently.matrix.labelling import crosses, reads_source, side
+from intently.matrix.labelling import crosses, one_text, reads_source, side
 
 Tokens: TypeAlias = Sequence[str] | tuple[Sequence[str], Sequence[str]]
 """The texts of one sequence, or of two: (source, target) of an encoder and a decoder."""
@@ -101,11 +101,11 @@ def _of_one(
 ) -> Labels:
     """The labels from one sequence: of a self-attention, or of the keys only."""
     of_keys = Labels(None, tokens if len(tokens) == s else None)
-    if across or t > s or len(tokens) - s not in OWN:
+    if not one_text(across, (t, s), looks_back) or len(tokens) - s not in OWN:
         return of_keys
     if looks_back():
         return Labels(_produced(tokens[s - t :], t), tokens[:s], True)
-    return Labels(tokens, tokens, True) if t == s == len(tokens) else of_keys
+    return Labels(tokens, tokens, True) if t == len(tokens) else of_keys
 
 
 def _produced(tokens: tuple[str, ...], t: int) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ frame flickers, and equal stories give equal bytes.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from functools import cache
 
@@ -16,6 +15,7 @@ from intently.show.animate.painting import Painter, colour, named
 from intently.show.animate.shapes import Grid, Scene, Shape, Text
 from intently.show.animate.stage import MARGIN
 from intently.show.animate.tween import between
+from intently.show.pictures import encoded as encoded_image
 from intently.show.sheet import wrapped
 from intently.show.style import style
 
@@ -60,9 +60,8 @@ def encoded(pictures: Sequence[tuple[np.ndarray, int]]) -> bytes:
     first, *others = [Image.fromarray(_reduced(pixels, palette, table)) for pixels, _ in pictures]
     for image in (first, *others):
         image.putpalette(palette.ravel().tolist())
-    buffer = io.BytesIO()
-    first.save(
-        buffer,
+    return encoded_image(
+        first,
         format="GIF",
         save_all=True,
         append_images=others,
@@ -71,7 +70,6 @@ def encoded(pictures: Sequence[tuple[np.ndarray, int]]) -> bytes:
         duration=[milliseconds for _, milliseconds in pictures],
         disposal=1,
     )
-    return buffer.getvalue()
 
 
 def _written(title: str, scenes: Sequence[Scene]) -> set[str]:

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.foundation.arrays import Numbers
+from intently.kernels.problem import Problem
 from intently.matrix import LazyMatrix
 from intently.scores import Dot
-from intently.show.choosing import one_text, whole
+from intently.show.choosing import among, one_text, whole
 from intently.show.given import as_numbers
 from intently.show.labels import bare, visible
-from intently.show.reading import check, names, numbers
+from intently.show.reading import at_most, check, names, numbers
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,7 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
     found = one_text(check(matrix))
     if found.ndim == 3:
         h = found.shape[0]
-        chosen = 0 if head is None and h == 1 else whole(head)
-        if chosen is None or not 0 <= chosen < h:
-            raise build(ArgumentError, "head", f"a head from 0 to {h - 1}", repr(head))
-        found = found[chosen]
+        found = found[0 if head is None and h == 1 else among(head, h, "head", "a head")]
     if found.ndim != 2:
         raise build(
             ArgumentError,
@@ -75,6 +73,13 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
         )
     assert isinstance(found, Attention)
     return found
+
+
+def most_keys(matrix: Attention, most: int) -> None:
+    """Raise ArgumentError for more keys than a story has rows for."""
+    cause = "every key is a row of the picture"
+    fix = f"attend to fewer: it.attend(q, k[…, :{most}, :])"
+    at_most(matrix, (matrix.shape[-2], most), f"{most} keys", cause, fix)
 
 
 def finite(values: np.ndarray, argument: str) -> np.ndarray:
@@ -90,14 +95,15 @@ def finite(values: np.ndarray, argument: str) -> np.ndarray:
 @contextmanager
 def without_dropout(block: object) -> Iterator[None]:
     """Put a module and its parts into eval mode; restore each mode afterwards."""
-    parts = list(block.modules()) if isinstance(block, nn.Module) else []
-    modes = [part.training for part in parts]
+    modes = {}
+    if isinstance(block, nn.Module):
+        modes = {part: part.training for part in block.modules()}
     try:
-        for part in parts:
+        for part in modes:
             part.training = False
         yield
     finally:
-        for part, mode in zip(parts, modes):
+        for part, mode in modes.items():
             part.training = mode
 
 
@@ -159,34 +165,28 @@ def steps(matrix: Attention, query: int) -> Steps:
     with torch.no_grad():
         problem = matrix.problem
         plain = problem.as_dot()
-        bare_ = problem.replaced(mask=None, bias=None, softcap=None)
-        scaled = _row(Attention(bare_), query)
-        scores = _row(Attention(bare_.replaced(scale=1.0)), query)
-        capped = biased = None
-        if problem.softcap is not None:
-            capped = _row(Attention(bare_.replaced(softcap=problem.softcap)), query)
-        if problem.bias is not None:
-            biased = _row(Attention(problem.replaced(mask=None)), query)
+        unmasked = problem.replaced(mask=None)
         products = type(plain.score) is Dot
         source = plain if products else problem
         q, k = (finite(numbers(x), "matrix") for x in (source.q, source.k))
-        scale = problem.scale
-        sink = None if problem.sinks is None else float(problem.sinks.reshape(-1)[0])
+        scored = problem.replaced(mask=None, bias=None, softcap=None)
+        capped = unmasked.replaced(bias=None)
         return Steps(
-            q.reshape(-1, q.shape[-1])[query],
-            k.reshape(-1, k.shape[-1]),
-            products,
-            scores,
-            float(scale if not isinstance(scale, Tensor) else scale.reshape(-1)[0]),
-            scaled,
-            problem.softcap,
-            capped,
-            biased,
-            _row(matrix, query),
-            finite(numbers(matrix[query, :]), "matrix"),
-            sink,
+            q=q.reshape(-1, q.shape[-1])[query],
+            k=k.reshape(-1, k.shape[-1]),
+            products=products,
+            scores=_row(scored.replaced(scale=1.0), query),
+            scale=float(torch.as_tensor(problem.scale, dtype=torch.float64).reshape(-1)[0]),
+            scaled=_row(scored, query),
+            softcap=problem.softcap,
+            capped=None if problem.softcap is None else _row(capped, query),
+            biased=None if problem.bias is None else _row(unmasked, query),
+            logits=_row(problem, query),
+            weights=finite(numbers(matrix[query, :]), "matrix"),
+            sink=None if problem.sinks is None else float(problem.sinks.reshape(-1)[0]),
         )
 
 
-def _row(matrix: Attention, query: int) -> np.ndarray:
-    return numbers(matrix.scores[query, :]).astype(np.float64)
+def _row(problem: Problem, query: int) -> np.ndarray:
+    """Return the scores of one query, as far as this problem has come with them."""
+    return numbers(Attention(problem).scores[query, :]).astype(np.float64)

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.backends.backend_agg import RendererAgg
     from matplotlib.path import Path
 
-NAMED = {"ink": INK, "quiet": QUIET, "frame": FRAME, "accent": ACCENT, "blue": LINES[0]}
+NAMED = {
+    "ink": INK,
+    "quiet": QUIET,
+    "frame": FRAME,
+    "grid": GRID,
+    "accent": ACCENT,
+    "blue": LINES[0],
+}
 HEIGHT = 0.36
 """Distance of a text's baseline below its middle, per pixel of its size."""
 
@@ -81,7 +88,8 @@ class Painter:
             if isinstance(shape, Grid):
                 self._grid(shape, down)
             elif isinstance(shape, Text):
-                self._text(shape, down)
+                place, ink = (shape.x, shape.y + down), named(shape.colour)
+                self._write(shape.text, place, shape.size, ink, shape.anchor, shape.opacity)
             else:
                 self._curve(shape, down)
 
@@ -134,14 +142,9 @@ class Painter:
         for i in range(1, len(grid.shades)):
             points += [(x, top + i * grid.cell[1]) for x in (grid.x, right)]
         path = Path(points, [Path.MOVETO, Path.LINETO] * (len(points) // 2))
-        context = self._context(named(GRID), grid.opacity)
+        context = self._context(named("grid"), grid.opacity)
         context.set_snap(True)
         self.renderer.draw_path(context, path, self._transform(), None)
-
-    def _text(self, text: Text, down: float) -> None:
-        place = (text.x, text.y + down)
-        ink = named(text.colour)
-        self._write(text.text, place, text.size, ink, text.anchor, text.opacity)
 
     def _curve(self, curve: Curve, down: float) -> None:
         from matplotlib.path import Path
@@ -168,8 +171,7 @@ class Painter:
         hatched: bool = False,
         width: float = 1.0,
     ) -> None:
-        line = {"grid": GRID}.get(edge, edge)
-        context = self._context(named(line) if edge else None, opacity, width if edge else 0.0)
+        context = self._context(named(edge) if edge else None, opacity, width if edge else 0.0)
         context.set_snap(True)
         if hatched:
             context.set_hatch("////")

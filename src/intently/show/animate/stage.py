@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,11 @@ class Stage:
 
     def drop(self, *keys: str) -> None:
         """Remove the shapes with these keys, or with keys that begin with one and a dot."""
-        gone = [
-            name
-            for name in self.shapes
-            if any(name == key or name.startswith(f"{key}.") for key in keys)
-        ]
-        for name in gone:
-            del self.shapes[name]
+        self.shapes = {
+            name: shape
+            for name, shape in self.shapes.items()
+            if not any(name == key or name.startswith(f"{key}.") for key in keys)
+        }
 
     def change(self, key: str, **changed: Any) -> None:
         """Change some attributes of a shape."""
@@ -72,12 +71,8 @@ def _end(shape: Shape) -> tuple[float, float]:
         return shape.x + shape.width, shape.y + shape.height
     if isinstance(shape, Curve):
         return max(shape.x, shape.x2), max(shape.y, shape.y2)
-    return shape.x if shape.anchor == "end" else shape.x + _width(shape), shape.y + shape.size * 0.7
-
-
-def _width(text: Text) -> float:
-    share = 0.5 if text.anchor == "middle" else 1.0
-    return share * widest((text.text,), text.size)
+    share = {"start": 1.0, "middle": 0.5, "end": 0.0}[shape.anchor]
+    return shape.x + share * widest((shape.text,), shape.size), shape.y + shape.size * 0.7
 
 
 def widest(texts: Sequence[str], size: float) -> float:
@@ -87,16 +82,13 @@ def widest(texts: Sequence[str], size: float) -> float:
 
 def widths(texts: Sequence[str], size: float) -> list[float]:
     """Return the width in pixels of every text."""
-    key = (tuple(texts), size)
-    if key not in _KNOWN:
-        if len(_KNOWN) > 512:
-            _KNOWN.clear()
-        with style(texts):
-            _KNOWN[key] = [72 * width for width in widths_of(texts, size)]
-    return _KNOWN[key]
+    return list(_widths(tuple(texts), size))
 
 
-_KNOWN: dict[tuple[tuple[str, ...], float], list[float]] = {}
+@lru_cache(maxsize=512)
+def _widths(texts: tuple[str, ...], size: float) -> tuple[float, ...]:
+    with style(texts):
+        return tuple(72 * width for width in widths_of(texts, size))
 
 
 def shortened(text: str, room: float, size: float) -> str:
@@ -133,12 +125,12 @@ def shades(values: np.ndarray, largest: float) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, scaled.tolist()))
 
 
-def strips(values: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return vectors (n, d) as at most `MOST` cells each, and a note where cells are means."""
+def strips(values: np.ndarray, most: int = MOST) -> tuple[np.ndarray, str]:
+    """Return vectors (n, d) as at most ``most`` cells each, and a note where cells are means."""
     d = values.shape[-1]
-    if d <= MOST:
+    if d <= most:
         return values, ""
-    step = -(-d // MOST)
+    step = -(-d // most)
     cuts = np.arange(0, d, step)
     sizes = np.diff([*cuts, d])
     return np.add.reduceat(values, cuts, -1) / sizes, f" (each cell the mean of {step} of {d})"
@@ -173,3 +165,15 @@ def vector(
     texts = () if written is None else tuple(map(written, values))
     size = (cell_width(len(values)) if cell is None else cell, 20.0)
     return Grid(key, x, y, size, shades(values[None], largest), texts, **more)
+
+
+def bar(
+    j: int, x: float, y: float, high: float, pad: float, room: float, weight: float, shade: float
+) -> tuple[Grid, Text]:
+    """Return a weight as a bar in row j, ``room`` pixels wide at 1, and its number behind it."""
+    wide = max(1.0, room * weight)
+    ink = "ink" if weight >= 0.005 else "quiet"
+    return (
+        Grid(f"bar.{j}", x, y + pad, (wide, high - 2 * pad), ((shade,),), edge=""),
+        Text(f"weight.{j}", x + wide + 6, y + high / 2, number(weight), 12, ink),
+    )

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from intently.show.animate.numerals import Numerals
-from intently.show.animate.shapes import Grid, Text
+from intently.show.animate.shapes import Anchor, Grid, Text
 from intently.show.animate.stage import (
     MARGIN,
     Stage,
+    bar,
     cell_width,
     headed,
-    number,
     numerals,
     vector,
     widest,
@@ -76,40 +76,38 @@ class Table:
         self.bar = x + GAP
         self.right = self.bar + BAR + 40 + GAP
         self.bottom = self.y(len(names)) + 16
-        wide = cell_width(values.shape[-1]) * values.shape[-1]
         for n, name in enumerate(features or ()):
             middle = self.x + (n + 0.5) * self.cell
             stage.put(Text(f"head.{n}", middle, self.top - 13, name, HEAD - 1, "quiet", "middle"))
         if features and self.asks is not None:
             self._heading("keys", self.x - 12, self.asks.factor, "end")
         else:
-            self._heading("keys", self.x, heading, "start")
-        self._heading("values", self.right, headed("values", self.gives), "start")
+            self._heading("keys", self.x, heading)
+        self._heading("values", self.right, headed("values", self.gives))
         stage.put(Text("output", self.right - 12, self.bottom + HIGH / 2, "", 12, "ink", "end"))
-        stage.put(
-            Grid(
-                "room", self.right, self.bottom, (wide, HIGH), ((None,),), edge="frame", opacity=0.6
-            )
-        )
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Put an empty frame where the output will stand."""
+        d = self.values.shape[-1]
+        size = (cell_width(d) * d, HIGH)
+        self.stage.put(Grid("room", self.right, self.bottom, size, ((None,),), opacity=0.6))
 
     def y(self, row: int) -> float:
         """Return the top of a row's cells."""
         return self.top + row * ROW
 
-    def _heading(self, key: str, x: float, text: str, anchor: str) -> None:
-        y = self.top - 13
-        self.stage.put(Text(f"head.{key}", x, y, text, HEAD, "quiet", anchor))  # pyright: ignore[reportArgumentType]
+    def _heading(self, key: str, x: float, text: str, anchor: Anchor = "start") -> None:
+        self.stage.put(Text(f"head.{key}", x, self.top - 13, text, HEAD, "quiet", anchor))
 
     def lay_out(self, largest: float) -> None:
         """Put keys and values on the stage; ``largest`` is the darkest of queries and keys."""
         for j, name in enumerate(self.names):
-            middle = self.y(j) + HIGH / 2
+            y = self.y(j)
             self.stage.put(
-                Text(f"name.{j}", self.x - 12, middle, name, 12, "ink", "end"),
-                vector(f"key.{j}", self.x, self.y(j), self.keys[j], largest, self.asks, self.cell),
-                vector(
-                    f"value.{j}", self.right, self.y(j), self.values[j], self.largest, self.gives
-                ),
+                Text(f"name.{j}", self.x - 12, y + HIGH / 2, name, 12, "ink", "end"),
+                vector(f"key.{j}", self.x, y, self.keys[j], largest, self.asks, self.cell),
+                vector(f"value.{j}", self.right, y, self.values[j], self.largest, self.gives),
             )
 
     def ask(self, name: str, query: np.ndarray, largest: float) -> None:
@@ -117,62 +115,48 @@ class Table:
         self.stage.put(
             Text("asks", self.x - 12, self.asked + HIGH / 2, name, 12, "blue", "end"),
             vector("query", self.x, self.asked, query, largest, self.asks, self.cell, edge="blue"),
+            self._factor("query", self.asked, self.asks),
         )
-        self._factor("query", self.asked, self.asks)
 
-    def _factor(self, key: str, y: float, written: Numerals | None) -> None:
-        """Write the factor of a vector behind it."""
+    def _factor(self, key: str, y: float, written: Numerals | None) -> Text:
+        """Return the factor of a vector, which stands behind it."""
         x = self.x + self.cell * self.keys.shape[-1] + 8
         factor = "" if written is None else written.factor
-        self.stage.put(Text(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet"))
+        return Text(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet")
 
     def match(self, j: int, products: np.ndarray, largest: float, written: Numerals | None) -> None:
         """Show the query times key j, and frame that key."""
         y = self.asked + ROW
-        stage = self.stage
-        stage.put(
+        size = (self.cell * len(products), HIGH)
+        self.stage.put(
             Text("times", self.x - 12, y + HIGH / 2, "query × key", 12, "quiet", "end"),
             vector("products", self.x, y, products, largest, written, self.cell),
+            self._factor("products", y, written),
+            Grid("frame", self.x, self.y(j), size, ((None,),), edge="accent"),
         )
-        self._factor("products", y, written)
-        wide = self.cell * len(products)
-        stage.put(Grid("frame", self.x, self.y(j), (wide, HIGH), ((None,),), edge="accent"))
 
-    def figure(self, column: str, j: int, value: float, faint: bool = False) -> None:
+    def figure(self, column: str, j: int, value: float) -> None:
         """Write a number into a column, and the column's heading above it."""
         x, written = self.columns[column]
         self._heading(column, x, written.heading(column), "end")
-        text = "−∞" if value == -np.inf else written(value)
-        middle = self.y(j) + HIGH / 2
-        colour = "quiet" if faint or value == -np.inf else "ink"
-        self.stage.put(Text(f"{column}.{j}", x, middle, text, 12, colour, "end"))
+        hidden = value == -np.inf
+        text = "−∞" if hidden else written(value)
+        colour = "quiet" if hidden else "ink"
+        self.stage.put(Text(f"{column}.{j}", x, self.y(j) + HIGH / 2, text, 12, colour, "end"))
 
     def weigh(self, weights: np.ndarray, heading: str = "softmax") -> None:
         """Draw every weight as a bar with its number."""
-        self._heading("weights", self.bar, heading, "start")
+        self._heading("weights", self.bar, heading)
         for j, weight in enumerate(weights):
-            y = self.y(j)
-            wide = max(1.0, BAR * float(weight))
-            faint = weight < 0.005
-            self.stage.put(
-                Grid(f"bar.{j}", self.bar, y + 3, (wide, HIGH - 6), ((0.62,),), edge=""),
-                Text(
-                    f"weight.{j}",
-                    self.bar + wide + 6,
-                    y + HIGH / 2,
-                    number(float(weight)),
-                    12,
-                    "quiet" if faint else "ink",
-                ),
-            )
+            self.stage.put(*bar(j, self.bar, self.y(j), HIGH, 3, BAR, float(weight), 0.62))
 
     def spread(self, weights: np.ndarray) -> None:
         """Shade every value by its weight, its share of the sum."""
         parts = weights[:, None] * self.values
         written = None if self.gives is None else self.gives.like(parts)
         for j, part in enumerate(parts):
-            key = f"part.{j}"
-            self.stage.put(vector(key, self.right, self.y(j), part, self.largest, written))
+            y = self.y(j)
+            self.stage.put(vector(f"part.{j}", self.right, y, part, self.largest, written))
 
     def add_up(self, output: np.ndarray, name: str = "output") -> None:
         """Let the weighted values fall into their sum."""
@@ -181,5 +165,5 @@ class Table:
         self.stage.change("output", text=name, colour="blue")
         self.stage.drop("room")
         written = None if self.gives is None else self.gives.like(output)
-        place = self.right, self.bottom
-        self.stage.put(vector("sum", *place, output, self.largest, written, edge="blue"))
+        y = self.bottom
+        self.stage.put(vector("sum", self.right, y, output, self.largest, written, edge="blue"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
-from intently.show.animate.shapes import Curve, Grid, Scene, Shade, Shape, Text
+from intently.show.animate.shapes import Grid, Scene, Shape
 
 
 def between(before: Scene, after: Scene, share: float) -> list[Shape]:
     """Return the shapes at ``share`` (0 … 1) of the way from one scene to the next.
 
+    >>> from intently.show.animate.shapes import Text
     >>> first = Scene("", (Text("a", 0, 0, "x"),), 1.0)
     >>> second = Scene("", (Text("a", 10, 0, "x"), Text("b", 0, 0, "y")), 1.0)
     >>> [(shape.x, shape.opacity) for shape in between(first, second, 0.5)]
@@ -30,45 +32,27 @@ def _changed(old: Shape | None, new: Shape, share: float) -> Iterator[Shape]:
         yield _faded(new, share)
     elif old == new:
         yield new
-    elif isinstance(old, Text) and isinstance(new, Text):
-        told = new if share >= 0.5 else old
-        place = {name: _mixed(old, new, name, share) for name in ("x", "y", "size", "opacity")}
-        yield replace(told, **place)
-    elif isinstance(old, Curve) and isinstance(new, Curve):
-        names = ("x", "y", "x2", "y2", "width", "shade", "rise", "opacity")
-        yield replace(new, **{name: _mixed(old, new, name, share) for name in names})
-    elif isinstance(old, Grid) and isinstance(new, Grid) and _alike(old, new):
-        told = new if share >= 0.5 else old
-        place = {name: _mixed(old, new, name, share) for name in ("x", "y", "size", "opacity")}
-        cell = tuple(a + (b - a) * share for a, b in zip(old.cell, new.cell))
-        yield replace(told, **place, cell=cell, shades=_shades(old, new, share))
-    else:
+    elif type(old) is not type(new) or _cells(old) != _cells(new):
         yield _faded(old, 1 - share)
         yield _faded(new, share)
+    else:
+        parts = {f.name: (getattr(old, f.name), getattr(new, f.name)) for f in fields(new)}
+        yield replace(new, **{name: _mixed(*both, share) for name, both in parts.items()})
 
 
-def _mixed(old: Shape, new: Shape, name: str, share: float) -> float:
-    first, last = getattr(old, name), getattr(new, name)
-    return first + (last - first) * share
+def _cells(shape: Shape) -> tuple[int, int] | None:
+    return (len(shape.shades), len(shape.shades[0])) if isinstance(shape, Grid) else None
 
 
-def _alike(old: Grid, new: Grid) -> bool:
-    return len(old.shades) == len(new.shades) and len(old.shades[0]) == len(new.shades[0])
-
-
-def _shades(old: Grid, new: Grid, share: float) -> tuple[tuple[Shade, ...], ...]:
-    if old.shades == new.shades:
-        return new.shades
-    return tuple(
-        tuple(_shade(a, b, share) for a, b in zip(*rows)) for rows in zip(old.shades, new.shades)
-    )
-
-
-def _shade(old: Shade, new: Shade, share: float) -> Shade:
-    """Mix two shades; clear and hatched ones (not equal to themselves) change half way."""
-    if old is None or new is None or old != old or new != new:
-        return new if share >= 0.5 else old
-    return old + (new - old) * share
+def _mixed(old: Any, new: Any, share: float) -> Any:
+    """Mix two numbers, or tuples of them; others, clear and hatched shades too, change half way."""
+    if old == new:
+        return new
+    if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        return tuple(_mixed(a, b, share) for a, b in zip(old, new, strict=True))
+    if isinstance(old, float | int) and isinstance(new, float | int) and old == old and new == new:
+        return old + (new - old) * share
+    return new if share >= 0.5 else old
 
 
 def _faded(shape: Shape, share: float) -> Shape:

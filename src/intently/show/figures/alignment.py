@@ -8,22 +8,32 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, build
 from intently.matrix.labelling import follows
-from intently.show.cells import header, limits, name_columns, name_rows, paint, rule
+from intently.show.cells import header, limits, name_columns, name_rows, name_sides, paint, rule
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import missing, outside, shown_names, weights
-from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
+from intently.show.reading import Names, at_most, missing, outside, shown_names, weights
+from intently.show.sheet import (
+    HEADING,
+    LINE,
+    NOTE,
+    NOTES,
+    WORD,
+    Sheet,
+    captions,
+    height_of,
+    width_of,
+)
 from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
 LARGEST = 1024
-PAPER = 7.0
 MARGIN = 0.12
 
 
@@ -69,21 +79,17 @@ def alignment(
     """
     path = destination(save)
     lazy, chosen = one_of(matrix, head)
-    t, s = lazy.shape
-    if max(t, s) > LARGEST:
-        expected, cause = f"at most {LARGEST} rows and columns", "an alignment shows every word"
-        fix = "draw it with intently.show.heatmap, which pools"
-        raise build(ArgumentError, "matrix", expected, shape_of(lazy), cause, fix)
+    expected, cause = f"{LARGEST} rows and columns", "an alignment shows every word"
+    at_most(lazy, LARGEST, expected, cause, "draw it with intently.show.heatmap, which pools")
     values = weights(lazy)
-    sure, possible = _links(gold, t, s)
-    rows, columns = shown_names(lazy, shown)
-    heading = titled(title, chosen)
-    sides = ("keys", "queries") if follows(lazy) is not None else ("source", beside)
+    links = _links(gold, *lazy.shape)
+    labels = shown_names(lazy, shown)
+    sides = ("queries", "keys") if follows(lazy) is not None else (beside, "source")
     legend = "outlined: gold links (solid sure, dashed possible)" if gold is not None else ""
-    legend = "\n".join(filter(None, (legend, outside(values, rows))))
-    texts = heading, legend, sides[0], sides[1]
-    with style((*rows, *columns, *texts)):
-        return finish(_draw(values, (rows, columns), (sure, possible), texts), path)
+    foot = "\n".join(filter(None, (legend, outside(values, labels.rows), missing(values))))
+    texts = titled(title, chosen), foot
+    with style((*labels.rows, *labels.columns, *texts, *sides)):
+        return finish(_draw(values, labels, sides, links, texts), path)
 
 
 def _links(
@@ -108,9 +114,10 @@ def _links(
 
 def _draw(
     values: np.ndarray,
-    labels: tuple[tuple[str, ...], tuple[str, ...]],
+    labels: Names,
+    sides: tuple[str, str],
     links: tuple[list[tuple[int, int]], list[tuple[int, int]]],
-    texts: tuple[str, str, str, str],
+    texts: tuple[str, str],
 ) -> Figure:
     from matplotlib.colors import Normalize
 
@@ -123,47 +130,42 @@ def _draw(
     top_labels = header(columns, cell, size, s * room)
     left = MARGIN + size * LINE + 0.06 + width_of(rows, size) + 0.06
     right = max(0.85, top_labels.overhang + 0.05)
-    width = min(max(left + wide + right, 2.6), max(PAPER, left + wide + right))
+    width = max(left + wide + right, 2.6)
 
-    heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
-    foot = "\n".join(note for note in (texts[1], missing(values)) if note)
-    foot = wrapped(foot, width - 2 * MARGIN, 7.5)
-    above = MARGIN + height_of(heading, 10.5)
-    top = above + 9 * LINE + 0.04 + top_labels.height
+    heading, foot = captions(texts, width - 2 * MARGIN)
+    top = MARGIN + height_of(heading, HEADING) + 9 * LINE + 0.04 + top_labels.height
     below = MARGIN + max(0.0, 0.35 - high / 2)
-    height = top + high + below + height_of(foot, 7.5, 0.06)
+    height = top + high + below + height_of(foot, NOTES, 0.06)
 
     sheet = Sheet.of(width, height)
     axes = sheet.axes(left, top, wide, high)
-    image = paint(axes, values, (t, s), Normalize(*limits(values)))
+    norm = Normalize(*limits(values))
+    paint(axes, values, (t, s), norm)
     if cell >= 0.12:
         rule(axes, (t, s))
     name_columns(axes, columns, s * room, size, top_labels.turn)
     name_rows(axes, rows, t * room, size)
-    axes.set_xlabel(texts[2])
-    axes.xaxis.set_label_coords(0.5, 1 + (top_labels.height + 0.02) / high)
-    axes.set_ylabel(texts[3], parse_math=False)
-    axes.yaxis.set_label_coords(-(left - MARGIN - size * LINE) / wide, 0.5)
+    apart = left - MARGIN - size * LINE, top_labels.height + 0.02
+    name_sides(axes, sides, (apart[0] / wide, apart[1] / high))
     if max(t, s) <= 12:
-        _print_values(axes, values, min(8.0, cell * 72 * 0.24), image.norm)
+        _print_values(axes, values, min(8.0, cell * 72 * 0.24), norm)
     _outline(axes, *links)
-    sheet.colour_bar((left + wide + 0.12, top, 0.11, high), image, label="weight")
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    sheet.write(MARGIN, top + high + below - 0.02, foot, size=7.5, color=QUIET)
+    sheet.colour_bar((left + wide + 0.12, top, 0.11, high), norm, label="weight")
+    sheet.write(MARGIN, MARGIN, heading)
+    sheet.write(MARGIN, top + high + below - 0.02, foot, **NOTE)
     return sheet.figure
 
 
-def _print_values(axes: Axes, values: np.ndarray, size: float, norm: object) -> None:
+def _print_values(axes: Axes, values: np.ndarray, size: float, norm: Normalize) -> None:
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            ink = ink_on(weight_map()(norm(float(value))))  # pyright: ignore[reportCallIssue]
             faint = abs(value) < 0.005
             axes.text(
                 j,
                 i,
                 "0" if faint else f"{value:.2f}",
                 size=size,
-                color=QUIET if faint else ink,
+                color=QUIET if faint else ink_on(weight_map()(norm(float(value)))),
                 ha="center",
                 va="center_baseline",
                 parse_math=False,

@@ -1,4 +1,4 @@
-"""Numbers with their intervals side by side: a bar for each of what is compared."""
+"""Numbers with their intervals side by side, as bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from intently.errors import ArgumentError, build
 from intently.show.figures.by_length import Interval, is_interval
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
-from intently.show.sheet import Sheet, height_of, name_panel, open_axes, width_of, wrapped
+from intently.show.sheet import (
+    HEADING,
+    Sheet,
+    few_ticks,
+    height_of,
+    name_panel,
+    open_axes,
+    width_of,
+    wrapped,
+)
 from intently.show.style import INK, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -50,8 +59,8 @@ def bars(
     with style((heading, *labels, *values)):
         left = MARGIN + 0.1 + width_of(labels, 8)
         width = left + len(values) * WIDE + (len(values) - 1) * BETWEEN + RIGHT
-        heading = wrapped(heading, width - 2 * MARGIN, 10.5)
-        top = MARGIN + height_of(heading, 10.5) + ABOVE
+        heading = wrapped(heading, width - 2 * MARGIN, HEADING)
+        top = MARGIN + height_of(heading, HEADING) + ABOVE
         high = ROW * len(names)
         sheet = Sheet.of(width, top + high + BELOW)
         for column, (panel, numbers) in enumerate(values.items()):
@@ -62,7 +71,7 @@ def bars(
                 range(len(names)), labels if column == 0 else [""] * len(names), parse_math=False
             )
             name_panel(axes, visible(panel), high)
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
+        sheet.write(MARGIN, MARGIN, heading)
         return finish(sheet.figure, path)
 
 
@@ -80,8 +89,6 @@ def _check(values: Mapping[str, Mapping[str, Interval]]) -> None:
 
 
 def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     highest = max(max(number) for number in rows.values())
     for row, (value, low, high) in rows.items():
         axes.barh(row, value, height=0.62, color=WEIGHTS[4], lw=0)
@@ -96,6 +103,6 @@ def _plot(axes: Axes, panel: str, rows: Mapping[int, Interval]) -> None:
             annotation_clip=False,
         )
     axes.set_xlim(0, max(highest, 1) if panel == "exact match" else highest or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    few_ticks(axes.xaxis, 4)
     open_axes(axes, "x")
     axes.spines["bottom"].set_visible(False)

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 from intently.errors import ArgumentError, build
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
-from intently.show.sheet import Sheet, height_of, name_panel, open_axes, width_of, wrapped
+from intently.show.sheet import (
+    HEADING,
+    End,
+    Sheet,
+    few_ticks,
+    height_of,
+    name_ends,
+    name_panel,
+    open_axes,
+    width_of,
+    wrapped,
+)
 from intently.show.style import FRAME, HOLE, LINES, QUIET, style
 
 if TYPE_CHECKING:
@@ -25,7 +36,7 @@ MARGIN = 0.12
 LEFT, WIDE, HIGH, BETWEEN = 0.55, 3.1, 2.1, 0.55
 ABOVE, BELOW = 0.3, 0.62
 MARKS = ("o", "s", "^")
-"""One for each line, so that they differ without colours, too."""
+"""One for each line, so that lines differ without colours too."""
 
 
 def by_length(
@@ -63,12 +74,13 @@ def by_length(
         wide = max(WIDE, len(buckets) * (0.06 + width_of(chain(*labels), size)))
         right = 0.2 + width_of(models, 8)
         width = LEFT + len(scores) * wide + (len(scores) - 1) * BETWEEN + right
-        heading = wrapped(heading, width - 2 * MARGIN, 10.5)
-        top = MARGIN + height_of(heading, 10.5) + ABOVE
+        heading = wrapped(heading, width - 2 * MARGIN, HEADING)
+        top = MARGIN + height_of(heading, HEADING) + ABOVE
         sheet = Sheet.of(width, top + HIGH + BELOW)
         for column, (panel, lines) in enumerate(scores.items()):
             axes = sheet.axes(LEFT + column * (wide + BETWEEN), top, wide, HIGH)
-            _plot(axes, visible(panel), lines)
+            _plot(axes, lines)
+            name_panel(axes, visible(panel), HIGH)
             axes.set_xticks(
                 range(len(labels)),
                 ["\n".join(label) for label in labels],
@@ -78,8 +90,10 @@ def by_length(
             )
             _shade(axes, len(buckets), unseen)
             if column == len(scores) - 1:
-                _name_ends(axes, models, [line[-1][0] for line in lines.values()])
-        sheet.write(MARGIN, MARGIN, heading, size=10.5)
+                last = [line[-1][0] for line in lines.values()]
+                ends = [End(1, *end) for end in zip(last, models, LINES, strict=False)]
+                name_ends(axes, ends, axes.get_yaxis_transform())
+        sheet.write(MARGIN, MARGIN, heading)
         return finish(sheet.figure, path)
 
 
@@ -124,9 +138,7 @@ def is_interval(number: Any) -> bool:
         return False
 
 
-def _plot(axes: Axes, panel: str, lines: Mapping[str, Sequence[Interval]]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
+def _plot(axes: Axes, lines: Mapping[str, Sequence[Interval]]) -> None:
     buckets = len(next(iter(lines.values())))
     at = range(buckets)
     for line, colour, mark in zip(lines.values(), LINES, MARKS, strict=False):
@@ -139,8 +151,7 @@ def _plot(axes: Axes, panel: str, lines: Mapping[str, Sequence[Interval]]) -> No
     highest = max(max(point) for line in lines.values() for point in line)
     axes.set_ylim(0, 1.04 if highest <= 1 else highest * 1.06)
     axes.set_xlim(-0.35, buckets - 0.65)
-    name_panel(axes, panel, HIGH)
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    few_ticks(axes.yaxis, 5)
     axes.set_xlabel("words of the source; below, how many sentences", color=QUIET, size=8)
     open_axes(axes, "y")
 
@@ -149,9 +160,9 @@ def _shade(axes: Axes, buckets: int, unseen: int) -> None:
     """Shade the buckets that training never showed, and say so."""
     if not unseen:
         return
-    start = buckets - unseen - 0.5
-    axes.axvspan(max(start, -0.35), buckets - 0.65, color=HOLE, lw=0, zorder=0)
-    axes.axvline(max(start, -0.35), color=FRAME, lw=0.7, zorder=0.5)
+    start = max(buckets - unseen - 0.5, -0.35)
+    axes.axvspan(start, buckets - 0.65, color=HOLE, lw=0, zorder=0)
+    axes.axvline(start, color=FRAME, lw=0.7, zorder=0.5)
     axes.text(
         buckets - 0.68,
         1.02,
@@ -162,24 +173,3 @@ def _shade(axes: Axes, buckets: int, unseen: int) -> None:
         size=7.5,
         color=QUIET,
     )
-
-
-def _name_ends(axes: Axes, models: Sequence[str], ends: Sequence[float]) -> None:
-    """Write each model's name beside the end of its line; names that would touch move apart."""
-    order = sorted(range(len(models)), key=lambda i: ends[i])
-    starts = [axes.transData.transform((0, end))[1] * 72 / axes.figure.dpi for end in ends]
-    height = -math.inf
-    for i in order:
-        height = max(starts[i], height + 10)
-        axes.annotate(
-            models[i],
-            (1, ends[i]),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(5, height - starts[i]),
-            textcoords="offset points",
-            va="center",
-            size=8,
-            color=LINES[i],
-            annotation_clip=False,
-            parse_math=False,
-        )

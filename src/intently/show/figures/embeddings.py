@@ -16,7 +16,7 @@ from intently.show.files import destination, finish
 from intently.show.given import as_numbers
 from intently.show.labels import bare, titled, visible
 from intently.show.reading import numbers
-from intently.show.sheet import Sheet, height_of, width_of, wrapped
+from intently.show.sheet import HEADING, NOTE, NOTES, Sheet, height_of, width_of, wrapped
 from intently.show.style import ACCENT, FRAME, GRID, INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED = 60
-"""Maps of at most so many words name them all; others those that are asked for and neighbours."""
+"""Most words that a map names all; larger maps name the chosen words and their neighbours."""
 WIDE, HIGH, MARGIN = 5.6, 4.4, 0.16
 SIZE = 8.0
 NEAREST = 3
@@ -36,6 +36,11 @@ class Plane(NamedTuple):
     before: np.ndarray
     after: np.ndarray | None
     share: float
+
+    @property
+    def every(self) -> np.ndarray:
+        """All places, one below the other."""
+        return self.before if self.after is None else np.concatenate([self.before, self.after])
 
 
 def embeddings(
@@ -51,7 +56,7 @@ def embeddings(
 
     ``vectors`` and ``after`` are tensors, arrays or nested lists.
     ``after`` holds the same words in context (n, c), such as the states above attention: both
-    share the plane, and an arrow leads from each word to what became of it. ``neighbours`` are
+    share the plane, and an arrow leads from each word to its place in context. ``neighbours`` are
     words whose three nearest, by cosine in all c dimensions, are joined to them. The axes have no
     unit; how much of the variance they show stands below. Returns the figure, written to ``save``.
 
@@ -67,16 +72,15 @@ def embeddings(
     first = _checked(vectors, "vectors", words)
     second = None if after is None else _checked(after, "after", words)
     if second is not None and second.shape != first.shape:
-        wanted = f"the shape of vectors, {first.shape}"
-        raise build(ArgumentError, "after", wanted, shape_of(second))
+        expected = f"the shape of vectors, {first.shape}"
+        raise build(ArgumentError, "after", expected, shape_of(second))
     asked = [neighbours] if isinstance(neighbours, str | int) else list(neighbours)
     centres = [place(word, words, "neighbours") for word in asked]
     joined = [(n, other) for n in centres for other in _nearest(first, n)]
     names = [visible(bare(word)) for word in words]
     heading = titled(title or ("Words before and after context" if after is not None else "Words"))
     with style((*names, heading)):
-        plane = _plane(first, second)
-        return finish(_draw(plane, names, (centres, joined), heading), path)
+        return finish(_draw(_plane(first, second), names, (centres, joined), heading), path)
 
 
 def _checked(given: Numbers, name: str, words: Sequence[str]) -> np.ndarray:
@@ -95,6 +99,7 @@ def _checked(given: Numbers, name: str, words: Sequence[str]) -> np.ndarray:
 
 
 def _nearest(vectors: np.ndarray, n: int) -> list[int]:
+    """Return the nearest other vectors by cosine."""
     lengths = np.linalg.norm(vectors, axis=1)
     cosine = vectors @ vectors[n] / np.maximum(lengths * lengths[n], 1e-12)
     cosine[n] = -np.inf
@@ -123,19 +128,22 @@ def _draw(
     heading: str,
 ) -> Figure:
     centres, joined = marked
-    width = WIDE + 2 * MARGIN
-    heading = wrapped(heading, WIDE, 10.5)
-    top = MARGIN + height_of(heading, 10.5) + 0.06
-    sheet = Sheet.of(width, top + HIGH + 0.42)
+    heading = wrapped(heading, WIDE, HEADING)
+    top = MARGIN + height_of(heading, HEADING) + 0.06
+    sheet = Sheet.of(WIDE + 2 * MARGIN, top + HIGH + 0.42)
     axes = sheet.axes(MARGIN, top, WIDE, HIGH)
     ends = plane.before if plane.after is None else plane.after
-    every = plane.before if plane.after is None else np.concatenate([plane.before, plane.after])
-    _fit(axes, every)
+    _fit(axes, plane.every)
     for n, other in joined:
         pair = plane.before[[n, other]]
         axes.plot(pair[:, 0], pair[:, 1], color=ACCENT, lw=1.0, alpha=0.75, zorder=1.5)
+    said = f"the plane shows {plane.share:.0%} of the variance"
+    joints = [(plane.before[n], plane.before[other]) for n, other in joined]
     if plane.after is not None:
-        for start, end in zip(plane.before, plane.after):
+        said = f"○ before, ● after context; {said}"
+        arrows = list(zip(plane.before, plane.after))
+        joints += arrows
+        for start, end in arrows:
             axes.annotate(
                 "",
                 end,
@@ -156,19 +164,12 @@ def _draw(
     named = range(len(names))
     if len(names) > NAMED:
         named = sorted({*centres, *(other for _, other in joined)}) or range(NAMED)
-    spread = [np.ptp(places, axis=0).sum() for places in (plane.before, ends)]
-    places = (plane.before, ends)[int(np.argmax(spread))]
-    joints = [(plane.before[n], plane.before[other]) for n, other in joined]
-    if plane.after is not None:
-        joints += list(zip(plane.before, plane.after))
-    _name(axes, places, names, list(named), every, centres, joints)
-    said = f"the plane shows {plane.share:.0%} of the variance"
-    if plane.after is not None:
-        said = f"○ before, ● after context; {said}"
+    places = max(plane.before, ends, key=lambda places: np.ptp(places, axis=0).sum())
+    _name(axes, places, names, list(named), plane.every, centres, joints)
     if centres:
         said += f"; lines join the {NEAREST} nearest by cosine"
-    sheet.write(MARGIN, top + HIGH + 0.09, wrapped(said, WIDE, 7.5), size=7.5, color=QUIET)
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, top + HIGH + 0.09, wrapped(said, WIDE, NOTES), **NOTE)
+    sheet.write(MARGIN, MARGIN, heading)
     return sheet.figure
 
 
@@ -181,9 +182,8 @@ def _fit(axes: Axes, every: np.ndarray) -> None:
     axes.set_ylim(middle[1] - unit * HIGH / 2, middle[1] + unit * HIGH / 2)
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_color(FRAME)
-    for line, at in ((axes.axhline, "y"), (axes.axvline, "x")):
-        low_, high_ = axes.get_ylim() if at == "y" else axes.get_xlim()
-        if low_ < 0 < high_:
+    for line, (start, stop) in ((axes.axhline, axes.get_ylim()), (axes.axvline, axes.get_xlim())):
+        if start < 0 < stop:
             line(0, color=GRID, lw=0.7, zorder=0.5)
 
 
@@ -196,7 +196,7 @@ def _name(
     centres: Sequence[int],
     joints: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    """Write names beside their dots, each where it covers least of what is there already."""
+    """Write names beside their dots, each where it covers least of the map."""
     (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
     low, unit = np.array([left, bottom]), (right - left) / WIDE
     inches = (dots - low) / unit
@@ -204,7 +204,7 @@ def _name(
     for start, end in joints:
         along = (start + np.linspace(0, 1, 25)[:, None] * (end - start) - low) / unit
         taken += [(x - 0.015, y - 0.015, x + 0.015, y + 0.015) for x, y in along]
-    for n in [*(n for n in centres if n in shown), *(n for n in shown if n not in centres)]:
+    for n in sorted(shown, key=lambda n: centres.index(n) if n in centres else len(centres)):
         x, y = (places[n] - low) / unit
         wide, high = width_of([names[n]], SIZE), SIZE / 72 * 1.1
         boxes = [
@@ -232,10 +232,10 @@ def _name(
 def _covered(
     box: tuple[float, float, float, float], taken: Sequence[tuple[float, float, float, float]]
 ) -> float:
-    found = 0.0
+    """Return the area of other boxes that a box covers, and how far it stands out of the map."""
+    found = max(-box[0], box[2] - WIDE, -box[1], box[3] - HIGH, 0.0)
     for other in taken:
         across = min(box[2], other[2]) - max(box[0], other[0])
         down = min(box[3], other[3]) - max(box[1], other[1])
         found += max(across, 0) * max(down, 0)
-    outside = max(-box[0], box[2] - WIDE, -box[1], box[3] - HIGH, 0.0)
-    return found + outside
+    return found

@@ -17,11 +17,12 @@ from intently.errors import ArgumentError, build, shape_of
 from intently.matrix import LazyMatrix
 from intently.matrix.labelling import as_numbers, follows
 from intently.matrix.patterns import measure
-from intently.show.cells import header, limits, name_columns, name_rows, paint
+from intently.show.cells import Header, header, limits, name_columns, name_rows, paint
 from intently.show.choosing import Source, matrices_of, whole
 from intently.show.files import destination, finish
 from intently.show.labels import lines, shown, titled, visible
 from intently.show.reading import (
+    Names,
     Pooling,
     check,
     measured,
@@ -31,8 +32,18 @@ from intently.show.reading import (
     pooled,
     shown_names,
 )
-from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
-from intently.show.style import ACCENT, QUIET, style, weight_map
+from intently.show.sheet import (
+    HEADING,
+    LINE,
+    NOTE,
+    NOTES,
+    WORD,
+    Sheet,
+    captions,
+    height_of,
+    width_of,
+)
+from intently.show.style import ACCENT, QUIET, style
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
@@ -53,9 +64,8 @@ NAME = 9 * LINE + 0.02
 
 @dataclass(frozen=True)
 class Head:
-    """One panel: whose weights, under which title, and whether it is the highlighted one."""
+    """One panel: its title, its weights, and whether it is the highlighted one."""
 
-    name: str
     title: str
     values: np.ndarray
     highlighted: bool
@@ -67,8 +77,8 @@ class Group:
 
     name: str
     shape: tuple[int, int]
-    labels: tuple[tuple[str, ...], tuple[str, ...]]
-    panels: tuple[tuple[Head, ...], ...]
+    labels: Names
+    panels: list[list[Head]]
 
 
 def heads(
@@ -112,6 +122,7 @@ def heads(
     large = list(dict.fromkeys(g.shape for g in groups if max(g.shape) > CELLS))
     heading = titled(title)
     every = np.concatenate([h.values.ravel() for g in groups for r in g.panels for h in r])
+    ends = limits(every)
     foot = [*(pooled(shape, CELLS, how) for shape in large), missing(every), left_out]
     if isinstance(sort, str):
         foot.insert(0, f"beside each name its {sort.removeprefix('-')}, by which heads are sorted")
@@ -121,7 +132,7 @@ def heads(
     texts = [word for group in groups for side in group.labels for word in side]
     with style((*texts, heading, *foot, *found)):
         label = measured(how if large else None)
-        return finish(_draw(groups, heading, "\n".join(filter(None, foot)), label), path)
+        return finish(_draw(groups, (heading, "\n".join(filter(None, foot))), ends, label), path)
 
 
 def _check(
@@ -130,7 +141,7 @@ def _check(
     sort: object,
     highlight: tuple[str, int] | None,
 ) -> tuple[str, int] | None:
-    """Return the highlighted head, having refused what cannot be drawn."""
+    """Check the arguments; return the highlighted head."""
     for name, matrix in matrices.items():
         if check(matrix, f"matrices[{name!r}]").ndim not in (2, 3):
             one = "{name: seen[name][0] for name in seen.layers}"
@@ -147,8 +158,8 @@ def _check(
                 f"pick one: {one}",
             )
     if not (sort is None or isinstance(sort, str) or callable(sort)):
-        wanted = "the name of a statistic, or a function of a matrix"
-        raise build(ArgumentError, "sort", wanted, repr(sort))
+        expected = "the name of a statistic, or a function of a matrix"
+        raise build(ArgumentError, "sort", expected, repr(sort))
     if highlight is None:
         return None
     counts = {name: A.shape[0] if A.ndim == 3 else 1 for name, A in matrices.items()}
@@ -161,7 +172,7 @@ def _check(
 
 
 def _kinds(matrices: Mapping[str, LazyMatrix]) -> dict[str, dict[str, LazyMatrix]]:
-    """Gather matrices of one size whose names differ in their number only; order is kept."""
+    """Group matrices of one size whose names differ only in their number, in order."""
     kinds: dict[tuple[str, tuple[int, ...]], dict[str, LazyMatrix]] = {}
     for name, matrix in matrices.items():
         kind = " ".join(part for part in re.split(r"[.\s]+", name) if not part.isdecimal())
@@ -185,26 +196,23 @@ def _group(
     for name, matrix in members.items():
         values = picture(matrix, CELLS, how)
         values = values if matrix.ndim == 3 else values[None]
-        found = _statistic(sort, matrix, name) if sort else None
-        layer = next((part for part in name.split(".") if part.isdecimal()), "")
-        row = []
-        for head in range(len(values)):
-            place = f"{layer}·{head}" if layer else str(head)
-            place += f"  {_short(found[head])}" if found is not None else ""
-            row.append(Head(name, place, values[head], (name, head) == highlight))
-        rows.append(row)
-        order += [] if found is None else found.tolist()
+        layer = next((f"{part}·" for part in name.split(".") if part.isdecimal()), "")
+        titles = [f"{layer}{head}" for head in range(len(values))]
+        if sort:
+            found = _statistic(sort, matrix, name)
+            titles = [f"{place}  {_short(x)}" for place, x in zip(titles, found, strict=True)]
+            order += found.tolist()
+        row = zip(titles, values, strict=True)
+        rows.append([Head(*of, (name, head) == highlight) for head, of in enumerate(row)])
     if sort:
         flat = [head for row in rows for head in row]
         widest = max(map(len, rows))
-        falling = isinstance(sort, str) and sort.startswith("-")
-        numbered = -np.array(order) if falling else np.array(order)
-        placed = [flat[i] for i in np.argsort(numbered, kind="stable")]
+        turn = -1 if isinstance(sort, str) and sort.startswith("-") else 1
+        placed = [flat[i] for i in np.argsort(turn * np.array(order), kind="stable")]
         rows = [placed[i : i + widest] for i in range(0, len(placed), widest)]
     first = next(iter(members.values()))
     t, s = first.shape[-2:]
-    left, above = shown_names(first, partial(shown, limit=14))
-    return Group(kind, (t, s), (left, above), tuple(map(tuple, rows)))
+    return Group(kind, (t, s), shown_names(first, partial(shown, limit=14)), rows)
 
 
 def _statistic(sort: str | Statistic, matrix: LazyMatrix, name: str) -> np.ndarray:
@@ -273,7 +281,7 @@ class Plan:
 def _plan(groups: Sequence[Group]) -> Plan:
     """Choose the arrangement with the widest panels that fits a page, if any does."""
     across = max(len(row) for group in groups for row in group.panels)
-    label = 0.05 + max(width_of(group.labels[0], SIZE) for group in groups)
+    label = 0.05 + max(width_of(group.labels.rows, SIZE) for group in groups)
     plans = []
     for columns in range(1, len(groups) + 1):
         room = PAPER - BAR - MARGIN - columns * label - (columns - 1) * BETWEEN
@@ -285,31 +293,30 @@ def _plan(groups: Sequence[Group]) -> Plan:
     return max(plans, key=lambda plan: (plan.panel, -plan.columns))
 
 
-def _draw(groups: Sequence[Group], heading: str, foot: str, label: str) -> Figure:
+def _draw(
+    groups: Sequence[Group], texts: tuple[str, str], ends: tuple[float, float], label: str
+) -> Figure:
     from matplotlib.colors import Normalize
 
     plan = _plan(groups)
     width = max(MARGIN + plan.width + BAR, 3.2)
-    heading = wrapped(heading, width - 2 * MARGIN, 10.5)
-    foot = wrapped(foot, width - 2 * MARGIN, 7.5)
-    top = MARGIN + height_of(heading, 10.5) + (0.07 if heading else 0)
+    heading, foot = captions(texts, width - 2 * MARGIN)
+    first = top = MARGIN + height_of(heading, HEADING, 0.07)
     bands = plan.bands(groups)
-    height = top + sum(high for _, high in bands) + 0.06
-    height += height_of(foot, 7.5, 0.08)
+    height = top + sum(high for _, high in bands) + 0.06 + height_of(foot, NOTES, 0.08)
 
     sheet = Sheet.of(width, height)
-    every = [head.values.ravel() for group in groups for row in group.panels for head in row]
-    norm = Normalize(*limits(np.concatenate(every)))
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    first = top
+    norm = Normalize(*ends)
+    sheet.write(MARGIN, MARGIN, heading)
     for band, high in bands:
         for column, group in enumerate(band):
             left = MARGIN + column * (plan.group + BETWEEN) + plan.label
             _draw_group(sheet, group, (left, top), plan.panel, norm)
         top += high
-    high = _panel_height(groups[0], plan.panel)
-    _draw_scale(sheet, norm, (MARGIN + plan.width + 0.15, first, high), label)
-    sheet.write(MARGIN, top + 0.04, foot, size=7.5, color=QUIET)
+    high = max(_panel_height(groups[0], plan.panel), 1.0)
+    place = MARGIN + plan.width + 0.15, first + NAME + TITLE, 0.1, high
+    sheet.colour_bar(place, norm, size=7, label=label)
+    sheet.write(MARGIN, top + 0.04, foot, **NOTE)
     return sheet.figure
 
 
@@ -318,15 +325,15 @@ def _panel_height(group: Group, panel: float) -> float:
     return panel * min(max(t / s, 0.4), 1.5)
 
 
-def _feet(group: Group, panel: float) -> tuple[float, float]:
+def _feet(group: Group, panel: float) -> Header:
     """Return the angle of the column labels and the height they take under the last row."""
-    below = header(group.labels[1], min(panel / group.shape[1], 0.19), SIZE, panel / (SIZE * WORD))
-    return below.turn, below.height
+    cell = min(panel / group.shape[1], 0.19)
+    return header(group.labels.columns, cell, SIZE, panel / (SIZE * WORD))
 
 
 def _height(group: Group, panel: float) -> float:
     rows = len(group.panels) * (_panel_height(group, panel) + TITLE + GAP / 2)
-    return NAME + rows + _feet(group, panel)[1] + 0.08
+    return NAME + rows + _feet(group, panel).height + 0.08
 
 
 def _draw_group(
@@ -335,32 +342,20 @@ def _draw_group(
     left, top = corner
     high = _panel_height(group, panel)
     word = SIZE * WORD
-    turn, _ = _feet(group, panel)
+    turn = _feet(group, panel).turn
     sheet.write(left, top, visible(group.name, 60), size=9)
     top += NAME
     for line, row in enumerate(group.panels):
         for column, head in enumerate(row):
             axes = sheet.axes(left + column * (panel + GAP), top + TITLE, panel, high)
             paint(axes, head.values, group.shape, norm, aspect="auto")
-            axes.set_title(head.title, size=SIZE, pad=3, color=QUIET, parse_math=False)
-            axes.set_xticks([])
-            axes.set_yticks([])
+            ink = ACCENT if head.highlighted else QUIET
+            axes.set_title(head.title, size=SIZE, pad=3, color=ink, parse_math=False)
+            axes.set(xticks=[], yticks=[])
             if column == 0:
-                name_rows(axes, group.labels[0], high / word, SIZE)
+                name_rows(axes, group.labels.rows, high / word, SIZE)
             if line == len(group.panels) - 1 or column >= len(group.panels[line + 1]):
-                name_columns(axes, group.labels[1], panel / word, SIZE, turn, side="bottom")
+                name_columns(axes, group.labels.columns, panel / word, SIZE, turn, side="bottom")
             if head.highlighted:
                 axes.spines[:].set(color=ACCENT, linewidth=2, zorder=5)
-                axes.title.set_color(ACCENT)
         top += TITLE + high + GAP / 2
-
-
-def _draw_scale(
-    sheet: Sheet, norm: Normalize, place: tuple[float, float, float], label: str
-) -> None:
-    from matplotlib.cm import ScalarMappable
-
-    left, top, high = place
-    colours, at = ScalarMappable(norm, weight_map()), (left, top + NAME + TITLE)
-    bar = sheet.colour_bar((*at, 0.1, max(high, 1.0)), colours, label=label)
-    bar.tick_params(labelsize=7)

@@ -18,6 +18,7 @@ from intently.show.cells import (
     header,
     name_columns,
     name_rows,
+    name_sides,
     paint,
     rule,
 )
@@ -27,6 +28,7 @@ from intently.show.files import destination, finish
 from intently.show.given import Plain
 from intently.show.labels import shown, titled
 from intently.show.reading import (
+    Names,
     Pooling,
     any_numbers,
     measured,
@@ -37,8 +39,19 @@ from intently.show.reading import (
     shown_names,
     weights,
 )
-from intently.show.sheet import LINE, WORD, Sheet, height_of, width_of, wrapped
-from intently.show.style import GRID, QUIET, SIDES, signed_map, style, weight_map
+from intently.show.sheet import (
+    HEADING,
+    LINE,
+    NOTE,
+    NOTES,
+    WORD,
+    Sheet,
+    captions,
+    few_ticks,
+    height_of,
+    width_of,
+)
+from intently.show.style import GRID, SIDES, signed_map, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,17 +117,13 @@ def heatmap(
         _check_plain(found.cells, scale, sink, plain)
     elif unknown := missing(found.cells):
         notes.append(f"{unknown}, and left out of the column sums")
-    rows, columns = shown_names(lazy, shown)
-    hidden = _sink(found, columns) if sink == "hide" else None
-    if hidden is not None:
-        notes.append(hidden.note)
-        found.cells[:, hidden.cell] = np.nan
-    heading = titled(title, chosen)
-    foot = "\n".join(filter(None, notes))
-    with style((*rows, *columns, heading, foot)):
+    labels = shown_names(lazy, shown)
+    if sink == "hide":
+        notes += _hide_sink(found, labels.columns)
+    texts = titled(title, chosen), "\n".join(notes)
+    with style((*labels.rows, *labels.columns, *texts)):
         look = _look(found.cells, scale, how if max(lazy.shape) > CELLS else None, bool(plain))
-        sheet = _draw(lazy, found, look, (rows, columns), (heading, foot))
-        return finish(sheet.figure, path)
+        return finish(_draw(lazy, found, look, labels, texts), path)
 
 
 def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
@@ -129,8 +138,7 @@ def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str
     """Read numbers that are no weights, and have no entropy and no column sums to show."""
     notes = [f"numbers as they are, no attention weights: {why}"]
     if max(lazy.shape) > CELLS:
-        t, s = lazy.shape
-        notes.append(pooled((t, s), CELLS, how, "numbers"))
+        notes.append(pooled(lazy.shape, CELLS, how, "numbers"))
     cells = picture(lazy, CELLS, how).copy()
     if unknown := missing(cells):
         notes.append(unknown.replace("weights", "numbers"))
@@ -139,10 +147,9 @@ def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str
 
 def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
     """Read a matrix that fits cell for cell, a larger one in one pass."""
-    t, s = lazy.shape
-    if max(t, s) > CELLS:
+    if max(lazy.shape) > CELLS:
         found = survey(lazy, CELLS, CELLS, how)
-        note = pooled((t, s), CELLS, how)
+        note = pooled(lazy.shape, CELLS, how)
         if how != "max":
             note += f"; the largest single weight is {found.highest:.2g}"
         return found, [note]
@@ -154,17 +161,11 @@ def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
     return Survey(cells, entropy, received, float(np.nanmax(cells, initial=0.0))), []
 
 
-class Hidden(NamedTuple):
-    """The column of cells that is left out, and a sentence that says so."""
-
-    cell: int
-    note: str
-
-
-def _sink(found: Survey, columns: tuple[str, ...]) -> Hidden | None:
+def _hide_sink(found: Survey, columns: tuple[str, ...]) -> list[str]:
+    """Leave out the cells of the first key that any query looks at, and say so."""
     looked_at = np.flatnonzero(found.received > 0)
     if not len(looked_at):
-        return None
+        return []
     key, s = int(looked_at[0]), len(found.received)
     share = found.received[key] / found.received.sum()
     cells = found.cells.shape[1]
@@ -172,8 +173,8 @@ def _sink(found: Survey, columns: tuple[str, ...]) -> Hidden | None:
     first, last = (-(-edge * s // cells) for edge in (cell, cell + 1))
     keys = f"key {key}" + (f" ‘{columns[key]}’" if columns[key] != str(key) else "")
     hatched = f"keys {first} to {last - 1}; {keys}" if last - first > 1 else f"{keys}; it"
-    note = f"hatched, not in the scale: {hatched} takes {share:.0%} of all weight"
-    return Hidden(cell, note)
+    found.cells[:, cell] = np.nan
+    return [f"hatched, not in the scale: {hatched} takes {share:.0%} of all weight"]
 
 
 class Look(NamedTuple):
@@ -206,12 +207,8 @@ def _norm(values: np.ndarray, scale: Scale) -> Normalize:
 
 
 def _draw(
-    matrix: LazyMatrix,
-    found: Survey,
-    look: Look,
-    labels: tuple[tuple[str, ...], tuple[str, ...]],
-    texts: tuple[str, str],
-) -> Sheet:
+    matrix: LazyMatrix, found: Survey, look: Look, labels: Names, texts: tuple[str, str]
+) -> Figure:
     from matplotlib.colors import LogNorm
 
     values, norm, sides = found.cells, look.norm, found.entropy.size > 0
@@ -224,28 +221,18 @@ def _draw(
     counted = tuple(side is None for side in matrix.labels)
     top_labels = header(columns, wide / s, size, wide / word)
     above = size * LINE + 0.05 if counted[1] else top_labels.height
-    left = (
-        MARGIN
-        + 9 * LINE
-        + 0.12
-        + (width_of([str(t)], size) if counted[0] else width_of(rows, size))
-    )
+    left = MARGIN + 9 * LINE + 0.12 + width_of([str(t)] if counted[0] else rows, size)
     side = GAP + SIDE if sides else 0.0
-    right = side + 0.95
-
-    width = left + wide + right
-    heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
-    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5)
-    top = MARGIN + height_of(heading, 10.5) + 9 * LINE + 0.04 + above
+    width = left + wide + side + 0.95
+    heading, foot = captions(texts, width - 2 * MARGIN)
+    top = MARGIN + height_of(heading, HEADING) + 9 * LINE + 0.04 + above
     below = side + 0.3 if sides else 0.15
-    height = top + high + below + height_of(foot, 7.5, 0.08)
 
-    sheet = Sheet.of(width, height)
+    sheet = Sheet.of(width, top + high + below + height_of(foot, NOTES, 0.08))
     axes = sheet.axes(left, top, wide, high)
-    low = (norm.vmin or 0.0) / 10 if isinstance(norm, LogNorm) else -np.inf
-    shaded = np.maximum(values, low)
-    image = paint(axes, shaded, (t, s), norm, aspect="auto")
-    image.set_cmap(look.colours)
+    logarithmic = isinstance(norm, LogNorm)
+    shaded = np.maximum(values, (norm.vmin or 0.0) / 10) if logarithmic else values
+    paint(axes, shaded, (t, s), norm, "auto", look.colours)
     if cell >= 0.12:
         rule(axes, (t, s))
     if counted[1]:
@@ -256,23 +243,25 @@ def _draw(
         count_steps(axes, "y", t, size)
     else:
         name_rows(axes, rows, high / word, size)
-    named = ("query", "key", "queries", "keys") if sides else ("row", "column", "rows", "columns")
-    axes.set_xlabel(f"{named[1]} steps" if counted[1] and sides else named[3])
-    axes.xaxis.set_label_position("top")
-    axes.xaxis.set_label_coords(0.5, 1 + (above + 0.02) / high)
-    axes.set_ylabel(f"{named[0]} steps" if counted[0] and sides else named[2])
-    axes.yaxis.set_label_coords(-(left - MARGIN - 9 * LINE) / wide, 0.5)
+    named = ("rows", "columns")
+    if sides:
+        named = "query steps" if counted[0] else "queries", "key steps" if counted[1] else "keys"
+    name_sides(axes, named, ((left - MARGIN - 9 * LINE) / wide, (above + 0.02) / high))
     if sides:
         _entropy(sheet.axes(left + wide + GAP, top, SIDE, high), found.entropy, values.shape[0])
         _received(sheet.axes(left, top + high + GAP, wide, SIDE), found.received, values)
-    place = left + wide + side + 0.2, top, 0.11, high
     beyond = np.isfinite(values) & (values > (norm.vmax or 0.0))
-    pointed = "max" if beyond.any() else "neither"
-    written = None if isinstance(norm, LogNorm) else "{x:.3g}"
-    sheet.colour_bar(place, image, label=look.label, extend=pointed, format=written)
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    sheet.write(left, top + high + below, foot, size=7.5, color=QUIET)
-    return sheet
+    sheet.colour_bar(
+        (left + wide + side + 0.2, top, 0.11, high),
+        norm,
+        look.colours,
+        label=look.label,
+        extend="max" if beyond.any() else "neither",
+        format=None if logarithmic else "{x:.3g}",
+    )
+    sheet.write(MARGIN, MARGIN, heading)
+    sheet.write(left, top + high + below, foot, **NOTE)
+    return sheet.figure
 
 
 def _entropy(axes: Axes, entropy: np.ndarray, cells: int) -> None:
@@ -292,8 +281,7 @@ def _received(axes: Axes, received: np.ndarray, values: np.ndarray) -> None:
     axes.set_ylim(_end(levels[shown]), 0)
     for cell in np.flatnonzero(~shown):
         wide = edges[cell + 1] - edges[cell]
-        hatched = ground((edges[cell], 0), wide, axes.get_ylim()[0])
-        hatched.set_zorder(2)
+        hatched = ground((edges[cell], 0), wide, axes.get_ylim()[0], zorder=2)
         axes.add_patch(hatched)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_xticks([])
@@ -302,10 +290,8 @@ def _received(axes: Axes, received: np.ndarray, values: np.ndarray) -> None:
 
 
 def _quiet(axes: Axes, axis: Axis) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(nbins=3, steps=[1, 2, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    few_ticks(axis, 3)
+    axis.set_major_formatter("{x:g}")
     axis.grid(color=GRID, lw=0.6)
     axes.set_axisbelow(True)
     axes.patch.set_visible(False)
@@ -317,9 +303,7 @@ def _steps(values: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of the values in each of ``cells`` cells, and where the cells end."""
     n = len(values)
     members = np.arange(n) * cells // n
-    sums = np.bincount(
-        members, np.nan_to_num(values.astype(float), nan=0.0, posinf=0.0, neginf=0.0)
-    )
+    sums = np.bincount(members, np.where(np.isfinite(values), values, 0))
     edges = np.searchsorted(members, np.arange(cells + 1)) - 0.5
     return sums / np.bincount(members), edges
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intently.errors import ArgumentError, build, shape_of
 from intently.matrix.labelling import follows
 from intently.show.cells import limits
 from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
-from intently.show.reading import missing, names, outside, shown_names, weights
-from intently.show.sheet import LINE, Sheet, height_of, width_of, wrapped
+from intently.show.reading import Names, at_most, missing, names, outside, shown_names, weights
+from intently.show.sheet import HEADING, LINE, NOTE, NOTES, Sheet, captions, height_of, width_of
 from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def lines(
 
     The width is proportional to the weight; lines under a hundredth of the scale are left out.
     ``token``, a query by its position or by its text where that occurs once, brings out its own
-    lines; the others stand back. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
-    recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
+    lines; all other lines turn grey. Of (h, t, s) ``head`` chooses one, else their mean is drawn;
+    of a recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
 
     Raises ArgumentError for more than 64 words on a side, a token that is not there or there
     twice. The picture is that of Vaswani et al. 2017, "Attention Is All You Need", figures 3 to 5.
@@ -58,27 +58,24 @@ def lines(
     """
     path = destination(save)
     lazy, chosen = one_of(matrix, head)
-    if max(lazy.shape) > LARGEST:
-        expected = f"at most {LARGEST} words on each side"
-        cause = "lines between more cannot be told apart"
-        fix = "draw a part, or all with intently.show.heatmap"
-        raise build(ArgumentError, "matrix", expected, shape_of(lazy), cause, fix)
+    cause = "lines between more cannot be told apart"
+    fix = "draw a part, or all with intently.show.heatmap"
+    at_most(lazy, LARGEST, f"{LARGEST} words on each side", cause, fix)
     at = None if token is None else place(token, names(lazy).rows)
     values = weights(lazy)
-    rows, columns = shown_names(lazy, shown)
+    labels = shown_names(lazy, shown)
     sides = ("queries", "keys")
-    if lazy.labels[0] is not None and lazy.labels[1] is not None and follows(lazy) is None:
+    if None not in lazy.labels and follows(lazy) is None:
         sides = ("produced", "source")
-    heading = titled(title, chosen)
-    with style((*rows, *columns, heading)):
-        foot = missing(values).replace("hatched", "no line"), outside(values, rows)
-        texts = heading, "\n".join(filter(None, foot))
-        return finish(_draw(values, (rows, columns), sides, at, texts), path)
+    foot = missing(values).replace("hatched", "no line"), outside(values, labels.rows)
+    texts = titled(title, chosen), "\n".join(filter(None, foot))
+    with style((*labels.rows, *labels.columns, texts[0])):
+        return finish(_draw(values, labels, sides, at, texts), path)
 
 
 def _draw(
     values: np.ndarray,
-    labels: tuple[tuple[str, ...], tuple[str, ...]],
+    labels: Names,
     sides: tuple[str, str],
     at: int | None,
     texts: tuple[str, str],
@@ -88,30 +85,24 @@ def _draw(
     left = MARGIN + max(width_of(rows, SIZE), width_of(sides[:1], 9)) + 0.12
     right = 0.12 + max(width_of(columns, SIZE), width_of(sides[1:], 9)) + MARGIN
     width = left + BETWEEN + right
-    heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
-    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5)
-    above = MARGIN + height_of(heading, 10.5) + (0.06 if heading else 0) + 9 * LINE + 0.03
+    heading, foot = captions(texts, width - 2 * MARGIN)
+    above = MARGIN + height_of(heading, HEADING, 0.06) + 9 * LINE + 0.03
     high = max(t, s) * STEP
-    below = 0.36
-    height = above + high + below + height_of(foot, 7.5, 0.04)
+    below = above + high + 0.36
 
-    sheet = Sheet.of(width, height)
-    axes = sheet.axes(left, above, BETWEEN, high)
-    axes.set(xlim=(0, BETWEEN), ylim=(high, 0))
-    axes.set_axis_off()
+    sheet = Sheet.of(width, below + height_of(foot, NOTES, 0.04))
+    axes = sheet.blank(left, above, BETWEEN, high)
     top = limits(values)[1]
     heights = _heights(t, high), _heights(s, high)
     _join(axes, values, heights, top, at)
-    for n, (label, y) in enumerate(zip(rows, heights[0])):
-        strong = at is None or n == at
-        _name(axes, -0.07, y, label, "right", ACCENT if n == at else INK if strong else QUIET)
-    for label, y in zip(columns, heights[1]):
-        _name(axes, BETWEEN + 0.07, y, label, "left", INK)
-    for x, side, align in ((-0.07, sides[0], "right"), (BETWEEN + 0.07, sides[1], "left")):
-        axes.text(x, -0.05, side, size=9, color=QUIET, ha=align, va="bottom")
+    inks = [INK if at is None else QUIET] * t
+    if at is not None:
+        inks[at] = ACCENT
+    _name(axes, (-0.07, "right"), sides[0], rows, heights[0], inks)
+    _name(axes, (BETWEEN + 0.07, "left"), sides[1], columns, heights[1], [INK] * s)
     _legend(sheet, (left, above + high + 0.16), top)
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    sheet.write(MARGIN, above + high + below - 0.02, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, MARGIN, heading)
+    sheet.write(MARGIN, below - 0.02, foot, **NOTE)
     return sheet.figure
 
 
@@ -128,6 +119,7 @@ def _join(
     at: int | None,
 ) -> None:
     from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgba
 
     share = np.nan_to_num(values / top, nan=0.0, posinf=0.0)
     i, j = np.nonzero(share > FAINTEST)
@@ -136,31 +128,32 @@ def _join(
     wide = share[i, j]
     colours = weight_map()(0.3 + 0.6 * np.clip(wide, 0, 1))
     if at is not None:
-        colours[i != at] = (*(int(FRAME[n : n + 2], 16) / 255 for n in (1, 3, 5)), 0.35)
-    ends = np.stack(
-        [
-            np.stack([np.zeros(len(i)), heights[0][i]], -1),
-            np.stack([np.full(len(j), BETWEEN), heights[1][j]], -1),
-        ],
-        1,
-    )
+        colours[i != at] = to_rgba(FRAME, 0.35)
+    ends = [((0, y), (BETWEEN, y2)) for y, y2 in zip(heights[0][i], heights[1][j], strict=True)]
     drawn = LineCollection(
-        list(ends), linewidths=WIDEST * wide, colors=colours, capstyle="butt", clip_on=False
+        ends, linewidths=WIDEST * wide, colors=colours, capstyle="butt", clip_on=False
     )
     axes.add_collection(drawn)
 
 
-def _name(axes: Axes, x: float, y: float, label: str, align: str, colour: str) -> None:
-    axes.text(
-        x, y, label, size=SIZE, color=colour, ha=align, va="center_baseline", parse_math=False
-    )
+def _name(
+    axes: Axes,
+    place: tuple[float, str],
+    side: str,
+    labels: Sequence[str],
+    heights: np.ndarray,
+    inks: Sequence[str],
+) -> None:
+    """Write the words of a side, and what they are above them, at an x and aligned there."""
+    x, align = place
+    look: dict[str, Any] = {"ha": align, "parse_math": False}
+    for label, y, ink in zip(labels, heights, inks, strict=True):
+        axes.text(x, y, label, size=SIZE, color=ink, va="center_baseline", **look)
+    axes.text(x, -0.05, side, size=9, color=QUIET, va="bottom", **look)
 
 
 def _legend(sheet: Sheet, corner: tuple[float, float], top: float) -> None:
-    left, down = corner
-    axes = sheet.axes(left, down, BETWEEN, 0.14)
-    axes.set(xlim=(0, BETWEEN), ylim=(0.14, 0))
-    axes.set_axis_off()
+    axes = sheet.blank(*corner, BETWEEN, 0.14)
     axes.text(0, 0.07, "weight", size=8, color=INK, va="center")
     for n, share in enumerate((0.1, 0.5, 1.0)):
         start = 0.52 + n * 0.68

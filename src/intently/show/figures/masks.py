@@ -1,4 +1,4 @@
-"""Masks and biases as pictures: who may attend to whom, and what is added to the scores."""
+"""Masks and biases as pictures: who may attend to whom, and the numbers added to the scores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,11 +26,10 @@ from intently.show.files import destination, finish
 from intently.show.given import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
 from intently.show.reading import edges, numbers, pooled
-from intently.show.sheet import WORD, Sheet, height_of, width_of, wrapped
+from intently.show.sheet import NOTE, NOTES, WORD, Sheet, few_ticks, height_of, width_of, wrapped
 from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
 
 if TYPE_CHECKING:
-    from matplotlib.colors import Colormap, Normalize
     from matplotlib.figure import Figure
 
 CELLS = 512
@@ -40,6 +40,7 @@ ACROSS = 4
 LARGEST = 2**30
 MARGIN = 0.14
 GAP = 0.22
+TITLE = 9.5
 ALLOWED = 0.72
 """Where on the scale of weights an allowed cell stands: a blue on which lines still show."""
 
@@ -63,7 +64,7 @@ def mask(
     columns a cell shows the share that may attend. Returns the figure, written to ``save``.
 
     Raises ArgumentError for sizes that the mask does not fit, more than 2³⁰ entries, and an unknown
-    suffix; KindError for what is no mask.
+    suffix; KindError for anything but a mask.
 
     >>> import intently as it
     >>> mask(it.causal(), 4).axes[0].images[0].get_array().sum()
@@ -86,12 +87,10 @@ def mask(
             "a rule looks alike at smaller sizes: t=1024, s=1024",
         )
     panels = [_share(moved, g, at) for at in places]
-    notes = [
-        _differ(g.lead),
-        "" if max(t, s) <= CELLS else pooled((t, s), CELLS, "share", "entries"),
-    ]
-    notes.append("blue attends, white does not" if max(t, s) <= CELLS else "blue attends")
-    return _draw(panels, (t, s), words, (None, weight_map(), title or repr(shown)), notes, path)
+    notes = [*_differ(g.lead), "blue attends, white does not"]
+    if max(t, s) > CELLS:
+        notes[-1:] = [pooled((t, s), CELLS, "share", "entries"), "blue attends"]
+    return _draw(panels, (t, s), words, None, (title or repr(shown), notes), path)
 
 
 def bias(
@@ -108,7 +107,7 @@ def bias(
     ``bias`` is a bias, or numbers (…, t, s): a tensor, an array or nested lists.
     ``t`` and ``s`` are the sizes of the matrix; of a tensor its own, else 32; ``words`` name
     queries and keys, the last t of them the queries. At most twelve heads are drawn, and more than
-    512 rows or columns are thinned. −∞, what cannot be attended, is hatched. Returns the figure,
+    512 rows or columns are thinned. −∞, which hides a key, is hatched. Returns the figure,
     written to ``save``.
 
     Raises ArgumentError for sizes that the bias does not fit, and an unknown suffix.
@@ -124,15 +123,10 @@ def bias(
     if isinstance(given, Tensor) and given.ndim >= 2:
         own = (given.shape[-2], given.shape[-1])
     t, s = _sizes(own, t, s, words)
-    lead = lead_of(shown, t, s)
-    g = Geometry(lead, t, s, torch.device("cpu"))
-    shown.check(g)
-    rows, columns = (torch.arange(0, n, -(-n // CELLS)) for n in (t, s))
-    with torch.no_grad():
-        values = shown.tile(g, rows, columns)
-        values = values.expand(*lead, len(rows), len(columns))
-    panels = [numbers(values[at]) for at in _leads(lead)]
-    notes = [_differ(lead)]
+    values = added(shown, t, s, CELLS)
+    lead = values.shape[:-2]
+    panels = [values[at] for at in _leads(lead)]
+    notes = _differ(lead)
     if max(t, s) > CELLS:
         notes.append(f"one in {-(-t // CELLS)} × {-(-s // CELLS)} of {t} × {s} numbers")
     if any(np.isneginf(panel).any() for panel in panels):
@@ -140,7 +134,7 @@ def bias(
     every = np.concatenate([panel[np.isfinite(panel)] for panel in panels])
     top = float(np.abs(every).max(initial=0.0)) or 1.0
     said = title or repr(given if isinstance(given, Bias) else shown)
-    return _draw(panels, (t, s), words, (top, signed_map(), said), notes, path)
+    return _draw(panels, (t, s), words, top, (said, notes), path)
 
 
 def _sizes(
@@ -156,7 +150,16 @@ def _sizes(
     return t, s
 
 
-def lead_of(shown: Bias, t: int, s: int) -> tuple[int, ...]:
+def added(shown: Bias, t: int, s: int, cells: int) -> np.ndarray:
+    """Return what a bias adds (…, t, s), of more than ``cells`` rows or columns one in a few."""
+    lead = _lead_of(shown, t, s)
+    g = Geometry(lead, t, s, torch.device("cpu"))
+    shown.check(g)
+    rows, columns = (torch.arange(0, n, -(-n // cells)) for n in (t, s))
+    return numbers(shown.tile(g, rows, columns).expand(*lead, len(rows), len(columns)))
+
+
+def _lead_of(shown: Bias, t: int, s: int) -> tuple[int, ...]:
     """Return the leading axes a bias is made for: of its tensors, or as many heads as it says."""
     shapes = [tuple(x.shape[:-2]) for x in shown.tensors()]
     found = [(), max(shapes, key=len, default=())]
@@ -184,9 +187,9 @@ def _leads(lead: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [tuple(map(int, np.unravel_index(n, lead))) for n in range(min(math.prod(lead), MOST))]
 
 
-def _differ(lead: tuple[int, ...]) -> str:
+def _differ(lead: tuple[int, ...]) -> list[str]:
     count = math.prod(lead)
-    return f"the first {MOST} of {count}" if count > MOST else ""
+    return [f"the first {MOST} of {count}"] if count > MOST else []
 
 
 def _share(shown: Mask, g: Geometry, at: tuple[int, ...]) -> np.ndarray:
@@ -207,28 +210,27 @@ def _draw(
     panels: Sequence[np.ndarray],
     shape: tuple[int, int],
     words: Sequence[str] | None,
-    look: tuple[float | None, Colormap, str],
-    notes: Sequence[str],
-    path: os.PathLike[str] | None,
+    top: float | None,
+    texts: tuple[str, Sequence[str]],
+    path: Path | None,
 ) -> Figure:
-    top, colours, said = look
-    heading = lines(titled(said), 90)
+    """Draw the shares of masks, or biases from −``top`` to ``top``."""
+    heading = lines(titled(texts[0]), 90)
     names = tuple(visible(word) for word in words or ())
     with style((*names, heading)):
-        drawn = _sheet(panels, shape, names, (top, colours, heading), notes)
-        return finish(drawn.figure, path)  # pyright: ignore[reportArgumentType]
+        return finish(_sheet(panels, shape, names, top, (heading, "; ".join(texts[1]))), path)
 
 
 def _sheet(
     panels: Sequence[np.ndarray],
     shape: tuple[int, int],
     words: tuple[str, ...],
-    look: tuple[float | None, Colormap, str],
-    notes: Sequence[str],
-) -> Sheet:
+    top: float | None,
+    texts: tuple[str, str],
+) -> Figure:
     from matplotlib.colors import Normalize
 
-    (t, s), (top, colours, heading) = shape, look
+    t, s = shape
     across = min(len(panels), ACROSS)
     down = -(-len(panels) // across)
     room = (3.6 if across == 1 else 6.4 / across) - GAP
@@ -242,58 +244,42 @@ def _sheet(
     overhang = max(0.1, above.overhang if above else 0.0)
     width = MARGIN + before + across * wide + (across - 1) * GAP + overhang
     width = max(width + (0.75 if top else MARGIN), 3.0)
-    heading = wrapped(heading, width - 2 * MARGIN, 9.5)
-    foot = wrapped("; ".join(filter(None, notes)), width - 2 * MARGIN, 7.5)
-    first = MARGIN + height_of(heading, 9.5) + 0.04
-    height = first + head + down * high + (down - 1) * (GAP + named) + 0.1
-    height += height_of(foot, 7.5) + 0.06
+    heading = wrapped(texts[0], width - 2 * MARGIN, TITLE)
+    foot = wrapped(texts[1], width - 2 * MARGIN, NOTES)
+    first = MARGIN + height_of(heading, TITLE) + 0.04
+    below = first + head + down * high + (down - 1) * (GAP + named) + 0.1
 
-    sheet = Sheet.of(width, height)
-    kind = "head" if top else "row"
-    norm = Normalize(-top, top) if top else Normalize(0, 1 / ALLOWED)
+    sheet = Sheet.of(width, below + height_of(foot, NOTES) + 0.06)
+    kind, norm, colours = "row", Normalize(0, 1 / ALLOWED), weight_map()
+    if top:
+        kind, norm, colours = "head", Normalize(-top, top), signed_map()
     for n, values in enumerate(panels):
         row, column = divmod(n, across)
-        corner = (
-            MARGIN + before + column * (wide + GAP),
-            first + head + row * (high + GAP + named),
-        )
-        axes = sheet.axes(*corner, wide, high)
+        left = MARGIN + before + column * (wide + GAP)
+        axes = sheet.axes(left, first + head + row * (high + GAP + named), wide, high)
         hidden = np.where(np.isneginf(values), np.nan, values)
-        image = paint(axes, hidden, shape, norm, aspect="auto")
-        image.set_cmap(colours)
+        paint(axes, hidden, shape, norm, "auto", colours)
         if cell >= 0.08:
             rule(axes, shape)
+        axes.set(xticks=[], yticks=[])
         if len(panels) > 1:
             axes.set_title(f"{kind} {n}", size=8, pad=2, color=QUIET)
-        axes.set(xticks=[], yticks=[])
-        if words and row == 0 and above:
+        elif not words:
+            count_steps(axes, "x", s, 7, min(6, s))
+        if above and row == 0:
             name_columns(axes, words, wide / (size * WORD), size, above.turn)
         if words and column == 0:
             name_rows(axes, words[s - t :], high / (size * WORD), size)
-        if not words and column == 0:
+        elif column == 0:
             count_steps(axes, "y", t, 7, min(6, t))
-        if not words and row == 0 and len(panels) == 1:
-            count_steps(axes, "x", s, 7, min(6, s))
-    left = MARGIN + before
-    middle = left + (across * (wide + GAP) - GAP) / 2
+    middle = MARGIN + before + (across * (wide + GAP) - GAP) / 2
     centre = first + head + (down * (high + GAP + named) - GAP - named) / 2
     sheet.write(middle, first + 0.02, "keys", size=8.5, ha="center")
     sheet.write(MARGIN + 0.02, centre, "queries", size=8.5, rotation=90, va="center")
     if top:
-        _scale(sheet, (norm, colours), (width - 0.62, first + head, max(high, 0.9)))
-    sheet.write(MARGIN, MARGIN, heading, size=9.5)
-    sheet.write(MARGIN, height - height_of(foot, 7.5) - 0.07, foot, size=7.5, color=QUIET)
-    return sheet
-
-
-def _scale(
-    sheet: Sheet, look: tuple[Normalize, Colormap], place: tuple[float, float, float]
-) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.ticker import MaxNLocator
-
-    left, top, high = place
-    colours = ScalarMappable(*look)
-    bar = sheet.colour_bar((left, top, 0.1, high), colours, FRAME, format="{x:.3g}")
-    bar.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    bar.tick_params(labelsize=7)
+        place = width - 0.62, first + head, 0.1, max(high, 0.9)
+        bar = sheet.colour_bar(place, norm, colours, FRAME, 7, format="{x:.3g}")
+        few_ticks(bar.yaxis, 5)
+    sheet.write(MARGIN, MARGIN, heading, size=TITLE)
+    sheet.write(MARGIN, below - 0.01, foot, **NOTE)
+    return sheet.figure

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 
 from intently.errors import ArgumentError, RangeError, build
 from intently.foundation.checks import check_word
@@ -17,13 +16,13 @@ from intently.show.choosing import Choice, Source, one_of, place, whole
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
 from intently.show.pictures import read
-from intently.show.reading import missing, names, numbers
-from intently.show.sheet import Sheet, height_of, wrapped
+from intently.show.reading import looked, missing, names
+from intently.show.sheet import HEADING, NOTE, NOTES, Sheet, captions, few_ticks, height_of
 from intently.show.style import ACCENT, FRAME, QUIET, style, weight_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap, Normalize
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 Token = int | str | tuple[int, int]
@@ -54,6 +53,11 @@ class Layer(NamedTuple):
     name: str
     values: np.ndarray
     patch: tuple[int, int] | None
+
+    @property
+    def top(self) -> float:
+        """Its largest weight; 0 where none is finite."""
+        return float(self.values[np.isfinite(self.values)].max(initial=0.0))
 
 
 def overlay(
@@ -106,16 +110,14 @@ def overlay(
     looks = looks or _side(lazy, grid)
     places = _grid(lazy.shape[looks == "at"], grid)
     layers = [_layer(lazy, one, looks, places) for one in tokens]
-    heading = titled(title, chosen)
-    foot = [
-        _beside(layers, places, looks),
-        _largest(layers),
-        missing(np.stack([one.values for one in layers])),
-    ]
-    with style((*(layer.name for layer in layers), heading)):
-        texts = heading, "\n".join(filter(None, foot))
-        own = scale == "own"
-        return finish(_draw(image, layers, places, (smooth, own), texts), path)
+    foot = [_beside(layers, places, looks)]
+    if len(layers) > 1:
+        each = ", ".join(f"{layer.top:.2g}" for layer in layers)
+        foot.append(f"largest weights, panel by panel: {each}")
+    foot.append(missing(np.stack([one.values for one in layers])))
+    texts = titled(title, chosen), "\n".join(filter(None, foot))
+    with style((*(layer.name for layer in layers), texts[0])):
+        return finish(_draw(image, layers, places, (smooth, scale == "own"), texts), path)
 
 
 def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from"]:
@@ -183,12 +185,11 @@ def _layer(lazy: LazyMatrix, token: Token, looks: str, grid: Grid) -> Layer:
     else:
         at = place(token, labels)
     patch = divmod(at - grid.before, grid.columns) if inside and at >= grid.before else None
-    named = lazy.labels[looks == "from"] is not None
-    name = f"patch ({patch[0]}, {patch[1]})" if patch else f"token {at}"
-    with torch.no_grad():
-        values = numbers(lazy[at, :] if looks == "at" else lazy[:, at])
-    shaped = values[grid.before :].reshape(grid.rows, grid.columns)
-    return Layer(f"‘{visible(labels[at])}’" if named else name, shaped, patch)
+    name = f"patch {patch}" if patch else f"token {at}"
+    if lazy.labels[looks == "from"] is not None:
+        name = f"‘{visible(labels[at])}’"
+    values = looked(lazy, at, looks)[grid.before :]
+    return Layer(name, values.reshape(grid.rows, grid.columns), patch)
 
 
 def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
@@ -202,16 +203,6 @@ def _beside(layers: Sequence[Layer], grid: Grid, looks: str) -> str:
     return said
 
 
-def _top(layer: Layer) -> float:
-    return float(layer.values[np.isfinite(layer.values)].max(initial=0.0))
-
-
-def _largest(layers: Sequence[Layer]) -> str:
-    """Say the largest weight of each of several tokens."""
-    each = ", ".join(f"{_top(layer):.2g}" for layer in layers)
-    return f"largest weights, panel by panel: {each}" if len(layers) > 1 else ""
-
-
 def _draw(
     image: np.ndarray,
     layers: Sequence[Layer],
@@ -219,76 +210,63 @@ def _draw(
     look: tuple[str, bool],
     texts: tuple[str, str],
 ) -> Figure:
-    from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.ticker import MaxNLocator
 
     smooth, own = look
-    tops = list(map(_top, layers))
-    shared = Normalize(0, max(tops) or 1.0)
-    norms = [Normalize(0, top or 1.0) if own else shared for top in tops]
+    highest = max(layer.top for layer in layers)
     panels = 1 + len(layers)
     across = min(panels, ACROSS)
     down = -(-panels // across)
     panel = LARGE if panels <= 2 else PANEL
     high = panel * min(max(image.shape[0] / image.shape[1], 0.4), 2.0)
     width = MARGIN + across * panel + (across - 1) * GAP + 0.85
-    heading = wrapped(texts[0], width - 2 * MARGIN, 10.5)
-    foot = wrapped(texts[1], width - 2 * MARGIN, 7.5)
-    top = MARGIN + height_of(heading, 10.5) + (0.05 if heading else 0)
-    height = top + down * (NAME + high) + (down - 1) * GAP + 0.1 + height_of(foot, 7.5) + 0.08
+    heading, foot = captions(texts, width - 2 * MARGIN)
+    top = MARGIN + height_of(heading, HEADING, 0.05)
+    below = top + down * (NAME + high) + (down - 1) * GAP + 0.1
 
-    sheet = Sheet.of(width, height)
-    for n in range(panels):
+    sheet = Sheet.of(width, below + height_of(foot, NOTES) + 0.08)
+    grey = image @ np.array([0.299, 0.587, 0.114])
+    pale = np.repeat(0.6 + 0.4 * grey[..., None], 3, -1)
+    for n, layer in enumerate((None, *layers)):
         row, column = divmod(n, across)
         axes = sheet.axes(
             MARGIN + column * (panel + GAP), top + NAME + row * (NAME + high + GAP), panel, high
         )
-        if n:
-            _shade(axes, image, layers[n - 1], norms[n - 1], smooth)
-            frames = [layers[n - 1].patch]
-        else:
-            axes.imshow(image, extent=_extent(image), aspect="auto", interpolation="antialiased")
+        if layer is None:
+            _lay(axes, image, image)
             axes.set_title("picture", size=8.5, pad=4, color=QUIET)
-            frames = [layer.patch for layer in layers]
-        for patch in filter(None, frames):
-            _frame(axes, image, patch, grid)
+        else:
+            _lay(axes, pale, image)
+            norm = Normalize(0, (layer.top if own else highest) or 1.0)
+            _lay(
+                axes,
+                np.ma.masked_invalid(layer.values),
+                image,
+                cmap=_map(),
+                norm=norm,
+                interpolation="nearest" if smooth == "blocks" else "bilinear",
+                interpolation_stage="data",
+            )
+            axes.set_title(layer.name, size=8.5, pad=4, parse_math=False)
+        for one in layers if layer is None else [layer]:
+            if one.patch is not None:
+                _frame(axes, image, one.patch, grid)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color(FRAME)
-    left = MARGIN + across * panel + (across - 1) * GAP + 0.14
-    norm, label = (Normalize(0, 1), "share of its largest weight") if own else (shared, "weight")
-    place, colours = (left, top + NAME, 0.1, high), ScalarMappable(norm, _map())
-    bar = sheet.colour_bar(place, colours, FRAME, label=label, format="{x:.3g}")
-    bar.tick_params(labelsize=7.5)
-    bar.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    sheet.write(MARGIN, height - height_of(foot, 7.5) - 0.09, foot, size=7.5, color=QUIET)
+    place = MARGIN + across * panel + (across - 1) * GAP + 0.14, top + NAME, 0.1, high
+    norm = Normalize(0, 1 if own else highest or 1.0)
+    label = "share of its largest weight" if own else "weight"
+    bar = sheet.colour_bar(place, norm, _map(), FRAME, NOTES, label=label, format="{x:.3g}")
+    few_ticks(bar.yaxis, 5)
+    sheet.write(MARGIN, MARGIN, heading)
+    sheet.write(MARGIN, below - 0.01, foot, **NOTE)
     return sheet.figure
 
 
-def _extent(image: np.ndarray) -> tuple[float, float, float, float]:
-    return (0, image.shape[1], image.shape[0], 0)
-
-
-def _shade(axes: Axes, image: np.ndarray, layer: Layer, norm: Normalize, smooth: str) -> None:
-    grey = image @ np.array([0.299, 0.587, 0.114])
-    pale = 0.6 + 0.4 * grey
-    axes.imshow(
-        np.repeat(pale[..., None], 3, -1),
-        extent=_extent(image),
-        aspect="auto",
-        interpolation="antialiased",
-    )
-    axes.imshow(
-        np.ma.masked_invalid(layer.values),
-        cmap=_map(),
-        norm=norm,
-        extent=_extent(image),
-        aspect="auto",
-        interpolation="nearest" if smooth == "blocks" else "bilinear",
-        interpolation_stage="data",
-    )
-    axes.set_title(layer.name, size=8.5, pad=4, parse_math=False)
+def _lay(axes: Axes, values: np.ndarray, image: np.ndarray, **options: Any) -> None:
+    """Lay numbers or colours over the place of the whole image."""
+    extent = (0, image.shape[1], image.shape[0], 0)
+    axes.imshow(values, extent=extent, aspect="auto", **{"interpolation": "antialiased", **options})
 
 
 def _frame(axes: Axes, image: np.ndarray, patch: tuple[int, int], grid: Grid) -> None:

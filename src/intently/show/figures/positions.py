@@ -18,7 +18,7 @@ from intently.show.files import destination, finish
 from intently.show.given import one_item
 from intently.show.labels import titled
 from intently.show.reading import numbers
-from intently.show.sheet import Sheet, height_of, open_axes, wrapped
+from intently.show.sheet import HEADING, NOTES, Sheet, height_of, open_axes, wrapped
 from intently.show.style import FRAME, INK, QUIET, WEIGHTS, signed_map, style
 
 if TYPE_CHECKING:
@@ -105,18 +105,15 @@ def _waves(encoding: Numbers | Learned | Rotary, t: int | None) -> Waves:
         whole_number(t, "t", 1)
     with torch.no_grad():
         if isinstance(encoding, Rotary):
-            angles = encoding.angles(t or STEPS, dtype=torch.float64)
-            return Waves(
-                numbers(angles.cos()), "Rotary positions: the cosine of each pair's angle", "pair"
-            )
+            angles = numbers(encoding.angles(t or STEPS, dtype=torch.float64).cos())
+            return Waves(angles, "Rotary positions: the cosine of each pair's angle", "pair")
         if isinstance(encoding, Learned):
-            return Waves(
-                numbers(encoding(t or encoding.table.shape[0])), repr(encoding), "dimension"
-            )
-        values = numbers(one_item(encoding, "encoding", 2))
+            values = numbers(encoding(t or encoding.table.shape[0]))
+            return Waves(values, repr(encoding), "dimension")
+    values = numbers(one_item(encoding, "encoding", 2))
     if values.ndim != 2 or 0 in values.shape or (t or 1) > len(values):
-        wanted = "shape (t, c)" if t is None else f"shape (t, c) with t ≥ {t}"
-        raise build(ArgumentError, "encoding", wanted, shape_of(values))
+        expected = "shape (t, c)" if t is None else f"shape (t, c) with t ≥ {t}"
+        raise build(ArgumentError, "encoding", expected, shape_of(values))
     return Waves(values[:t], "Positions", "dimension")
 
 
@@ -147,54 +144,48 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
 
     t, c = waves.values.shape
     width = LEFT + WIDE + RIGHT
-    heading = wrapped(heading, width - 2 * MARGIN, 10.5)
-    top = MARGIN + height_of(heading, 10.5) + ABOVE
-    height = top + MATRIX + 2 * (BETWEEN + ABOVE + CURVES) + 0.48
-    sheet = Sheet.of(width, height)
+    heading = wrapped(heading, width - 2 * MARGIN, HEADING)
+    top = MARGIN + height_of(heading, HEADING) + ABOVE
+    middle = top + MATRIX + BETWEEN + ABOVE
+    bottom = middle + CURVES + BETWEEN + ABOVE
+    sheet = Sheet.of(width, bottom + CURVES + 0.48)
+    sheet.write(MARGIN, MARGIN, heading)
+    above = sheet.axes(LEFT, top, WIDE, MATRIX)
+    by_position = sheet.axes(LEFT, middle, WIDE, CURVES)
+    by_column = sheet.axes(LEFT, bottom, WIDE, CURVES)
 
-    first = top
-    axes = sheet.axes(LEFT, top, WIDE, MATRIX)
     highest = float(np.abs(waves.values[np.isfinite(waves.values)]).max(initial=0)) or 1.0
     norm = Normalize(-highest, highest)
-    image = paint(axes, waves.values[:, waves.order].T, (c, t), norm, aspect="auto")
-    image.set(cmap=signed_map(), interpolation="antialiased", interpolation_stage="data")
-    apart = ", sines (even) above cosines (odd)" if waves.paired else ""
-    _say(axes, f"all of it: {t} positions × {c} {waves.column}s{apart}", MATRIX)
-    axes.set(xlabel="position", ylabel=waves.column)
+    image = paint(above, waves.values[:, waves.order].T, (c, t), norm, "auto", signed_map())
+    image.set(interpolation="antialiased", interpolation_stage="data")
+    place = LEFT + WIDE + 0.14, top, 0.1, MATRIX
+    sheet.colour_bar(place, norm, signed_map(), FRAME, NOTES, format="{x:.3g}")
+    _curves(by_position, waves.values[:, columns].T, columns, waves.column)
+    by_position.set_xlim(-0.5, t - 0.5)
+    curves, places, apart = waves.values[rows][:, waves.order], np.arange(c, dtype=float), ("", "")
     if waves.paired:
-        _number(axes.yaxis, c)
-        axes.hlines(c / 2 - 0.5, -0.5, t - 0.5, colors=INK, lw=0.7)
-    top += MATRIX + BETWEEN + ABOVE
-    below = sheet.axes(LEFT, top, WIDE, CURVES)
-    _curves(below, waves.values[:, columns].T, columns, f"{waves.column}")
-    _say(below, f"chosen {waves.column}s, by position", CURVES)
-    below.set(xlabel="position", xlim=(-0.5, t - 0.5))
-    top += CURVES + BETWEEN + ABOVE
-    last = sheet.axes(LEFT, top, WIDE, CURVES)
-    by_column = waves.values[rows][:, waves.order]
-    places = np.arange(c, dtype=float)
-    apart = ""
-    if waves.paired:  # NaN lifts the pen
-        by_column, places = (np.insert(x, c // 2, np.nan, axis=-1) for x in (by_column, places))
-        _number(last.xaxis, c)
-        last.vlines(c / 2 - 0.5, 0, 1, colors=FRAME, lw=0.7, transform=last.get_xaxis_transform())
-        apart = ": sines (even), then cosines (odd)"
-    _curves(last, by_column, rows, "position", places)
-    _say(last, f"chosen positions, by {waves.column}{apart}", CURVES)
-    last.set(xlabel=waves.column, xlim=(-0.5, c - 0.5))
-    place = LEFT + WIDE + 0.14, first, 0.1, MATRIX
-    bar = sheet.colour_bar(place, image, FRAME, format="{x:.3g}")
-    bar.tick_params(labelsize=7.5)
-    for one in (axes, below, last):
-        one.tick_params(length=0, pad=4)
-        one.xaxis.label.set(fontsize=8.5)
-        one.yaxis.label.set(fontsize=8.5)
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+        apart = ", sines (even) above cosines (odd)", ": sines (even), then cosines (odd)"
+        for axis in (above.yaxis, by_column.xaxis):
+            _number(axis, c)
+        above.hlines(c / 2 - 0.5, -0.5, t - 0.5, colors=INK, lw=0.7)
+        whole = by_column.get_xaxis_transform()
+        by_column.vlines(c / 2 - 0.5, 0, 1, colors=FRAME, lw=0.7, transform=whole)
+        curves, places = (np.insert(x, c // 2, np.nan, axis=-1) for x in (curves, places))  # a gap
+    _curves(by_column, curves, rows, "position", places)
+    by_column.set_xlim(-0.5, c - 0.5)
+    said = f"all of it: {t} positions × {c} {waves.column}s{apart[0]}"
+    _name(above, said, MATRIX, "position", waves.column)
+    _name(by_position, f"chosen {waves.column}s, by position", CURVES, "position")
+    _name(by_column, f"chosen positions, by {waves.column}{apart[1]}", CURVES, waves.column)
     return sheet.figure
 
 
-def _say(axes: Axes, text: str, high: float) -> None:
+def _name(axes: Axes, text: str, high: float, across: str, down: str = "") -> None:
+    """Say above axes of this height what they show, and name their sides."""
     axes.text(0, 1 + 0.06 / high, text, size=9, color=QUIET, transform=axes.transAxes, va="bottom")
+    axes.set_xlabel(across, fontsize=8.5)
+    axes.set_ylabel(down, fontsize=8.5)
+    axes.tick_params(length=0, pad=4)
 
 
 def _number(axis: Axis, c: int) -> None:

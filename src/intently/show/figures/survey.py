@@ -30,8 +30,8 @@ class Survey(NamedTuple):
 def survey(matrix: LazyMatrix, rows: int, columns: int, how: Pooling = "mean") -> Survey:
     """Return the picture ``A.pool(rows, columns, how)``, ``A.entropy()`` and ``A.received()``.
 
-    The weights (t, s) are computed once, where the three would compute them three times. What is
-    not finite counts in the first two only.
+    The weights (t, s) are computed once, where the three would compute them three times. Weights
+    that are not finite count in the first two only.
 
     >>> from intently.matrix import Dense
     >>> found = survey(Dense(torch.eye(4)), 2, 2, "sum")

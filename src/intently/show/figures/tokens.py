@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from intently.errors import ArgumentError, KindError, build
 from intently.show.files import destination, finish
 from intently.show.labels import lines, mostly_right_to_left, titled, visible
-from intently.show.sheet import LINE, Sheet, height_of, width_of, widths_of, wrapped
+from intently.show.sheet import (
+    HEADING,
+    LINE,
+    Sheet,
+    boxed,
+    broken,
+    height_of,
+    width_of,
+    widths_of,
+    wrapped,
+)
 from intently.show.style import INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LARGEST = 500
@@ -95,66 +104,25 @@ def _draw(named: Mapping[str, list[str]], heading: str) -> Figure:
     left = 0.2 + max(width_of(named, 9), width_of(counts.values(), 7.5))
     room = PAPER - 2 * MARGIN - left
     laid = {name: _laid(found, room) for name, found in named.items()}
-    heading = wrapped(heading, PAPER - 2 * MARGIN, 10.5)
-    top = MARGIN + height_of(heading, 10.5) + 0.1
-    high = sum(max(len(rows), 1.25) * STEP + APART for rows in laid.values()) - APART
+    heading = wrapped(heading, PAPER - 2 * MARGIN, HEADING)
+    top = MARGIN + height_of(heading, HEADING) + 0.1
+    high = sum(max(len(rows), 1.25) * STEP + APART for _, rows in laid.values()) - APART
     sheet = Sheet.of(PAPER, top + high + 0.12)
-    axes = sheet.axes(MARGIN, top, PAPER - 2 * MARGIN, high)
-    axes.set(xlim=(0, PAPER - 2 * MARGIN), ylim=(high, 0))
-    axes.set_axis_off()
+    axes = sheet.blank(MARGIN, top, PAPER - 2 * MARGIN, high)
     down = 0.0
-    for name, rows in laid.items():
+    for name, (wide, rows) in laid.items():
         axes.text(0, down + 0.03, name, size=9, color=INK, va="top", parse_math=False)
         axes.text(0, down + 0.2, counts[name], size=7.5, color=QUIET, va="top")
-        number = 0
         for line, row in enumerate(rows):
-            for token, start, wide in row:
-                corner = left + start, down + line * STEP
-                _write(axes, token, corner, wide, TINTS[number % 2])
-                number += 1
+            for n, start in row:
+                box = left + start, down + line * STEP, wide[n], SIZE * LINE + 0.05
+                boxed(axes, named[name][n], box, SIZE, facecolor=TINTS[n % 2], edgecolor="none")
         down += max(len(rows), 1.25) * STEP + APART
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
+    sheet.write(MARGIN, MARGIN, heading)
     return sheet.figure
 
 
-def _laid(found: Sequence[str], room: float) -> list[list[tuple[str, float, float]]]:
-    """Break tokens into lines: each with its start and width; from the right where read so."""
-    rows: list[list[tuple[str, float, float]]] = [[]]
-    end = 0.0
-    for token, width in zip(found, widths_of(found, SIZE)):
-        wide = max(width, 0.06) + 2 * PAD
-        if rows[-1] and end + wide > room:
-            rows.append([])
-            end = 0.0
-        rows[-1].append((token, end, wide))
-        end += wide + CLOSE
-    if mostly_right_to_left(found):
-        return [[(token, room - start - wide, wide) for token, start, wide in row] for row in rows]
-    return rows
-
-
-def _write(axes: Axes, token: str, corner: tuple[float, float], wide: float, tint: str) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
-    high = SIZE * LINE + 0.05
-    axes.add_patch(
-        FancyBboxPatch(
-            corner,
-            wide,
-            high,
-            boxstyle="round,pad=0,rounding_size=0.03",
-            facecolor=tint,
-            edgecolor="none",
-            clip_on=False,
-        )
-    )
-    axes.text(
-        corner[0] + wide / 2,
-        corner[1] + high / 2,
-        token,
-        size=SIZE,
-        color=INK,
-        ha="center",
-        va="center_baseline",
-        parse_math=False,
-    )
+def _laid(found: Sequence[str], room: float) -> tuple[list[float], list[list[tuple[int, float]]]]:
+    """Return the widths of tokens, and their lines as `broken` gives them."""
+    wide = [max(width, 0.06) + 2 * PAD for width in widths_of(found, SIZE)]
+    return wide, broken(wide, [CLOSE] * len(wide), room, mostly_right_to_left(found))

@@ -11,8 +11,19 @@ import numpy as np
 from intently.errors import ArgumentError, build
 from intently.show.files import destination, finish
 from intently.show.labels import titled
-from intently.show.sheet import Sheet, height_of, name_panel, open_axes, wrapped
-from intently.show.style import LINES, QUIET, style
+from intently.show.sheet import (
+    HEADING,
+    NOTE,
+    End,
+    Sheet,
+    few_ticks,
+    height_of,
+    name_ends,
+    name_panel,
+    open_axes,
+    wrapped,
+)
+from intently.show.style import LINES, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +100,7 @@ def _drawn(history: Sequence[Row], panel: Panel, clock: str = "step") -> bool:
 
 
 def _unfinished(history: Sequence[Row]) -> str:
-    """Say where the loss was no finite number; nothing when it always was."""
+    """Say where the loss was not finite; "" where it always was."""
     steps = [row["step"] for row in history if not np.isfinite(row.get("loss") or 0.0)]
     return (
         f"the loss was not finite in {len(steps)} lines, first at step {steps[0]}" if steps else ""
@@ -104,8 +115,8 @@ def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
     heights = [panel.height for panel in panels] + ([bottom] if paces else [])
 
     width = LEFT + len(clocks) * WIDE + (len(clocks) - 1) * BETWEEN + RIGHT
-    heading = wrapped(heading, width - 2 * MARGIN, 10.5)
-    first = MARGIN + height_of(heading, 10.5) + (0.0 if heading else -0.04)
+    heading = wrapped(heading, width - 2 * MARGIN, HEADING)
+    first = MARGIN + height_of(heading, HEADING) + (0.0 if heading else -0.04)
     height = first + sum(heights) + len(heights) * (ABOVE + BELOW) + 0.35 + (0.2 if foot else 0)
     sheet = Sheet.of(width, height)
 
@@ -116,39 +127,45 @@ def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
         pace = [paces[clock]] if clock in paces else []
         for panel in [*panels, *pace]:
             axes = sheet.axes(left, top, WIDE, panel.height, sharex=here[0] if here else None)
-            _plot(axes, history, clock, panel)
+            ends = _plot(axes, history, clock, panel)
             if column == len(clocks) - 1:
-                _name_ends(axes, history, clock, panel)
+                name_ends(axes, ends, axes.transData)
             here.append(axes)
             top += panel.height + ABOVE + BELOW
         for axes in here[:-1]:
             axes.tick_params(axis="x", labelbottom=False)
         _clock(here[-1], unit)
-    sheet.write(MARGIN, MARGIN, heading, size=10.5)
-    sheet.write(LEFT, height - 0.22, foot, size=7.5, color=QUIET)
+    sheet.write(MARGIN, MARGIN, heading)
+    sheet.write(LEFT, height - 0.22, foot, **NOTE)
     return sheet.figure
 
 
-def _plot(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> None:
+def _plot(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> list[End]:
+    """Draw the curves of a panel; return where each ends, with its name or its last value."""
     lowest, highest = np.inf, -np.inf
-    for (key, _), colour in zip(panel.curves, LINES, strict=False):
+    ends = []
+    for (key, name), colour in zip(panel.curves, LINES, strict=False):
         x, y = _series(history, clock, key)
         if not len(x):
             continue
+        lowest, highest = min(lowest, y.min()), max(highest, y.max())
         if len(x) > 60:
             axes.plot(x, y, color=colour, lw=0.6, alpha=0.3)
-            axes.plot(x, _running_mean(y), color=colour, lw=1.6)
+            y = _running_mean(y)
+            axes.plot(x, y, color=colour, lw=1.6)
         else:
             marker = "o" if len(x) <= 30 else ""
             axes.plot(x, y, color=colour, lw=1.6, marker=marker, ms=3, clip_on=False)
-        lowest, highest = min(lowest, y.min()), max(highest, y.max())
+        last = float(y[-1])
+        ends.append(End(x[-1], last, name or _plain(last), colour))
     name_panel(axes, panel.name, panel.height)
     open_axes(axes)
     _scale(axes, panel, lowest, highest)
+    return ends
 
 
 def _scale(axes: Axes, panel: Panel, lowest: float, highest: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     if panel is LOSS and lowest > 0 and highest > 5 * lowest:
         axes.set_yscale("log")
@@ -160,8 +177,8 @@ def _scale(axes: Axes, panel: Panel, lowest: float, highest: float) -> None:
         if panel is not LOSS:
             fraction = panel.name == "exact match" and highest <= 1
             axes.set_ylim(0, 1.04 if fraction else max(highest, 0) * 1.1 or 1)
-        axes.yaxis.set_major_locator(MaxNLocator(5 if panel is LOSS else 3, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
+        few_ticks(axes.yaxis, 5 if panel is LOSS else 3)
+    axes.yaxis.set_major_formatter(lambda value, _: _plain(value))
 
 
 def _plain(value: float) -> str:
@@ -169,38 +186,12 @@ def _plain(value: float) -> str:
 
 
 def _clock(axes: Axes, unit: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel(unit)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=unit == "steps"))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-
-
-def _name_ends(axes: Axes, history: Sequence[Row], clock: str, panel: Panel) -> None:
-    """Write each curve's name, or last value, where it ends; names that would touch move apart."""
-    ends = []
-    for (key, name), colour in zip(panel.curves, LINES, strict=False):
-        x, y = _series(history, clock, key)
-        if len(x):
-            last = float((_running_mean(y) if len(x) > 60 else y)[-1])
-            ends.append((last, x[-1], name or _plain(last), colour))
-    ends.sort()
-    heights = [axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi for y, x, *_ in ends]
-    for lower in range(len(ends) - 1):
-        heights[lower + 1] = max(heights[lower + 1], heights[lower] + 10)
-    for (y, x, name, colour), height in zip(ends, heights, strict=True):
-        start = axes.transData.transform((x, y))[1] * 72 / axes.figure.dpi
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(5, height - start),
-            textcoords="offset points",
-            va="center",
-            size=8,
-            color=colour,
-            annotation_clip=False,
-        )
+    axes.xaxis.set_major_formatter("{x:,g}")
 
 
 def _running_mean(values: np.ndarray) -> np.ndarray:

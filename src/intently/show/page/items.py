@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 from intently.attention_matrix import Attention
 from intently.errors import ArgumentError, IntentlyError, KindError, build
 from intently.matrix import LazyMatrix
-from intently.matrix.labelling import as_numbers, looks_back, numbered
-from intently.matrix.lazy import Labels
+from intently.matrix.labelling import as_numbers, numbered
+from intently.show.choosing import Recording
 from intently.show.labels import spaced
 from intently.show.page.sides import Picture, Side, Sides, Text, counted
 
@@ -21,26 +20,6 @@ BEFORE = 16
 
 NAMED = 12
 """Tokens that name a text without a name of its own."""
-
-
-class Call(Protocol):
-    """The interface of one attention of a recording."""
-
-    name: str
-    index: int
-    steps: int
-    verified: bool | None
-
-    def matrix(self) -> LazyMatrix:
-        """Return the weights (b, h, t, s), labelled where tokens are known."""
-        ...
-
-
-@runtime_checkable
-class Recorded(Protocol):
-    """The interface of a recording."""
-
-    calls: list[Any]
 
 
 @dataclass(frozen=True)
@@ -80,7 +59,7 @@ class Item:
     note: str | None = None
 
 
-Shown: TypeAlias = "Recorded | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]"
+Shown: TypeAlias = Recording | Mapping[str, LazyMatrix] | LazyMatrix | Sequence[Item]
 
 
 def items_of(
@@ -113,7 +92,7 @@ def items_of(
     if isinstance(source, Sequence) and source and all(isinstance(x, Item) for x in source):
         return list(source)
     heard: list[str] = []
-    if isinstance(source, Recorded):
+    if isinstance(source, Recording):
         found = list(_recorded(source, heard))
     elif isinstance(source, Mapping) and all(isinstance(m, LazyMatrix) for m in source.values()):
         found = [_Named(str(key), matrix, str(key)) for key, matrix in source.items()]
@@ -146,13 +125,11 @@ def _check_sides(sides: Sequence[Side], found: Sequence[_Named]) -> None:
     for at, side in enumerate(sides):
         if len(side) in lengths:
             continue
-        got = f"a {type(side).__name__} of {len(side):,}"
-        fix = None
+        got, fix = f"a {type(side).__name__} of {len(side):,}", None
         if isinstance(side, Picture):
             patches = side.rows * side.columns
-            got += f" ({side.rows} × {side.columns}" + (
-                f" + {side.before})" if side.before else ")"
-            )
+            before = f" + {side.before}" if side.before else ""
+            got += f" ({side.rows} × {side.columns}{before})"
             left = min((n - patches for n in lengths if n > patches), default=0)
             if 0 < left <= BEFORE:
                 fix = f"a class token or registers stand before the patches: before={left}"
@@ -170,10 +147,9 @@ class _Named:
     produced: int | None = None
 
 
-def _recorded(source: Recorded, heard: list[str]) -> Iterator[_Named]:
+def _recorded(source: Recording, heard: list[str]) -> Iterator[_Named]:
     """Yield the matrices of a recording; append the reasons for skipped ones to ``heard``."""
-    calls: list[Call] = source.calls
-    for name, call in zip(numbered(calls), calls):
+    for name, call in zip(numbered(source.calls), source.calls):
         if call.verified is False:
             heard.append(f"{name} is left out: its weights do not give what the model put out")
             continue
@@ -214,12 +190,12 @@ def _item(
         if b <= row and b > 1:
             continue
         matrix = _row(one.matrix, row if b > 1 else 0)
-        t, s = matrix.shape[-2:]
-        labels = one.matrix.labels
-        at = sides.of(one.module, labels, (t, s), partial(looks_back, matrix), one.produced)
-        apart = _apart(labels, sides.found[at[0]])
-        tokens = as_numbers(labels[1]) if labels[1] and at[0] == at[1] else None
-        layers.append(Layer(one.name, matrix, *at, apart, tokens))
+        read, keys = sides.of(one.module, matrix, one.produced)
+        apart, texts = matrix.labels
+        if apart == getattr(sides.found[read], "tokens", None):
+            apart = None
+        tokens = as_numbers(texts) if texts and read == keys else None
+        layers.append(Layer(one.name, matrix, read, keys, apart, tokens))
     used = tuple(sides.found)
     name = name or _name(used)
     return Item(f"{name} ({row + 1} of {rows})" if rows > 1 else name, used, tuple(layers), note)
@@ -230,14 +206,9 @@ def _row(matrix: LazyMatrix, row: int) -> LazyMatrix:
     if matrix.ndim < 4 or (matrix.shape[0] == 1 and isinstance(matrix, Attention)):
         return matrix
     if isinstance(matrix, Attention):
-        return Attention(matrix.problem.part((slice(row, row + 1), slice(None))))
+        part = Attention(matrix.problem.part((slice(row, row + 1), slice(None))))
+        return part.label(*matrix.labels)
     return matrix[row]
-
-
-def _apart(labels: Labels, side: Side) -> tuple[str, ...] | None:
-    """Return the labels of rows that differ from the tokens of their side."""
-    same = isinstance(side, Text) and labels[0] == side.tokens
-    return None if labels[0] is None or same else labels[0]
 
 
 def _name(sides: Sequence[Side]) -> str:
@@ -246,10 +217,6 @@ def _name(sides: Sequence[Side]) -> str:
         if isinstance(side, Text):
             if side.tokens == counted(len(side)):
                 return "1 token" if len(side) == 1 else f"{len(side):,} tokens"
-            return _spelled(side.tokens[:NAMED]) + (" …" if len(side) > NAMED else "")
+            words = "".join(" " * blank + text for text, blank in spaced(side.tokens[:NAMED]))
+            return words.strip() + (" …" if len(side) > NAMED else "")
     return "picture"
-
-
-def _spelled(tokens: Sequence[str]) -> str:
-    """Return tokens as a line of text, without the marks of tokenizers."""
-    return "".join(" " * blank + text for text, blank in spaced(tokens)).strip()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from intently.foundation.checks import whole_number
-from intently.matrix.labelling import crosses, side
-from intently.matrix.lazy import Labels
-from intently.show.pictures import read
+from intently.matrix import LazyMatrix
+from intently.matrix.labelling import attends_itself, crosses, side
+from intently.show.pictures import encoded, read
 
 SIZE = 768
 """Most pixels along the longer edge of a picture in a page."""
@@ -85,16 +84,10 @@ def _address(image: Any) -> str:
 
     shown = Image.fromarray((255 * read(image)).round().astype(np.uint8))
     shown.thumbnail((SIZE, SIZE))
-    kind, data = "png", _encoded(shown, format="PNG", optimize=True)
+    kind, data = "png", encoded(shown, format="PNG", optimize=True)
     if len(data) > LOSSLESS:
-        kind, data = "jpeg", _encoded(shown, format="JPEG", quality=90)
+        kind, data = "jpeg", encoded(shown, format="JPEG", quality=90)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _encoded(image: Any, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, **options)
-    return buffer.getvalue()
 
 
 def counted(n: int) -> tuple[str, ...]:
@@ -114,24 +107,15 @@ class Sides:
         self._names = names
         self._stacks: list[str | None] = [None] * len(self.found)
 
-    def of(
-        self,
-        name: str,
-        labels: Labels,
-        shape: tuple[int, int],
-        looks_back: Callable[[], bool],
-        produced: int | None,
-    ) -> tuple[int, int]:
-        """Return the sides of the rows and of the columns of a matrix (t, s).
+    def of(self, name: str, matrix: LazyMatrix, produced: int | None) -> tuple[int, int]:
+        """Return the sides of the rows and of the columns of a matrix (…, t, s) of this module.
 
         Both are the same side where a text attends itself, even if only its last tokens are
-        queries. ``looks_back`` says whether no query sees a later key, which only holds in
-        self-attention; ``produced`` is the first key that the model wrote.
+        queries. ``produced`` is the first key that the model wrote.
         """
-        t, s = shape
+        labels, (t, s) = matrix.labels, matrix.shape[-2:]
         stack = side(name) or ""
-        own = t == s and not crosses(name, self._names)
-        if own or (t <= s and looks_back()):
+        if attends_itself(matrix, crosses(name, self._names)):
             own = self._labelled(labels[1], s, stack, produced)
             return own, own
         rows = self._like(t, stack, None)
@@ -145,22 +129,19 @@ class Sides:
     def _like(self, n: int, stack: str | None, other: int | None) -> int | None:
         """Return a side of length n: the last of a stack, or the first other than ``other``."""
         fits = [i for i, known in enumerate(self.found) if len(known) == n and i != other]
-        if stack is not None:
-            own = [i for i in fits if self._stacks[i] in (None, stack)]
-            return own[-1] if own else None
-        return fits[0] if fits else None
+        if stack is None:
+            return next(iter(fits), None)
+        return next((i for i in reversed(fits) if self._stacks[i] in (None, stack)), None)
 
     def _labelled(
         self, labels: Sequence[str] | None, n: int, stack: str, produced: int | None
     ) -> int:
         """Return the side with these tokens, a given one of this length, or a new one."""
         tokens = counted(n) if labels is None else tuple(labels)
-        for i, known in enumerate(self.found):
-            if len(known) != n:
-                continue
-            own = self._stacks[i] in (None, stack) or (labels and stack.endswith("source"))
-            same = labels is None or self._stacks[i] is None
-            if own and (same or (isinstance(known, Text) and known.tokens == tokens)):
+        for i, (known, its) in enumerate(zip(self.found, self._stacks, strict=True)):
+            own = its in (None, stack) or (labels and stack.endswith("source"))
+            same = labels is None or its is None or getattr(known, "tokens", None) == tokens
+            if len(known) == n and own and same:
                 return i
         self.found.append(Text(tokens, produced))
         self._stacks.append(stack)

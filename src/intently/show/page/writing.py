@@ -44,10 +44,13 @@ def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
     return final
 
 
-def parts(packed: Packed) -> Iterator[str]:
-    """Yield the parts of the page in order; equal contents give equal bytes."""
+def parts(packed: Packed, connect: str = "'none'") -> Iterator[str]:
+    """Yield the parts of the page in order; equal contents give equal bytes.
+
+    ``connect`` says where the page may fetch from.
+    """
     code = script()
-    yield head(packed.meta["title"], style(), code)
+    yield head(packed.meta["title"], style(), code, connect)
     yield f"<body>\n{source('body.html').strip()}\n"
     yield f'<script type="application/json" id="intently-page">{described(packed.meta)}</script>\n'
     yield f"<script>{code}</script>\n"

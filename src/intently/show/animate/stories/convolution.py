@@ -17,7 +17,7 @@ from intently.show.animate.numerals import Numerals
 from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, shades, widest, within
-from intently.show.choosing import whole
+from intently.show.choosing import among
 from intently.show.given import one_item
 from intently.show.reading import numbers
 
@@ -97,17 +97,12 @@ def convolution(
         if max(found.shape[-2:]) > LARGEST:
             wanted = f"an output of at most {LARGEST} pixels a side"
             raise build(ArgumentError, "image", wanted, shape_of(found))
-        chosen = whole(channel)
-        if chosen is None or not 0 <= chosen < len(found):
-            wanted = f"a channel from 0 to {len(found) - 1}"
-            raise build(RangeError, "channel", wanted, repr(channel))
-        seen = layer.attend(image)
+        chosen = among(channel, len(found), "channel", "a channel", RangeError)
         output = finite(numbers(found[chosen]), "outputs of the layer")
-        facts = _Told(layer, image, output, chosen, seen)
+        facts = _Told(layer, image, output, chosen)
     stage = Stage()
     sheet = _Sheet(stage, facts)
-    c = len(image)
-    channels = "" if c == 1 else f" (the mean of its {c} channels)"
+    channels = "" if len(image) == 1 else f" (the mean of its {len(image)} channels)"
     high, wide = layer.kernel
     stage.scene(f"An image{channels}, and a {high} × {wide} kernel as {taps} heads of attention.")
     t = facts.output.size
@@ -118,26 +113,22 @@ def convolution(
         looking = int((facts.at[:, pixel] >= 0).sum())
         blind = "" if looking == taps else "; the others fall into the padding"
         said = f"Output pixel {where}: {looking} of the {taps} heads look at one pixel each{blind}."
-        if n in (0, 1):
+        if n < 2:
             stage.scene(said, LONG)
-            sheet.add(pixel)
-            stage.scene("What they read, times the kernel, added up: the output pixel.", LONG)
-        else:
-            sheet.add(pixel)
-            stage.scene(said, 0.7)
+            said = "What they read, times the kernel, added up: the output pixel."
+        sheet.add(pixel)
+        stage.scene(said, LONG if n < 2 else 0.7)
     sheet.finish()
     stage.scene(f"All {t:,} pixels: what the convolution gives{within(facts.apart)}.", LONG)
     return told(stage, title or f"A {high} × {wide} convolution is {taps} one-hot heads", path)
 
 
 class _Told:
-    """The numbers: where each head looks, what it reads, what that adds to one output channel."""
+    """Where each head looks, what it reads, and what it adds to one output channel."""
 
-    def __init__(
-        self, layer: Layer, image: Tensor, output: np.ndarray, channel: int, seen: LazyMatrix
-    ) -> None:
+    def __init__(self, layer: Layer, image: Tensor, output: np.ndarray, channel: int) -> None:
         self.kernel, self.output = layer.kernel, output
-        self.at = numbers(seen.argmax())  # (taps, t), −1 in the padding
+        self.at = numbers(layer.attend(image).argmax())  # (taps, t), −1 in the padding
         pixels = numbers(image).astype(np.float64)
         self.image = pixels.mean(0)
         weight = numbers(layer.out_weight).astype(np.float64)  # (G, c_out/G, k²·c/G)
@@ -177,10 +168,10 @@ class _Sheet:
             Grid("image", MARGIN, self.top, cells, shades(facts.image, self.bright)),
             Text("head.heads", self.heads, self.top - 12, "where each head looks", 11, "quiet"),
         )
-        for n in range(rows * columns):
-            x, y = self._map(n)
-            size = (wide * self.small, high * self.small)
-            stage.put(Grid(f"map.{n}", x, y, size, ((0.04,),)))
+        size = (wide * self.small, high * self.small)
+        stage.put(
+            *(Grid(f"map.{n}", *self._map(n), size, ((0.04,),)) for n in range(rows * columns))
+        )
         self._output()
 
     def _map(self, n: int) -> tuple[float, float]:
@@ -188,14 +179,13 @@ class _Sheet:
         return self.heads + j * (self.map + 8), self.top + i * (self.map + 8)
 
     def _output(self) -> None:
-        rows = [
+        rows = tuple(
             tuple(None if x != x else round(float(x) / (self.most or 1.0), 3) for x in row)
             for row in self.done
-        ]
-        cells = (self.out, self.out)
+        )
         self.stage.put(
             Text("head.out", self.right, self.top - 12, "output", 11, "quiet"),
-            Grid("output", self.right, self.top, cells, tuple(rows)),
+            Grid("output", self.right, self.top, (self.out, self.out), rows),
         )
 
     def look(self, pixel: int) -> None:
@@ -207,18 +197,12 @@ class _Sheet:
                 continue
             i, j = divmod(int(seen), wide)
             x, y = self._map(n)
-            spot = (max(self.small, 6.0),) * 2
-            aside = (self.small - spot[0]) / 2
-            image = (MARGIN + j * self.cell, self.top + i * self.cell)
+            spot = max(self.small, 6.0)
+            aside = (self.small - spot) / 2
+            hot = x + j * self.small + aside, y + i * self.small + aside
+            image = MARGIN + j * self.cell, self.top + i * self.cell
             self.stage.put(
-                Grid(
-                    f"hot.{n}",
-                    x + j * self.small + aside,
-                    y + i * self.small + aside,
-                    spot,
-                    ((0.9,),),
-                    edge="",
-                ),
+                Grid(f"hot.{n}", *hot, (spot, spot), ((0.9,),), edge=""),
                 Grid(f"read.{n}", *image, (self.cell, self.cell), ((None,),), edge="accent"),
             )
         i, j = divmod(pixel, self.told.output.shape[1])
@@ -228,28 +212,28 @@ class _Sheet:
     def add(self, pixel: int) -> None:
         """Write the sum of one output pixel, and fill the output up to it."""
         facts = self.told
-        several = facts.weights.shape[1] > 1
-        lines = [("heads read (mean)" if several else "heads read", facts.read)]
-        if not several:
-            lines.append(("× kernel", np.broadcast_to(facts.weights, facts.read.shape)))
-        lines.append(("= adds", facts.adds))
+        lines = {"heads read (mean)": facts.read}
+        if facts.weights.shape[1] == 1:
+            kernel = np.broadcast_to(facts.weights, facts.read.shape)
+            lines = {"heads read": facts.read, "× kernel": kernel}
+        lines["= adds"] = facts.adds
         cell = min(46.0, 460 / len(facts.read))
         numbered = cell >= 34
-        every = [Numerals.of(values) for _, values in lines]
-        summed = every[-1] = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
-        names = [
-            written.heading(name) if numbered else name for (name, _), written in zip(lines, every)
-        ]
+        summed = Numerals.of(facts.adds, facts.output, np.array([facts.bias]))
+        every = [*(Numerals.of(values) for values in [*lines.values()][:-1]), summed]
+        names = list(lines)
+        if numbered:
+            names = [written.heading(name) for name, written in zip(lines, every, strict=True)]
         left = MARGIN + widest(names, 12) + 14
-        for row, ((name, values), written) in enumerate(zip(lines, every)):
-            y = self.sum + row * 26
+        y = self.sum - 26
+        for (name, values), written, said in zip(lines.items(), every, names, strict=True):
+            y += 26
             own = values[:, pixel]
             texts = tuple(map(written, own)) if numbered else ()
             key = name.strip("×= ").split()[0]
             shaded = shades(own[None], float(np.abs(values).max()))
             grid = Grid(key, left, y, (cell, 20), shaded, texts)
-            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, names[row], 12), grid)
-        y = self.sum + (len(lines) - 1) * 26
+            self.stage.put(Text(f"{key}.name", MARGIN, y + 10, said, 12), grid)
         bias = f" + bias {summed(facts.bias)}{summed.factor}" if facts.bias else ""
         said = f"sum{bias} = {summed(facts.output.flat[pixel])}{summed.factor}"
         x = left + len(facts.read) * cell + 14

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from intently.attention_matrix import Attention
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, build
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.numerals import alone
@@ -19,13 +19,14 @@ from intently.show.animate.stage import (
     SHORT,
     USUAL,
     Stage,
-    cell_width,
     number,
+    shades,
     shortened,
     strips,
     widest,
 )
 from intently.show.animate.table import HIGH, ROW, Table
+from intently.show.reading import at_most
 
 QUERIES, KEYS = 8, 16
 
@@ -57,17 +58,10 @@ def dictionary(
     """
     path = destination(save)
     chosen = one_head(matrix, values, head)
-    t, s = chosen.matrix.shape
-    if t > QUERIES or s > KEYS:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {QUERIES} queries and {KEYS} keys",
-            shape_of(chosen.matrix),
-            "every key is a row, every query a turn",
-            "take fewer of them before it.attend",
-        )
-    every = [steps(chosen.matrix, i) for i in range(t)]
+    expected, cause = f"{QUERIES} queries and {KEYS} keys", "every key is a row, every query a turn"
+    fix = "take fewer of them before it.attend"
+    at_most(chosen.matrix, (QUERIES, KEYS), expected, cause, fix)
+    every = [steps(chosen.matrix, i) for i in range(len(chosen.queries))]
     if not every[0].products:
         raise build(
             ArgumentError,
@@ -83,11 +77,11 @@ def dictionary(
     shown, _ = strips(every[0].k)
     averaged, _ = strips(chosen.values)
     stage = Stage()
-    asking = strips(np.stack([one.q for one in every]))[0]
+    asked = np.stack([one.q for one in every])
+    asking, _ = strips(asked)
     matches = {"match": np.stack([one.scaled for one in every])}
     table = Table(stage, keys, asking, shown, averaged, matches, features)
-    largest = float(max(np.abs(one.q).max() for one in every))
-    largest = max(largest, float(np.abs(shown).max()))
+    largest = max(float(np.abs(asked).max()), float(np.abs(shown).max()))
     table.lay_out(largest)
     stage.scene("A dictionary has keys and values. Who asks with a key gets its value.")
     summary = _Summary(stage, table, queries, keys)
@@ -99,9 +93,9 @@ def dictionary(
         for j, match in enumerate(one.scaled):
             table.figure("match", j, float(match))
         best = int(one.weights.argmax())
-        said = "How well does each key match? The dot product says."
         matched = f"matches ‘{keys[best]}’ best" if one.weights.any() else "may see no key"
-        stage.scene(said if i == 0 else f"‘{queries[i]}’ {matched}.", USUAL)
+        said = "How well does each key match? The dot product says."
+        stage.scene(f"‘{queries[i]}’ {matched}." if i else said, USUAL)
         table.weigh(one.weights)
         if i == 0:
             stage.scene("A soft dictionary lets every key answer, as much as it matches.", LONG)
@@ -109,11 +103,10 @@ def dictionary(
         stage.scene("Each value counts with its weight.", SHORT if i else USUAL)
         table.add_up(output, "answer")
         summary.row(i, one.weights)
-        got = alone(float(output[0])) if len(output) == 1 else "a mixture"
-        taken = number(float(one.weights[best]))
-        said = f"gets {got}, mostly from ‘{keys[best]}’ ({taken})"
-        if not one.weights.any():
-            said = "looks at nothing, and gets 0"
+        said = "looks at nothing, and gets 0"
+        if one.weights.any():
+            got = alone(float(output[0])) if len(output) == 1 else "a mixture"
+            said = f"gets {got}, mostly from ‘{keys[best]}’ ({number(float(one.weights[best]))})"
         stage.scene(f"‘{queries[i]}’ {said}.", LONG)
     stage.scene("Each row is one query's weights over all keys: the attention matrix.", LONG)
     return told(stage, title or "A dictionary that answers softly", path)
@@ -123,8 +116,7 @@ def _turn(stage: Stage, table: Table, query: np.ndarray, name: str, largest: flo
     """Clear the table of the query before, and let the next one ask."""
     stage.drop("match", "bar", "weight", "part", "sum", "head.match", "head.weights")
     table.ask(f"‘{name}’", query, largest)
-    wide = cell_width(table.values.shape[1]) * table.values.shape[1]
-    stage.put(Grid("room", table.right, table.bottom, (wide, HIGH), ((None,),), opacity=0.6))
+    table.make_room()
     stage.change("output", text="")
 
 
@@ -148,10 +140,9 @@ class _Summary:
                 name = shortened(key, self.cell - 4, 10)
                 self.stage.put(Text(f"key_of.{j}", x, self.top - 12, name, 10, "quiet", "middle"))
         y = self.top + i * ROW
-        shades = (tuple(round(float(weight), 3) for weight in weights),)
+        middle = y + HIGH / 2
         texts = tuple(number(float(weight)) for weight in weights)
-        name = self.queries[i]
         self.stage.put(
-            Text(f"query_of.{i}", self.left - 10, y + HIGH / 2, name, 12, "ink", "end"),
-            Grid(f"row.{i}", self.left, y, (self.cell, HIGH), shades, texts),
+            Text(f"query_of.{i}", self.left - 10, middle, self.queries[i], 12, "ink", "end"),
+            Grid(f"row.{i}", self.left, y, (self.cell, HIGH), shades(weights[None], 1.0), texts),
         )

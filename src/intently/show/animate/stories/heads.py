@@ -117,7 +117,7 @@ def heads(
 
 
 class _Sheet:
-    """Heads in a row, weights above, mixtures below; then what is made of them."""
+    """Heads in a row, weights above, mixtures below; then their concatenation and projection."""
 
     def __init__(
         self, names: Sequence[str], x: np.ndarray, weights: np.ndarray, parts: np.ndarray
@@ -127,12 +127,10 @@ class _Sheet:
         self.x, self.note = strips(x)
         h, t, e = parts.shape
         cells = max(1, min(e, MOST // h))
-        self.parts = np.stack([_fewer(part, cells) for part in parts])
+        self.parts = np.stack([strips(part, cells)[0] for part in parts])
         self.most = float(np.abs(self.parts).max(initial=0.0))
-        self.named = widest(names, 11.0)
         self.line = max(HIGH, min(16.0, 190 / t))
-        self.left = MARGIN + self.named + 8
-        self.cell = 150 / self.x.shape[1]
+        self.left = MARGIN + widest(names, 11.0) + 8
         self.first = self.left + 150 + 46
         each = (WIDE - self.first) / h
         self.side = min(self.line * t, each - 10)
@@ -147,82 +145,60 @@ class _Sheet:
             self.stage.put(Text(f"{key}.{i}", self.left - 8, y, name, 11, "ink", "end"))
 
     def inputs(self) -> None:
-        largest = float(np.abs(self.x).max(initial=0.0))
-        cell = (self.cell, self.line)
+        shaded = shades(self.x, float(np.abs(self.x).max(initial=0.0)))
+        cell = 150 / self.x.shape[1], self.line
         self._tokens("token", self.top)
         self.stage.put(
             Text("head.x", self.left, self.top - 12, "inputs", 11, "quiet"),
-            Grid("x", self.left, self.top, cell, shades(self.x, largest)),
+            Grid("x", self.left, self.top, cell, shaded),
         )
 
     def matrices(self, which: Sequence[int]) -> None:
+        cell, largest = (self.side / len(self.names), self.line), float(self.weights.max())
         for n in which:
-            values = self.weights[n]
-            t = len(values)
             x = self.first + n * self.each
-            largest = float(self.weights.max())
-            cell = (self.side / t, self.line)
             self.stage.put(
                 Text(f"head.{n}", x, self.top - 12, f"head {n}", 11, "quiet"),
-                Grid(f"weights.{n}", x, self.top, cell, shades(values, largest)),
+                Grid(f"weights.{n}", x, self.top, cell, shades(self.weights[n], largest)),
             )
 
     def mixtures(self, which: Sequence[int]) -> None:
+        cell = self.side / self.parts.shape[-1], self.line
         for n in which:
-            values = self.parts[n]
-            cell = (self.side / values.shape[1], self.line)
-            x = self.first + n * self.each
-            self.stage.put(Grid(f"mix.{n}", x, self.below, cell, shades(values, self.most)))
+            x, shaded = self.first + n * self.each, shades(self.parts[n], self.most)
+            self.stage.put(Grid(f"mix.{n}", x, self.below, cell, shaded))
         middle = self.below + self.line * len(self.names) / 2
         self.stage.put(
             Text("averages", self.first - 12, middle, "weights × values", 11, "quiet", "end")
         )
 
     def join(self) -> None:
-        """Move copies of all mixtures below, until they touch."""
+        """Put all mixtures side by side below, until they touch."""
         h, _, cells = self.parts.shape
         wide = min(14.0, 270 / (h * cells))
         self._tokens("row", self.last)
         heading = Text("head.joined", self.left, self.last - 12, "concatenated", 11, "quiet")
         self.stage.put(heading)
         for n, values in enumerate(self.parts):
-            source = self.stage.shapes[f"mix.{n}"]
-            assert isinstance(source, Grid)
-            x = self.left + n * cells * wide
-            self.stage.put(
-                Grid(f"joined.{n}", x, self.last, (wide, self.line), shades(values, self.most))
-            )
+            x, shaded = self.left + n * cells * wide, shades(values, self.most)
+            self.stage.put(Grid(f"joined.{n}", x, self.last, (wide, self.line), shaded))
         self.right = self.left + h * cells * wide
 
     def project(self, weight: np.ndarray, y: np.ndarray) -> None:
-        out = _fewer(y, min(y.shape[1], 48))
-        largest = float(np.abs(out).max(initial=0.0))
-        shown = _fewer(_fewer(weight, min(weight.shape[1], 48)).T, min(len(weight), 48))
+        out = strips(y, 48)[0]
+        narrow, _ = strips(weight, 48)
+        shown, _ = strips(narrow.T, 48)
         high = self.line * len(self.names)
-        middle = self.last + high / 2
-        tall = max(high, 110.0)
-        x = self.right + 34
-        side = 130.0
-        cell = (side / shown.shape[1], tall / len(shown))
+        middle, top = self.last + high / 2, self.last - 12
+        x, side = self.right + 34, 130.0
+        right = x + side + 34
+        cell = side / shown.shape[1], max(high, 110.0) / len(shown)
+        shaded = shades(out, float(np.abs(out).max(initial=0.0)))
         self.stage.put(
             Text("times", self.right + 17, middle, "×", 15, "quiet", "middle"),
-            Text("head.w", x, self.last - 12, "projection", 11, "quiet"),
+            Text("head.w", x, top, "projection", 11, "quiet"),
             Grid("w", x, self.last, cell, shades(shown, float(np.abs(shown).max()))),
             Text("equals", x + side + 17, middle, "=", 15, "quiet", "middle"),
-            Text("head.y", x + side + 34, self.last - 12, "outputs", 11, "quiet"),
-            Grid(
-                "y",
-                x + side + 34,
-                self.last,
-                (150 / out.shape[1], self.line),
-                shades(out, largest),
-                edge="blue",
-            ),
+            Text("head.y", right, top, "outputs", 11, "quiet"),
+            Grid("y", right, self.last, (150 / out.shape[1], self.line), shaded, edge="blue"),
         )
-
-
-def _fewer(values: np.ndarray, cells: int) -> np.ndarray:
-    """Return the means of neighbouring columns, ``cells`` at most."""
-    n = values.shape[-1]
-    cuts = np.arange(0, n, -(-n // cells))
-    return np.add.reduceat(values, cuts, -1) / np.diff([*cuts, n])

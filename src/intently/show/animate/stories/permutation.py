@@ -23,6 +23,7 @@ from intently.show.animate.stage import (
     cell_width,
     headed,
     numerals,
+    shades,
     strips,
     vector,
     widest,
@@ -58,17 +59,17 @@ def permutation(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell what becomes of outputs when the inputs x (t, c) of a block change places.
+    """Tell how the outputs of a block change when its inputs x (t, c) change places.
 
     x may have a batch axis of 1, and be an array or nested lists.
     The new order, ``order`` (the first and the last change places unless given), goes through the
-    block, too, without dropout: what is shown is what came out. Without positions and mask, rows of
+    block too, without dropout, and the story shows its outputs. Without positions and mask, rows of
     the output and rows and columns of the matrix (mean of heads) change places and stay what they
     are; with them the story says by how much they differ. Returns the story, written to ``save`` if
     given.
 
     Raises ArgumentError for more than 16 tokens, inputs that are not finite, labels that do not
-    fit, and an ``order`` that is none; KindError for what does not attend.
+    fit, and an ``order`` that is none; KindError for a block that does not attend.
 
     Source: Lee et al. 2019, "Set Transformer", section 2.
 
@@ -151,18 +152,15 @@ class _Sheet:
         self.most = [float(np.abs(part).max(initial=0.0)) for part in (self.x, before)]
         self.written = numerals(self.x), numerals(before, after)
         self.heaviest = float(weights.max())
-        t = len(names)
-        self.top = MARGIN + 22
         self.left = MARGIN + widest(names, 12.0) + 10
         wide = cell_width(self.x.shape[1]) * self.x.shape[1]
         heading = headed("inputs x", self.written[0])
         self.middle = self.left + max(wide, widest((heading,), 11)) + GAP
-        self.right = self.middle + t * CELL + GAP
-        y = MARGIN + 6
-        stage.put(Text("in", self.left, y, heading, 11, "quiet"))
+        self.right = self.middle + len(names) * CELL + GAP
+        stage.put(Text("in", self.left, MARGIN + 6, heading, 11, "quiet"))
 
     def y(self, row: int) -> float:
-        return self.top + row * ROW
+        return MARGIN + 22 + row * ROW
 
     def inputs(self, order: Sequence[int]) -> None:
         for row, n in enumerate(order):
@@ -175,14 +173,11 @@ class _Sheet:
     def matrix(self, weights: np.ndarray, order: Sequence[int]) -> None:
         """Each weight keeps its name, (token that looks, token looked at), wherever it goes."""
         self.stage.put(Text("weights", self.middle, MARGIN + 6, "weights", 11, "quiet"))
+        shade = shades(weights, self.heaviest)
         for row, i in enumerate(order):
             for column, j in enumerate(order):
-                shade = round(float(weights[row, column]) / (self.heaviest or 1.0), 3)
-                x = self.middle + column * CELL
-                cell = (CELL - 2, 20.0)
-                self.stage.put(
-                    Grid(f"w.{i}.{j}", x, self.y(row), cell, ((min(shade, 1.0),),), edge="frame")
-                )
+                x, cell = self.middle + column * CELL, (CELL - 2, 20.0)
+                self.stage.put(Grid(f"w.{i}.{j}", x, self.y(row), cell, ((shade[row][column],),)))
 
     def outputs(self, y: np.ndarray, order: Sequence[int]) -> None:
         shown, _ = strips(y)
@@ -190,9 +185,8 @@ class _Sheet:
         heading = headed("outputs y", self.written[1])
         self.stage.put(Text("out", self.right, MARGIN + 6, heading, 11, "quiet"))
         for row, n in enumerate(order):
+            top = self.y(row)
             self.stage.put(
-                vector(
-                    f"y.{n}", self.right, self.y(row), shown[row], self.most[1], self.written[1]
-                ),
-                Text(f"of.{n}", self.right + wide + 10, self.y(row) + 10, self.names[n], 12),
+                vector(f"y.{n}", self.right, top, shown[row], self.most[1], self.written[1]),
+                Text(f"of.{n}", self.right + wide + 10, top + 10, self.names[n], 12),
             )

@@ -7,10 +7,9 @@ import os
 import numpy as np
 
 from intently.attention_matrix import Attention
-from intently.errors import ArgumentError, build, shape_of
 from intently.foundation.arrays import Numbers
 from intently.show.animate.animation import Animation, destination, told
-from intently.show.animate.operands import Steps, one_head, short, steps
+from intently.show.animate.operands import Steps, most_keys, one_head, short, steps
 from intently.show.animate.stage import LONG, SHORT, Stage, number, numerals, strips
 from intently.show.animate.table import Table
 from intently.show.choosing import place
@@ -38,9 +37,8 @@ def product(
     to 6 wide show their numbers; wider than 96, the means of neighbours. Returns the story, written
     to ``save`` (GIF or HTML, by suffix) if given.
 
-    Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or
-    head, and what is not finite;
-    KindError for what has no queries and keys.
+    Raises ArgumentError for more than 24 keys, values that do not fit, an unknown query or head,
+    and numbers that are not finite; KindError for a matrix without queries and keys.
 
     Source: Vaswani et al. 2017, section 3.2.1, equation 1.
 
@@ -53,15 +51,7 @@ def product(
     """
     path = destination(save)
     chosen = one_head(matrix, values, head)
-    if len(chosen.keys) > LARGEST:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {LARGEST} keys",
-            shape_of(chosen.matrix),
-            "every key is a row of the picture",
-            "attend to fewer: it.attend(q, k[…, :24, :])",
-        )
+    most_keys(chosen.matrix, LARGEST)
     at = place(query, chosen.queries, "query")
     asked, keys = f"‘{short(chosen.queries)[at]}’", short(chosen.keys)
     found = steps(chosen.matrix, at)
@@ -80,11 +70,11 @@ def product(
     stage.scene("Each value counts as much as its weight …")
     table.add_up(found.weights @ table.values)
     stage.scene(f"… and their sum is the output of {asked}.", LONG)
-    best = int(found.weights.argmax())
-    taken = number(float(found.weights[best]))
-    said = f"takes most from ‘{keys[best]}’: {taken} of its weight."
-    if not found.weights.any():
-        said = "looks at nothing: its output is 0."
+    said = "looks at nothing: its output is 0."
+    if found.weights.any():
+        best = int(found.weights.argmax())
+        taken = number(float(found.weights[best]))
+        said = f"takes most from ‘{keys[best]}’: {taken} of its weight."
     stage.scene(f"{asked} {said}", LONG)
     return told(stage, title or f"How {asked} attends", path)
 
@@ -110,18 +100,16 @@ def _scored(found: Steps) -> str:
 
 
 def _scores(stage: Stage, table: Table, found: Steps, asked: str) -> None:
-    column = _scored(found)
-    products = strips(found.q * found.k)[0] if found.products else None
-    largest = 0.0 if products is None else float(np.abs(products).max())
-    written = None if products is None else numerals(products)
+    said = "a score of its query and each key says how well they match."
+    products = np.empty(0)
+    if found.products:
+        said = "its products with a key, added up, say how well they match."
+        products, _ = strips(found.q * found.k)
     alone = len(found.scores) if len(found.scores) <= SINGLY else 4
     for j, score in enumerate(found.scores):
-        if products is not None:
-            table.match(j, products[j], largest, written)
-        table.figure(column, j, float(score))
-        said = "its products with a key, added up, say how well they match."
-        if products is None:
-            said = "a score of its query and each key says how well they match."
+        if found.products:
+            table.match(j, products[j], float(np.abs(products).max()), numerals(products))
+        table.figure(_scored(found), j, float(score))
         if j < alone:
             stage.scene(f"{asked} meets ‘{table.names[j]}’: {said}", LONG if j == 0 else SHORT)
     if alone < len(found.scores):
@@ -130,11 +118,11 @@ def _scores(stage: Stage, table: Table, found: Steps, asked: str) -> None:
 
 def _steps(stage: Stage, table: Table, found: Steps, asked: str) -> None:
     d = len(found.q)
-    usual = found.products and abs(found.scale * d**0.5 - 1) < 1e-6
-    why = f" 1/√{d} = {_scale(found)}" if usual else f" {_scale(found)}"
-    ends = ", so that long vectors do not make it extreme" if usual else ""
+    said = f"Every score is multiplied by {_scale(found)}."
+    if found.products and abs(found.scale * d**0.5 - 1) < 1e-6:
+        said = f"Every score is multiplied by 1/√{d} = {_scale(found)}, so that long vectors do not"
+        said += " make it extreme."
     stage.drop("frame")
-    said = f"Every score is multiplied by{why}{ends}."
     stages = [(f"× {_scale(found)}", found.scaled, said)]
     if found.capped is not None:
         cap = number(found.softcap or 0.0)

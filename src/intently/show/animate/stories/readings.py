@@ -27,7 +27,7 @@ MOST = 6
 
 @dataclass(frozen=True)
 class Reading:
-    """A text, the place of the word in it, and what that looks at."""
+    """A text, the position of the word in it, and the weights of that word."""
 
     name: str
     words: list[str]
@@ -144,62 +144,39 @@ def _rise(one: Reading, j: int) -> float:
 
 
 def _sentence(stage: Stage, one: Reading, top: float, looking: bool, largest: float = 1.0) -> None:
-    for j, word in enumerate(one.words):
-        weight = float(one.weights[j])
+    for j, weight in enumerate(map(float, one.weights)):
         shade = round(weight / largest, 3) if looking else 0.0
-        own = j == one.at
-        if looking and not own and weight >= SEEN:
-            stage.put(
-                Curve(
-                    f"arc.{j}",
-                    _middle(one, one.at),
-                    top,
-                    _middle(one, j),
-                    top,
-                    1 + 10 * weight,
-                    0.35 + 0.5 * shade,
-                    _rise(one, j),
-                )
-            )
-        stage.put(
-            Grid(
-                f"word.{j}",
-                one.lefts[j],
-                top,
-                (one.widths[j], HIGH),
-                ((shade,),),
-                (word,),
-                SIZE,
-                "accent" if own else "",
-            )
-        )
-        if looking and weight >= SEEN:
-            said = number(weight)
-            stage.put(
-                Text(
-                    f"weight.{j}", _middle(one, j), top + HIGH + 9, said, FIGURE, "quiet", "middle"
-                )
-            )
+        seen, middle = looking and weight >= SEEN, _middle(one, j)
+        if seen and j != one.at:
+            ends = _middle(one, one.at), top, middle, top
+            wide, dark = 1 + 10 * weight, 0.35 + 0.5 * shade
+            stage.put(Curve(f"arc.{j}", *ends, wide, dark, _rise(one, j)))
+        stage.put(_word(f"word.{j}", one, j, top, shade))
+        if seen:
+            y = top + HIGH + 9
+            stage.put(Text(f"weight.{j}", middle, y, number(weight), FIGURE, "quiet", "middle"))
 
 
 def _kept(stage: Stage, one: Reading, top: float, largest: float, n: int) -> None:
     stage.put(Text(f"kept.{n}", one.lefts[0], top + 8, one.name, 11, "quiet"))
-    for j, word in enumerate(one.words):
-        shade = round(float(one.weights[j]) / largest, 3)
-        edge = "accent" if j == one.at else ""
-        cell = (one.widths[j], HIGH)
-        stage.put(
-            Grid(f"kept.{n}.{j}", one.lefts[j], top + 20, cell, ((shade,),), (word,), SIZE, edge)
-        )
+    for j, weight in enumerate(one.weights):
+        shade = round(float(weight) / largest, 3)
+        stage.put(_word(f"kept.{n}.{j}", one, j, top + 20, shade))
+
+
+def _word(key: str, one: Reading, j: int, top: float, shade: float) -> Grid:
+    """Return word j of a text as a shaded box, framed where it is the word that looks."""
+    edge = "accent" if j == one.at else ""
+    cell = one.widths[j], HIGH
+    return Grid(key, one.lefts[j], top, cell, ((shade,),), (one.words[j],), SIZE, edge)
 
 
 def _most(one: Reading) -> str:
     if not one.weights.any():
         return f"‘{one.words[one.at]}’ looks at nothing"
     order = [j for j in np.argsort(-one.weights, kind="stable") if j != one.at]
-    own, best = float(one.weights[one.at]), order[0] if order else one.at
-    said = f"‘{one.words[one.at]}’ looks most at ‘{one.words[best]}’"
-    if own > float(one.weights[best]):
-        said = f"‘{one.words[one.at]}’ looks most at itself ({number(own)}), then at"
-        said += f" ‘{one.words[best]}’"
-    return f"{said} ({number(float(one.weights[best]))})"
+    best = order[0] if order else one.at
+    own, most = float(one.weights[one.at]), float(one.weights[best])
+    itself = f"itself ({number(own)}), then at " if own > most else ""
+    said = f"‘{one.words[one.at]}’ looks most at {itself}‘{one.words[best]}’"
+    return f"{said} ({number(most)})"

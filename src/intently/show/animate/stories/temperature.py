@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from intently.attention_matrix import Attention
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, build
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.numerals import Numerals
-from intently.show.animate.operands import both_names, scored, short, steps
+from intently.show.animate.operands import both_names, most_keys, scored, short, steps
 from intently.show.animate.shapes import Grid, Text
-from intently.show.animate.stage import LONG, MARGIN, Stage, number, widest
+from intently.show.animate.stage import LONG, MARGIN, Stage, bar, number, widest
 from intently.show.choosing import place
 
 LARGEST = 32
-BAR, ROW = 420.0, 25.0
+BAR, ROW, TOP = 420.0, 25.0, MARGIN + 46
 FALLING = (math.inf, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0)
 
 
@@ -38,7 +38,7 @@ def temperature(
     ``head`` of (h, t, s); a sink is one more row. Returns the story, written to ``save`` if given.
 
     Raises ArgumentError for more than 32 keys, a query that may see nothing, and temperatures
-    below 0; KindError for what has no scores.
+    below 0; KindError for a matrix without scores.
 
     Source: Hinton, Vinyals & Dean 2015, "Distilling the Knowledge in a Neural Network", section 2.
 
@@ -50,15 +50,7 @@ def temperature(
     """
     path = destination(save)
     found = scored(matrix, head)
-    if found.shape[-1] > LARGEST:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {LARGEST} keys",
-            shape_of(found),
-            "every key is a row of the picture",
-            "attend to fewer: it.attend(q, k[…, :32, :])",
-        )
+    most_keys(found, LARGEST)
     temperatures = [float(given) for given in temperatures]
     for given in temperatures:
         if not given >= 0:
@@ -67,7 +59,6 @@ def temperature(
         raise build(ArgumentError, "temperatures", "at least one number", "none")
     queries, keys = both_names(found)
     at = place(query, queries, "query")
-    asked = short(queries)[at]
     scores = steps(found, at)
     logits, names = scores.logits, list(short(keys))
     if np.isneginf(logits).all():
@@ -81,7 +72,7 @@ def temperature(
         _weigh(stage, x, weights, heat, (n, len(temperatures)))
         hold = LONG if n in (0, len(temperatures) - 1) or heat == 1 else 1.2
         stage.scene(_said(heat, weights, names), hold)
-    return told(stage, title or f"What ‘{asked}’ looks at, from hot to cold", path)
+    return told(stage, title or f"What ‘{short(queries)[at]}’ looks at, from hot to cold", path)
 
 
 def softened(logits: np.ndarray, heat: float) -> np.ndarray:
@@ -106,13 +97,12 @@ def _rows(stage: Stage, names: Sequence[str], logits: np.ndarray) -> float:
     told = ["hidden" if value == -np.inf else written(value) for value in logits]
     heading = written.heading("score")
     x += max(widest(told, 12.0), widest([heading], 11)) + 12
-    top = MARGIN + 46
     stage.put(
-        Text("head.key", MARGIN, top - 12, "key", 11, "quiet"),
-        Text("head.score", x - 12, top - 12, heading, 11, "quiet", "end"),
+        Text("head.key", MARGIN, TOP - 12, "key", 11, "quiet"),
+        Text("head.score", x - 12, TOP - 12, heading, 11, "quiet", "end"),
     )
-    for j, (name, score) in enumerate(zip(names, told)):
-        y = top + j * ROW + ROW / 2
+    for j, (name, score) in enumerate(zip(names, told, strict=True)):
+        y = TOP + j * ROW + ROW / 2
         colour = "quiet" if score == "hidden" else "ink"
         stage.put(
             Text(f"name.{j}", MARGIN, y, name, 12, colour),
@@ -122,7 +112,6 @@ def _rows(stage: Stage, names: Sequence[str], logits: np.ndarray) -> float:
 
 
 def _weigh(stage: Stage, x: float, weights: np.ndarray, heat: float, step: tuple[int, int]) -> None:
-    top = MARGIN + 46
     share = step[0] / max(1, step[1] - 1)
     track = BAR * 0.5
     stage.put(
@@ -133,20 +122,7 @@ def _weigh(stage: Stage, x: float, weights: np.ndarray, heat: float, step: tuple
         Text("heat", x + BAR + 44, MARGIN + 6, _heat(heat), 14, "blue", "end"),
     )
     for j, weight in enumerate(map(float, weights)):
-        y = top + j * ROW
-        wide = max(1.0, BAR * weight)
-        shade = 0.3 + 0.5 * weight
-        stage.put(
-            Grid(f"bar.{j}", x, y + 4, (wide, ROW - 8), ((shade,),), edge=""),
-            Text(
-                f"weight.{j}",
-                x + wide + 6,
-                y + ROW / 2,
-                number(weight),
-                12,
-                "ink" if weight >= 0.005 else "quiet",
-            ),
-        )
+        stage.put(*bar(j, x, TOP + j * ROW, ROW, 4, BAR, weight, 0.3 + 0.5 * weight))
 
 
 def _heat(heat: float) -> str:
@@ -154,14 +130,13 @@ def _heat(heat: float) -> str:
 
 
 def _said(heat: float, weights: np.ndarray, names: Sequence[str]) -> str:
-    best = names[int(weights.argmax())]
+    best, top = names[int(weights.argmax())], number(float(weights.max()))
     if heat == math.inf:
-        return f"{_heat(heat)}: scores no longer count, every key gets {number(weights.max())}."
+        return f"{_heat(heat)}: scores no longer count, every key gets {top}."
     if heat == 0:
         count = int((weights > 0).sum())
         takes = "takes all" if count == 1 else f"and {count - 1} equal to it share all"
         return f"{_heat(heat)}: ‘{best}’ {takes}."
     nats = float(-(weights[weights > 0] * np.log(weights[weights > 0])).sum())
     own = ", the weights of the matrix itself" if heat == 1 else ""
-    top = number(float(weights.max()))
     return f"{_heat(heat)}{own}: entropy {number(nats)} nats, ‘{best}’ gets {top}."

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from intently.errors import ArgumentError, build, shape_of
+from intently.errors import ArgumentError, build
 from intently.show.animate.animation import Animation, destination, told
 from intently.show.animate.operands import finite
 from intently.show.animate.shapes import Curve, Grid, Text
 from intently.show.animate.stage import LONG, MARGIN, Stage, number, widths
 from intently.show.choosing import Choice, Source, one_of
 from intently.show.labels import bare, titled, visible
-from intently.show.reading import names, numbers
+from intently.show.reading import at_most, names, numbers
 
 WIDEST = 1180.0
 SIZE, HIGH, APART = 13.0, 26.0, 150.0
@@ -49,20 +49,15 @@ def writing(
     """
     path = destination(save)
     lazy, chosen = one_of(matrix, head)
-    t, s = lazy.shape
-    if max(t, s) > LARGEST:
-        raise build(
-            ArgumentError,
-            "matrix",
-            f"at most {LARGEST} words a side",
-            shape_of(lazy),
-            "both texts stand on one line each",
-            "merge tokens to words: intently.matrix.Merged",
-        )
+    cause, fix = (
+        "both texts stand on one line each",
+        "merge tokens to words: intently.matrix.Merged",
+    )
+    at_most(lazy, LARGEST, f"{LARGEST} words a side", cause, fix)
     weights = finite(numbers(lazy.dense().detach()), "matrix")
     read, source = names(lazy)
-    produced = lazy.labels[0] or read
-    produced, source = ([visible(bare(text), 18) for text in side] for side in (produced, source))
+    sides = lazy.labels[0] or read, source
+    produced, source = ([visible(bare(text), 18) for text in side] for side in sides)
     above, below = _laid(source, produced)
     stage = Stage()
     top = MARGIN + 34
@@ -82,8 +77,8 @@ def writing(
         )
         _ribbons(stage, (above, below[i]), weights[i], top, i)
         best = int(weights[i].argmax())
-        taken = f"{weights[i, best]:.2f}"
-        said = f"most at ‘{source[best]}’ ({taken})" if weights[i].any() else "at nothing"
+        said = f"most at ‘{source[best]}’ ({weights[i, best]:.2f})"
+        said = said if weights[i].any() else "at nothing"
         stage.scene(f"‘{word}’ is written, looking {said}.", 1.3)
     stage.change_all("ribbon", opacity=1.0)
     stage.change(f"made.{len(produced) - 1}", edge="frame")
@@ -114,8 +109,7 @@ def _laid(source: Sequence[str], produced: Sequence[str]) -> tuple[Places, Place
 
 
 def _spread(wide: Sequence[float], whole: float) -> Places:
-    gap = (whole - sum(wide)) / max(1, len(wide) - 1)
-    gap = min(gap, 48.0)
+    gap = min((whole - sum(wide)) / max(1, len(wide) - 1), 48.0)
     left = MARGIN + (whole - sum(wide) - gap * (len(wide) - 1)) / 2
     found = []
     for width in wide:
@@ -129,8 +123,7 @@ def _source(
 ) -> None:
     for j, (word, (x, wide)) in enumerate(zip(words, places)):
         shade = 0.0 if weights is None else round(float(weights[j]), 3)
-        box = Grid(f"source.{j}", x, top, (wide, HIGH), ((shade,),), (word,), SIZE, "frame")
-        stage.put(box)
+        stage.put(Grid(f"source.{j}", x, top, (wide, HIGH), ((shade,),), (word,), SIZE))
 
 
 def _ribbons(

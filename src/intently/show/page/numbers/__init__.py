@@ -1,1 +1,1 @@
-"""The numbers of a page: rounded queries and keys, masks, biases, and what is measured of them."""
+"""The numbers of a page: rounded queries and keys, masks, biases and measures of weights."""

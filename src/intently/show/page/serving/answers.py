@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,10 +84,8 @@ class Served:
         if set(given) != set(question.takes):
             raise Refused(400, f"{name} takes {', '.join(question.takes) or 'nothing'}")
         try:
-            if not question.waits:
-                with self.background.answering():
-                    return question.answer(self, _Given(given))
-            return question.answer(self, _Given(given))
+            with nullcontext() if question.waits else self.background.answering():
+                return question.answer(self, _Given(given))
         except IntentlyError as error:
             raise Refused(409, str(error)) from None
 
@@ -104,8 +103,7 @@ class Served:
         found = np.zeros((h, n, m), np.uint8)
         for head in range(h):
             part = ZoomedHead(_chosen(layer.matrix, [head]))
-            picture = part.pooled(0, part.t, 0, part.s, n, m, at_once=h).picture
-            picture = picture.nan_to_num(0)
+            picture = part.pooled(0, part.t, 0, part.s, n, m, at_once=h).picture.nan_to_num(0)
             largest = float(picture.max()) or 1.0
             found[head] = (255 * (picture / largest).clamp(0, 1).sqrt()).round().numpy()
         return Answer(text(zlib.compress(shuffled(found), 1)).encode(), "text/plain")

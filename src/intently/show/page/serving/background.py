@@ -27,7 +27,7 @@ class Background:
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
-        self._jobs: list[tuple[int, int, str, Job]] = []
+        self._jobs: dict[str, tuple[tuple[int, int], Job]] = {}  # by rank, then the latest
         self._changed = threading.Condition()
         self._answering = 0
         self._added = 0
@@ -39,12 +39,8 @@ class Background:
         """Put a job before all others of its rank; a job of the same name is only moved there."""
         with self._changed:
             self._added += 1
-            for i, (_, _, known, its) in enumerate(self._jobs):
-                if known == name:
-                    self._jobs[i] = (rank, self._added, name, its)
-                    break
-            else:
-                self._jobs.append((rank, self._added, name, job))
+            _, job = self._jobs.get(name, (None, job))
+            self._jobs[name] = (rank, self._added), job
             self._changed.notify_all()
 
     @contextmanager
@@ -62,7 +58,7 @@ class Background:
     def drop(self, name: str) -> None:
         """Forget a job and its failure."""
         with self._changed:
-            self._jobs = [one for one in self._jobs if one[2] != name]
+            self._jobs.pop(name, None)
             self.failures.pop(name, None)
             self._changed.notify_all()
 
@@ -100,10 +96,10 @@ class Background:
         """Run a step of the newest job of the highest rank, at least ``rank``; False for none."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._answering)
-            found = [job for job in self._jobs if job[0] >= rank]
+            found = [(*job, name) for name, job in self._jobs.items() if job[0][0] >= rank]
             if self._closed or not found:
                 return False
-            name, job = max(found, key=lambda one: one[:2])[2:]
+            _, job, name = max(found, key=lambda one: one[0])
         done = True
         try:
             next(job)
@@ -116,7 +112,7 @@ class Background:
             self.failures[name] = type(error).__name__
             traceback.print_exc(file=sys.stderr)
         with self._changed:
-            if done:
-                self._jobs = [one for one in self._jobs if one[3] is not job]
+            if done and self._jobs.get(name, (None, None))[1] is job:
+                del self._jobs[name]
             self._changed.notify_all()
         return True

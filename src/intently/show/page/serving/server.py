@@ -20,10 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
+from intently.show.page.contents import Packed
 from intently.show.page.items import Item
-from intently.show.page.script import source
 from intently.show.page.serving.answers import Answer, Refused, Served
-from intently.show.page.writing import described, head, script, style
+from intently.show.page.writing import parts
 
 HOST = "127.0.0.1"
 
@@ -73,7 +73,8 @@ class Server(ThreadingHTTPServer):
         except BaseException:
             self.server_close()
             raise
-        self.page = _page(self.served.meta).encode()
+        packed = Packed(self.served.meta, [], frozenset())  # the page asks for its numbers
+        self.page = "".join(parts(packed, "'self'")).encode()
 
     @property
     def address(self) -> str:
@@ -119,13 +120,11 @@ class Server(ThreadingHTTPServer):
         Connections that are being answered stay; if all are, the new connection is closed.
         """
         with self._placing:
-            slowest = (
-                next(iter(self._asking), None) if len(self._places) >= CONNECTIONS else request
-            )
-            if slowest is None:
-                self.shutdown_request(request)
-                return
-            if slowest is not request:
+            if len(self._places) >= CONNECTIONS:
+                slowest = next(iter(self._asking), None)
+                if slowest is None:
+                    self.shutdown_request(request)
+                    return
                 self._leave(slowest)
                 with suppress(OSError):
                     slowest.shutdown(socket.SHUT_RDWR)
@@ -283,14 +282,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: addresses hold the token."""
-
-
-def _page(meta: dict[str, Any]) -> str:
-    """Return the page without numbers, allowed to ask the server it came from."""
-    code = script()
-    return (
-        head(meta["title"], style(), code, "'self'")
-        + f"<body>\n{source('body.html').strip()}\n"
-        + f'<script type="application/json" id="intently-page">{described(meta)}</script>\n'
-        + f"<script>{code}</script>\n</body>\n</html>\n"
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -97,8 +98,7 @@ class ZoomedHead:
     @property
     def bytes(self) -> int:
         """The memory that its results take."""
-        kept = {id(x): x.nbytes for x in self.kept if x is not None}
-        return sum(kept.values())
+        return sum({id(x): x.nbytes for x in self.kept if x is not None}.values())
 
     def steps(self) -> Iterator[None]:
         """The one pass over all weights, in steps of some milliseconds."""
@@ -116,10 +116,8 @@ class ZoomedHead:
                 if cells is not None:
                     part = in_blocks(w, start % side, side)
                     first = start // side
-                    at = (
-                        slice(rows.start // side, -(-rows.stop // side)),
-                        slice(first, first + part.shape[2]),
-                    )
+                    down = slice(rows.start // side, -(-rows.stop // side))
+                    at = down, slice(first, first + part.shape[2])
                     cells[at] += part.sum((1, 3))
                     if peaks is not None and peaks is not cells:
                         peaks[at] = torch.maximum(peaks[at], part.amax((1, 3)))
@@ -127,14 +125,6 @@ class ZoomedHead:
             yield
 
     # --- exact weights --------------------------------------------------------------------------
-
-    def row(self, i: int) -> Tensor:
-        """The weights of query i over all keys, (s,)."""
-        return self.tile(i, i + 1, 0, self.s)[0]
-
-    def column(self, j: int) -> Tensor:
-        """The weights of all queries on key j, (t,); the pass must be done."""
-        return self.tile(0, self.t, j, j + 1)[:, 0]
 
     def tile(self, r0: int, r1: int, c0: int, c1: int) -> Tensor:
         """The weights of queries r0 … r1 − 1 on keys c0 … c1 − 1."""
@@ -238,29 +228,25 @@ class ZoomedHead:
         part = states[rows.start // grain : -(-rows.stop // grain), c0 // grain : -(-c1 // grain)]
         low, high = part.min(0), part.max(0)
         joined = np.where(low == high, low, PARTIAL)
-        ends = [*(np.flatnonzero(np.diff(joined)) + 1).tolist(), len(joined)]
-        found, start = [], 0
-        for end in ends:
-            at = (c0 // grain + np.array([start, end])) * grain
-            found.append((max(c0, int(at[0])), min(c1, int(at[1])), int(joined[start])))
-            start = end
-        return found
+        ends = [0, *(np.flatnonzero(np.diff(joined)) + 1).tolist(), len(joined)]
+        first = c0 // grain
+        return [
+            (max(c0, (first + start) * grain), min(c1, (first + end) * grain), int(joined[start]))
+            for start, end in pairwise(ends)
+        ]
 
     def _logits(self, rows: slice | Tensor, c0: int, c1: int) -> tuple[Tensor, int]:
         """Masked logits of the columns from c0 to c1 that these rows may attend; the first one."""
         count = len(rows) if isinstance(rows, Tensor) else rows.stop - rows.start
         around = slice(int(rows[0]), int(rows[-1]) + 1) if isinstance(rows, Tensor) else rows
         runs = self._runs(around, c0, c1)
-        while runs and runs[0][2] == EMPTY:
-            runs.pop(0)
-        while runs and runs[-1][2] == EMPTY:
-            runs.pop()
-        if not runs:
+        seen = [run for run in runs if run[2] != EMPTY]
+        if not seen:
             return self.kept.lse.new_zeros(self.n, count, 0), c0
-        first = runs[0][0]
-        z = self.problem.logits(rows, slice(first, runs[-1][1]))
+        first, last = seen[0][0], seen[-1][1]
+        z = self.problem.logits(rows, slice(first, last))
         for start, stop, state in runs:
-            if state != FULL:
+            if state != FULL and first <= start < last:
                 part = z[..., start - first : stop - first]
                 self.problem.hide(part, rows, slice(start, stop), -math.inf)
         return z.reshape(-1, *z.shape[-2:]), first
