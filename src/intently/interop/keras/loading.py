@@ -10,8 +10,15 @@ from torch import Tensor
 import intently.masks as masks
 from intently.errors import CheckpointError, build
 from intently.interop.keras.layer import copied, self_attention
-from intently.interop.requires_grad import learns
-from intently.interop.weights import Weights, check_kind, check_plain, fill, refuse, separate
+from intently.interop.weights import (
+    Weights,
+    check_kind,
+    check_plain,
+    fill,
+    learns,
+    refuse,
+    separate,
+)
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.interop.requires_grad import learns
 from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.interop.weights import (
@@ -18,6 +17,7 @@ from intently.interop.weights import (
     check_kind,
     check_plain,
     fill,
+    learns,
     read_norm,
     refuse,
     separate,

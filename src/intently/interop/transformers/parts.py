@@ -1,8 +1,8 @@
-"""Parts that the families share: activations, rotary positions, names of tensors."""
+"""Parts that the families share: activations, rotary positions, tensors by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.requires_grad import learns
-from intently.interop.weights import Weights, refuse
+from intently.interop.weights import Weights, learns, refuse
 from intently.positions import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
 
@@ -27,6 +26,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 Tensors = dict[str, Tensor | None]
 """Tensors of our block by our names; None stands for one that it must not have."""
+
+Names = Mapping[str, str | tuple[str, str]]
+"""Their names of tensors, by ours.
+
+One of ours that ends with "." or "_" stands for a weight and, where they have one, a bias. A pair
+of theirs becomes one of ours, the first above the second.
+"""
+
+HEAD: Names = {"head.": "lm_head"}
+"""The head of a language model."""
 
 
 class Activation(nn.Module):
@@ -114,37 +123,33 @@ def rotary(config: Any, d: int) -> Rotary:
     return Rotary(d, base=base, scaling=scaling)
 
 
-def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
-    """Take weight and bias of a linear map or a norm, under our name."""
-    return {
-        f"{ours}.weight": weights.take(f"{theirs}.weight"),
-        f"{ours}.bias": weights.optional(f"{theirs}.bias"),
-    }
-
-
-def linears(weights: Weights, theirs: str, ours: str, names: Mapping[str, str]) -> Tensors:
-    """Take several linear maps and norms of a layer; ``names`` maps our names to theirs."""
+def renamed(weights: Weights, names: Names, theirs: str = "", ours: str = "") -> Tensors:
+    """Take the tensors of ``names``, with a prefix before theirs and one before ours."""
     found: Tensors = {}
     for own, name in names.items():
-        found |= linear(weights, f"{theirs}.{name}", f"{ours}.{own}")
+        if isinstance(name, tuple):
+            found |= _joined(weights, [f"{theirs}{half}" for half in name], f"{ours}{own}")
+        elif own.endswith((".", "_")):
+            found[f"{ours}{own}weight"] = weights.take(f"{theirs}{name}.weight")
+            found[f"{ours}{own}bias"] = weights.optional(f"{theirs}{name}.bias")
+        else:
+            found[f"{ours}{own}"] = weights.take(f"{theirs}{name}")
     return found
 
 
-def gate_up(weights: Weights, gate: str, up: str, ours: str) -> Tensors:
-    """Take the two maps of a gated feed-forward layer, which are one in `GatedFeedForward`."""
+def layers(weights: Weights, names: Names, count: int, theirs: str, ours: str = "stack") -> Tensors:
+    """Take the tensors of ``count`` layers; ``names`` are those within a layer."""
+    found: Tensors = {}
+    for i in range(count):
+        found |= renamed(weights, names, f"{theirs}.{i}.", f"{ours}.layers.{i}.")
+    return found
+
+
+def _joined(weights: Weights, theirs: Sequence[str], ours: str) -> Tensors:
     found: Tensors = {}
     for kind in ("weight", "bias"):
-        halves = {f"{name}.{kind}": weights.optional(f"{name}.{kind}") for name in (gate, up)}
+        halves = {f"{name}.{kind}": weights.optional(f"{name}.{kind}") for name in theirs}
         both = {name: x for name, x in halves.items() if x is not None}
-        learns(f"{ours}.gate_up.{kind}", both)
-        found[f"{ours}.gate_up.{kind}"] = torch.cat(list(both.values())) if len(both) == 2 else None
-    return found
-
-
-def attention(weights: Weights, prefix: str, ours: str, names: Mapping[str, str]) -> Tensors:
-    """Take the linear maps of an attention layer; ``names`` says what q, k, v and out are there."""
-    found: Tensors = {}
-    for letter, name in names.items():
-        found[f"{ours}.{letter}_weight"] = weights.take(f"{prefix}.{name}.weight")
-        found[f"{ours}.{letter}_bias"] = weights.optional(f"{prefix}.{name}.bias")
+        learns(f"{ours}{kind}", both)
+        found[f"{ours}{kind}"] = torch.cat(list(both.values())) if len(both) == 2 else None
     return found
