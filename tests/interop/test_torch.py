@@ -288,7 +288,7 @@ LOAD_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "norm": (
         other_norm,
         KindError,
-        "load(….norm1): expected a module of type LayerNorm; got RMSNorm.",
+        "load(TransformerEncoderLayer.norm1): expected a module of type LayerNorm; got RMSNorm.",
     ),
     "deep": (with_more, CheckpointError, "got 'linear1.lora' left over"),
     "shape": (narrowed, CheckpointError, "(16, 16)"),

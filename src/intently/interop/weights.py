@@ -162,6 +162,13 @@ def refuse(source: str, option: str, expected: str, got: object, cause: str) -> 
     raise build(ArgumentError, f"{source}.{option}", expected, got, cause)
 
 
+def check_options(source: str, *options: tuple[str, bool, str, object, str]) -> None:
+    """Refuse the first of (option, whether it fits, expected, got, cause) that does not fit."""
+    for option, fits, expected, got, cause in options:
+        if not fits:
+            refuse(source, option, expected, got, cause)
+
+
 def check_kind(module: object, *kinds: type, verb: str) -> None:
     """Raise `KindError` unless the module is of these classes and computes what they do.
 
@@ -184,18 +191,30 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
 
 def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) -> None:
     """Refuse options, and shared key heads, that the layer ``there`` does not have."""
-    for option in options:
-        got = getattr(ours.attention, option)
-        if got is not None:
-            name = f"attention.{option}"
-            refuse("MultiHeadAttention", name, "None", got, f"there is none in {there}")
-    if ours.kv_heads != ours.heads:
-        expected, cause = f"kv_heads=heads={ours.heads}", f"heads share no keys in {there}"
-        refuse("MultiHeadAttention", "kv_heads", expected, ours.kv_heads, cause)
+    own = {option: getattr(ours.attention, option) for option in options}
+    shared = (
+        "kv_heads",
+        ours.kv_heads == ours.heads,
+        f"kv_heads=heads={ours.heads}",
+        ours.kv_heads,
+        f"heads share no keys in {there}",
+    )
+    check_options(
+        "MultiHeadAttention",
+        *(
+            (f"attention.{option}", got is None, "None", got, f"there is none in {there}")
+            for option, got in own.items()
+        ),
+        shared,
+    )
 
 
-def read_norm(theirs: nn.Module, weights: Weights) -> nn.Module:
-    """Return a copy of a layer norm or a group norm, whose weights these are."""
+def read_norm(theirs: nn.Module, weights: Weights, *kinds: type) -> nn.Module:
+    """Return a copy of a layer or group norm with these weights.
+
+    Raises `KindError` unless it is of the ``kinds``.
+    """
+    check_kind(theirs, *kinds, verb=f"load({weights.source})")
     tensors = {name: weights.optional(name) for name in ("weight", "bias")}
     weights.finish()
     affine, bias = (x is not None for x in tensors.values())

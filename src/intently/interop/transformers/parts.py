@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.weights import Weights, learns, refuse
+from intently.interop.weights import Weights, check_options, learns, refuse
 from intently.positions import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
 
@@ -74,43 +74,43 @@ def rotary(config: Any, d: int) -> Rotary:
     if kind == "default":
         return Rotary(d, base=base)
     part = given.pop("partial_rotary_factor", None)
-    if part not in (None, 1):
-        refuse(
-            "config",
+    take, most = given.pop, config.max_position_embeddings
+    scalings: dict[str, Callable[[], Scaling]] = {
+        "linear": lambda: Linear(take("factor")),
+        "dynamic": lambda: DynamicNTK(take("factor"), most),
+        "yarn": lambda: YaRN(
+            take("factor"),
+            take("original_max_position_embeddings", None) or most,
+            beta_fast=take("beta_fast", None) or 32.0,
+            beta_slow=take("beta_slow", None) or 1.0,
+            attention=take("attention_factor", None),
+            truncate=take("truncate", True),
+        ),
+        "llama3": lambda: Llama3(
+            take("factor"),
+            low=take("low_freq_factor"),
+            high=take("high_freq_factor"),
+            original=take("original_max_position_embeddings"),
+        ),
+    }
+    check_options(
+        "config",
+        (
             "partial_rotary_factor",
+            part in (None, 1),
             f"1 beside the scaling {kind!r}",
             part,
             "their own model cannot turn a part of each head",
-        )
-    scaling: Scaling
-    if kind == "linear":
-        scaling = Linear(given.pop("factor"))
-    elif kind == "dynamic":
-        scaling = DynamicNTK(given.pop("factor"), config.max_position_embeddings)
-    elif kind == "yarn":
-        scaling = YaRN(
-            given.pop("factor"),
-            given.pop("original_max_position_embeddings", None) or config.max_position_embeddings,
-            beta_fast=given.pop("beta_fast", None) or 32.0,
-            beta_slow=given.pop("beta_slow", None) or 1.0,
-            attention=given.pop("attention_factor", None),
-            truncate=given.pop("truncate", True),
-        )
-    elif kind == "llama3":
-        scaling = Llama3(
-            given.pop("factor"),
-            low=given.pop("low_freq_factor"),
-            high=given.pop("high_freq_factor"),
-            original=given.pop("original_max_position_embeddings"),
-        )
-    else:
-        refuse(
-            "config",
+        ),
+        (
             "rope_parameters",
+            kind in scalings,
             "default, linear, dynamic, yarn or llama3",
             repr(kind),
             "other scalings of rotary positions are not read",
-        )
+        ),
+    )
+    scaling = scalings[kind]()
     left = [name for name, value in given.items() if value is not None]
     if left:
         refuse(

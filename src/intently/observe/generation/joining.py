@@ -35,11 +35,6 @@ class Block:
     k: Kept | None
     parents: Tensor | None = None
 
-    @property
-    def grows(self) -> bool:
-        """Whether rows can be appended."""
-        return isinstance(self.q, Growing)
-
     def appended(self, q: Tensor, k: Tensor | None, parents: Tensor | None) -> bool:
         """Append a call along ``parents`` if it fits; say whether it did."""
         kept = [x for x in (self.q, self.k) if x is not None]
@@ -194,7 +189,8 @@ class Joined:
         Raises `OSError` if the disk is full; the earlier calls are still held then.
         """
         last, dtype = self._blocks[-1], self._store.dtype
-        if self._store.kind == "disk" and last.grows and last.q.shape[-2] >= PENDING:
+        full = isinstance(last.q, Growing) and last.q.shape[-2] >= PENDING
+        if full and self._store.kind == "disk":
             written = self._store.own(last.q.get())
             last.k = last.k and self._store.own(last.k.get())
             last.q = written

@@ -226,9 +226,8 @@ def _rows(
 
 
 def _is(value: Any, want: Any) -> bool:
-    if isinstance(value, str) and isinstance(want, str):
-        return value == want or fnmatchcase(value, want)
-    return value == want
+    texts = isinstance(value, str) and isinstance(want, str)
+    return value == want or (texts and fnmatchcase(value, want))
 
 
 def _is_missing(value: Any) -> bool:
@@ -244,7 +243,11 @@ def _natural(value: Any) -> Any:
 
 def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """The columns with numbers, in blocks; each block names its rows."""
-    known = {name: _aligned(name, rows) for name in columns if not _is_unknown(name, rows)}
+    known = {
+        name: _aligned(name, rows)
+        for name in columns
+        if name in PLACE or not all(_is_missing(row[name]) for row in rows)
+    }
     first = [column for name, column in known.items() if name in ROW]
     wide = max(WIDE, _width(first) + NUMBERS)
     blocks = [first]
@@ -256,10 +259,6 @@ def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
     return "\n\n".join(
         "\n".join("  ".join(cells).rstrip() for cells in zip(*block)) for block in blocks
     )
-
-
-def _is_unknown(column: str, rows: Sequence[Row]) -> bool:
-    return column not in PLACE and all(_is_missing(row[column]) for row in rows)
 
 
 def _width(block: Sequence[Sequence[str]]) -> int:

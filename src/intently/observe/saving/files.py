@@ -162,14 +162,15 @@ class _Sheet:
         }
 
     def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
-        score = None if how.score is None else value_json.score_form(how.score, self._once)
-        if score is None and how.score is not None:
+        values = {
+            part: x and value_json.form(x, g, self._once)
+            for part, x in (("score", how.score), ("mask", how.mask), ("bias", how.bias))
+        }
+        if values["score"] is None and how.score is not None:
             got, why = type(how.score).__name__, f"a file cannot say what {name!r} computes"
             raise build(KindError, "save", "a score of intently.scores", got, why)
         return {
-            "score": score,
-            "mask": None if how.mask is None else value_json.mask_form(how.mask, g, self._once),
-            "bias": None if how.bias is None else value_json.bias_form(how.bias, g, self._once),
+            **values,
             "scale": self._once(how.scale) if isinstance(how.scale, Tensor) else how.scale,
             "softcap": how.softcap,
             "sinks": None if how.sinks is None else self._once(how.sinks),

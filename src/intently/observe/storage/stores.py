@@ -43,12 +43,7 @@ class Held:
     """A tensor that belongs to the recording."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        return tuple(self.tensor.shape)
+        self.tensor, self.shape = tensor, tuple(tensor.shape)
 
     def get(self) -> Tensor:
         """Return it."""

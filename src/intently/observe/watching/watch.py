@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, Literal
 from weakref import finalize
 
@@ -89,7 +89,10 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             undo.callback(patches.remove, patches.install(_targets(self._model)))
             undo.callback(leave, recorder)
             begin(recorder)
-            undo.enter_context(_deep_mode() if self._deep else nullcontext())
+            if self._deep:
+                from intently.observe.sources import deep
+
+                undo.enter_context(deep.mode())
             self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
             self._undo.atexit = False
         self._recorder = recorder
@@ -155,12 +158,6 @@ def _compiled_region(original: Function) -> Function:
         return found
 
     return _callback_from_stance
-
-
-def _deep_mode() -> AbstractContextManager[Any]:
-    from intently.observe.sources import deep
-
-    return deep.mode()
 
 
 def _say_compiled(recorder: Recorder) -> None:
