@@ -44,8 +44,9 @@ def lengths(
     text = load_corpus(first.corpus, first.source, first.target, data_dir)
     console = plain_console()
     console.print(text.credit)
-    edges = by_length.EDGES[corpus]
-    result = by_length.compare(systems, text, out, console, edges=edges, beam=beam)
+    result = by_length.compare(
+        systems, text, out, console, edges=by_length.EDGES[corpus], beam=beam
+    )
     _tell(result, by_length, out / "lengths.png", console)
 
 

@@ -62,22 +62,21 @@ def make(config: Any, headed: bool) -> models.TextToText:
     }
 
     def block(heads: int, mask: Mask | None = None) -> MultiHeadAttention:
-        own = AttentionOptions(mask=mask)
-        return MultiHeadAttention(c, heads, attention=own, dropout=config.attention_dropout)
+        return MultiHeadAttention(
+            c, heads, attention=AttentionOptions(mask=mask), dropout=config.attention_dropout
+        )
 
     def feed(inner: int) -> FeedForward:
         function = parts.activation(config.activation_function)
         return FeedForward(c, inner, config.activation_dropout, activation=function)
 
     def encoder_layer() -> EncoderLayer:
-        own = block(config.encoder_attention_heads)
-        return EncoderLayer(c, own, feed(config.encoder_ffn_dim), **options)
+        own, inner = block(config.encoder_attention_heads), feed(config.encoder_ffn_dim)
+        return EncoderLayer(c, own, inner, **options)
 
     def decoder_layer() -> DecoderLayer:
-        heads = config.decoder_attention_heads
-        own = block(heads, causal())
-        inner = feed(config.decoder_ffn_dim)
-        return DecoderLayer(c, own, inner, cross=block(heads), **options)
+        heads, inner = config.decoder_attention_heads, feed(config.decoder_ffn_dim)
+        return DecoderLayer(c, block(heads, causal()), inner, cross=block(heads), **options)
 
     def embed(tokens: int) -> models.Embeddings:
         scale = c**0.5 if config.scale_embedding else 1.0

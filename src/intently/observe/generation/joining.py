@@ -248,8 +248,8 @@ class Joined:
     @property
     def shape(self) -> tuple[int, ...]:
         """(b, h, t, s) of all calls."""
-        lead = self.last.geometry.lead
-        return (*lead, sum(piece.t for piece in self._pieces), self.columns)
+        t = sum(piece.t for piece in self._pieces)
+        return (*self.last.geometry.lead, t, self.columns)
 
     def shown(self) -> Tensor:
         """The kept keys (b, …, s, d) that the last call saw."""

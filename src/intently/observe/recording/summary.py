@@ -197,8 +197,10 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
         expected = "(h, t, s) each, the same h in all"
         fix = "hand in one sentence pair at a time: A[0] of a batch (b, h, t, s)"
         raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
-    heads = range(matrices[0].shape[0])
-    return [alignment_error_rate([links(m[h]) for m in matrices], gold) for h in heads]
+    return [
+        alignment_error_rate([links(m[head]) for m in matrices], gold)
+        for head in range(matrices[0].shape[0])
+    ]
 
 
 def _rows(

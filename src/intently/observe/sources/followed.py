@@ -64,8 +64,7 @@ class Scores:
     @staticmethod
     def of(a: Tensor, b: Tensor) -> Scores:
         """The product of a (…, t, d) and b (…, d, s)."""
-        n = a.ndim
-        return Scores(a, b.mT, tuple((axis,) for axis in range(n)))
+        return Scores(a, b.mT, tuple((axis,) for axis in range(a.ndim)))
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -254,8 +254,7 @@ def _padded(x: Tensor) -> Tensor:
 def _projected(
     inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor, heads: int
 ) -> list[Projected]:
-    parts = zip(inputs, weight.chunk(3), bias.chunk(3))
-    return [Projected(x, w, b, heads) for x, w, b in parts]
+    return [Projected(x, w, b, heads) for x, w, b in zip(inputs, weight.chunk(3), bias.chunk(3))]
 
 
 def _batch_first(x: Tensor) -> Tensor:
