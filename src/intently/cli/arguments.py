@@ -89,7 +89,7 @@ def with_flags(options: Mapping[str, Flag]) -> Callable[[Callable[..., None]], C
 
 
 def _help(flag: Flag) -> str:
-    """Return what ``--help`` says of an option: what it may be, and its default."""
+    """Return the help of an option, with its choices and its default."""
     choices = ", ".join(flag.rule.choices if flag.rule else ())
     choices = choices.replace(f"{flag.default}", f"{flag.default} (default)", 1)
     return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"

@@ -110,7 +110,7 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
 
 
 def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
-    """Set ``requires_grad`` of each parameter to that of the tensors it was made of.
+    """Set ``requires_grad`` of each parameter to that of the tensors behind it.
 
     ``given`` are those tensors by name, with queries, keys and values fused or separate. Raises
     `ArgumentError` where a parameter is made of frozen and trainable tensors.
@@ -143,7 +143,7 @@ def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
 
 
 def _elsewhere(name: str) -> list[str]:
-    """The names of the same projection where it is fused, or separate."""
+    """The names of the same projection in its other form, fused or separate."""
     path, _, last = name.rpartition(".")
     which, _, kind = last.partition("_")
     others = {"qkv": ("q", "k", "v"), "q": ("qkv",), "k": ("qkv",), "v": ("qkv",)}.get(which, ())
@@ -163,7 +163,7 @@ def refuse(source: str, option: str, expected: str, got: object, cause: str) -> 
 
 
 def check_options(source: str, *options: tuple[str, bool, str, object, str]) -> None:
-    """Refuse the first of (option, whether it fits, expected, got, cause) that does not fit."""
+    """Refuse the first option that does not fit: rows of (option, fits, expected, got, cause)."""
     for option, fits, expected, got, cause in options:
         if not fits:
             refuse(source, option, expected, got, cause)
@@ -229,7 +229,7 @@ def read_norm(theirs: nn.Module, weights: Weights, *kinds: type) -> nn.Module:
 def assemble(
     width: int, parts: Mapping[str, nn.Module | None], **options: Any
 ) -> EncoderLayer | DecoderLayer:
-    """Return the layer of our own with these parts, by the names that it has for them."""
+    """Return a layer of ours with these parts, by its own names for them."""
     kind = DecoderLayer if "cross_attention" in parts else EncoderLayer
     with torch.device("meta"):
         layer = kind(width, 1, nn.Identity(), **options)

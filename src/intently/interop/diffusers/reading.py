@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def attention(
     theirs: Any, weights: Weights
 ) -> MultiHeadAttention | ImageAttention | ResidualAttention:
-    """Read an `Attention`, with the norms and the residual around it."""
+    """Read an `Attention` with its norms and its residual."""
     name, processor = type(theirs).__name__, type(theirs.processor).__name__
     out, k = theirs.to_out is not None, theirs.to_k is not None
     check_options(

@@ -126,7 +126,7 @@ def dump(ours: MultiHeadAttention) -> Any:
 
 
 def _check_plain(ours: MultiHeadAttention) -> None:
-    """Raise for what `SelfAttention` cannot compute."""
+    """Refuse options that `SelfAttention` cannot compute."""
     own = ours.attention
     options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "sinks")
     check_plain(ours, options, "SelfAttention")

@@ -296,7 +296,7 @@ def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
 
 
 def _plain(ours: MultiHeadAttention) -> bool:
-    """Refuse what PyTorch's layer cannot compute; say whether it needs add_zero_attn."""
+    """Refuse options that PyTorch's layer cannot compute; return whether it needs add_zero_attn."""
     there = "nn.MultiheadAttention"
     options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale")
     check_plain(ours, options, there)

@@ -80,7 +80,7 @@ def make(config: Any, headed: bool) -> models.TextModel:
 
 
 def _mask(config: Any, i: int) -> Mask:
-    """What layer i sees: everything before, or a window of it."""
+    """The mask of layer i: causal, or a sliding window."""
     kinds = getattr(config, "layer_types", None)
     width = getattr(config, "sliding_window", None)
     slides = width is not None if kinds is None else kinds[i] == "sliding_attention"

@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 Tensors = dict[str, Tensor | None]
-"""Tensors of our block by our names; None stands for one that it must not have."""
+"""Tensors of our block by our names; None stands for a tensor that the block must not have."""
 
 Names = Mapping[str, str | tuple[str, str]]
 """Their names of tensors, by ours.

@@ -36,7 +36,7 @@ class Block:
     parents: Tensor | None = None
 
     def appended(self, q: Tensor, k: Tensor | None, parents: Tensor | None) -> bool:
-        """Append a call along ``parents`` if it fits; say whether it did."""
+        """Append a call along ``parents`` if it fits; return whether it did."""
         kept = [x for x in (self.q, self.k) if x is not None]
         added = [x for x in (q, k) if x is not None]
         fits = [isinstance(old, Growing) and old.fits(x, parents) for old, x in zip(kept, added)]
@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Link:
-    """How a call continues others: the joined column that it shows first, and the rows.
+    """How a call continues earlier ones: the first joined column that it shows, and the rows.
 
     ``maybe`` (b, rows) says which rows each row may continue, as far as its keys tell; ``parents``
     picks one of them for each row, None if row i continues row i. ``columns`` remain of a cache
@@ -152,7 +152,7 @@ class Joined:
         return found
 
     def crop(self, columns: int) -> None:
-        """Keep the first ``columns``, and forget the rows of the last call that read the others.
+        """Keep the first ``columns``; forget the rows of the last call that read later ones.
 
         Raises `OSError` if the disk is full, and forgets nothing then.
         """
@@ -241,7 +241,7 @@ class Joined:
         return joined_how(self._pieces)
 
     def check(self) -> None:
-        """Raise what reading would, such as `StaleError`."""
+        """Raise the errors of reading, such as `StaleError`."""
         self.operands()
         self.how()
 

@@ -10,12 +10,12 @@ NOTHING = "No call of an attention function was seen."
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes in place of what cannot be printed."""
+    """Return a text with unprintable characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return rows as lines with aligned columns, those numbered in ``right`` by their ends.
+    """Return rows as lines with aligned columns, columns numbered in ``right`` flush right.
 
     >>> aligned([("layer", "calls"), ("decoder", "2")], right=[1])
     ['layer    calls', 'decoder      2']
@@ -33,7 +33,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
 
 @dataclass
 class Line:
-    """One module: how often it attended, what was verified, and why something was not.
+    """One module: how often it attended, and whether that was verified; if not, why.
 
     ``compared`` of its ``rows`` were compared; 0 if unknown. ``lost`` gives the reason for each
     call that cannot be read any more.

@@ -115,7 +115,7 @@ class Summary:
         return Summary(found, self.columns, self.left_out)
 
     def without(self, left_out: Mapping[str, str]) -> Summary:
-        """Return the table with the names of layers that are not in it, and why."""
+        """Return the table with further names of layers that it lacks, and the reasons."""
         return Summary(self.rows, self.columns, {**self.left_out, **left_out})
 
     def csv(self, path: str | os.PathLike[str]) -> None:

@@ -315,7 +315,7 @@ def _name(x: str) -> str:
 
 
 def _fault(name: str) -> str | None:
-    """Why a module or a source cannot have this name, None if it can."""
+    """Why no module or source can have this name; None for a valid one."""
     if not name or len(name) > LONGEST:
         return f"which has {len(name)} characters and not 1 to {LONGEST}"
     if not name.isprintable():

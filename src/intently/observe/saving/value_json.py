@@ -169,7 +169,7 @@ def value(form: Any, tensors: Tensors, kind: type[Value]) -> Any:
 
 
 def _named(x: Value) -> bool:
-    """Whether every part of a value has a name, so that it can be read again."""
+    """Whether every part of a value has a name, so that the value can be read again."""
     level, nodes = [x], 0
     for _ in range(DEPTH + 1):
         nodes += len(level)

@@ -89,7 +89,7 @@ def _call(
 def _added(
     score_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device
 ) -> Bias | str | None:
-    """The bias (b, h, t, s) that a score_mod adds, or a text if it does anything else."""
+    """The bias (b, h, t, s) that a score_mod adds, or a text if it also does something else."""
     modified = score_mod
     for axis in (3, 2, 1, 0):
         modified = torch.vmap(modified, (0, *(0 if n == axis else None for n in range(4))))

@@ -1,4 +1,4 @@
-"""Masks that come as tensors, as the values they are equal to: causal, window, padding.
+"""Mask tensors that equal a mask value, recognised: causal, window, padding.
 
 A band around the diagonal, joined with a rule about keys, is found by the first and the last key of
 each row, and is used only if it equals the tensor entry by entry.

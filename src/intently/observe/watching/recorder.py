@@ -92,7 +92,7 @@ class Recorder:
             self._generations.reordered(index)
 
     def softmax(self, weights: Tensor, followed: Softmax | None = None) -> None:
-        """A softmax ran outside of all functions that are seen; deep=True ``followed`` it."""
+        """Note a softmax outside of all functions that are seen; deep=True has ``followed`` it."""
         if self._open and not in_backward() and self._deep == (followed is not None):
             self.ran.weights(self.running, weights, followed)
 
@@ -121,7 +121,7 @@ class Recorder:
                 covered.note(text)
 
     def _named(self, module: nn.Module | None) -> str | None:
-        """The name under which a call is kept, None if it is not."""
+        """The name under which a call is kept; None for a call that is not kept."""
         name = self.names.of(module, self.running) if self._open else None
         return name if name is not None and self.names.wanted(name) else None
 

@@ -109,7 +109,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
 
 
 def _targets(model: nn.Module | None) -> list[Target]:
-    """The targets of every source, and `nn.Module.__call__`, which tells what is running."""
+    """The targets of every source, and `nn.Module.__call__`, which tells the running modules."""
     from intently.observe import sources
 
     found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
@@ -195,7 +195,7 @@ def _compiler_knows() -> bool:
 
 
 def _compiler_forgets(knew: bool) -> None:
-    """Let it look them up again, if it was loaded while they were replaced."""
+    """Let torch.compile look them up again, if it was loaded while they were replaced."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None and not knew:
         rules.get_torch_obj_rule_map.cache_clear()
