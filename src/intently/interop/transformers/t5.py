@@ -34,18 +34,18 @@ BODY = {
     "decoder.norm.": "decoder.final_layer_norm",
 }
 SELF = {
-    "self_attention.q_": "0.SelfAttention.q",
-    "self_attention.k_": "0.SelfAttention.k",
-    "self_attention.v_": "0.SelfAttention.v",
-    "self_attention.out_": "0.SelfAttention.o",
-    "self_norm.": "0.layer_norm",
+    "self_attention.q_": "layer.0.SelfAttention.q",
+    "self_attention.k_": "layer.0.SelfAttention.k",
+    "self_attention.v_": "layer.0.SelfAttention.v",
+    "self_attention.out_": "layer.0.SelfAttention.o",
+    "self_norm.": "layer.0.layer_norm",
 }
 CROSS = {
-    "cross_attention.q_": "1.EncDecAttention.q",
-    "cross_attention.k_": "1.EncDecAttention.k",
-    "cross_attention.v_": "1.EncDecAttention.v",
-    "cross_attention.out_": "1.EncDecAttention.o",
-    "cross_norm.": "1.layer_norm",
+    "cross_attention.q_": "layer.1.EncDecAttention.q",
+    "cross_attention.k_": "layer.1.EncDecAttention.k",
+    "cross_attention.v_": "layer.1.EncDecAttention.v",
+    "cross_attention.out_": "layer.1.EncDecAttention.o",
+    "cross_norm.": "layer.1.layer_norm",
 }
 
 
@@ -97,26 +97,24 @@ def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     weights.take("shared.weight")  # the table of both sides
     found = parts.renamed(weights, BODY)
-    for side, count, attentions in (
-        ("encoder", config.num_layers, SELF),
-        ("decoder", config.num_decoder_layers, SELF | CROSS),
+    gated = config.is_gated_act
+    for side, count, names in (
+        ("encoder", config.num_layers, SELF | _feed_forward(1, gated)),
+        ("decoder", config.num_decoder_layers, SELF | CROSS | _feed_forward(2, gated)),
     ):
         first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         table = weights.take(first)
-        for i in range(count):
-            theirs, ours = f"{side}.block.{i}.layer.", f"{side}.layers.{i}."
-            names = attentions | _feed_forward(config.is_gated_act, 1 if side == "encoder" else 2)
-            found |= parts.renamed(weights, names, theirs, ours)
-            found[f"{ours}self_attention.bias.table"] = table
+        found |= parts.layers(weights, names, count, f"{side}.block", side)
+        found |= {f"{side}.layers.{i}.self_attention.bias.table": table for i in range(count)}
     return found | (parts.renamed(weights, parts.HEAD) if headed else {})
 
 
-def _feed_forward(gated: bool, at: int) -> dict[str, str | tuple[str, str]]:
+def _feed_forward(at: int, gated: bool) -> dict[str, str | tuple[str, str]]:
     """The names within a layer of its feed-forward part, the last, which is number ``at``."""
-    inner = f"{at}.DenseReluDense"
+    inner = f"layer.{at}.DenseReluDense"
     up = {"feed_forward.gate_up.": (f"{inner}.wi_0", f"{inner}.wi_1")}
     return {
-        "feed_norm.": f"{at}.layer_norm",
+        "feed_norm.": f"layer.{at}.layer_norm",
         "feed_forward.down.": f"{inner}.wo",
         **(up if gated else {"feed_forward.up.": f"{inner}.wi"}),
     }
