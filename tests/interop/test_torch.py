@@ -272,7 +272,7 @@ LOAD_ERRORS: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "norm": (
         lambda: changed(layer(), "norm1", nn.RMSNorm(C)),
         KindError,
-        "load(….norm1): expected a module of type LayerNorm; got RMSNorm.",
+        "load(TransformerEncoderLayer.norm1): expected a module of type LayerNorm; got RMSNorm.",
     ),
     "deep": (
         lambda: nn.TransformerEncoder(

@@ -25,34 +25,19 @@ MESSAGE = 100_000
 """Characters shown of a line of a message."""
 
 COMMANDS = {
-    "demo": "demo",
-    "translate": "translate",
-    "recipes": "train",
-    "train": "train",
-    "evaluate": "evaluate",
-    "lengths": "experiments",
-    "alignments": "experiments",
-    "train-lm": "train_lm",
-    "watch": "watch",
-    "look": "look",
-    "explore": "explore",
+    "demo": ("demo", "Train a translator before your eyes; draw what it attends to."),
+    "translate": ("translate", "Translate a text, the lines of a file, or standard input (-)."),
+    "recipes": ("train", "List the recipes of `intently train --recipe`, or print one."),
+    "train": ("train", "Train a translator on files of yours, or by a recipe."),
+    "evaluate": ("evaluate", "Score a translator: BLEU, chrF, exact match, alignment error."),
+    "lengths": ("experiments", "Train three kinds of model, and score them by sentence length."),
+    "alignments": ("experiments", "Train every kind of attention, and score how well each aligns."),
+    "train-lm": ("train_lm", "Train a language model on any text."),
+    "watch": ("watch", "Run a model on a text and print what each head attends to."),
+    "look": ("look", "Run a model and write a page with every head of every layer."),
+    "explore": ("explore", "Look at a recording of any length in the browser."),
 }
-"""The module of each command."""
-
-SUMMARIES = {
-    "demo": "Train a translator before your eyes; draw what it attends to.",
-    "translate": "Translate a text, the lines of a file, or standard input (-).",
-    "recipes": "List the recipes of `intently train --recipe`, or print one.",
-    "train": "Train a translator on files of yours, or by a recipe.",
-    "evaluate": "Score a translator: BLEU, chrF, exact match, alignment error.",
-    "lengths": "Train three kinds of model, and score them by sentence length.",
-    "alignments": "Train every kind of attention, and score how well each aligns.",
-    "train-lm": "Train a language model on any text.",
-    "watch": "Run a model on a text and print what each head attends to.",
-    "look": "Run a model and write a page with every head of every layer.",
-    "explore": "Look at a recording of any length in the browser.",
-}
-"""The first sentence of each command's help, to list commands without importing them."""
+"""The module of each command, and the first sentence of its help, to list it without importing."""
 
 
 class Commands(TyperGroup):
@@ -66,15 +51,15 @@ class Commands(TyperGroup):
         """Import and return the command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"intently.cli.{COMMANDS[cmd_name]}")
+        module = import_module(f"intently.cli.{COMMANDS[cmd_name][0]}")
         alone = typer.Typer(add_completion=False)
         alone.command(name=cmd_name)(getattr(module, cmd_name.replace("-", "_")))
         return typer.main.get_command(alone)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """List the commands from `SUMMARIES`, so that none is imported."""
+        """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 app = typer.Typer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -15,8 +16,9 @@ import typer
 from intently.errors import ArgumentError, build
 
 if TYPE_CHECKING:
-    from intently.training.options import Flag
+    from rich.console import Console
 
+    from intently.training.options import Flag
 
 Layers = Annotated[
     list[str] | None,
@@ -31,6 +33,14 @@ def out_folder(name: str | Path) -> Path:
     if not str(name):
         raise typer.BadParameter('expected a folder; got "". For the one you are in write "."')
     return Path(name)
+
+
+def plain_console(*, quiet: bool = False) -> Console:
+    """Return a console that prints text as it is, and wraps lines on a terminal only."""
+    from rich.console import Console
+
+    wraps = sys.stdout.isatty()
+    return Console(soft_wrap=not wraps, markup=False, highlight=False, quiet=quiet)
 
 
 def model_and_text(given: list[str], example: str) -> tuple[Path | None, str | None]:
@@ -79,7 +89,7 @@ def with_flags(options: Mapping[str, Flag]) -> Callable[[Callable[..., None]], C
 
 
 def _help(flag: Flag) -> str:
-    """Return what ``--help`` says of an option: what it may be, and its default."""
+    """Return the help of an option, with its choices and its default."""
     choices = ", ".join(flag.rule.choices if flag.rule else ())
     choices = choices.replace(f"{flag.default}", f"{flag.default} (default)", 1)
     return f"{flag.help}: {choices}" if choices else f"{flag.help} (default {flag.default})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intently.cli.arguments import out_folder
+from intently.cli.arguments import out_folder, plain_console
 from intently.corpora import load_corpus
 from intently.experiments import alignments as by_alignment
 from intently.experiments import lengths as by_length
@@ -43,10 +42,11 @@ def lengths(
     systems = [system.with_flags(seed=seed, steps=steps) for system in by_length.systems(corpus)]
     first = systems[0].recipe
     text = load_corpus(first.corpus, first.source, first.target, data_dir)
-    console = _console()
+    console = plain_console()
     console.print(text.credit)
-    edges = by_length.EDGES[corpus]
-    result = by_length.compare(systems, text, out, console, edges=edges, beam=beam)
+    result = by_length.compare(
+        systems, text, out, console, edges=by_length.EDGES[corpus], beam=beam
+    )
     _tell(result, by_length, out / "lengths.png", console)
 
 
@@ -58,15 +58,9 @@ def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
     systems = [system.with_flags(seed=seed, steps=steps) for system in by_alignment.systems()]
     first = systems[0].recipe
     text = load_corpus(first.corpus, first.source, first.target)
-    console = _console()
+    console = plain_console()
     result = by_alignment.compare(systems, text, out, console)
     _tell(result, by_alignment, out / "alignments.png", console)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
 
 
 def _tell(result: dict[str, Any] | None, experiment: Any, figure: Path, console: Console) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -38,8 +39,6 @@ def explore(
         print(server.address, flush=True)
         print("ctrl-C ends it", file=sys.stderr)
         if opened:
-            import webbrowser
-
             webbrowser.open(server.address)
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:

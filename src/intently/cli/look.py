@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +76,4 @@ def look(
     what = f"{len(items)} texts, " if len(items) > 1 else ""
     print(f"{path}: {what}{heads:,} head{'s' * (heads != 1)}, {path.stat().st_size / 1e6:.1f} MB")
     if opened:
-        import webbrowser
-
         webbrowser.open(path.resolve().as_uri())

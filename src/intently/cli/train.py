@@ -12,7 +12,7 @@ import typer
 
 from intently import recipes as known
 from intently import show
-from intently.cli.arguments import out_folder, with_flags
+from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.cli.evaluate import judge, write
 from intently.corpora import Corpus, ParallelText
 from intently.corpora.files import read_parallel
@@ -109,13 +109,9 @@ def train(
     Files are two line-parallel texts or one TSV, gzip or not. A recipe names its corpus and its
     options; flags override the options. `intently recipes` lists the recipes.
     """
-    from rich.console import Console
-
     again = resume_from or resume
     with joined(out) as here, sole_writer(out, WRITES) as writer:
-        console = Console(
-            soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False, quiet=not here.first
-        )
+        console = plain_console(quiet=not here.first)
         begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
             console.print(f"{out} holds no checkpoint to go on from: a new run begins")

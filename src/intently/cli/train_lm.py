@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from intently.cli.arguments import out_folder, with_flags
+from intently.cli.arguments import out_folder, plain_console, with_flags
 from intently.errors import ArgumentError, build
 from intently.language.runs import LanguageRun, fit, read_text
 from intently.language.settings import language_flags, language_options, read_config, split
@@ -53,8 +52,6 @@ def train_lm(
     predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that
     never sees more than 8, and writes beside the first. Each takes one to three minutes by default.
     """
-    from rich.console import Console
-
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
     variant, rest = split(given)
@@ -63,7 +60,7 @@ def train_lm(
     large = options.text.max_length
     if against is not None and against >= large:
         raise build(ArgumentError, "--against", f"a window smaller than {large}", against)
-    console = Console(soft_wrap=not sys.stdout.isatty(), markup=False, highlight=False)
+    console = plain_console()
     console.print(f"{len(text):,} characters from {file}; the last tenth is held out")
     run = _fit(text, options, out, variant, console, resume)
     small = None

@@ -11,6 +11,7 @@ import typer
 from intently.cli.arguments import Layers, model_and_text
 from intently.errors import ArgumentError, build
 from intently.observe import load_recording
+from intently.observe.recording.coverage import aligned
 from intently.observe.recording.labels import sides
 from intently.observe.recording.recording import Entry
 from intently.runners.texts import runner
@@ -82,18 +83,10 @@ def _listing(path: Path) -> str:
         said.append(f"{_count(len(side), 'token')}: {shown}{' …' * (len(side) > SHOWN)}")
     rows = [("layer", "call", "b×h×t×s", "dtype", "source", "bytes", "verified")]
     rows += [_row(entry) for entry in seen.calls]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if name in ("call", "bytes") else cell.ljust(width)
-            for name, cell, width in zip(rows[0], row, widths)
-        ]
-        said.append("  ".join(cells).rstrip())
-    return "\n".join([*said, *unsure(seen)])
+    return "\n".join([*said, *aligned(rows, right=(1, 5)), *unsure(seen)])
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-
     matrix = entry.attention()
     verdict = {True: "yes", False: "NO", None: "not compared"}[entry.verified]
     size = sum(x.nbytes for x in matrix.problem.tensors())

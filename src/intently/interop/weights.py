@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, CheckpointError, KindError, build
-from intently.interop.requires_grad import copy_requires_grad
 from intently.modules import DecoderLayer, EncoderLayer, MultiHeadAttention
 
 M = TypeVar("M", bound=nn.Module)
@@ -110,6 +109,47 @@ def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     return module
 
 
+def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
+    """Set ``requires_grad`` of each parameter to that of the tensors behind it.
+
+    ``given`` are those tensors by name, with queries, keys and values fused or separate. Raises
+    `ArgumentError` where a parameter is made of frozen and trainable tensors.
+
+    >>> import torch
+    >>> layer = nn.Linear(2, 1)
+    >>> bias = torch.ones(1, requires_grad=True)
+    >>> copy_requires_grad(layer, {"weight": torch.ones(1, 2), "bias": bias})
+    >>> layer.weight.requires_grad, layer.bias.requires_grad
+    (False, True)
+    """
+    for name, p in module.named_parameters():
+        found = {n: given[n] for n in (name, *_elsewhere(name)) if n in given}
+        p.requires_grad_(learns(f"{type(module).__name__}.{name}", found))
+
+
+def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
+    """Say whether the parts of a parameter require grad; raise `ArgumentError` if only some do."""
+    frozen = sorted(part for part, x in parts.items() if not x.requires_grad)
+    if 0 < len(frozen) < len(parts):
+        raise build(
+            ArgumentError,
+            name,
+            f"all or none of {', '.join(parts)} frozen",
+            f"{', '.join(frozen)} frozen alone",
+            "they become one tensor, which learns or does not",
+            "freeze, or let learn, all of them there and load again",
+        )
+    return not frozen
+
+
+def _elsewhere(name: str) -> list[str]:
+    """The names of the same projection in its other form, fused or separate."""
+    path, _, last = name.rpartition(".")
+    which, _, kind = last.partition("_")
+    others = {"qkv": ("q", "k", "v"), "q": ("qkv",), "k": ("qkv",), "v": ("qkv",)}.get(which, ())
+    return [f"{path}.{other}_{kind}".removeprefix(".") for other in others]
+
+
 def listed(names: Iterable[str]) -> str:
     """Return the first few names for a message."""
     every = sorted(names)
@@ -120,6 +160,13 @@ def listed(names: Iterable[str]) -> str:
 def refuse(source: str, option: str, expected: str, got: object, cause: str) -> NoReturn:
     """Raise `ArgumentError` for an option without a counterpart on the other side."""
     raise build(ArgumentError, f"{source}.{option}", expected, got, cause)
+
+
+def check_options(source: str, *options: tuple[str, bool, str, object, str]) -> None:
+    """Refuse the first option that does not fit: rows of (option, fits, expected, got, cause)."""
+    for option, fits, expected, got, cause in options:
+        if not fits:
+            refuse(source, option, expected, got, cause)
 
 
 def check_kind(module: object, *kinds: type, verb: str) -> None:
@@ -144,18 +191,30 @@ def check_kind(module: object, *kinds: type, verb: str) -> None:
 
 def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) -> None:
     """Refuse options, and shared key heads, that the layer ``there`` does not have."""
-    for option in options:
-        got = getattr(ours.attention, option)
-        if got is not None:
-            name = f"attention.{option}"
-            refuse("MultiHeadAttention", name, "None", got, f"there is none in {there}")
-    if ours.kv_heads != ours.heads:
-        expected, cause = f"kv_heads=heads={ours.heads}", f"heads share no keys in {there}"
-        refuse("MultiHeadAttention", "kv_heads", expected, ours.kv_heads, cause)
+    own = {option: getattr(ours.attention, option) for option in options}
+    shared = (
+        "kv_heads",
+        ours.kv_heads == ours.heads,
+        f"kv_heads=heads={ours.heads}",
+        ours.kv_heads,
+        f"heads share no keys in {there}",
+    )
+    check_options(
+        "MultiHeadAttention",
+        *(
+            (f"attention.{option}", got is None, "None", got, f"there is none in {there}")
+            for option, got in own.items()
+        ),
+        shared,
+    )
 
 
-def read_norm(theirs: nn.Module, weights: Weights) -> nn.Module:
-    """Return a copy of a layer norm or a group norm, whose weights these are."""
+def read_norm(theirs: nn.Module, weights: Weights, *kinds: type) -> nn.Module:
+    """Return a copy of a layer or group norm with these weights.
+
+    Raises `KindError` unless it is of the ``kinds``.
+    """
+    check_kind(theirs, *kinds, verb=f"load({weights.source})")
     tensors = {name: weights.optional(name) for name in ("weight", "bias")}
     weights.finish()
     affine, bias = (x is not None for x in tensors.values())
@@ -170,7 +229,7 @@ def read_norm(theirs: nn.Module, weights: Weights) -> nn.Module:
 def assemble(
     width: int, parts: Mapping[str, nn.Module | None], **options: Any
 ) -> EncoderLayer | DecoderLayer:
-    """Return the layer of our own with these parts, by the names that it has for them."""
+    """Return a layer of ours with these parts, by its own names for them."""
     kind = DecoderLayer if "cross_attention" in parts else EncoderLayer
     with torch.device("meta"):
         layer = kind(width, 1, nn.Identity(), **options)

@@ -9,7 +9,7 @@ from torch import nn
 
 from intently.interop.diffusers.reading import attention, layer, spatial
 from intently.interop.residual_attention import ResidualAttention
-from intently.interop.weights import Weights, check_kind, check_plain, fill, refuse, separate
+from intently.interop.weights import Weights, check_kind, check_options, check_plain, fill, separate
 from intently.modules import MultiHeadAttention
 from intently.modules.image.attention import ImageAttention
 
@@ -105,21 +105,36 @@ def dump(ours: MultiHeadAttention | ImageAttention | ResidualAttention) -> Their
 
 def _options(inner: MultiHeadAttention) -> dict[str, Any]:
     """Return the options of our block in diffusers' terms."""
-    own, name = inner.attention, "MultiHeadAttention"
+    own = inner.attention
     options = ("score", "mask", "bias", "positions", "softcap", "sinks")
     check_plain(inner, options, "diffusers' Attention")
-    if len(inner.out_weight) != inner.width:
-        expected, cause = f"width={inner.width}", "diffusers ties it to the width of the heads"
-        refuse(name, "projections.out_width", expected, len(inner.out_weight), cause)
-    if inner.d != inner.e:
-        refuse(name, "head_widths", "d = e", (inner.d, inner.e), "diffusers has one width")
-    if inner.dropout:
-        refuse(name, "dropout", "0", inner.dropout, "diffusers drops outputs, not weights")
-    if own.scale not in (None, 1.0, inner.d**-0.5):
-        refuse(name, "attention.scale", "1 or 1/√d", own.scale, "diffusers knows no other")
-    if own.scale == 1 and inner.q_norm is not None:
-        cause = "diffusers' processor without scale passes over norms"
-        refuse(name, "attention.scale", "1/√d beside qk_norm", 1, cause)
+    out_width, scales = len(inner.out_weight), (None, 1.0, inner.d**-0.5)
+    check_options(
+        "MultiHeadAttention",
+        (
+            "projections.out_width",
+            out_width == inner.width,
+            f"width={inner.width}",
+            out_width,
+            "diffusers ties it to the width of the heads",
+        ),
+        ("head_widths", inner.d == inner.e, "d = e", (inner.d, inner.e), "diffusers has one width"),
+        ("dropout", not inner.dropout, "0", inner.dropout, "diffusers drops outputs, not weights"),
+        (
+            "attention.scale",
+            own.scale in scales,
+            "1 or 1/√d",
+            own.scale,
+            "diffusers knows no other",
+        ),
+        (
+            "attention.scale",
+            own.scale != 1 or inner.q_norm is None,
+            "1/√d beside qk_norm",
+            1,
+            "diffusers' processor without scale passes over norms",
+        ),
+    )
     return {
         "query_dim": inner.width,
         "cross_attention_dim": None if inner.context_width == inner.width else inner.context_width,

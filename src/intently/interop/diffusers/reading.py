@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from intently.interop.diffusers.processor import PLAIN, WITHOUT_QK_NORM, scale_of
 from intently.interop.residual_attention import ResidualAttention
-from intently.interop.weights import Weights, assemble, check_kind, fill, read_norm, refuse
+from intently.interop.weights import (
+    Weights,
+    assemble,
+    check_kind,
+    check_options,
+    fill,
+    read_norm,
+    refuse,
+)
 from intently.modules import (
     AttentionOptions,
     DecoderLayer,
@@ -32,19 +40,29 @@ if TYPE_CHECKING:
 def attention(
     theirs: Any, weights: Weights
 ) -> MultiHeadAttention | ImageAttention | ResidualAttention:
-    """Read an `Attention`, with the norms and the residual around it."""
+    """Read an `Attention` with its norms and its residual."""
     name, processor = type(theirs).__name__, type(theirs.processor).__name__
-    if processor not in PLAIN:
-        cause = "what it computes is not in the module's parameters"
-        refuse(name, "processor", f"one of {', '.join(PLAIN)}", processor, cause)
-    if theirs.spatial_norm is not None:
-        refuse(name, "spatial_norm", "None", "a norm", "it needs another input on every call")
-    if theirs.to_out is None:
-        refuse(name, "pre_only", "an output projection", "none", "our block has one")
-    if theirs.to_k is None:
-        refuse(name, "only_cross_attention", "False", True, "our block projects its own context")
-    norm = _norm(theirs.group_norm, weights.within("group_norm"))
-    context_norm = _norm(theirs.norm_cross, weights.within("norm_cross"))
+    out, k = theirs.to_out is not None, theirs.to_k is not None
+    check_options(
+        name,
+        (
+            "processor",
+            processor in PLAIN,
+            f"one of {', '.join(PLAIN)}",
+            processor,
+            "what it computes is not in the module's parameters",
+        ),
+        (
+            "spatial_norm",
+            theirs.spatial_norm is None,
+            "None",
+            "a norm",
+            "it needs another input on every call",
+        ),
+        ("pre_only", out, "an output projection", "none", "our block has one"),
+        ("only_cross_attention", k, "False", True, "our block projects its own context"),
+    )
+    norm, context_norm = (_norm(theirs, weights, name) for name in ("group_norm", "norm_cross"))
     inner = _multi_head(theirs, weights)
     weights.finish()
     dropout, divisor = theirs.to_out[1].p, theirs.rescale_output_factor
@@ -110,11 +128,10 @@ def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
     )
 
 
-def _norm(theirs: nn.Module | None, weights: Weights) -> nn.Module | None:
-    if theirs is None:
-        return None
-    check_kind(theirs, nn.GroupNorm, nn.LayerNorm, verb=f"load({weights.source})")
-    return read_norm(theirs, weights)
+def _norm(theirs: Any, weights: Weights, name: str) -> nn.Module | None:
+    """Read the norm of this name; None where there is none."""
+    norm, own = getattr(theirs, name), weights.within(name)
+    return norm and read_norm(norm, own, nn.GroupNorm, nn.LayerNorm)
 
 
 def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
@@ -147,32 +164,58 @@ def _width(norm: Any) -> int | None:
 def layer(theirs: BasicTransformerBlock, weights: Weights) -> EncoderLayer | DecoderLayer:
     """Read a `BasicTransformerBlock`: its attentions, its feed-forward, its norms."""
     name = type(theirs).__name__
-    if theirs.norm_type != "layer_norm":
-        cause = "adaptive norms need another input on every call"
-        refuse(name, "norm_type", '"layer_norm"', repr(theirs.norm_type), cause)
-    for option in ("only_cross_attention", "double_self_attention"):
-        if getattr(theirs, option):
-            refuse(name, option, "False", True, "our layers attend themselves, then a context")
-    if theirs.pos_embed is not None:
-        got = repr(theirs.positional_embeddings)
-        refuse(name, "positional_embeddings", "None", got, "our layers add no positions")
-    if hasattr(theirs, "fuser"):
-        cause = "it needs objects as another input"
-        refuse(name, "attention_type", '"default"', "a fuser (GLIGEN)", cause)
-    if theirs._chunk_size is not None:
-        cause = "ours computes the feed-forward in one piece"
-        refuse(name, "set_chunk_feed_forward", "None", theirs._chunk_size, cause)
+    net, chunk = theirs.ff.net, theirs._chunk_size
+    final = net[3].p if len(net) > 3 else 0
+    check_options(
+        name,
+        (
+            "norm_type",
+            theirs.norm_type == "layer_norm",
+            '"layer_norm"',
+            repr(theirs.norm_type),
+            "adaptive norms need another input on every call",
+        ),
+        *(
+            (
+                option,
+                not getattr(theirs, option),
+                "False",
+                True,
+                "our layers attend themselves, then a context",
+            )
+            for option in ("only_cross_attention", "double_self_attention")
+        ),
+        (
+            "positional_embeddings",
+            theirs.pos_embed is None,
+            "None",
+            repr(theirs.positional_embeddings),
+            "our layers add no positions",
+        ),
+        (
+            "attention_type",
+            not hasattr(theirs, "fuser"),
+            '"default"',
+            "a fuser (GLIGEN)",
+            "it needs objects as another input",
+        ),
+        (
+            "set_chunk_feed_forward",
+            chunk is None,
+            "None",
+            chunk,
+            "ours computes the feed-forward in one piece",
+        ),
+        ("final_dropout", not final, "False, or dropout 0", final, "there is none in our layer"),
+    )
     parts: dict[str, nn.Module | None] = {
         "self_attention": attention(theirs.attn1, weights.within("attn1")),
-        "self_norm": _norm(theirs.norm1, weights.within("norm1")),
+        "self_norm": _norm(theirs, weights, "norm1"),
     }
     if theirs.attn2 is not None:
         parts["cross_attention"] = attention(theirs.attn2, weights.within("attn2"))
-        parts["cross_norm"] = _norm(theirs.norm2, weights.within("norm2"))
-    parts["feed_norm"] = _norm(theirs.norm3, weights.within("norm3"))
-    net = theirs.ff.net
-    if len(net) > 3 and net[3].p:
-        refuse(name, "final_dropout", "False, or dropout 0", net[3].p, "there is none in our layer")
+        parts["cross_norm"] = _norm(theirs, weights, "norm2")
+    parts["feed_norm"] = _norm(theirs, weights, "norm3")
     parts["feed_forward"] = _feed_forward(net, weights.within("ff.net"))
     return assemble(theirs.dim, parts)
 
@@ -223,15 +266,23 @@ def spatial(theirs: Any, weights: Weights) -> SpatialTransformer:
     from diffusers.models.attention import BasicTransformerBlock
 
     name = type(theirs).__name__
-    for option, kind in (("patch_size", "patches"), ("num_vector_embeds", "vectorized")):
-        if getattr(theirs, f"is_input_{kind}"):
-            cause = "our block takes images as they are"
-            refuse(name, option, "None", theirs.config[option], cause)
-    c, width = theirs.in_channels, theirs.inner_dim
-    if theirs.out_channels != c:
-        cause = "the image is added to the output"
-        refuse(name, "out_channels", f"in_channels={c}", theirs.out_channels, cause)
-    norm = _norm(theirs.norm, weights.within("norm"))
+    c, width, out = theirs.in_channels, theirs.inner_dim, theirs.out_channels
+    inputs = (("patch_size", "patches"), ("num_vector_embeds", "vectorized"))
+    check_options(
+        name,
+        *(
+            (
+                option,
+                not getattr(theirs, f"is_input_{kind}"),
+                "None",
+                theirs.config.get(option),
+                "our block takes images as they are",
+            )
+            for option, kind in inputs
+        ),
+        ("out_channels", out == c, f"in_channels={c}", out, "the image is added to the output"),
+    )
+    norm = _norm(theirs, weights, "norm")
     project_in = _projection(theirs.proj_in, (c, width), weights.within("proj_in"))
     layers, context_width = [], None
     for i, block in enumerate(theirs.transformer_blocks):

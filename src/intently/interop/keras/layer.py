@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,6 @@ from intently.attention_matrix import Attention as Matrix
 from intently.attention_matrix import attend, attention
 from intently.errors import ArgumentError, KindError, build
 from intently.foundation.checks import whole_number
-
-if TYPE_CHECKING:
-    pass
 
 
 @cache

@@ -10,8 +10,15 @@ from torch import Tensor
 import intently.masks as masks
 from intently.errors import CheckpointError, build
 from intently.interop.keras.layer import copied, self_attention
-from intently.interop.requires_grad import learns
-from intently.interop.weights import Weights, check_kind, check_plain, fill, refuse, separate
+from intently.interop.weights import (
+    Weights,
+    check_kind,
+    check_options,
+    check_plain,
+    fill,
+    learns,
+    separate,
+)
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
 
 if TYPE_CHECKING:
@@ -119,35 +126,44 @@ def dump(ours: MultiHeadAttention) -> Any:
 
 
 def _check_plain(ours: MultiHeadAttention) -> None:
-    """Raise for what `SelfAttention` cannot compute."""
-    name, own = "MultiHeadAttention", ours.attention
+    """Refuse options that `SelfAttention` cannot compute."""
+    own = ours.attention
     options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "sinks")
     check_plain(ours, options, "SelfAttention")
-    if own.scale not in (None, ours.d**-0.5):
-        refuse(name, "attention.scale", "1/√d", own.scale, "SelfAttention knows no other")
-    if ours.dropout:
-        refuse(name, "dropout", "0", ours.dropout, "there is none in SelfAttention")
-    if ours.context_width != ours.width:
-        expected, cause = f"width={ours.width}", "SelfAttention has one input"
-        refuse(name, "context_width", expected, ours.context_width, cause)
-    out_width = len(ours.out_weight)
-    if (ours.d * ours.heads, ours.e) != (out_width, ours.d):
-        got = f"d={ours.d}, e={ours.e}, out_width={out_width}"
-        cause = "SelfAttention has one width, d_embd"
-        refuse(name, "head_widths", "d = e = out_width/heads", got, cause)
+    scales, out_width = (None, ours.d**-0.5), len(ours.out_weight)
+    check_options(
+        "MultiHeadAttention",
+        ("attention.scale", own.scale in scales, "1/√d", own.scale, "SelfAttention knows no other"),
+        ("dropout", not ours.dropout, "0", ours.dropout, "there is none in SelfAttention"),
+        (
+            "context_width",
+            ours.context_width == ours.width,
+            f"width={ours.width}",
+            ours.context_width,
+            "SelfAttention has one input",
+        ),
+        (
+            "head_widths",
+            (ours.d * ours.heads, ours.e) == (out_width, ours.d),
+            "d = e = out_width/heads",
+            f"d={ours.d}, e={ours.e}, out_width={out_width}",
+            "SelfAttention has one width, d_embd",
+        ),
+    )
 
 
 def _filled(
     name: str, config: dict[str, Any], axes: tuple[int, ...], weights: Weights
 ) -> MultiHeadAttention:
     q, k, v, out = (weights.take(f"{part}/kernel") for part in (*_INPUTS, "attention_output"))
-    if axes != (1,) or q.ndim != 3:
-        refuse(name, "attention_axes", "(1,), the steps of (b, t, c)", axes, "ours has one axis")
-    if len(k) != len(v):
-        cause = "our block takes both from one context"
-        refuse(name, "key", f"keys as wide as values, {len(v)}", len(k), cause)
-    if out.ndim != 3:
-        refuse(name, "output_shape", "one width", tuple(out.shape[2:]), "ours is (b, t, c)")
+    one_axis, same, wide = axes == (1,) and q.ndim == 3, len(k) == len(v), tuple(out.shape[2:])
+    wants = f"keys as wide as values, {len(v)}"
+    check_options(
+        name,
+        ("attention_axes", one_axis, "(1,), the steps of (b, t, c)", axes, "ours has one axis"),
+        ("key", same, wants, len(k), "our block takes both from one context"),
+        ("output_shape", len(wide) == 1, "one width", wide, "ours is (b, t, c)"),
+    )
     tensors: dict[str, Tensor | None] = {"out_weight": out.flatten(0, 1).T.contiguous()}
     for letter, part, kernel in zip("qkv", _INPUTS, (q, k, v)):
         tensors[f"{letter}_weight"] = kernel.flatten(1).T.contiguous()

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from intently.errors import ArgumentError, build, shape_of
-from intently.interop.requires_grad import learns
 from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
 from intently.interop.torch.extra_keys import KeyValueAttention
 from intently.interop.weights import (
     Weights,
     assemble,
     check_kind,
+    check_options,
     check_plain,
     fill,
+    learns,
     read_norm,
     refuse,
     separate,
@@ -140,7 +141,7 @@ def _stack(foreign: nn.TransformerEncoder | nn.TransformerDecoder) -> Encoder | 
     weights = Weights.of(foreign)
     for i in range(len(foreign.layers)):
         weights.within(f"layers.{i}")  # `load` of the layer checks them
-    norm = None if foreign.norm is None else _norm(foreign.norm, weights, "norm")
+    norm = foreign.norm and read_norm(foreign.norm, weights.within("norm"), nn.LayerNorm)
     weights.finish()
     layers: list[Any] = [load(layer) for layer in foreign.layers]  # pyright: ignore
     return (Encoder if isinstance(foreign, nn.TransformerEncoder) else Decoder)(layers, norm)
@@ -181,11 +182,6 @@ def _attention(
     return fill(lambda: KeyValueAttention(width, heads, **options), tensors)
 
 
-def _norm(theirs: nn.Module, weights: Weights, name: str) -> nn.Module:
-    check_kind(theirs, nn.LayerNorm, verb=f"load(….{name})")
-    return read_norm(theirs, weights.within(name))
-
-
 def _layer(
     theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, weights: Weights
 ) -> EncoderLayer | DecoderLayer:
@@ -201,11 +197,12 @@ def _layer(
         refuse(type(theirs).__name__, "dropout", expected, sorted(rates), "ours has one")
     parts: dict[str, nn.Module] = {"feed_forward": _feed_forward(theirs, weights)}
     for ours, name in heads.items():
-        attention = getattr(theirs, name)
-        check_kind(attention, nn.MultiheadAttention, verb=f"load(….{name})")
-        parts[ours] = _attention(attention, weights.within(name))
+        attention, part = getattr(theirs, name), weights.within(name)
+        check_kind(attention, nn.MultiheadAttention, verb=f"load({part.source})")
+        parts[ours] = _attention(attention, part)
     for i, ours in enumerate(norms, 1):
-        parts[ours] = _norm(getattr(theirs, f"norm{i}"), weights, f"norm{i}")
+        norm = getattr(theirs, f"norm{i}")
+        parts[ours] = read_norm(norm, weights.within(f"norm{i}"), nn.LayerNorm)
     order = "pre" if theirs.norm_first else "post"
     return assemble(theirs.self_attn.embed_dim, parts, norm=order, dropout=theirs.dropout1.p)
 
@@ -215,7 +212,7 @@ def _feed_forward(
 ) -> FeedForward:
     tensors: dict[str, Tensor | None] = {}
     for ours, name in (("up", "linear1"), ("down", "linear2")):
-        check_kind(getattr(theirs, name), nn.Linear, verb=f"load(….{name})")
+        check_kind(getattr(theirs, name), nn.Linear, verb=f"load({weights.source}.{name})")
         for kind in ("weight", "bias"):
             tensors[f"{ours}.{kind}"] = weights.optional(f"{name}.{kind}")
     activation = theirs.activation
@@ -299,17 +296,22 @@ def _joint(parts: dict[str, Tensor | None], kind: str, zeros: Tensor) -> Tensor:
 
 
 def _plain(ours: MultiHeadAttention) -> bool:
-    """Refuse what PyTorch's layer cannot compute; say whether it needs add_zero_attn."""
-    there, name = "nn.MultiheadAttention", "MultiHeadAttention"
+    """Refuse options that PyTorch's layer cannot compute; return whether it needs add_zero_attn."""
+    there = "nn.MultiheadAttention"
     options = ("score", "mask", "bias", "positions", "softcap", "qk_norm", "scale")
     check_plain(ours, options, there)
     widths = (ours.d * ours.heads, ours.e * ours.heads, len(ours.out_weight))
-    if widths != (ours.width,) * 3:
-        expected = f"d = e = width/heads and out_width=width={ours.width}"
-        got = f"d={ours.d}, e={ours.e}, out_width={widths[2]}"
-        refuse(name, "head_widths", expected, got, f"there is one width in {there}")
     sinks = ours.sinks
-    if sinks is not None and not (isinstance(sinks, Tensor) and bool((sinks == 0).all())):
-        cause = "add_zero_attn has logit 0"
-        refuse(name, "attention.sinks", "None or zeros", "other logits", cause)
+    zeros = sinks is None or (isinstance(sinks, Tensor) and bool((sinks == 0).all()))
+    check_options(
+        "MultiHeadAttention",
+        (
+            "head_widths",
+            widths == (ours.width,) * 3,
+            f"d = e = width/heads and out_width=width={ours.width}",
+            f"d={ours.d}, e={ours.e}, out_width={widths[2]}",
+            f"there is one width in {there}",
+        ),
+        ("attention.sinks", zeros, "None or zeros", "other logits", "add_zero_attn has logit 0"),
+    )
     return sinks is not None

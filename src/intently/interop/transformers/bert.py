@@ -6,41 +6,54 @@ Source: Devlin et al. 2019, "BERT", section 3.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from intently.interop.stacks import Encoder
 from intently.interop.transformers import models, parts
 from intently.interop.weights import Weights, refuse
-from intently.modules import EncoderLayer, FeedForward, MultiHeadAttention
+from intently.modules import EncoderLayer, FeedForward, MultiHeadAttention, Projections
 from intently.modules.linear import Linear
 
-PROJECTIONS = {"q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense"}
-LAYER = {
-    "self_norm": "attention.output.LayerNorm",
-    "feed_forward.up": "intermediate.dense",
-    "feed_forward.down": "output.dense",
-    "feed_norm": "output.LayerNorm",
+BODY = {
+    "embed.tokens.": "embeddings.word_embeddings",
+    "embed.places.": "embeddings.position_embeddings",
+    "embed.types.": "embeddings.token_type_embeddings",
+    "embed.norm.": "embeddings.LayerNorm",
 }
-HEAD = {"0": "transform.dense", "2": "transform.LayerNorm", "3": "decoder"}
+LAYER = {
+    "self_attention.q_": "attention.self.query",
+    "self_attention.k_": "attention.self.key",
+    "self_attention.v_": "attention.self.value",
+    "self_attention.out_": "attention.output.dense",
+    "self_norm.": "attention.output.LayerNorm",
+    "feed_forward.up.": "intermediate.dense",
+    "feed_forward.down.": "output.dense",
+    "feed_norm.": "output.LayerNorm",
+}
+HEAD = {"head.0.": "transform.dense", "head.2.": "transform.LayerNorm", "head.3.": "decoder"}
+POOLER = {"pooler.0.": "pooler.dense"}
+
+
+def layer(config: Any, norm: Literal["pre", "post"] = "post", bias: bool = True) -> EncoderLayer:
+    """Return a layer of BERT, or of ViT, whose config has the same names."""
+    c, h = config.hidden_size, config.num_attention_heads
+    block = MultiHeadAttention(
+        c, h, projections=Projections(bias=bias), dropout=config.attention_probs_dropout_prob
+    )
+    feed = FeedForward(c, config.intermediate_size, activation=parts.activation(config.hidden_act))
+    norms = partial(nn.LayerNorm, eps=config.layer_norm_eps)
+    return EncoderLayer(c, block, feed, norm=norm, dropout=config.hidden_dropout_prob, norms=norms)
 
 
 def make(config: Any, headed: bool, pooled: bool) -> models.TextModel:
     """Return the model of a ``BertConfig``, without its weights; decoders are refused."""
     if config.is_decoder or config.add_cross_attention:
         refuse("config", "is_decoder", "False", True, "BERT is read as an encoder only")
-    c, p = config.hidden_size, config.hidden_dropout_prob
+    c = config.hidden_size
     norms = partial(nn.LayerNorm, eps=config.layer_norm_eps)
     function = parts.activation(config.hidden_act)
-
-    def layer() -> EncoderLayer:
-        block = MultiHeadAttention(
-            c, config.num_attention_heads, dropout=config.attention_probs_dropout_prob
-        )
-        feed = FeedForward(c, config.intermediate_size, activation=function)
-        return EncoderLayer(c, block, feed, norm="post", dropout=p, norms=norms)
-
     head = nn.Sequential(
         Linear(c, c), parts.Activation(function), norms(c), Linear(c, config.vocab_size)
     )
@@ -51,9 +64,9 @@ def make(config: Any, headed: bool, pooled: bool) -> models.TextModel:
             places=config.max_position_embeddings,
             types=config.type_vocab_size,
             norm=norms(c),
-            dropout=p,
+            dropout=config.hidden_dropout_prob,
         ),
-        Encoder([layer() for _ in range(config.num_hidden_layers)]),
+        Encoder([layer(config) for _ in range(config.num_hidden_layers)]),
         head if headed else nn.Identity(),
         nn.Sequential(Linear(c, c), nn.Tanh()) if pooled else None,
     )
@@ -62,23 +75,11 @@ def make(config: Any, headed: bool, pooled: bool) -> models.TextModel:
 def read(config: Any, weights: Weights, headed: bool, pooled: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "bert." if headed else ""
-    there = f"{base}embeddings"
-    found: parts.Tensors = {
-        "embed.tokens.weight": weights.take(f"{there}.word_embeddings.weight"),
-        "embed.places.weight": weights.take(f"{there}.position_embeddings.weight"),
-        "embed.types.weight": weights.take(f"{there}.token_type_embeddings.weight"),
-        **parts.linear(weights, f"{there}.LayerNorm", "embed.norm"),
-    }
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"{base}encoder.layer.{i}", f"stack.layers.{i}"
-        found |= parts.attention(
-            weights, f"{theirs}.attention", f"{ours}.self_attention", PROJECTIONS
-        )
-        found |= parts.linears(weights, theirs, ours, LAYER)
+    found = parts.renamed(weights, BODY, base)
+    found |= parts.layers(weights, LAYER, config.num_hidden_layers, f"{base}encoder.layer")
     if headed:
-        there = "cls.predictions"
-        found |= parts.linears(weights, there, "head", HEAD)
-        weights.take(f"{there}.bias")
+        found |= parts.renamed(weights, HEAD, "cls.predictions.")
+        weights.take("cls.predictions.bias")  # the decoder's own
     if pooled:
-        found |= parts.linear(weights, f"{base}pooler.dense", "pooler.0")
+        found |= parts.renamed(weights, POOLER, base)
     return found

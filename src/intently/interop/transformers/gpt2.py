@@ -18,9 +18,12 @@ from intently.masks import causal
 from intently.modules import AttentionOptions, EncoderLayer, FeedForward, MultiHeadAttention
 from intently.modules.linear import Linear
 
-CONV1D = {
+BODY = {"embed.tokens.": "wte", "embed.places.": "wpe", "stack.norm.": "ln_f"}
+LAYER = {
+    "self_norm.": "ln_1",
     "self_attention.qkv_": "attn.c_attn",
     "self_attention.out_": "attn.c_proj",
+    "feed_norm.": "ln_2",
     "feed_forward.up.": "mlp.c_fc",
     "feed_forward.down.": "mlp.c_proj",
 }
@@ -53,18 +56,10 @@ def make(config: Any, headed: bool) -> models.TextModel:
 def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "transformer." if headed else ""
-    found: parts.Tensors = {
-        "embed.tokens.weight": weights.take(f"{base}wte.weight"),
-        "embed.places.weight": weights.take(f"{base}wpe.weight"),
-        **parts.linear(weights, f"{base}ln_f", "stack.norm"),
+    layers = parts.layers(weights, LAYER, config.num_hidden_layers, f"{base}h")
+    turned = {
+        name: x.mT.contiguous() if x is not None and x.ndim == 2 else x
+        for name, x in layers.items()
     }
-    if headed:
-        found["head.weight"] = weights.take("lm_head.weight")
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"{base}h.{i}", f"stack.layers.{i}"
-        found |= parts.linears(weights, theirs, ours, {"self_norm": "ln_1", "feed_norm": "ln_2"})
-        for name, place in CONV1D.items():
-            weight = weights.take(f"{theirs}.{place}.weight")
-            found[f"{ours}.{name}weight"] = weight.mT.contiguous()
-            found[f"{ours}.{name}bias"] = weights.take(f"{theirs}.{place}.bias")
-    return found
+    head = parts.renamed(weights, parts.HEAD) if headed else {}
+    return parts.renamed(weights, BODY, base) | turned | head

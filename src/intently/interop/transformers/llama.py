@@ -25,11 +25,20 @@ from intently.modules import (
 )
 from intently.modules.linear import Linear
 
-PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
+BODY = {"embed.tokens.": "embed_tokens", "stack.norm.": "norm"}
 LAYER = {
-    "self_norm": "input_layernorm",
-    "feed_norm": "post_attention_layernorm",
-    "feed_forward.down": "mlp.down_proj",
+    "self_norm.": "input_layernorm",
+    "self_attention.q_": "self_attn.q_proj",
+    "self_attention.k_": "self_attn.k_proj",
+    "self_attention.v_": "self_attn.v_proj",
+    "self_attention.out_": "self_attn.o_proj",
+    "feed_norm.": "post_attention_layernorm",
+    "feed_forward.gate_up.": ("mlp.gate_proj", "mlp.up_proj"),
+    "feed_forward.down.": "mlp.down_proj",
+}
+QK_NORM = {
+    "self_attention.q_norm.": "self_attn.q_norm",
+    "self_attention.k_norm.": "self_attn.k_norm",
 }
 
 
@@ -71,7 +80,7 @@ def make(config: Any, headed: bool) -> models.TextModel:
 
 
 def _mask(config: Any, i: int) -> Mask:
-    """What layer i sees: everything before, or a window of it."""
+    """The mask of layer i: causal, or a sliding window."""
     kinds = getattr(config, "layer_types", None)
     width = getattr(config, "sliding_window", None)
     slides = width is not None if kinds is None else kinds[i] == "sliding_attention"
@@ -81,23 +90,7 @@ def _mask(config: Any, i: int) -> Mask:
 def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "model." if headed else ""
-    found: parts.Tensors = {
-        "embed.tokens.weight": weights.take(f"{base}embed_tokens.weight"),
-        "stack.norm.weight": weights.take(f"{base}norm.weight"),
-    }
-    if headed:
-        found["head.weight"] = weights.take("lm_head.weight")
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"{base}layers.{i}", f"stack.layers.{i}"
-        found |= parts.attention(
-            weights, f"{theirs}.self_attn", f"{ours}.self_attention", PROJECTIONS
-        )
-        for side in "qk" if config.model_type == "qwen3" else "":
-            norm = weights.take(f"{theirs}.self_attn.{side}_norm.weight")
-            found[f"{ours}.self_attention.{side}_norm.weight"] = norm
-        found |= parts.linears(weights, theirs, ours, LAYER)
-        inner = f"{theirs}.mlp"
-        found |= parts.gate_up(
-            weights, f"{inner}.gate_proj", f"{inner}.up_proj", f"{ours}.feed_forward"
-        )
-    return found
+    layer = LAYER | (QK_NORM if config.model_type == "qwen3" else {})
+    found = parts.renamed(weights, BODY, base)
+    found |= parts.layers(weights, layer, config.num_hidden_layers, f"{base}layers")
+    return found | (parts.renamed(weights, parts.HEAD) if headed else {})

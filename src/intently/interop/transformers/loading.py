@@ -56,47 +56,47 @@ def load(source: str | Path | nn.Module) -> Model:
     return ours.train(model.training)
 
 
+_CLASSES = {
+    "GPT2Model": (gpt2, False),
+    "GPT2LMHeadModel": (gpt2, True),
+    "LlamaModel": (llama, False),
+    "LlamaForCausalLM": (llama, True),
+    "MistralModel": (llama, False),
+    "MistralForCausalLM": (llama, True),
+    "Qwen2Model": (llama, False),
+    "Qwen2ForCausalLM": (llama, True),
+    "Qwen3Model": (llama, False),
+    "Qwen3ForCausalLM": (llama, True),
+    "T5Model": (t5, False),
+    "T5ForConditionalGeneration": (t5, True),
+    "MarianModel": (marian, False),
+    "MarianMTModel": (marian, True),
+    "BertModel": (bert, False),
+    "BertForMaskedLM": (bert, True),
+    "ViTModel": (vit, False),
+    "ViTForImageClassification": (vit, True),
+}
+"""For each class of theirs the module that reads it, and whether it has a head."""
+
+
 def _parts(model: nn.Module) -> Parts:
     """Return how to make our model and how to read its tensors, by the class of theirs."""
     name = type(model).__name__
     config: Any = getattr(model, "config", None)
-    head = {
-        "GPT2Model": (gpt2, False),
-        "GPT2LMHeadModel": (gpt2, True),
-        "LlamaModel": (llama, False),
-        "LlamaForCausalLM": (llama, True),
-        "MistralModel": (llama, False),
-        "MistralForCausalLM": (llama, True),
-        "Qwen2Model": (llama, False),
-        "Qwen2ForCausalLM": (llama, True),
-        "Qwen3Model": (llama, False),
-        "Qwen3ForCausalLM": (llama, True),
-        "T5Model": (t5, False),
-        "T5ForConditionalGeneration": (t5, True),
-        "MarianModel": (marian, False),
-        "MarianMTModel": (marian, True),
-    }
-    if name in head:
-        family, headed = head[name]
-        if not getattr(config, "is_causal", True):
+    if name in _CLASSES:
+        family, headed = _CLASSES[name]
+        options = {"headed": headed}
+        if family in (bert, vit):
+            paths = (path.split(".") for path, _ in model.named_modules())
+            options["pooled"] = any("pooler" in path for path in paths)
+        elif not getattr(config, "is_causal", True):
             refuse("config", "is_causal", "True", False, "decoders are read as causal ones")
-        return partial(family.make, config, headed), lambda w: family.read(config, w, headed)
-    pooled = any(part == "pooler" for path, _ in model.named_modules() for part in path.split("."))
-    if name in ("BertModel", "BertForMaskedLM"):
-        headed = name == "BertForMaskedLM"
-        make = partial(bert.make, config, headed, pooled)
-        return make, lambda w: bert.read(config, w, headed, pooled)
-    if name in ("ViTModel", "ViTForImageClassification"):
-        headed = name == "ViTForImageClassification"
-        labels = config.num_labels if headed else None
-        make = partial(vit.make, config, labels, pooled)
-        return make, lambda w: vit.read(config, w, headed, pooled)
-    known = [*head, "BertModel", "BertForMaskedLM", "ViTModel", "ViTForImageClassification"]
+        return partial(family.make, config, **options), lambda w: family.read(config, w, **options)
     family = getattr(config, "model_type", None)
     raise build(
         KindError,
         "source",
-        f"one of {', '.join(known)}",
+        f"one of {', '.join(_CLASSES)}",
         name if family is None else f"{name}, of the family {family!r}",
         "other families have no counterpart here",
         'to run them on our attention: register(), then model.set_attn_implementation("intently")',
@@ -148,15 +148,20 @@ def _from_folder(folder: Path) -> nn.Module:
 
 def _tie(ours: Model, theirs: Any) -> None:
     """Tie tables and heads where theirs are tied."""
-    inputs, outputs = theirs.get_input_embeddings(), theirs.get_output_embeddings()
-    tied = outputs is not None and outputs.weight is inputs.weight
+    outputs = theirs.get_output_embeddings()
     if isinstance(ours, TextToText):
-        if theirs.get_encoder().embed_tokens.weight is theirs.get_decoder().embed_tokens.weight:
+        encoder, decoder = (
+            side.embed_tokens.weight for side in (theirs.get_encoder(), theirs.get_decoder())
+        )
+        if encoder is decoder:
             ours.target.tokens.weight = ours.source.tokens.weight
-        decoder = theirs.get_decoder().embed_tokens
-        if outputs is not None and outputs.weight is decoder.weight:
+        if outputs is not None and outputs.weight is decoder:
             assert isinstance(ours.head, nn.Linear)
             ours.head.weight = ours.target.tokens.weight
-    elif isinstance(ours, TextModel) and tied:
+    elif (
+        isinstance(ours, TextModel)
+        and outputs is not None
+        and outputs.weight is theirs.get_input_embeddings().weight
+    ):
         last = ours.head[-1] if isinstance(ours.head, nn.Sequential) else ours.head
         last.weight = ours.embed.tokens.weight

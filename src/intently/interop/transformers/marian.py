@@ -24,12 +24,28 @@ from intently.modules import (
 )
 from intently.modules.linear import Linear
 
-PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}
-LAYER = {
-    "self_norm": "self_attn_layer_norm",
-    "feed_forward.up": "fc1",
-    "feed_forward.down": "fc2",
-    "feed_norm": "final_layer_norm",
+BODY = {
+    "source.tokens.": "encoder.embed_tokens",
+    "source.places.": "encoder.embed_positions",
+    "target.tokens.": "decoder.embed_tokens",
+    "target.places.": "decoder.embed_positions",
+}
+ENCODER_LAYER = {
+    "self_attention.q_": "self_attn.q_proj",
+    "self_attention.k_": "self_attn.k_proj",
+    "self_attention.v_": "self_attn.v_proj",
+    "self_attention.out_": "self_attn.out_proj",
+    "self_norm.": "self_attn_layer_norm",
+    "feed_forward.up.": "fc1",
+    "feed_forward.down.": "fc2",
+    "feed_norm.": "final_layer_norm",
+}
+DECODER_LAYER = ENCODER_LAYER | {
+    "cross_attention.q_": "encoder_attn.q_proj",
+    "cross_attention.k_": "encoder_attn.k_proj",
+    "cross_attention.v_": "encoder_attn.v_proj",
+    "cross_attention.out_": "encoder_attn.out_proj",
+    "cross_norm.": "encoder_attn_layer_norm",
 }
 
 
@@ -46,22 +62,21 @@ def make(config: Any, headed: bool) -> models.TextToText:
     }
 
     def block(heads: int, mask: Mask | None = None) -> MultiHeadAttention:
-        own = AttentionOptions(mask=mask)
-        return MultiHeadAttention(c, heads, attention=own, dropout=config.attention_dropout)
+        return MultiHeadAttention(
+            c, heads, attention=AttentionOptions(mask=mask), dropout=config.attention_dropout
+        )
 
     def feed(inner: int) -> FeedForward:
         function = parts.activation(config.activation_function)
         return FeedForward(c, inner, config.activation_dropout, activation=function)
 
     def encoder_layer() -> EncoderLayer:
-        own = block(config.encoder_attention_heads)
-        return EncoderLayer(c, own, feed(config.encoder_ffn_dim), **options)
+        own, inner = block(config.encoder_attention_heads), feed(config.encoder_ffn_dim)
+        return EncoderLayer(c, own, inner, **options)
 
     def decoder_layer() -> DecoderLayer:
-        heads = config.decoder_attention_heads
-        own = block(heads, causal())
-        inner = feed(config.decoder_ffn_dim)
-        return DecoderLayer(c, own, inner, cross=block(heads), **options)
+        heads, inner = config.decoder_attention_heads, feed(config.decoder_ffn_dim)
+        return DecoderLayer(c, block(heads, causal()), inner, cross=block(heads), **options)
 
     def embed(tokens: int) -> models.Embeddings:
         scale = c**0.5 if config.scale_embedding else 1.0
@@ -86,25 +101,14 @@ def make(config: Any, headed: bool) -> models.TextToText:
 def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "model." if headed else ""
-    found: parts.Tensors = {}
-    weights.optional(f"{base}shared.weight")
-    if headed:
-        found["head.weight"] = weights.take("lm_head.weight")
-        found["head.bias"] = weights.take("final_logits_bias")[0]
-    for side, name, layers in (
-        ("encoder", "source", config.encoder_layers),
-        ("decoder", "target", config.decoder_layers),
+    weights.optional(f"{base}shared.weight")  # the table of the encoder, or of both sides
+    found = parts.renamed(weights, BODY, base)
+    for side, count, layer in (
+        ("encoder", config.encoder_layers, ENCODER_LAYER),
+        ("decoder", config.decoder_layers, DECODER_LAYER),
     ):
-        there = f"{base}{side}"
-        found[f"{name}.tokens.weight"] = weights.take(f"{there}.embed_tokens.weight")
-        found[f"{name}.places.weight"] = weights.take(f"{there}.embed_positions.weight")
-        for i in range(layers):
-            theirs, ours = f"{there}.layers.{i}", f"{side}.layers.{i}"
-            own, cross = f"{ours}.self_attention", f"{ours}.cross_attention"
-            found |= parts.attention(weights, f"{theirs}.self_attn", own, PROJECTIONS)
-            found |= parts.linears(weights, theirs, ours, LAYER)
-            if side == "decoder":
-                found |= parts.attention(weights, f"{theirs}.encoder_attn", cross, PROJECTIONS)
-                norm = {"cross_norm": "encoder_attn_layer_norm"}
-                found |= parts.linears(weights, theirs, ours, norm)
+        found |= parts.layers(weights, layer, count, f"{base}{side}.layers", side)
+    if headed:
+        found |= parts.renamed(weights, parts.HEAD)
+        found["head.bias"] = weights.take("final_logits_bias")[0]
     return found

@@ -1,8 +1,8 @@
-"""Parts that the families share: activations, rotary positions, names of tensors."""
+"""Parts that the families share: activations, rotary positions, tensors by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intently.interop.requires_grad import learns
-from intently.interop.weights import Weights, refuse
+from intently.interop.weights import Weights, check_options, learns, refuse
 from intently.positions import Rotary
 from intently.positions.scaling import DynamicNTK, Linear, Llama3, Scaling, YaRN
 
@@ -26,7 +25,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 Tensors = dict[str, Tensor | None]
-"""Tensors of our block by our names; None stands for one that it must not have."""
+"""Tensors of our block by our names; None stands for a tensor that the block must not have."""
+
+Names = Mapping[str, str | tuple[str, str]]
+"""Their names of tensors, by ours.
+
+One of ours that ends with "." or "_" stands for a weight and, where they have one, a bias. A pair
+of theirs becomes one of ours, the first above the second.
+"""
+
+HEAD: Names = {"head.": "lm_head"}
+"""The head of a language model."""
 
 
 class Activation(nn.Module):
@@ -65,43 +74,43 @@ def rotary(config: Any, d: int) -> Rotary:
     if kind == "default":
         return Rotary(d, base=base)
     part = given.pop("partial_rotary_factor", None)
-    if part not in (None, 1):
-        refuse(
-            "config",
+    take, most = given.pop, config.max_position_embeddings
+    scalings: dict[str, Callable[[], Scaling]] = {
+        "linear": lambda: Linear(take("factor")),
+        "dynamic": lambda: DynamicNTK(take("factor"), most),
+        "yarn": lambda: YaRN(
+            take("factor"),
+            take("original_max_position_embeddings", None) or most,
+            beta_fast=take("beta_fast", None) or 32.0,
+            beta_slow=take("beta_slow", None) or 1.0,
+            attention=take("attention_factor", None),
+            truncate=take("truncate", True),
+        ),
+        "llama3": lambda: Llama3(
+            take("factor"),
+            low=take("low_freq_factor"),
+            high=take("high_freq_factor"),
+            original=take("original_max_position_embeddings"),
+        ),
+    }
+    check_options(
+        "config",
+        (
             "partial_rotary_factor",
+            part in (None, 1),
             f"1 beside the scaling {kind!r}",
             part,
             "their own model cannot turn a part of each head",
-        )
-    scaling: Scaling
-    if kind == "linear":
-        scaling = Linear(given.pop("factor"))
-    elif kind == "dynamic":
-        scaling = DynamicNTK(given.pop("factor"), config.max_position_embeddings)
-    elif kind == "yarn":
-        scaling = YaRN(
-            given.pop("factor"),
-            given.pop("original_max_position_embeddings", None) or config.max_position_embeddings,
-            beta_fast=given.pop("beta_fast", None) or 32.0,
-            beta_slow=given.pop("beta_slow", None) or 1.0,
-            attention=given.pop("attention_factor", None),
-            truncate=given.pop("truncate", True),
-        )
-    elif kind == "llama3":
-        scaling = Llama3(
-            given.pop("factor"),
-            low=given.pop("low_freq_factor"),
-            high=given.pop("high_freq_factor"),
-            original=given.pop("original_max_position_embeddings"),
-        )
-    else:
-        refuse(
-            "config",
+        ),
+        (
             "rope_parameters",
+            kind in scalings,
             "default, linear, dynamic, yarn or llama3",
             repr(kind),
             "other scalings of rotary positions are not read",
-        )
+        ),
+    )
+    scaling = scalings[kind]()
     left = [name for name, value in given.items() if value is not None]
     if left:
         refuse(
@@ -114,37 +123,33 @@ def rotary(config: Any, d: int) -> Rotary:
     return Rotary(d, base=base, scaling=scaling)
 
 
-def linear(weights: Weights, theirs: str, ours: str) -> Tensors:
-    """Take weight and bias of a linear map or a norm, under our name."""
-    return {
-        f"{ours}.weight": weights.take(f"{theirs}.weight"),
-        f"{ours}.bias": weights.optional(f"{theirs}.bias"),
-    }
-
-
-def linears(weights: Weights, theirs: str, ours: str, names: Mapping[str, str]) -> Tensors:
-    """Take several linear maps and norms of a layer; ``names`` maps our names to theirs."""
+def renamed(weights: Weights, names: Names, theirs: str = "", ours: str = "") -> Tensors:
+    """Take the tensors of ``names``, with a prefix before theirs and one before ours."""
     found: Tensors = {}
     for own, name in names.items():
-        found |= linear(weights, f"{theirs}.{name}", f"{ours}.{own}")
+        if isinstance(name, tuple):
+            found |= _joined(weights, [f"{theirs}{half}" for half in name], f"{ours}{own}")
+        elif own.endswith((".", "_")):
+            found[f"{ours}{own}weight"] = weights.take(f"{theirs}{name}.weight")
+            found[f"{ours}{own}bias"] = weights.optional(f"{theirs}{name}.bias")
+        else:
+            found[f"{ours}{own}"] = weights.take(f"{theirs}{name}")
     return found
 
 
-def gate_up(weights: Weights, gate: str, up: str, ours: str) -> Tensors:
-    """Take the two maps of a gated feed-forward layer, which are one in `GatedFeedForward`."""
+def layers(weights: Weights, names: Names, count: int, theirs: str, ours: str = "stack") -> Tensors:
+    """Take the tensors of ``count`` layers; ``names`` are those within a layer."""
+    found: Tensors = {}
+    for i in range(count):
+        found |= renamed(weights, names, f"{theirs}.{i}.", f"{ours}.layers.{i}.")
+    return found
+
+
+def _joined(weights: Weights, theirs: Sequence[str], ours: str) -> Tensors:
     found: Tensors = {}
     for kind in ("weight", "bias"):
-        halves = {f"{name}.{kind}": weights.optional(f"{name}.{kind}") for name in (gate, up)}
+        halves = {f"{name}.{kind}": weights.optional(f"{name}.{kind}") for name in theirs}
         both = {name: x for name, x in halves.items() if x is not None}
-        learns(f"{ours}.gate_up.{kind}", both)
-        found[f"{ours}.gate_up.{kind}"] = torch.cat(list(both.values())) if len(both) == 2 else None
-    return found
-
-
-def attention(weights: Weights, prefix: str, ours: str, names: Mapping[str, str]) -> Tensors:
-    """Take the linear maps of an attention layer; ``names`` says what q, k, v and out are there."""
-    found: Tensors = {}
-    for letter, name in names.items():
-        found[f"{ours}.{letter}_weight"] = weights.take(f"{prefix}.{name}.weight")
-        found[f"{ours}.{letter}_bias"] = weights.optional(f"{prefix}.{name}.bias")
+        learns(f"{ours}{kind}", both)
+        found[f"{ours}{kind}"] = torch.cat(list(both.values())) if len(both) == 2 else None
     return found

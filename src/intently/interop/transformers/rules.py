@@ -8,6 +8,8 @@ passes them on as a `RuleTensor`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from inspect import getclosurevars
 from typing import Any
 
 import torch
@@ -143,9 +145,8 @@ class _Reader:
         if function.__module__ != "transformers.masking_utils":
             return None
         name = function.__qualname__.split(".")[0]
-        held = _held(function)
         reader = getattr(self, f"_{name}", None)
-        return None if reader is None else reader(**held)
+        return None if reader is None else reader(**getclosurevars(function).nonlocals)
 
     def _causal_mask_function(self) -> Mask:
         return causal(self.offset)
@@ -187,22 +188,11 @@ class _Reader:
     def _joined(
         self, functions: tuple[Callable[..., Any], ...], join: Callable[[Mask, Mask], Mask]
     ) -> Mask | None:
-        rule: Mask | None = None
-        for function in functions:
-            one = self.read(function)
-            if one is None:
-                return None
-            rule = one if rule is None else join(rule, one)
-        return rule
+        found = [self.read(function) for function in functions]
+        rules = [rule for rule in found if rule is not None]
+        return reduce(join, rules) if rules and len(rules) == len(found) else None
 
     def _positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         q_offset, kv_offset = self.starts
         queries = torch.arange(self.t, device=device) + q_offset
         return queries, torch.arange(self.s, device=device) + kv_offset
-
-
-def _held(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the variables of a closure by name."""
-    cells = function.__closure__ or ()  # type: ignore[attr-defined]
-    names = function.__code__.co_freevars  # type: ignore[attr-defined]
-    return {name: cell.cell_contents for name, cell in zip(names, cells)}

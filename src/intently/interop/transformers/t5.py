@@ -27,7 +27,26 @@ from intently.modules import (
 )
 from intently.modules.linear import Linear
 
-PROJECTIONS = {"q": "q", "k": "k", "v": "v", "out": "o"}
+BODY = {
+    "source.tokens.": "encoder.embed_tokens",
+    "encoder.norm.": "encoder.final_layer_norm",
+    "target.tokens.": "decoder.embed_tokens",
+    "decoder.norm.": "decoder.final_layer_norm",
+}
+SELF = {
+    "self_attention.q_": "layer.0.SelfAttention.q",
+    "self_attention.k_": "layer.0.SelfAttention.k",
+    "self_attention.v_": "layer.0.SelfAttention.v",
+    "self_attention.out_": "layer.0.SelfAttention.o",
+    "self_norm.": "layer.0.layer_norm",
+}
+CROSS = {
+    "cross_attention.q_": "layer.1.EncDecAttention.q",
+    "cross_attention.k_": "layer.1.EncDecAttention.k",
+    "cross_attention.v_": "layer.1.EncDecAttention.v",
+    "cross_attention.out_": "layer.1.EncDecAttention.o",
+    "cross_norm.": "layer.1.layer_norm",
+}
 
 
 def make(config: Any, headed: bool) -> models.TextToText:
@@ -76,37 +95,26 @@ def make(config: Any, headed: bool) -> models.TextToText:
 
 def read(config: Any, weights: Weights, headed: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
-    found: parts.Tensors = {
-        "source.tokens.weight": weights.take("encoder.embed_tokens.weight"),
-        "target.tokens.weight": weights.take("decoder.embed_tokens.weight"),
+    weights.take("shared.weight")  # the table of both sides
+    found = parts.renamed(weights, BODY)
+    gated = config.is_gated_act
+    for side, count, names in (
+        ("encoder", config.num_layers, SELF | _feed_forward(1, gated)),
+        ("decoder", config.num_decoder_layers, SELF | CROSS | _feed_forward(2, gated)),
+    ):
+        first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        table = weights.take(first)
+        found |= parts.layers(weights, names, count, f"{side}.block", side)
+        found |= {f"{side}.layers.{i}.self_attention.bias.table": table for i in range(count)}
+    return found | (parts.renamed(weights, parts.HEAD) if headed else {})
+
+
+def _feed_forward(at: int, gated: bool) -> dict[str, str | tuple[str, str]]:
+    """The names within a layer of its feed-forward part, the last, which is number ``at``."""
+    inner = f"layer.{at}.DenseReluDense"
+    up = {"feed_forward.gate_up.": (f"{inner}.wi_0", f"{inner}.wi_1")}
+    return {
+        "feed_norm.": f"layer.{at}.layer_norm",
+        "feed_forward.down.": f"{inner}.wo",
+        **(up if gated else {"feed_forward.up.": f"{inner}.wi"}),
     }
-    weights.take("shared.weight")
-    if headed:
-        found["head.weight"] = weights.take("lm_head.weight")
-    for side, layers in (("encoder", config.num_layers), ("decoder", config.num_decoder_layers)):
-        found[f"{side}.norm.weight"] = weights.take(f"{side}.final_layer_norm.weight")
-        there = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        table = weights.take(there)
-        for i in range(layers):
-            theirs, ours = f"{side}.block.{i}.layer", f"{side}.layers.{i}"
-            found[f"{ours}.self_attention.bias.table"] = table
-            found |= _attention(weights, f"{theirs}.0", "SelfAttention", f"{ours}.self")
-            last = 1
-            if side == "decoder":
-                found |= _attention(weights, f"{theirs}.1", "EncDecAttention", f"{ours}.cross")
-                last = 2
-            found[f"{ours}.feed_norm.weight"] = weights.take(f"{theirs}.{last}.layer_norm.weight")
-            inner = f"{theirs}.{last}.DenseReluDense"
-            if config.is_gated_act:
-                both = f"{inner}.wi_0", f"{inner}.wi_1"
-                found |= parts.gate_up(weights, *both, f"{ours}.feed_forward")
-            else:
-                found |= parts.linear(weights, f"{inner}.wi", f"{ours}.feed_forward.up")
-            found |= parts.linear(weights, f"{inner}.wo", f"{ours}.feed_forward.down")
-    return found
-
-
-def _attention(weights: Weights, theirs: str, name: str, ours: str) -> parts.Tensors:
-    found = parts.attention(weights, f"{theirs}.{name}", f"{ours}_attention", PROJECTIONS)
-    found[f"{ours}_norm.weight"] = weights.take(f"{theirs}.layer_norm.weight")
-    return found

@@ -5,44 +5,38 @@ Source: Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", section 3.1.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import nn
 
 from intently.interop.stacks import Encoder
-from intently.interop.transformers import models, parts
+from intently.interop.transformers import bert, models, parts
 from intently.interop.weights import Weights
-from intently.modules import EncoderLayer, FeedForward, MultiHeadAttention, Projections
 from intently.modules.linear import Linear
 
-PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}
-LAYER = {
-    "self_norm": "layernorm_before",
-    "feed_norm": "layernorm_after",
-    "feed_forward.up": "mlp.fc1",
-    "feed_forward.down": "mlp.fc2",
+BODY = {
+    "first": "embeddings.cls_token",
+    "places": "embeddings.position_embeddings",
+    "patches.": "embeddings.patch_embeddings.projection",
+    "stack.norm.": "layernorm",
 }
+LAYER = {
+    "self_attention.q_": "attention.q_proj",
+    "self_attention.k_": "attention.k_proj",
+    "self_attention.v_": "attention.v_proj",
+    "self_attention.out_": "attention.o_proj",
+    "self_norm.": "layernorm_before",
+    "feed_norm.": "layernorm_after",
+    "feed_forward.up.": "mlp.fc1",
+    "feed_forward.down.": "mlp.fc2",
+}
+HEAD = {"head.": "classifier"}
 
 
-def make(config: Any, labels: int | None, pooled: bool) -> models.VisionModel:
+def make(config: Any, headed: bool, pooled: bool) -> models.VisionModel:
     """Return the model of a ``ViTConfig``, without its weights."""
-    c, p = config.hidden_size, config.hidden_dropout_prob
-    norms = partial(nn.LayerNorm, eps=config.layer_norm_eps)
-
-    def layer() -> EncoderLayer:
-        block = MultiHeadAttention(
-            c,
-            config.num_attention_heads,
-            projections=Projections(bias=config.qkv_bias),
-            dropout=config.attention_probs_dropout_prob,
-        )
-        feed = FeedForward(
-            c, config.intermediate_size, activation=parts.activation(config.hidden_act)
-        )
-        return EncoderLayer(c, block, feed, dropout=p, norms=norms)
-
-    stack = Encoder([layer() for _ in range(config.num_hidden_layers)], norms(c))
+    c = config.hidden_size
+    layers = [bert.layer(config, "pre", config.qkv_bias) for _ in range(config.num_hidden_layers)]
     size = config.pooler_output_size or c
     pooler = nn.Sequential(Linear(c, size), parts.Activation(parts.activation(config.pooler_act)))
     return models.VisionModel(
@@ -50,10 +44,10 @@ def make(config: Any, labels: int | None, pooled: bool) -> models.VisionModel:
         _pair(config.image_size),
         _pair(config.patch_size),
         c,
-        stack,
-        head=nn.Identity() if labels is None else Linear(c, labels),
+        Encoder(layers, nn.LayerNorm(c, config.layer_norm_eps)),
+        head=Linear(c, config.num_labels) if headed else nn.Identity(),
         pooler=pooler if pooled else None,
-        dropout=p,
+        dropout=config.hidden_dropout_prob,
     )
 
 
@@ -64,20 +58,10 @@ def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
 def read(config: Any, weights: Weights, headed: bool, pooled: bool) -> parts.Tensors:
     """Return the tensors of the model by our names."""
     base = "vit." if headed else ""
-    found: parts.Tensors = {
-        "first": weights.take(f"{base}embeddings.cls_token"),
-        "places": weights.take(f"{base}embeddings.position_embeddings"),
-        **parts.linear(weights, f"{base}embeddings.patch_embeddings.projection", "patches"),
-        **parts.linear(weights, f"{base}layernorm", "stack.norm"),
-    }
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"{base}layers.{i}", f"stack.layers.{i}"
-        found |= parts.attention(
-            weights, f"{theirs}.attention", f"{ours}.self_attention", PROJECTIONS
-        )
-        found |= parts.linears(weights, theirs, ours, LAYER)
+    found = parts.renamed(weights, BODY, base)
+    found |= parts.layers(weights, LAYER, config.num_hidden_layers, f"{base}layers")
     if headed:
-        found |= parts.linear(weights, "classifier", "head")
+        found |= parts.renamed(weights, HEAD)
     if pooled:
-        found |= parts.linear(weights, f"{base}pooler.dense", "pooler.0")
+        found |= parts.renamed(weights, bert.POOLER, base)
     return found

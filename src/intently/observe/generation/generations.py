@@ -35,7 +35,7 @@ APART = (
     "together: each call is one of its own."
 )
 OPEN = 4
-"""How many entries of a module the next call may continue: it may have several caches."""
+"""Entries of a module that the next call may continue: a module may have several caches."""
 
 
 class Step(NamedTuple):
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The name of a call, and how many of that name its module's forward made before it.
+    """The name of a call, and how many calls of that name the forward of its module made before.
 
     ``turn`` counts them in the outermost forward: there, one module may be called with several
     caches, each in its turn.
@@ -70,9 +70,9 @@ Added: TypeAlias = tuple[Entry, Call, Callable[[], Attention]]
 
 @dataclass(frozen=True)
 class Path:
-    """The last call of a self-attention: which rows each row may continue, None if it began.
+    """The last call of a self-attention: the rows that each row may continue, None for a first one.
 
-    Or its cache was reordered since: row i continues row ``index[i]``. After a crop, calls that saw
+    If its cache was reordered since, row i continues row ``index[i]``. After a crop, calls that saw
     the same keys may have rows of rejected drafts.
     """
 
@@ -177,7 +177,7 @@ class Generations:
         return last.entry, call, matrix
 
     def _same_keys(self, last: Opened, k: Tensor) -> Link | None:
-        """How a single query continues others that saw the same keys: those of an encoder.
+        """How a single query continues earlier ones that saw the same keys: those of an encoder.
 
         If self-attention ran meanwhile, its rows tell which row continues which; if there is none
         (recurrent decoders), the keys have to be the same tensor. Nothing tells whether calls that

@@ -35,13 +35,8 @@ class Block:
     k: Kept | None
     parents: Tensor | None = None
 
-    @property
-    def grows(self) -> bool:
-        """Whether rows can be appended."""
-        return isinstance(self.q, Growing)
-
     def appended(self, q: Tensor, k: Tensor | None, parents: Tensor | None) -> bool:
-        """Append a call along ``parents`` if it fits; say whether it did."""
+        """Append a call along ``parents`` if it fits; return whether it did."""
         kept = [x for x in (self.q, self.k) if x is not None]
         added = [x for x in (q, k) if x is not None]
         fits = [isinstance(old, Growing) and old.fits(x, parents) for old, x in zip(kept, added)]
@@ -57,7 +52,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Link:
-    """How a call continues others: the joined column that it shows first, and the rows.
+    """How a call continues earlier ones: the first joined column that it shows, and the rows.
 
     ``maybe`` (b, rows) says which rows each row may continue, as far as its keys tell; ``parents``
     picks one of them for each row, None if row i continues row i. ``columns`` remain of a cache
@@ -157,7 +152,7 @@ class Joined:
         return found
 
     def crop(self, columns: int) -> None:
-        """Keep the first ``columns``, and forget the rows of the last call that read the others.
+        """Keep the first ``columns``; forget the rows of the last call that read later ones.
 
         Raises `OSError` if the disk is full, and forgets nothing then.
         """
@@ -194,7 +189,8 @@ class Joined:
         Raises `OSError` if the disk is full; the earlier calls are still held then.
         """
         last, dtype = self._blocks[-1], self._store.dtype
-        if self._store.kind == "disk" and last.grows and last.q.shape[-2] >= PENDING:
+        full = isinstance(last.q, Growing) and last.q.shape[-2] >= PENDING
+        if full and self._store.kind == "disk":
             written = self._store.own(last.q.get())
             last.k = last.k and self._store.own(last.k.get())
             last.q = written
@@ -245,15 +241,15 @@ class Joined:
         return joined_how(self._pieces)
 
     def check(self) -> None:
-        """Raise what reading would, such as `StaleError`."""
+        """Raise the errors of reading, such as `StaleError`."""
         self.operands()
         self.how()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(b, h, t, s) of all calls."""
-        lead = self.last.geometry.lead
-        return (*lead, sum(piece.t for piece in self._pieces), self.columns)
+        t = sum(piece.t for piece in self._pieces)
+        return (*self.last.geometry.lead, t, self.columns)
 
     def shown(self) -> Tensor:
         """The kept keys (b, …, s, d) that the last call saw."""

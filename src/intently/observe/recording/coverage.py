@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +10,30 @@ NOTHING = "No call of an attention function was seen."
 
 
 def printable(text: str) -> str:
-    """Return a text with escapes in place of what cannot be printed."""
+    """Return a text with unprintable characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return rows as lines with aligned columns, columns numbered in ``right`` flush right.
+
+    >>> aligned([("layer", "calls"), ("decoder", "2")], right=[1])
+    ['layer    calls', 'decoder      2']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = (
+        (
+            cell.rjust(w) if n in right else cell.ljust(w)
+            for n, (cell, w) in enumerate(zip(row, widths))
+        )
+        for row in rows
+    )
+    return ["  ".join(cells).rstrip() for cells in lines]
 
 
 @dataclass
 class Line:
-    """One module: how often it attended, what was verified, and why something was not.
+    """One module: how often it attended, and whether that was verified; if not, why.
 
     ``compared`` of its ``rows`` were compared; 0 if unknown. ``lost`` gives the reason for each
     call that cannot be read any more.
@@ -77,8 +94,4 @@ class Coverage:
             for line in self.seen
         ]
         rows += [(name, "not seen", "", why) for name, why in self.unseen.items()]
-        widths = [max((len(row[n]) for row in rows), default=0) for n in range(3)]
-        lines = [
-            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[3]]) for row in rows
-        ]
-        return "\n".join([*(lines or [NOTHING]), *self.notes])
+        return "\n".join([*(aligned(rows) or [NOTHING]), *self.notes])

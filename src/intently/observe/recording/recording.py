@@ -45,7 +45,7 @@ class Whole:
         return (*self.q.shape[:-1], self.k.shape[-2])
 
     def check(self) -> None:
-        """Raise what reading would, such as `StaleError`; nothing is computed or read."""
+        """Raise the errors of reading, such as `StaleError`, without computing or reading."""
         for kept in (self.q, self.k, *self._how.tensors):
             for part in (kept.x, kept.weight, kept.bias) if isinstance(kept, Computed) else (kept,):
                 if part is not None:
@@ -168,7 +168,7 @@ class Recording:
         return tuple(dict.fromkeys(entry.name for entry in self.calls))
 
     def add(self, entry: Entry) -> None:
-        """Keep an entry after the others."""
+        """Append an entry."""
         self._names.add(entry.name)
         if reads_source(entry.name, self._names):
             self._sources.add(entry.shape[-1])

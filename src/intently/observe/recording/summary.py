@@ -115,7 +115,7 @@ class Summary:
         return Summary(found, self.columns, self.left_out)
 
     def without(self, left_out: Mapping[str, str]) -> Summary:
-        """Return the table with the names of layers that are not in it, and why."""
+        """Return the table with further names of layers that it lacks, and the reasons."""
         return Summary(self.rows, self.columns, {**self.left_out, **left_out})
 
     def csv(self, path: str | os.PathLike[str]) -> None:
@@ -197,8 +197,10 @@ def alignment_errors(matrices: Sequence[LazyMatrix], gold: Sequence[Alignment]) 
         expected = "(h, t, s) each, the same h in all"
         fix = "hand in one sentence pair at a time: A[0] of a batch (b, h, t, s)"
         raise build(ArgumentError, "matrices", expected, f"shape {wrong[0]}", fix=fix)
-    heads = range(matrices[0].shape[0])
-    return [alignment_error_rate([links(m[h]) for m in matrices], gold) for h in heads]
+    return [
+        alignment_error_rate([links(m[head]) for m in matrices], gold)
+        for head in range(matrices[0].shape[0])
+    ]
 
 
 def _rows(
@@ -226,9 +228,8 @@ def _rows(
 
 
 def _is(value: Any, want: Any) -> bool:
-    if isinstance(value, str) and isinstance(want, str):
-        return value == want or fnmatchcase(value, want)
-    return value == want
+    texts = isinstance(value, str) and isinstance(want, str)
+    return value == want or (texts and fnmatchcase(value, want))
 
 
 def _is_missing(value: Any) -> bool:
@@ -244,7 +245,11 @@ def _natural(value: Any) -> Any:
 
 def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """The columns with numbers, in blocks; each block names its rows."""
-    known = {name: _aligned(name, rows) for name in columns if not _is_unknown(name, rows)}
+    known = {
+        name: _aligned(name, rows)
+        for name in columns
+        if name in PLACE or not all(_is_missing(row[name]) for row in rows)
+    }
     first = [column for name, column in known.items() if name in ROW]
     wide = max(WIDE, _width(first) + NUMBERS)
     blocks = [first]
@@ -256,10 +261,6 @@ def _printed(columns: Sequence[str], rows: Sequence[Row]) -> str:
     return "\n\n".join(
         "\n".join("  ".join(cells).rstrip() for cells in zip(*block)) for block in blocks
     )
-
-
-def _is_unknown(column: str, rows: Sequence[Row]) -> bool:
-    return column not in PLACE and all(_is_missing(row[column]) for row in rows)
 
 
 def _width(block: Sequence[Sequence[str]]) -> int:

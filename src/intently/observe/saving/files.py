@@ -40,6 +40,28 @@ KIND, FORMAT = "intently recording", 2
 LONGEST = 4096
 """Characters of a name."""
 
+_TENSOR = {"tensor": str}
+_HOW = {
+    "scale?": (None, float, _TENSOR),
+    "softcap?": (None, float),
+    "sinks?": (None, _TENSOR),
+    "dropout": float,
+    str: object,
+}
+_ENTRY = {
+    "name": str,
+    "index": int,
+    "source": str,
+    "verified": (bool, None),
+    "why?": (str, None),
+    "steps": int,
+    "compared?": int,
+    "how": _HOW,
+    str: object,
+}
+_RECORDING = {"covered": {"unseen": {str: str}, "notes": [str]}, "entries": [_ENTRY], str: object}
+"""The shape of the JSON in a file; tokens, tensors, masks, biases and scores have readers."""
+
 HOLLOW = 2**24
 """Weights at most if queries or keys have no entries, and so no bytes in the file."""
 
@@ -88,15 +110,13 @@ def load(path: str | PathLike[str], *, whole: bool = False) -> Recording:
     for x in file.tensors.values() if whole else ():
         file.verify(x, most=x.nbytes)
     try:
-        recording = Recording(_texts(about.get("tokens"), "tokens"))
-        covered = _a(dict, about.get("covered"), "coverage")
-        for name, why in _a(dict, covered.get("unseen"), "coverage").items():
-            recording.covered.unseen[_name(name)] = _line(why, "coverage")
-        for note in _a(list, covered.get("notes"), "coverage"):
-            recording.covered.notes.append(_line(note, "coverage"))
+        recording = Recording(_texts(about.get("tokens")))
+        for name, why in about["covered"]["unseen"].items():
+            recording.covered.unseen[_name(name)] = printable(why)
+        recording.covered.notes += map(printable, about["covered"]["notes"])
         counts: dict[str, int] = {}
-        for form in _a(list, about.get("entries"), "entries"):
-            recording.add(_entry(_a(dict, form, "an entry"), file, counts))
+        for form in about["entries"]:
+            recording.add(_entry(form, file, counts))
     except UnreadableError as error:
         cause = "it is damaged, or was made by another program"
         raise file.refusal(str(error).removesuffix("."), cause) from None
@@ -142,14 +162,15 @@ class _Sheet:
         }
 
     def _how(self, how: AttentionSpec, g: Geometry, name: str) -> dict[str, Any]:
-        score = None if how.score is None else value_json.score_form(how.score, self._once)
-        if score is None and how.score is not None:
+        values = {
+            part: x and value_json.form(x, g, self._once)
+            for part, x in (("score", how.score), ("mask", how.mask), ("bias", how.bias))
+        }
+        if values["score"] is None and how.score is not None:
             got, why = type(how.score).__name__, f"a file cannot say what {name!r} computes"
             raise build(KindError, "save", "a score of intently.scores", got, why)
         return {
-            "score": score,
-            "mask": None if how.mask is None else value_json.mask_form(how.mask, g, self._once),
-            "bias": None if how.bias is None else value_json.bias_form(how.bias, g, self._once),
+            **values,
             "scale": self._once(how.scale) if isinstance(how.scale, Tensor) else how.scale,
             "softcap": how.softcap,
             "sinks": None if how.sinks is None else self._once(how.sinks),
@@ -195,13 +216,13 @@ def _about(file: Mapped) -> dict[str, Any]:
     elif file.metadata.keys() - {"kind", "format", "intently", "recording"}:
         raise file.refusal("format 1 with what only later ones have", "it is damaged")
     content = file.metadata.get("recording", "").encode(errors="surrogatepass")
-    return file.file.json({str: object}, content)
+    return file.file.json(_RECORDING, content)
 
 
 def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
-    name = _name(form.get("name"))
+    name = _name(form["name"])
     index = counts[name] = counts.get(name, -1) + 1
-    if _a(int, form.get("index"), "a number") != index:
+    if form["index"] != index:
         raise UnreadableError(f"calls of {name!r} that are not counted from 0")
     try:
         found = {
@@ -209,7 +230,7 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
             for part in ("q", "k", "values", "gradient")
             if part in "qk" or form.get(part) is not None
         }
-        how = _how(_a(dict, form.get("how"), "what weights are made of"), file)
+        how = _how(form["how"], file)
         _check(found, how)
     except (IntentlyError, UnreadableError) as error:
         raise UnreadableError(f"{name!r}, call {index}: {error}") from None
@@ -217,16 +238,15 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
     spec = KeptSpec(how, tuple(InFile(file, x) for value in values for x in value.tensors()))
     kept = {part: InFile(file, x) for part, x in found.items()}
     rows = Whole(kept["q"], kept["k"], spec)
-    entry = Entry(name, index, _name(form.get("source")), rows)
-    entry.verified = _a((bool, type(None)), form.get("verified"), "a verdict")
-    entry.why = None if form.get("why") is None else _line(form["why"], "a reason")
-    entry.steps = _a(int, form.get("steps"), "a number of steps")
+    entry = Entry(name, index, _name(form["source"]), rows)
+    entry.verified, entry.steps = form["verified"], form["steps"]
+    entry.why = form.get("why") and printable(form["why"])
     if not 1 <= entry.steps <= max(1, entry.shape[-2]):
         raise UnreadableError(f"{name!r}, call {index}: {entry.shape[-2]} rows of other steps")
-    entry.compared = _a(int, form.get("compared", 0), "a number of rows")
+    entry.compared = form.get("compared", 0)
     if not 0 <= entry.compared <= entry.shape[-2]:
         raise UnreadableError(f"{name!r}, call {index}: more rows compared than there are")
-    entry.tokens = _texts(form.get("tokens"), "tokens")
+    entry.tokens = _texts(form.get("tokens"))
     entry.values, entry.gradient = kept.get("values"), kept.get("gradient")
     return entry
 
@@ -234,24 +254,21 @@ def _entry(form: dict[str, Any], file: Mapped, counts: dict[str, int]) -> Entry:
 def _how(form: dict[str, Any], file: Mapped) -> AttentionSpec:
     """The arguments of `attend` beside q and k."""
 
-    def of(part: str, kind: type[Any]) -> Any:
+    def value(part: str, kind: type[Any]) -> Any:
         return None if form.get(part) is None else value_json.value(form[part], file.verified, kind)
 
     def tensor(part: str) -> Any:
-        return value_json.tensor_of(form[part], file.verified)
+        x = form.get(part)
+        return value_json.tensor_of(x, file.verified) if isinstance(x, dict) else x
 
-    def number(part: str) -> Any:
-        return None if form.get(part) is None else _number(form[part], part)
-
-    scale = form.get("scale")
     return AttentionSpec(
-        of("score", Score),
-        of("mask", Mask),
-        of("bias", Bias),
-        tensor("scale") if isinstance(scale, dict) else number("scale"),
-        number("softcap"),
-        None if form.get("sinks") is None else tensor("sinks"),
-        _number(form.get("dropout"), "dropout"),
+        value("score", Score),
+        value("mask", Mask),
+        value("bias", Bias),
+        tensor("scale"),
+        form.get("softcap"),
+        tensor("sinks"),
+        form["dropout"],
     )
 
 
@@ -280,44 +297,25 @@ def _check(parts: Mapping[str, Tensor], how: AttentionSpec) -> None:
             raise UnreadableError(f"{name} of {shape_of(x)} for weights {matrix.shape}")
 
 
-def _a(kind: Any, x: Any, what: str) -> Any:
-    """Return x, or raise if it is of another kind; booleans are not numbers."""
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(x, kind) or (isinstance(x, bool) and bool not in kinds):
-        raise UnreadableError(f"{str(x)[:40]!r} where {what} belongs")
-    return x
-
-
-def _number(x: Any, what: str) -> float:
-    try:
-        return float(_a((int, float), x, what))
-    except OverflowError:
-        raise UnreadableError(f"a {what} of {x.bit_length()} bits") from None
-
-
-def _texts(x: Any, what: str) -> Tokens | None:
+def _texts(x: Any) -> Tokens | None:
     """The texts of one sequence, or of two."""
     if x is None:
         return None
-    if isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x):
-        source, target = ([_a(str, text, what) for text in side] for side in x)
-        return source, target
-    return [_a(str, text, what) for text in _a(list, x, what)]
+    pair = isinstance(x, list) and len(x) == 2 and all(isinstance(side, list) for side in x)
+    for texts in x if pair else [x]:
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise UnreadableError("tokens that are no lists of texts")
+    return (x[0], x[1]) if pair else x
 
 
-def _line(x: Any, what: str) -> str:
-    """A text made safe to print."""
-    return printable(_a(str, x, what))
-
-
-def _name(x: Any) -> str:
-    if fault := _fault(_a(str, x, "a name")):
+def _name(x: str) -> str:
+    if fault := _fault(x):
         raise UnreadableError(f"the name {x[:40]!r}, {fault}")
     return x
 
 
 def _fault(name: str) -> str | None:
-    """Why a module or a source cannot have this name, None if it can."""
+    """Why no module or source can have this name; None for a valid one."""
     if not name or len(name) > LONGEST:
         return f"which has {len(name)} characters and not 1 to {LONGEST}"
     if not name.isprintable():

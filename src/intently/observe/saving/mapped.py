@@ -67,7 +67,7 @@ class Mapped:
             raise build(StaleError, str(self.path), expected, got, fix=AGAIN)
 
     def verified(self, name: str) -> Tensor | None:
-        """Return a tensor by its name, verified if it is small, as those of masks are."""
+        """Return a tensor by its name, verified if small; tensors of masks are."""
         x = self.tensors.get(name)
         if x is not None:
             self.verify(x)

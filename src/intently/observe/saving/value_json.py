@@ -133,32 +133,22 @@ _KINDS: dict[str, _Kind] = {
 _NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 
 
-def mask_form(mask: Mask, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:
-    """A mask over the matrix ``g`` as plain data; ``tensor`` stores tensors and names them.
+def form(x: Value, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any] | None:
+    """A mask, bias or score of the matrix ``g`` as plain data; ``tensor`` stores and names tensors.
 
-    A mask without a name here (one of the user's own) is written out as a boolean tensor; raises
-    `MemoryRefused` if that is larger than 1 GiB.
+    Masks and biases without a name here (of the user's own classes) are written out as tensors;
+    raises `MemoryRefused` if one takes more than 1 GiB. None for a score without a name.
     """
-    if _named(mask):
-        return _form(mask, tensor)
-    lead = mask.allow(g, torch.arange(0), torch.arange(min(1, g.s))).shape[:-2]
-    _check_size(mask, g, lead, 1)
-    return _form(masks.allowed(mask.dense(g)), tensor)
-
-
-def bias_form(bias: Bias, g: Geometry, tensor: Callable[[Tensor], Any]) -> list[Any]:
-    """The same for a bias."""
-    if _named(bias):
-        return _form(bias, tensor)
+    if _named(x):
+        return _form(x, tensor)
     rows, cols = (torch.arange(n, device=g.device) for n in (g.t, g.s))
-    one = bias.tile(g, rows[:1], cols[:1], torch.float32)
-    _check_size(bias, g, one.shape[:-2], one.element_size())
-    return _form(TensorBias(bias.tile(g, rows, cols, torch.float32)), tensor)
-
-
-def score_form(score: Score, tensor: Callable[[Tensor], Any]) -> list[Any] | None:
-    """The same for a score; None if it has no name."""
-    return _form(score, tensor) if _named(score) else None
+    if isinstance(x, Mask):
+        _check_size(x, g, x.allow(g, rows[:0], cols[:1]))
+        return _form(masks.allowed(x.dense(g)), tensor)
+    if isinstance(x, Bias):
+        _check_size(x, g, x.tile(g, rows[:1], cols[:1], torch.float32))
+        return _form(TensorBias(x.tile(g, rows, cols, torch.float32)), tensor)
+    return None
 
 
 def value(form: Any, tensors: Tensors, kind: type[Value]) -> Any:
@@ -178,7 +168,7 @@ def value(form: Any, tensors: Tensors, kind: type[Value]) -> Any:
 
 
 def _named(x: Value) -> bool:
-    """Whether every part of a value has a name, so that it can be read again."""
+    """Whether every part of a value has a name, so that the value can be read again."""
     level, nodes = [x], 0
     for _ in range(DEPTH + 1):
         nodes += len(level)
@@ -202,11 +192,13 @@ def _form(x: Value, tensor: Callable[[Tensor], Any]) -> list[Any]:
     ]
 
 
-def _check_size(rule: Value, g: Geometry, lead: tuple[int, ...], size: int) -> None:
-    size *= math.prod((*lead, g.t, g.s))
+def _check_size(rule: Value, g: Geometry, tile: Tensor) -> None:
+    """Raise if a rule, of which ``tile`` is a part, is too large to be written out."""
+    shape = (*tile.shape[:-2], g.t, g.s)
+    size = tile.element_size() * math.prod(shape)
     if size > WRITTEN_OUT:
         expected = f"at most {WRITTEN_OUT:,} bytes for {type(rule).__name__}"
-        got = f"{size:,} bytes for shape {(*lead, g.t, g.s)}"
+        got = f"{size:,} bytes for shape {shape}"
         cause = "masks and biases of your own classes are written out as tensors"
         fix = "say it with the masks of intently.masks"
         raise build(MemoryRefused, "save", expected, got, cause, fix)

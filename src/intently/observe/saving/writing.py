@@ -39,7 +39,7 @@ PIECE = 2**22
 
 
 class Planned(NamedTuple):
-    """A tensor to be written, and the function that returns it when its turn comes."""
+    """A tensor to be written, and the function that returns it at its turn."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -46,7 +46,7 @@ UNDIVIDED = "exponentials of scores meet values before they are divided by their
 
 
 class mode:  # noqa: N801 - used as a function: `with deep.mode():`
-    """Sees hand-written attention while it is entered; the watches of a thread share one."""
+    """Sees hand-written attention while entered; the watches of a thread share one mode."""
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
@@ -80,7 +80,7 @@ class _Follow(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Leave compiled code compiled, with the output that it has without this mode."""
+        """Leave compiled code compiled, so that its output stays the same."""
         return True
 
     def __torch_dispatch__(
@@ -278,7 +278,7 @@ def _begun(weights: Tensor) -> Softmax:
 def _after(
     name: str, found: Scores | Lost, at: int, args: Any, kwargs: Any, outs: Sequence[Tensor]
 ) -> Scores | Lost | None:
-    """What is known of scores, or of the weights made of them, after an operation."""
+    """The scores, or the weights made of them, after an operation; None if it ends them."""
     stage: Stage = found.stage
     becomes = _BECOMES.get((stage, name), stage)
     if isinstance(found, Lost):

@@ -22,8 +22,6 @@ from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import told
 
-ADDS_NOT = "FlexAttention: its score_mod does more than add to the scores"
-
 
 def targets(model: nn.Module | None) -> list[Target]:
     """The function, if it is imported."""
@@ -91,7 +89,7 @@ def _call(
 def _added(
     score_mod: Callable[..., Tensor], shape: tuple[int, ...], device: torch.device
 ) -> Bias | str | None:
-    """The bias (b, h, t, s) that a score_mod adds, or a text if it does anything else."""
+    """The bias (b, h, t, s) that a score_mod adds, or a text if it also does something else."""
     modified = score_mod
     for axis in (3, 2, 1, 0):
         modified = torch.vmap(modified, (0, *(0 if n == axis else None for n in range(4))))
@@ -100,5 +98,5 @@ def _added(
         modified(torch.full(shape, z, device=device), *places) - z for z in (0.0, 1.0, -7.0)
     )
     if not all(bool(((x == bias) | ((x - bias).abs() <= 1e-5)).all()) for x in others):
-        return ADDS_NOT
+        return "FlexAttention: its score_mod does more than add to the scores"
     return as_bias(bias) if bool(bias.any()) else None

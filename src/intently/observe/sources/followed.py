@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
+from operator import add
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from intently.biases import Bias, as_bias
+from intently.biases import as_bias
 from intently.masks import allowed
 from intently.matrix.labelling import HIDDEN
 from intently.observe.watching.call import AttentionSpec
@@ -63,8 +64,7 @@ class Scores:
     @staticmethod
     def of(a: Tensor, b: Tensor) -> Scores:
         """The product of a (…, t, d) and b (…, d, s)."""
-        n = a.ndim
-        return Scores(a, b.mT, tuple((axis,) for axis in range(n)))
+        return Scores(a, b.mT, tuple((axis,) for axis in range(a.ndim)))
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -74,9 +74,7 @@ class Scores:
     def how(self) -> AttentionSpec:
         """The arguments of `attend` beside q and k."""
         mask = allowed(reduce(torch.logical_and, self.masks)) if self.masks else None
-        bias: Bias | None = None
-        for x in self.biases:
-            bias = as_bias(x) if bias is None else bias + as_bias(x)
+        bias = reduce(add, map(as_bias, self.biases)) if self.biases else None
         cap, scale = self.outer, self.inner
         if cap is not None:
             scale = scale * cap

@@ -190,7 +190,7 @@ def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 def _longer(x: Projected, given: dict[str, Any], name: str) -> Projected | Tensor:
-    """Keys or values, and those that the module appends."""
+    """Keys or values, with the ones that the module appends."""
     static, last = given[f"static_{name}"], given[f"bias_{name}"]
     if static is None and last is None and not given["add_zero_attn"]:
         return x
@@ -230,7 +230,7 @@ def _operator_mask(mask: Tensor | None, kind: int | None) -> Mask | None:
 
 
 def _real(x: Tensor) -> Tensor | None:
-    """Which steps of a nested batch hold a token, (b, t); None if it is not nested."""
+    """The steps (b, t) of a nested batch that hold a token; None for a plain batch."""
     if not x.is_nested:
         return None
     lengths = torch.tensor([len(row) for row in x.unbind()], device=x.device)
@@ -254,8 +254,7 @@ def _padded(x: Tensor) -> Tensor:
 def _projected(
     inputs: tuple[Tensor, Tensor, Tensor], weight: Tensor, bias: Tensor, heads: int
 ) -> list[Projected]:
-    parts = zip(inputs, weight.chunk(3), bias.chunk(3))
-    return [Projected(x, w, b, heads) for x, w, b in parts]
+    return [Projected(x, w, b, heads) for x, w, b in zip(inputs, weight.chunk(3), bias.chunk(3))]
 
 
 def _batch_first(x: Tensor) -> Tensor:

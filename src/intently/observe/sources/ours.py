@@ -25,8 +25,10 @@ def targets(model: nn.Module | None) -> list[Target]:
     if ours is not None:
         found.append(Target(ours.DecoderCache, "reorder_targets", _reordering))
     if theirs is not None:
-        kinds = (theirs.Cache, theirs.EncoderDecoderCache)
-        found += [Target(kind, "reorder_cache", _reordering) for kind in kinds]
+        found += [
+            Target(kind, "reorder_cache", _reordering)
+            for kind in (theirs.Cache, theirs.EncoderDecoderCache)
+        ]
     return found
 
 

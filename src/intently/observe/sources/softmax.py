@@ -1,4 +1,4 @@
-"""The softmax of code that attends by hand: not its weights, but in which module it ran.
+"""The softmax of code that attends by hand: the module in which it ran, not its weights.
 
 `F.softmax` and `nn.Softmax` end in `Tensor.softmax`. A softmax within a function that was seen
 belongs to it; `coverage()` names the modules of the others.

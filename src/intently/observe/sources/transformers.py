@@ -166,7 +166,7 @@ _position_biases = WeakTensorKeyDictionary()
 
 
 def _position_bias(module: nn.Module, position: Tensor, g: Geometry) -> Bias | None:
-    """T5's position bias (1, h, t, s), as buckets of distances if it is equal to them.
+    """T5's position bias (1, h, t, s), as buckets of distances if it equals them.
 
     The first layer computes it and all share it; None if it is zero.
     """

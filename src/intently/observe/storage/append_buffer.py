@@ -60,7 +60,7 @@ class Growing:
             self._rows, left = self._rows + n, left[n:]
 
     def cropped(self, last: int) -> Growing:
-        """Forget the ``last`` rows, and return the others."""
+        """Drop the ``last`` rows, and return self."""
         self._rows -= last
         while self._room - len(self._pieces[-1]) >= self._rows:
             self._room -= len(self._pieces.pop())

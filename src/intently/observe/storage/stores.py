@@ -43,19 +43,14 @@ class Held:
     """A tensor that belongs to the recording."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its shape."""
-        return tuple(self.tensor.shape)
+        self.tensor, self.shape = tensor, tuple(tensor.shape)
 
     def get(self) -> Tensor:
-        """Return it."""
+        """Return the tensor."""
         return self.tensor
 
     def holds(self, x: Tensor) -> bool:
-        """Whether it holds what x holds."""
+        """Whether it has the same bits as x."""
         return same(self.tensor, x.to(self.tensor.dtype))
 
 
@@ -73,7 +68,7 @@ class Referenced(Held):
         self._sum = self._summed() if looked else None
 
     def get(self) -> Tensor:
-        """Return it; raises `StaleError` if it changed, or cannot tell."""
+        """Return the tensor; raises `StaleError` if it has changed, or if it cannot tell."""
         if self._version is None:
             expected = "tensors that tell when they are changed in place"
             got = f"an inference tensor of {shape_of(self.tensor)}, which does not"
@@ -120,7 +115,7 @@ class Weight(Referenced):
 
 
 class OnDisk:
-    """A tensor in a file, where it has the shape ``stored``; it is expanded to ``shape``."""
+    """A tensor in a file, of the shape ``stored`` there; expanded to ``shape``."""
 
     def __init__(
         self, file: Spool, at: int, dtype: torch.dtype, stored: torch.Size, shape: torch.Size
@@ -129,13 +124,13 @@ class OnDisk:
         self.shape = tuple(shape)
 
     def get(self) -> Tensor:
-        """Return it, mapped and not read."""
+        """Return the tensor, mapped and not read."""
         size = self._stored.numel() * self._dtype.itemsize
         flat = self._file.mapped()[self._at : self._at + size].view(self._dtype)
         return flat.view(self._stored).expand(self.shape)
 
     def holds(self, x: Tensor) -> bool:
-        """Whether it holds what x holds."""
+        """Whether it has the same bits as x."""
         return same(self.get(), x.to(self._dtype))
 
 

@@ -18,7 +18,7 @@ ROWS, HALF_ROWS, MORE = 2, 8, 64
 """Rows that are compared: at first, in half precision, and if these cannot tell."""
 
 SCORES = 1.25
-"""Factor on the bound of independent roundings: the largest of thousands comes near it."""
+"""Factor on the bound of independent roundings: the largest of thousands comes near the bound."""
 
 APART = 3
 """Factor by which the weights at half the scale have to differ from the output beyond rounding.

@@ -1,4 +1,4 @@
-"""Masks that come as tensors, as the values they are equal to: causal, window, padding.
+"""Mask tensors that equal a mask value, recognised: causal, window, padding.
 
 A band around the diagonal, joined with a rule about keys, is found by the first and the last key of
 each row, and is used only if it equals the tensor entry by entry.
@@ -7,6 +7,8 @@ each row, and is used only if it equals the tensor entry by entry.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 
 import torch
 from torch import Tensor
@@ -42,20 +44,15 @@ class Seen:
         before = self.before
         if before is not None and self.first + g.t - 1 - before <= 0:
             before = None
-        rule: Mask | None = None
+        rules: list[Mask] = []
         if self.after == 0 and self.first < g.s - 1:
-            rule = causal(offset)
+            rules.append(causal(offset))
         if before is not None or self.after:
-            band = window(
-                wide if before is None else before,
-                wide if self.after is None else self.after,
-                offset,
-            )
-            rule = band if rule is None else rule & band
-        if self.keys is None:
-            return rule
-        keys = _keys_mask(self.keys, len(g.lead))
-        return keys if rule is None else rule & keys
+            before = wide if before is None else before
+            rules.append(window(before, wide if self.after is None else self.after, offset))
+        if self.keys is not None:
+            rules.append(_keys_mask(self.keys, len(g.lead)))
+        return reduce(and_, rules) if rules else None
 
 
 def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:

@@ -86,7 +86,7 @@ class Names:
         return {module: name for module, name in self._names.items() if self.wanted(name)}
 
     def __contains__(self, module: nn.Module) -> bool:
-        """Whether it is a module of the watched model."""
+        """Whether a module belongs to the watched model."""
         return module in self._names
 
     def _check(self, pattern: str) -> None:
@@ -129,6 +129,6 @@ def _patterns(layers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern matches the name of a module, or of one that holds it."""
+    """Whether a pattern matches the name of a module, or of a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[: n + 1]), pattern) for n in range(len(parts)))

@@ -52,7 +52,7 @@ _bound: dict[int, tuple[list[Any], list[tuple[dict[str, Any], str]]]] = {}
 
 
 def install(targets: Iterable[Target]) -> list[Target]:
-    """Replace every target, or count once more if it is replaced already.
+    """Replace every target; count targets that are replaced already once more.
 
     Returns the targets for `remove`; if one fails, none stays.
     """

@@ -54,7 +54,7 @@ class Recorder:
 
     def see(self, call: Call) -> None:
         """Keep a call under the name of the module that made it; errors never reach the model."""
-        again = _in_backward()  # checkpointing
+        again = in_backward()  # checkpointing
         name = None if again and self._gradients is None else self._named(call.module)
         if name is None:
             return
@@ -77,7 +77,7 @@ class Recorder:
 
     def miss(self, module: nn.Module | None, source: str, why: str) -> None:
         """Note that a source saw a call that cannot be kept, and why."""
-        name = None if _in_backward() else self._named(module)
+        name = None if in_backward() else self._named(module)
         if name is not None:
             self.recording.covered.unseen[name] = f"{source}: {why}"
 
@@ -92,8 +92,8 @@ class Recorder:
             self._generations.reordered(index)
 
     def softmax(self, weights: Tensor, followed: Softmax | None = None) -> None:
-        """A softmax ran outside of all functions that are seen; deep=True ``followed`` it."""
-        if self._open and not _in_backward() and self._deep == (followed is not None):
+        """Note a softmax outside of all functions that are seen; deep=True has ``followed`` it."""
+        if self._open and not in_backward() and self._deep == (followed is not None):
             self.ran.weights(self.running, weights, followed)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class Recorder:
                 covered.note(text)
 
     def _named(self, module: nn.Module | None) -> str | None:
-        """The name under which a call is kept, None if it is not."""
+        """The name under which a call is kept; None for a call that is not kept."""
         name = self.names.of(module, self.running) if self._open else None
         return name if name is not None and self.names.wanted(name) else None
 
@@ -178,7 +178,8 @@ class Recorder:
             entry.verified, entry.why = found.verified, found.why
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
+    """Whether a backward pass runs in this thread."""
     return torch._C._current_graph_task_id() != -1
 
 

@@ -62,7 +62,7 @@ def words(code: CodeType) -> tuple[Word, ...]:
 
 
 def still_to_come(modules: int) -> set[str]:
-    """The names in the running code after the call that it waits for.
+    """The names in the running code after its pending call.
 
     This is the code of the forwards of the innermost ``modules`` modules, and of everything between
     them and here, except PyTorch's own.

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode, 
 
 from intently.observe.watching.call import Call
 from intently.observe.watching.patches import Function
-from intently.observe.watching.recorder import Recorder
+from intently.observe.watching.recorder import Recorder, in_backward
 
 
 class _Scope(NamedTuple):
@@ -100,8 +100,7 @@ def leave(recorder: Recorder) -> None:
 def tell_elsewhere(module: nn.Module) -> None:
     """Tell the watches of other threads and tasks that a module of theirs runs here."""
     for recorder, scope in list(_open.items()):
-        backward = torch._C._current_graph_task_id() != -1
-        if module in recorder.names and not _here(scope) and not backward:
+        if module in recorder.names and not _here(scope) and not in_backward():
             recorder.ran.elsewhere.add(module)
 
 

@@ -188,7 +188,7 @@ def _names_in_code(kind: type) -> set[str]:
 
 
 def _fixed_graph(module: nn.Module) -> str | None:
-    """Why a graph with attention in it cannot be watched; None for all other modules."""
+    """Why a graph that holds attention cannot be watched; None for all other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         graph, kind = str(getattr(module, "inlined_graph", "")), "a ScriptModule of torch.jit"
     elif isinstance(module, torch.fx.GraphModule):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, Literal
 from weakref import finalize
 
@@ -89,7 +89,10 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             undo.callback(patches.remove, patches.install(_targets(self._model)))
             undo.callback(leave, recorder)
             begin(recorder)
-            undo.enter_context(_deep_mode() if self._deep else nullcontext())
+            if self._deep:
+                from intently.observe.sources import deep
+
+                undo.enter_context(deep.mode())
             self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
             self._undo.atexit = False
         self._recorder = recorder
@@ -106,7 +109,7 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
 
 
 def _targets(model: nn.Module | None) -> list[Target]:
-    """The targets of every source, and `nn.Module.__call__`, which tells what is running."""
+    """The targets of every source, and `nn.Module.__call__`, which tells the running modules."""
     from intently.observe import sources
 
     found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
@@ -157,12 +160,6 @@ def _compiled_region(original: Function) -> Function:
     return _callback_from_stance
 
 
-def _deep_mode() -> AbstractContextManager[Any]:
-    from intently.observe.sources import deep
-
-    return deep.mode()
-
-
 def _say_compiled(recorder: Recorder) -> None:
     """Raise if only compiled code attended, warn if other modules did, too."""
     if recorder.recording.calls:
@@ -198,7 +195,7 @@ def _compiler_knows() -> bool:
 
 
 def _compiler_forgets(knew: bool) -> None:
-    """Let it look them up again, if it was loaded while they were replaced."""
+    """Let torch.compile look them up again, if it was loaded while they were replaced."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None and not knew:
         rules.get_torch_obj_rule_map.cache_clear()
