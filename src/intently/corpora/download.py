@@ -26,8 +26,9 @@ from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from intently.corpora.files import GZIP
+from intently.corpora.files import unpacked
 from intently.errors import DataError, build
+from intently.foundation.files import digest
 
 TIMEOUT = 30.0
 """Seconds to wait for an answer of a server."""
@@ -103,12 +104,8 @@ def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> l
 
 def checksum(path: Path) -> str:
     """Return the SHA-256 of the content of a file, unpacked where it is gzip."""
-    digest = hashlib.sha256()
     with open(path, "rb") as handle:
-        packed = handle.peek(len(GZIP)).startswith(GZIP)
-        for block in _blocks(gzip.GzipFile(fileobj=handle) if packed else handle):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(unpacked(handle), "sha256").hexdigest()
 
 
 def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Path]:
@@ -177,7 +174,9 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
             packed, plain = Path(scratch, "packed"), Path(scratch, "plain")
             with open(packed, "wb") as out:
                 out.writelines(_received(file, _by_hand(folder, wanted)))
-            actual = _unpack(file, packed, plain)
+            with open(plain, "wb") as out:
+                out.writelines(_content(file, packed))
+            actual = digest(plain.read_bytes())
             if actual != file.sha256:
                 raise build(
                     DataError,
@@ -229,11 +228,6 @@ def _received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
     _tell(file, done, total, end=True)
 
 
-def _blocks(handle: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
-    while block := handle.read(BLOCK):
-        yield block
-
-
 def _reason(error: Exception) -> str:
     """Describe why a download failed."""
     if isinstance(error, HTTPError):
@@ -244,41 +238,25 @@ def _reason(error: Exception) -> str:
     return f"no connection ({getattr(why, 'strerror', None) or why or type(why).__name__})"
 
 
-def _unpack(file: RemoteFile, packed: Path, plain: Path) -> str:
-    """Write the unpacked content of a download to ``plain`` and return its SHA-256."""
-    digest = hashlib.sha256()
-    with open(packed, "rb") as handle, open(plain, "wb") as out:
-        for block in _content(file, handle):
-            digest.update(block)
-            out.write(block)
-    return digest.hexdigest()
+def _content(file: RemoteFile, packed: Path) -> Iterator[bytes]:
+    """Yield the unpacked content of a download; raise DataError where it cannot be unpacked.
 
-
-def _content(file: RemoteFile, handle: IO[bytes]) -> Iterator[bytes]:
-    """Yield the unpacked content of a download; raise DataError where it cannot be unpacked."""
-    done, problem = 0, ""
+    Of a zip archive only the named member is read, and no path is followed.
+    """
+    done = 0
     try:
-        for block in _blocks(_opened(handle, file)):
-            done += len(block)
-            if done > LIMIT:
-                problem = f"more than {LIMIT:,} bytes in it"
-                break
-            yield block
+        with open(packed, "rb") as handle:
+            content: IO[bytes] | gzip.GzipFile = unpacked(handle)
+            if file.member and handle.peek(len(ZIP)).startswith(ZIP):
+                content = zipfile.ZipFile(handle).open(file.member)  # noqa: SIM115 - as handle
+            while (block := content.read(BLOCK)) and done <= LIMIT:
+                done += len(block)
+                yield block
+        problem = f"more than {LIMIT:,} bytes in it" if done > LIMIT else ""
     except (*DAMAGED, *BAD_ARCHIVE, OSError) as error:
         problem = str(error.args[0] if isinstance(error, KeyError) else error)
     if problem:
         raise build(DataError, file.url, "a file that can be unpacked", problem, fix=AGAIN)
-
-
-def _opened(handle: IO[bytes], file: RemoteFile) -> IO[bytes] | gzip.GzipFile:
-    """Open a packed file; of a zip, only the named member is read, and no path is followed."""
-    start = handle.read(len(ZIP))
-    handle.seek(0)
-    if start.startswith(GZIP):
-        return gzip.GzipFile(fileobj=handle)
-    if start == ZIP and file.member:
-        return zipfile.ZipFile(handle).open(file.member)
-    return handle
 
 
 def _tell(file: RemoteFile, done: int, total: int | None, *, end: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from random import Random
@@ -13,7 +14,7 @@ from zlib import crc32
 from intently.corpora.language.because import because
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
 from intently.corpora.language.pair import Draft, Pair, english_side, french_side
-from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose
+from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose, MismatchError
 from intently.corpora.language.shown import SHOWN
 from intently.corpora.language.slots import when
 from intently.corpora.language.words import Name
@@ -54,16 +55,12 @@ def stream(split: str, seed: int) -> Iterator[Pair]:
             kind, draft = novel(random, choose, others)
         else:
             kind, family = table[int(random() * len(table))]
-            draft = family(choose)
-            while draft is None or draft.held:
-                draft = family(choose)
+            draft = ordinary(family, choose)
         source, source_words = english_side(draft)
-        if reserved is not None and crc32(source.encode()) % 100 not in reserved:
-            continue
-        if source in KEPT_BACK:
-            continue
-        target, target_words = french_side(draft)
-        yield Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
+        ours = reserved is None or crc32(source.encode()) % 100 in reserved
+        if ours and source not in KEPT_BACK:
+            target, target_words = french_side(draft)
+            yield Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
 
 
 def novel(
@@ -73,16 +70,22 @@ def novel(
 
     In a because-sentence that is the adjective with the noun that the pronoun stands for.
     """
-    if random() < NOVEL_BECAUSE:
-        while True:
-            draft = because(choose)
-            if draft is not None and draft.held == 2:
-                return "because", draft
+    resolved = random() < NOVEL_BECAUSE
     while True:
-        kind, family = others[int(random() * len(others))]
-        draft = family(choose)
-        if draft is not None and draft.held:
-            return kind, draft
+        kind, family = ("because", because) if resolved else others[int(random() * len(others))]
+        with suppress(MismatchError):
+            draft = family(choose)
+            if draft.held >= (2 if resolved else 1):
+                return kind, draft
+
+
+def ordinary(family: Family, choose: Choose) -> Draft:
+    """Return a draft of a family without any held-out combination of words."""
+    while True:
+        with suppress(MismatchError):
+            draft = family(choose)
+            if not draft.held:
+                return draft
 
 
 def chooser(random: Callable[[], float]) -> Choose:

@@ -9,6 +9,7 @@ object that stands before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from intently.corpora.language.lexicon import VERBS
 from intently.corpora.language.phrases import (
@@ -50,20 +51,27 @@ class ObjectPronoun:
     direct: bool = True
 
 
-ME = ObjectPronoun("me", "me", HE)
-YOU_OBJECT = ObjectPronoun("you", "vous", HE)
-HIM = ObjectPronoun("him", "le", HE)
-HER = ObjectPronoun("her", "la", SHE)
-US = ObjectPronoun("us", "nous", THEY_M)
-THEM = ObjectPronoun("them", "les", THEY_M)
-THEM_F = ObjectPronoun("them", "les", THEY_F)
-IT_M = ObjectPronoun("it", "le", HE)
-IT_F = ObjectPronoun("it", "la", SHE)
-TO_HIM = ObjectPronoun("him", "lui", HE, direct=False)
-TO_HER = ObjectPronoun("her", "lui", SHE, direct=False)
-TO_THEM = ObjectPronoun("them", "leur", THEY_M, direct=False)
-TO_ME = ObjectPronoun("me", "me", HE, direct=False)
-TO_US = ObjectPronoun("us", "nous", THEY_M, direct=False)
+DIRECT = {
+    english: ObjectPronoun(english, french, agreement)
+    for english, french, agreement in (
+        ("me", "me", HE),
+        ("you", "vous", HE),
+        ("him", "le", HE),
+        ("her", "la", SHE),
+        ("us", "nous", THEY_M),
+        ("them", "les", THEY_M),
+    )
+}
+DATIVE = {
+    english: ObjectPronoun(english, french, agreement, direct=False)
+    for english, french, agreement in (
+        ("him", "lui", HE),
+        ("her", "lui", SHE),
+        ("them", "leur", THEY_M),
+        ("me", "me", HE),
+        ("us", "nous", THEY_M),
+    )
+}
 
 
 def participle(masculine: str, agreement: int) -> str:
@@ -85,7 +93,6 @@ class Verb:
     """
 
     __slots__ = (
-        "cache",
         "english",
         "future",
         "infinitive",
@@ -122,11 +129,24 @@ class Verb:
             self.past, self.future = past.strip(), future.strip()
         self.state = "!" in tenses
         self.tenses = tenses.replace("!", "")
-        self.cache: dict[tuple[object, ...], Phrase] = {}
 
     def __repr__(self) -> str:
         return f"Verb({self.name})"
 
+    def simple(self, tense: str, row: int) -> str:
+        """Return the one-word French form: présent, imparfait or futur.
+
+        >>> VERB["be"].simple("past", 1), VERB["eat"].simple("present", 2)
+        ('était', 'mangeons')
+        """
+        if tense == "present":
+            return self.present[row]
+        if tense == "past":
+            stem = "ét" if self.name == "be" else self.present[2].removesuffix("ons")
+            return stem + IMPERFECT[row]
+        return self.future + FUTURE[row]
+
+    @cache  # noqa: B019 - the verbs of the lexicon live as long as the process
     def __call__(
         self,
         tense: str,
@@ -142,35 +162,6 @@ class Verb:
         stands before the verb (the car that she bought); `asked` leaves the English auxiliary
         out, which a question puts before the subject.
         """
-        key = (tense, agreement, negative, pronoun, agree, asked)
-        found = self.cache.get(key)
-        if found is None:
-            found = self.cache[key] = self.build(tense, agreement, negative, pronoun, agree, asked)
-        return found
-
-    def simple(self, tense: str, row: int) -> str:
-        """Return the one-word French form: présent, imparfait or futur.
-
-        >>> VERB["be"].simple("past", 1), VERB["eat"].simple("present", 2)
-        ('était', 'mangeons')
-        """
-        if tense == "present":
-            return self.present[row]
-        if tense == "past":
-            stem = "ét" if self.name == "be" else self.present[2].removesuffix("ons")
-            return stem + IMPERFECT[row]
-        return self.future + FUTURE[row]
-
-    def build(
-        self,
-        tense: str,
-        agreement: int,
-        negative: bool,
-        pronoun: ObjectPronoun | None,
-        agree: int | None,
-        asked: bool,
-    ) -> Phrase:
-        """Build what calling returns: the words of both sides and their links."""
         row = ROW[agreement]
         english, helper, content = self.english_words(tense, agreement, negative, asked)
         negator = content if helper is None else range(helper, helper + 1)
@@ -236,7 +227,7 @@ class Verb:
         if asked:
             verb = base
         elif tense in ("future", "can"):
-            helpers, verb = (NEGATED[tense] if negative else AFFIRMED[tense],), base
+            helpers, verb = (HELPERS[tense][negative],), base
         elif negative:
             does = "didn't" if tense == "past" else "doesn't" if singular else "don't"
             helpers, verb = (does, "want", "to") if tense == "want" else (does,), base
@@ -248,8 +239,7 @@ class Verb:
         return (*helpers, *verb), 0 if helpers else None, content
 
 
-AFFIRMED = {"future": "will", "can": "can"}
-NEGATED = {"future": "won't", "can": "can't"}
+HELPERS = {"future": ("will", "won't"), "can": ("can", "can't")}
 
 
 def be_words(tense: str, agreement: int, negative: bool) -> Words:
@@ -259,7 +249,7 @@ def be_words(tense: str, agreement: int, negative: bool) -> Words:
     (('am', 'not'), ("weren't",))
     """
     if tense == "future":
-        return ("won't" if negative else "will", "be")
+        return (HELPERS[tense][negative], "be")
     if tense == "past":
         form = "was" if agreement in (JE, HE, SHE) else "were"
     else:
