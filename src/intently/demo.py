@@ -174,12 +174,14 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         page(done.translator, result, out / "it.html")
         done.translator.save(out / "model")
         Origin("language", "en", "fr").save(out)
-        result["seconds"] = round(time.perf_counter() - began, 1)
         taken = memory.peak()
-        result["peak_memory_mb"] = None if taken is None else taken // 2**20
-        result["versions"] = versions()
-        result["threads"] = torch.get_num_threads()
-        result["checkpoints"] = _checkpoints(out)
+        result |= {
+            "seconds": round(time.perf_counter() - began, 1),
+            "peak_memory_mb": None if taken is None else taken // 2**20,
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+            "checkpoints": _checkpoints(out),
+        }
         replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
         return result
 

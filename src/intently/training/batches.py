@@ -53,26 +53,21 @@ class Data(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        ...
 
     @property
     def lengths(self) -> np.ndarray:
         """The number of target tokens (n,) that each row is trained to write."""
-        ...
 
     @property
     def sort_keys(self) -> tuple[np.ndarray, ...]:
         """Keys (n,), the most important last, that sort rows of like length side by side."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """A checksum of all tokens: a run resumes on the data it began with."""
-        ...
 
     def batch(self, which: np.ndarray) -> Batch:
         """Return the rows ``which`` (b,) as a batch."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -194,18 +194,9 @@ def because(choose: Choose) -> Draft:
     return Draft((*main, *clause, STOP), held, None, (), pronoun)
 
 
-class Mood(NamedTuple):
-    """A verb with the moods that are a reason for or against it, and the events that cause it."""
-
-    verb: Verb
-    complements: Slot
-    moods: tuple[Adjective, ...]
-    moods_against: tuple[Adjective, ...]
-    events: tuple[Verb, ...]
-
-
+# A verb, its complements, the moods that are a reason for it and against it, and what causes it.
 MOODS = tuple(
-    Mood(
+    (
         VERB[verb],
         complements,
         adjectives(moods),
@@ -239,19 +230,19 @@ MOOD_MODES = {agreement: without_future(MOOD_TENSES, agreement) for agreement in
 
 def sake(choose: Choose) -> Draft:
     """Mary left because she was sick. → Mary est partie parce qu'elle était malade."""
-    mood: Mood = choose((MOODS,))
+    verb, complements, moods, moods_against, events = choose((MOODS,))
     subject = choose(SOMEONE)
     mode = choose(MOOD_MODES[subject.agreement])
-    complement = choose(mood.complements)
+    complement = choose(complements)
     check_apart(subject, complement)
-    said = mood.verb(mode.tense, subject.agreement, mode.negative)
+    said = verb(mode.tense, subject.agreement, mode.negative)
     start = (subject, said, complement, BECAUSE)
     if mode == PAST and choose(EITHER):
         other = choose(OTHERS)
         check_apart(subject, other)
-        event: Verb = choose((mood.events,))
+        event: Verb = choose((events,))
         return Draft((*start, other, event("past", other.agreement), STOP), int(subject.held))
-    adjective = choose((mood.moods_against if mode.negative else mood.moods,))
+    adjective = choose((moods_against if mode.negative else moods,))
     english, french = choose(GLAD_DEGREES if adjective in GLAD else MOOD_DEGREES)
     being = BE("past" if mode.tense == "past" else "present", subject.agreement)
     feeling = quality(adjective, subject.agreement, english, french)

@@ -81,9 +81,9 @@ class Pair(NamedTuple):
         if self.draft.pronoun is None:
             return None
         (e, f), phrases = starts(self.draft), self.draft.phrases
-        it, right, wrong = self.draft.pronoun
-        source, *nouns = (e[index] + phrases[index].head for index in (it, right, wrong))
-        return Pronoun(source, f[it], *nouns, phrases[it].french[0])
+        it = self.draft.pronoun[0]
+        source, right, wrong = (e[index] + phrases[index].head for index in self.draft.pronoun)
+        return Pronoun(source, f[it], right, wrong, phrases[it].french[0])
 
 
 def starts(draft: Draft) -> tuple[list[int], list[int]]:

@@ -211,7 +211,7 @@ def given(
     subject = choose(SOMEONE)
     receiver = choose(receivers[subject.agreement])
     mode = choose(without_future(GIVING_MODES, subject.agreement))
-    gift = as_object(choose(presents), mode.negative)
+    gift: Any = as_object(choose(presents), mode.negative)
     held = int(subject.held or gift.held or held_out(verb.name, gift.noun.name))
     return verb, subject, receiver, mode, gift, held
 

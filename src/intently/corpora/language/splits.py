@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -14,10 +13,8 @@ from zlib import crc32
 from intently.corpora.language.because import because
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
 from intently.corpora.language.pair import Draft, Pair, english_side, french_side
-from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose, MismatchError
+from intently.corpora.language.sentences import Choose, MismatchError
 from intently.corpora.language.shown import SHOWN
-from intently.corpora.language.slots import when
-from intently.corpora.language.words import Name
 from intently.foundation.checks import check_word
 
 SPLITS = ("train", "validation", "test", "novel", "deeper")
@@ -133,30 +130,3 @@ def vocabulary() -> tuple[list[str], list[str]]:
         english.update(pair.source_words)
         french.update(pair.target_words)
     return sorted(english), sorted(french)
-
-
-@cache
-def size() -> int:
-    """Return how many sentences the two largest families hold: a lower bound for the language.
-
-    Counted, not estimated: each verb with each subject, tense, object and time that go together,
-    every English side once.
-
-    >>> size() > 10_000_000
-    True
-    """
-    total = 0
-    for verb in {frame.verb for frame in (*GENERAL, *FOOD)}:
-        frames = [frame for frame in (*GENERAL, *FOOD) if frame.verb is verb]
-        objects = {p.english: p for f in frames for group in f.objects for p in group}
-        denied = {p.denied.english: p for p in objects.values() if p.english[0] not in COUNTS}
-        subjects = {p.english: p for group in frames[0].subjects for p in group}
-        same_noun = Counter(p.noun for p in objects.values())
-        for subject in subjects.values():
-            if isinstance(subject.noun, Name):
-                continue
-            for mode in {m for group in frames[0].modes[subject.agreement] for m in group}:
-                times = when(mode.tense, mode.negative, "h" in verb.tenses)
-                possible = len(denied if mode.negative else objects) - same_noun[subject.noun]
-                total += possible * len({time for group in times for time in group})
-    return total
