@@ -69,7 +69,7 @@ RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which an invented name replaces it."""
 
 WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
-"""What a demo writes into its folder."""
+"""The files and folders of a demo."""
 
 MEN = ("Paul", "Lucas", "Thomas")
 
@@ -130,7 +130,7 @@ def _strange_name(chance: random.Random) -> str:
 
 
 def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
-    """Run the demo and return what ``result.json`` holds, None where it was interrupted.
+    """Run the demo and return the content of ``result.json``, None where it was interrupted.
 
     ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume``
     continues an interrupted demo; a finished one in ``out`` is replaced, see `remove_finished`.

@@ -102,10 +102,13 @@ def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> l
     return [path or _fetch(file, folder, wanted) for file, path in found.items()]
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of the content of a file, unpacked where it is gzip."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(unpacked(handle), "sha256").hexdigest()
+def checksum(path: Path) -> str | None:
+    """Return the SHA-256 of the content of a file, unpacked if gzip; None if it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(unpacked(handle), "sha256").hexdigest()
+    except (OSError, *DAMAGED):
+        return None
 
 
 def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Path]:
@@ -128,11 +131,8 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
     paths = [path for path in found.values() if path is not None]
     other: list[str] = []
     for file, path in zip(files, paths):
-        try:
-            actual = checksum(path)
-        except (OSError, *DAMAGED):
-            continue  # the reader reports the line
-        if actual != file.sha256:
+        actual = checksum(path)
+        if actual not in (None, file.sha256):  # of a damaged one, the reader reports the line
             other.append(f"{path}: SHA-256 {actual}, known is {file.sha256}")
     if other:
         warnings.warn(
@@ -154,13 +154,8 @@ def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
 
 def _genuine(file: RemoteFile, folder: Path) -> Path | None:
     """Return the file in the cache, None where it is missing or has another checksum."""
-    for path in _present(file, folder):
-        try:
-            if checksum(path) == file.sha256:
-                return path
-        except (OSError, *DAMAGED):
-            continue
-    return None
+    there = _present(file, folder)
+    return next((path for path in there if checksum(path) == file.sha256), None)
 
 
 def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path:

@@ -60,7 +60,7 @@ def _kind(document: Any, file: File) -> str:
 
 
 def _foreign(document: Any, kind: str) -> str | None:
-    """Describe what `Tokenizer.save` would not have written, None if nothing."""
+    """Name the first part that `Tokenizer.save` cannot have written, None if there is none."""
     vocabulary = document["model"].get("vocab")
     if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
         return "a vocabulary that does not give each entry an id"

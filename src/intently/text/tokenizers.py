@@ -115,7 +115,7 @@ class Tokenizer:
         return self._encoding(sentence).ids
 
     def encode_words(self, sentence: str) -> tuple[list[int], list[list[int]]]:
-        """Return what `encode` does, and for each word of ``words(sentence)`` its positions there.
+        """Return the ids of `encode`, and their positions for each word of ``words(sentence)``.
 
         >>> Tokenizer.train(["L'animal dort."], kind="word").encode_words("L'animal")[1]
         [[0], [1]]
@@ -213,7 +213,7 @@ class Tokenizer:
         replace_file(Path(path), self.content())
 
     def content(self) -> bytes:
-        """Return what `save` writes."""
+        """Return the content of the file that `save` writes."""
         return content(self.backend)
 
     @classmethod

@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     """Rows side by side, padded with PAD: int64 tensors.
 
     ``source`` (b, s) ends with EOS, and is None for a model that reads none; ``source_lengths``
-    (b,) is None where no source is padded. ``target_out`` (b, t) is what should follow each token
+    (b,) is None where no source is padded. ``target_out`` (b, t) holds the token that follows each
     of ``target_in`` (b, t): of a pair, they end with EOS and begin with SOS.
     """
 
@@ -53,21 +53,26 @@ class Data(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows."""
+        ...
 
     @property
     def lengths(self) -> np.ndarray:
         """The number of target tokens (n,) that each row is trained to write."""
+        ...
 
     @property
     def sort_keys(self) -> tuple[np.ndarray, ...]:
         """Keys (n,), the most important last, that sort rows of like length side by side."""
+        ...
 
     @property
     def fingerprint(self) -> str:
         """A checksum of all tokens: a run resumes on the data it began with."""
+        ...
 
     def batch(self, which: np.ndarray) -> Batch:
         """Return the rows ``which`` (b,) as a batch."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
     *("average.json", "run.json", "scores.json", "training.png"),
 )
-"""What a run writes into its folder, the command line included."""
+"""The files and folders of a run, those of the command line included."""
 
 DEV_SENTENCES = 500
 """Dev sentences translated at each evaluation."""
@@ -89,7 +89,7 @@ def fit(
     Training takes place on ``options.machine.device``; the translator comes back on the CPU.
 
     Warns, before training begins, of pairs that are skipped because a side is empty or longer than
-    ``options.text.max_length``. Raises what `intently.training.train` raises; a run already in
+    ``options.text.max_length``. Raises as `intently.training.train` does; a run already in
     ``out`` stays as it is.
     """
     check_patience(options.schedule.patience, dev is not None)

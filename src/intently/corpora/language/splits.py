@@ -41,7 +41,7 @@ def language(split: str, seed: int = 0) -> Iterator[Pair]:
 
 
 def stream(split: str, seed: int) -> Iterator[Pair]:
-    """Yield what `language` returns, once the split is known to exist."""
+    """Yield the pairs of a split that exists."""
     random = Random(f"{split} {seed}").random
     choose = chooser(random)
     table = weighted(DEEPER if split == "deeper" else FAMILIES)

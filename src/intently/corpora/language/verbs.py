@@ -92,19 +92,6 @@ class Verb:
     ('ne', 'a', 'pas', 'traversé')
     """
 
-    __slots__ = (
-        "english",
-        "future",
-        "infinitive",
-        "name",
-        "past",
-        "present",
-        "state",
-        "tail",
-        "takes_être",
-        "tenses",
-    )
-
     def __init__(self, english: list[str], french: list[str], tenses: str) -> None:
         self.name = english[0]
         self.english = tuple(tuple(form.split("_")) for form in english)
@@ -167,51 +154,46 @@ class Verb:
         negator = content if helper is None else range(helper, helper + 1)
         if self.name == "be" and negative and tense != "future":
             negator = range(len(english) - 1, len(english))
+        if pronoun is not None:
+            english = (*english, pronoun.english)
+        last = range(len(english) - 1, len(english))
+        clitic = () if pronoun is None else (pronoun.french,)
+        not_ = ("pas",) * negative
         french: list[str] = []
         links: list[Link] = []
 
-        def put(word: str, sources: range, sure: bool = SURE) -> None:
-            links.extend((i, len(french), sure) for i in sources)
-            french.append(word)
+        def put(words: Words, sources: range, sure: bool = SURE) -> None:
+            for word in words:
+                links.extend((i, len(french), sure) for i in sources)
+                french.append(word)
 
-        def put_pronoun() -> None:
-            if pronoun is not None:
-                put(pronoun.french, range(len(english) - 1, len(english)))
-
-        if pronoun is not None:
-            english = (*english, pronoun.english)
-        if negative:
-            put("ne", negator)
+        put(("ne",) * negative, negator)
         if tense not in ("can", "want"):
-            put_pronoun()
+            put(clitic, last)
         if self.infinitive.startswith("s'"):
-            put(REFLEXIVE[agreement], content, POSSIBLE)
+            put((REFLEXIVE[agreement],), content, POSSIBLE)
         if tense in ("can", "want"):
             modal = range(0, 1) if tense == "can" else range(content.start - 2, content.start - 1)
-            put(AUXILIARY[tense][row], modal)
-            if negative:
-                put("pas", negator)
-            put_pronoun()
+            put((AUXILIARY[tense][row],), modal)
+            put(not_, negator)
+            put(clitic, last)
             if tense == "want":
                 links.append((content.start - 1, len(french), POSSIBLE))
-            put(self.infinitive, content)
+            put((self.infinitive,), content)
         elif tense == "past" and not self.state:
-            put((ETRE if self.takes_être else AVOIR)[row], range(content.stop), POSSIBLE)
-            if negative:
-                put("pas", negator)
+            put(((ETRE if self.takes_être else AVOIR)[row],), range(content.stop), POSSIBLE)
+            put(not_, negator)
             if self.takes_être:
                 agree = agreement
             elif pronoun is not None and pronoun.direct:
                 agree = pronoun.agreement
-            put(participle(self.past, HE if agree is None else agree), content)
+            put((participle(self.past, HE if agree is None else agree),), content)
         else:
             if tense == "future" and helper is not None:
                 links.append((helper, len(french), POSSIBLE if negative else SURE))
-            put(self.simple(tense, row), content)
-            if negative:
-                put("pas", negator)
-        for word in self.tail:
-            put(word, content)
+            put((self.simple(tense, row),), content)
+            put(not_, negator)
+        put(self.tail, content)
         return Phrase(english, tuple(french), tuple(sorted(set(links))), agreement)
 
     def english_words(
