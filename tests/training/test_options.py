@@ -63,9 +63,7 @@ def test_names_are_unique_and_groups_are_small() -> None:
         (
             '[text]\nsource_tokenizer = "unigram"\n',
             ArgumentError,
-            [
-                "one of 'subword', 'word', 'character'; got 'unigram'. Unigram tokenizers were removed"
-            ],
+            ["one of 'subword', 'word', 'character'; got 'unigram'. Unigram tokenizers were"],
         ),
         ('[model]\nnorm = "mid"\n', ArgumentError, ["norm", "one of 'pre', 'post'; got 'mid'"]),
         ("[schedule]\nlearning_rate = nan\n", KindError, ["a finite number; got nan"]),
