@@ -69,7 +69,7 @@ RARE_NAMES = 0.1
 """Share of the sentences with a man's name in which an invented name replaces it."""
 
 WRITES = (*runs.WRITES, "pictures/", "it.html", "result.json")
-"""What a demo writes into its folder."""
+"""The files and folders of a demo."""
 
 MEN = ("Paul", "Lucas", "Thomas")
 
@@ -130,7 +130,7 @@ def _strange_name(chance: random.Random) -> str:
 
 
 def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dict[str, Any] | None:
-    """Run the demo and return what ``result.json`` holds, None where it was interrupted.
+    """Run the demo and return the content of ``result.json``, None where it was interrupted.
 
     ``out`` gets the model, ``result.json``, the pictures and the page ``it.html``. ``resume``
     continues an interrupted demo; a finished one in ``out`` is replaced, see `remove_finished`.
@@ -174,12 +174,14 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
         page(done.translator, result, out / "it.html")
         done.translator.save(out / "model")
         Origin("language", "en", "fr").save(out)
-        result["seconds"] = round(time.perf_counter() - began, 1)
         taken = memory.peak()
-        result["peak_memory_mb"] = None if taken is None else taken // 2**20
-        result["versions"] = versions()
-        result["threads"] = torch.get_num_threads()
-        result["checkpoints"] = _checkpoints(out)
+        result |= {
+            "seconds": round(time.perf_counter() - began, 1),
+            "peak_memory_mb": None if taken is None else taken // 2**20,
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+            "checkpoints": _checkpoints(out),
+        }
         replace_file(out / "result.json", json.dumps(result, indent=1, ensure_ascii=False).encode())
         return result
 

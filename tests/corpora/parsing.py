@@ -8,6 +8,7 @@ from typing import Any
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
 from intently.corpora.language.pair import Draft, Pair, english_side, realise
 from intently.corpora.language.phrases import Phrase
+from intently.corpora.language.sentences import MismatchError
 from intently.corpora.language.verbs import ObjectPronoun, Verb
 from intently.corpora.language.words import Adjective
 
@@ -91,7 +92,7 @@ def derivations(family: Family, runs: Runs) -> Iterator[Draft]:
 
         try:
             draft = family(choose)
-        except NoMemberError:
+        except (NoMemberError, MismatchError):
             draft = None
         if draft is not None:
             yield draft

@@ -6,6 +6,8 @@ import gzip
 import math
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -265,3 +267,14 @@ def test_a_damaged_variant_is_told_where_a_run_goes_on(tmp_path: Path) -> None:
         (tmp_path / "variant.json").write_bytes(damaged)
         with pytest.raises(CheckpointError, match=r"variant\.json: expected the variant of a run"):
             fit(source, options(source, steps=2), tmp_path, resume=True)
+
+
+def test_a_saved_model_is_read_without_the_trainer() -> None:
+    code = (
+        "import sys; from intently.language import TextModel; from intently.translation import "
+        "Translator; print(*sorted(m for m in sys.modules if m.startswith('intently.training.')))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert found.split() == ["intently.training.groups", "intently.training.options"]

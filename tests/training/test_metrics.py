@@ -105,5 +105,5 @@ def test_scores_and_loss() -> None:
 
 @pytest.mark.parametrize(("sources", "references"), [([[4]], []), ([], [])])
 def test_as_many_sources_of_the_dev_set_as_references(sources, references) -> None:
-    with pytest.raises(ArgumentError, match="sources: expected as many as references, 0"):
+    with pytest.raises(ArgumentError, match="sources: expected one for each of 0 references"):
         DevSet(sources, references, decode=str)

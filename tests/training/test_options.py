@@ -82,6 +82,11 @@ def test_names_are_unique_and_groups_are_small() -> None:
         ("[model]\nwidth = 0\n", ArgumentError, ["width: expected an integer from 1 to 2**31 - 1"]),
         ("[model]\nwidth = 130\n", ArgumentError, ["even multiple of heads=4", "Use 128"]),
         ("[model]\ndropout = 1.0\n", ArgumentError, ["dropout", "up to, but not, 1; got 1.0"]),
+        (
+            '[text]\nsource_tokenizer = "unigram"\n',
+            ArgumentError,
+            ["one of 'subword', 'word', 'character'; got 'unigram'. Unigram tokenizers were"],
+        ),
         ('[model]\nnorm = "mid"\n', ArgumentError, ["norm", "one of 'pre', 'post'; got 'mid'"]),
         ("[schedule]\nlearning_rate = nan\n", KindError, ["a finite number; got nan"]),
         ("[optimiser]\nbetas = [0.9]\n", KindError, ["betas: expected 2 numbers; got [0.9]"]),

@@ -26,8 +26,9 @@ from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from intently.corpora.files import GZIP
+from intently.corpora.files import unpacked
 from intently.errors import DataError, build
+from intently.foundation.files import digest
 
 TIMEOUT = 30.0
 """Seconds to wait for an answer of a server."""
@@ -101,14 +102,13 @@ def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> l
     return [path or _fetch(file, folder, wanted) for file, path in found.items()]
 
 
-def checksum(path: Path) -> str:
-    """Return the SHA-256 of the content of a file, unpacked where it is gzip."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as handle:
-        packed = handle.peek(len(GZIP)).startswith(GZIP)
-        for block in _blocks(gzip.GzipFile(fileobj=handle) if packed else handle):
-            digest.update(block)
-    return digest.hexdigest()
+def checksum(path: Path) -> str | None:
+    """Return the SHA-256 of the content of a file, unpacked if gzip; None if it cannot be read."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(unpacked(handle), "sha256").hexdigest()
+    except (OSError, *DAMAGED):
+        return None
 
 
 def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Path]:
@@ -131,11 +131,8 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
     paths = [path for path in found.values() if path is not None]
     other: list[str] = []
     for file, path in zip(files, paths):
-        try:
-            actual = checksum(path)
-        except (OSError, *DAMAGED):
-            continue  # the reader reports the line
-        if actual != file.sha256:
+        actual = checksum(path)
+        if actual not in (None, file.sha256):  # of a damaged one, the reader reports the line
             other.append(f"{path}: SHA-256 {actual}, known is {file.sha256}")
     if other:
         warnings.warn(
@@ -157,13 +154,8 @@ def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
 
 def _genuine(file: RemoteFile, folder: Path) -> Path | None:
     """Return the file in the cache, None where it is missing or has another checksum."""
-    for path in _present(file, folder):
-        try:
-            if checksum(path) == file.sha256:
-                return path
-        except (OSError, *DAMAGED):
-            continue
-    return None
+    there = _present(file, folder)
+    return next((path for path in there if checksum(path) == file.sha256), None)
 
 
 def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path:
@@ -177,7 +169,9 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
             packed, plain = Path(scratch, "packed"), Path(scratch, "plain")
             with open(packed, "wb") as out:
                 out.writelines(_received(file, _by_hand(folder, wanted)))
-            actual = _unpack(file, packed, plain)
+            with open(plain, "wb") as out:
+                out.writelines(_content(file, packed))
+            actual = digest(plain.read_bytes())
             if actual != file.sha256:
                 raise build(
                     DataError,
@@ -229,11 +223,6 @@ def _received(file: RemoteFile, by_hand: str) -> Iterator[bytes]:
     _tell(file, done, total, end=True)
 
 
-def _blocks(handle: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
-    while block := handle.read(BLOCK):
-        yield block
-
-
 def _reason(error: Exception) -> str:
     """Describe why a download failed."""
     if isinstance(error, HTTPError):
@@ -244,41 +233,25 @@ def _reason(error: Exception) -> str:
     return f"no connection ({getattr(why, 'strerror', None) or why or type(why).__name__})"
 
 
-def _unpack(file: RemoteFile, packed: Path, plain: Path) -> str:
-    """Write the unpacked content of a download to ``plain`` and return its SHA-256."""
-    digest = hashlib.sha256()
-    with open(packed, "rb") as handle, open(plain, "wb") as out:
-        for block in _content(file, handle):
-            digest.update(block)
-            out.write(block)
-    return digest.hexdigest()
+def _content(file: RemoteFile, packed: Path) -> Iterator[bytes]:
+    """Yield the unpacked content of a download; raise DataError where it cannot be unpacked.
 
-
-def _content(file: RemoteFile, handle: IO[bytes]) -> Iterator[bytes]:
-    """Yield the unpacked content of a download; raise DataError where it cannot be unpacked."""
-    done, problem = 0, ""
+    Of a zip archive only the named member is read, and no path is followed.
+    """
+    done = 0
     try:
-        for block in _blocks(_opened(handle, file)):
-            done += len(block)
-            if done > LIMIT:
-                problem = f"more than {LIMIT:,} bytes in it"
-                break
-            yield block
+        with open(packed, "rb") as handle:
+            content: IO[bytes] | gzip.GzipFile = unpacked(handle)
+            if file.member and handle.peek(len(ZIP)).startswith(ZIP):
+                content = zipfile.ZipFile(handle).open(file.member)  # noqa: SIM115 - as handle
+            while (block := content.read(BLOCK)) and done <= LIMIT:
+                done += len(block)
+                yield block
+        problem = f"more than {LIMIT:,} bytes in it" if done > LIMIT else ""
     except (*DAMAGED, *BAD_ARCHIVE, OSError) as error:
         problem = str(error.args[0] if isinstance(error, KeyError) else error)
     if problem:
         raise build(DataError, file.url, "a file that can be unpacked", problem, fix=AGAIN)
-
-
-def _opened(handle: IO[bytes], file: RemoteFile) -> IO[bytes] | gzip.GzipFile:
-    """Open a packed file; of a zip, only the named member is read, and no path is followed."""
-    start = handle.read(len(ZIP))
-    handle.seek(0)
-    if start.startswith(GZIP):
-        return gzip.GzipFile(fileobj=handle)
-    if start == ZIP and file.member:
-        return zipfile.ZipFile(handle).open(file.member)
-    return handle
 
 
 def _tell(file: RemoteFile, done: int, total: int | None, *, end: bool = False) -> None:

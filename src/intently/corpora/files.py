@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from io import BufferedReader
 from pathlib import Path
 
 from intently.errors import ArgumentError, DataError, build
@@ -137,6 +138,12 @@ def counted(pairs: int) -> str:
     return f"{pairs:,} sentence pair{'s' * (pairs != 1)}"
 
 
+def unpacked(handle: BufferedReader) -> BufferedReader | gzip.GzipFile:
+    """Return the content of a file, whether it is gzip or not."""
+    packed = handle.peek(len(GZIP)).startswith(GZIP)
+    return gzip.GzipFile(fileobj=handle) if packed else handle
+
+
 class TextFile:
     """The lines of a file that may be gzip, and its problems; ``complete`` once all are read.
 
@@ -162,10 +169,7 @@ class TextFile:
         number = 0
         try:
             with open(self.path, "rb") as handle:
-                packed = handle.peek(len(GZIP)).startswith(GZIP)
-                for number, line in enumerate(
-                    gzip.GzipFile(fileobj=handle) if packed else handle, 1
-                ):
+                for number, line in enumerate(unpacked(handle), 1):
                     if number == 1:
                         line = line.removeprefix(BYTE_ORDER_MARK)
                         for mark, kind in NOT_TEXT.items():

@@ -197,7 +197,7 @@ def compare(
 
     ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None where the
     training was interrupted; the same call resumes it. Raises, before anything is trained,
-    what `buckets`, `SearchOptions` and `train_all` do.
+    as `buckets`, `SearchOptions` and `train_all` do.
     """
     options = SearchOptions(beam=beam)  # before hours of training, as both may raise
     tests = buckets(corpus, edges)

@@ -44,7 +44,7 @@ from intently.training.writer import sole_writer
 VARIANT = "variant.json"
 
 WRITES = ("checkpoints/", "model/", TOKENIZER, VARIANT, "options.json")
-"""What a run writes into its folder."""
+"""The files and folders of a run."""
 
 HELD_OUT = 0.1
 """Share of the text, at its end, that is held out."""
@@ -94,8 +94,8 @@ def fit(
     ``out``, from its latest checkpoint or the one named.
 
     Raises `DataError` where the text is too short for the window, `ArgumentError` where a resumed
-    run has another ``variant`` or several processes were started, and what
-    `intently.training.train` raises; a run already in ``out`` stays as it is.
+    run has another ``variant`` or several processes were started, and as
+    `intently.training.train` does; a run already in ``out`` stays as it is.
     """
     here = current()
     if here.count > 1:

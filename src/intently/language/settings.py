@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intently.errors import ArgumentError, DataError, KindError, build
+from intently.errors import ArgumentError, DataError, KindError
 from intently.foundation.files import File
 from intently.language.text_model import Variant
 from intently.training.groups import check_option
-from intently.training.options import Flag, TrainingOptions
+from intently.training.options import Flag, TrainingOptions, check_names
 
 LARGE = 10_000_000
 """Longer texts, in characters, are cut into subwords by default."""
@@ -138,18 +138,8 @@ def read_config(path: Path | str) -> dict[str, Any]:
     """
     where = str(path)
     sections = File(Path(path), "a TOML file of options", DataError).toml()
-    found: dict[str, Any] = {}
-    for section, entries in sections.items():
-        if section not in SECTIONS:
-            expected = f"one of the sections {', '.join(SECTIONS)}"
-            raise build(ArgumentError, f"{where}: {section}", expected, repr(section))
-        if not isinstance(entries, Mapping):
-            raise build(KindError, f"{where}: {section}", "a section of options", repr(entries))
-        for name, value in entries.items():
-            if name not in SECTIONS[section]:
-                expected = f"one of the options {', '.join(SECTIONS[section])}"
-                raise build(ArgumentError, f"{where}: [{section}] {name}", expected, repr(name))
-            found[name] = value
+    check_names(sections, SECTIONS, where)
+    found = {name: value for entries in sections.values() for name, value in entries.items()}
     try:
         variant, rest = split(found)
         language_options("", **rest)

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from intently.decoding.sampling import sample
 from intently.errors import IntentlyError
@@ -19,10 +19,8 @@ from intently.modules.caches.key_value import WindowCache
 from intently.modules.options import AttentionOptions
 from intently.positions import Rotary
 from intently.text import SOS, Tokenizer
+from intently.training.options import TrainingOptions
 from intently.translation import model_folder
-
-if TYPE_CHECKING:
-    from intently.training.options import TrainingOptions
 
 ABOUT, WEIGHTS, TOKENIZER = "language.json", model_folder.WEIGHTS, "tokenizer.json"
 FORMS = {"kv_heads": (range(1, 2**31), None), "positions": {"rotary", "learned"}}
@@ -106,8 +104,6 @@ class TextModel:
 
         Raises `CheckpointError` where it is missing, damaged, or of a newer format.
         """
-        from intently.training.options import TrainingOptions
-
         path = model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)
         described = model_folder.file(path / ABOUT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import tokenizers
 
 from intently.errors import DataError
 from intently.foundation.files import SEAL, File, digest, plain
-from intently.text.vocabularies import BYTES, COMPLETE, SPECIALS, pipeline
+from intently.text.vocabularies import FIRST, REMOVED, pipeline
 
 FOREIGN = "it was made by another program or a later version"
 
@@ -33,20 +32,20 @@ def read(path: Path) -> tuple[tokenizers.Tokenizer, str]:
     """Return the tokenizer in a file and its kind; raises DataError for a bad file."""
     file = File(path, "a tokenizer saved with Tokenizer.save", DataError)
     document = file.json(content=file.read(LONGEST))
-    kind = _kind(document)
-    sealed = bool(kind) and SEAL in document["model"]  # earlier versions wrote no checksum
+    kind = _kind(document, file)
+    sealed = SEAL in document["model"]  # earlier versions wrote no checksum
     if sealed and document["model"].pop(SEAL) != digest(plain(document)):
         raise file.damaged("another checksum than it was written with")
     fault = _foreign(document, kind)
-    if kind is None or fault:
-        raise file.refusal(fault or "JSON without the model of a tokenizer", FOREIGN)
+    if fault:
+        raise file.refusal(fault, FOREIGN)
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(document, ensure_ascii=False)), kind
     except Exception as error:  # the library raises nothing narrower
         raise file.damaged(f"what the tokenizers library refuses: {error}") from None
 
 
-def _kind(document: Any) -> str | None:
+def _kind(document: Any, file: File) -> str:
     match document:
         case {"model": {"type": "WordLevel"}}:
             return "word"
@@ -55,42 +54,26 @@ def _kind(document: Any) -> str | None:
         case {"model": {"type": "BPE"}}:
             return "character"
         case {"model": {"type": "Unigram"}}:
-            return "unigram"
-    return None
+            fix = "train again with kind 'subword'; the tokenizers library still reads this file"
+            raise file.refusal("a unigram tokenizer", REMOVED["unigram"], fix)
+    raise file.refusal("JSON without the model of a tokenizer", FOREIGN)
 
 
-def _foreign(document: Any, kind: str | None) -> str | None:
-    """Describe what `Tokenizer.save` would not have written, None if nothing."""
-    if kind is None:
-        return None
+def _foreign(document: Any, kind: str) -> str | None:
+    """Name the first part that `Tokenizer.save` cannot have written, None if there is none."""
     vocabulary = document["model"].get("vocab")
-    if kind == "unigram":
-        if not isinstance(vocabulary, list) or not all(map(_scored, vocabulary)):
-            return "a vocabulary that does not give each entry a score"
-        if len({entry for entry, _ in vocabulary}) < len(vocabulary):
-            return "an entry twice in the vocabulary"
-        vocabulary = {entry: index for index, (entry, _) in enumerate(vocabulary)}
     if not isinstance(vocabulary, dict) or any(type(i) is not int for i in vocabulary.values()):
         return "a vocabulary that does not give each entry an id"
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         return f"{len(vocabulary)} entries whose ids are not 0 to {len(vocabulary) - 1}"
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
-    expected = [*SPECIALS, *(BYTES if kind in COMPLETE else ())]
-    for index, (entry, wanted) in enumerate(zip(entries, expected, strict=False)):
+    for index, (entry, wanted) in enumerate(zip(entries, FIRST[kind])):
         if entry != wanted:
             return f"the entry {entry!r} at id {index} where {wanted!r} belongs"
-    if len(entries) <= len(expected):
+    if len(entries) <= len(FIRST[kind]):
         return f"only {len(entries)} entries"
     part = _difference(_frame(document), _frame(json.loads(pipeline(kind).to_str())))
     return part and f"another {part} than that of kind {kind!r}"
-
-
-def _scored(pair: Any) -> bool:
-    """Whether an entry of a unigram vocabulary is a text with a log-probability."""
-    match pair:
-        case [str(), int() | float() as score]:
-            return -math.inf < score <= 0
-    return False
 
 
 def _frame(document: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tokenizers: sentences to token ids and back, by words, characters, subwords or unigrams."""
+"""Tokenizers: sentences to token ids and back, by words, characters or subwords."""
 
 from __future__ import annotations
 
@@ -14,17 +14,7 @@ from intently.foundation.checks import check_word
 from intently.foundation.files import replace_file
 from intently.text import checks, groups
 from intently.text.saved import content, read
-from intently.text.vocabularies import (
-    COMPLETE,
-    EOS,
-    KINDS,
-    PAD,
-    SMALLEST,
-    SOS,
-    SPECIALS,
-    UNK,
-    trained,
-)
+from intently.text.vocabularies import EOS, KINDS, PAD, SMALLEST, SOS, SPECIALS, UNK, trained
 from intently.text.words import words
 
 BATCH = 4096  # sentences per call of the library; more only costs memory
@@ -34,11 +24,11 @@ READY = Path(str(files("intently") / "embedded" / "tokenizer.json"))
 
 
 class Tokenizer:
-    """Turns sentences into token ids and back; ``kind`` is word, character, subword or unigram.
+    """Turns sentences into token ids and back; ``kind`` is word, character or subword.
 
-    A subword or unigram tokenizer gives back every text exactly, a character tokenizer every text
-    of known characters, a word tokenizer every text of known words, with single spaces. Ids 0 to 3
-    are padding, start, end and unknown in all of them.
+    A subword tokenizer gives back every text exactly, a character tokenizer every text of known
+    characters, a word tokenizer every text of known words, with single spaces. Ids 0 to 3 are
+    padding, start, end and unknown in all of them.
 
     >>> tokenizer = Tokenizer.train(["L'animal dort.", "Un animal a bu."], kind="word")
     >>> ids = tokenizer.encode("L'animal a dort.")
@@ -64,9 +54,8 @@ class Tokenizer:
 
         Words, characters or pairs of pieces seen less than ``min_frequency`` times are left out.
         The same sentences in any order give the same tokenizer. Subwords are those of byte-pair
-        encoding (Sennrich et al. 2016, section 3.2), unigrams those of a unigram language model
-        (Kudo 2018, section 3.2). Both fall back to the 256 bytes, and give at most half of their
-        entries to single characters.
+        encoding (Sennrich et al. 2016, section 3.2); they fall back to the 256 bytes, and at most
+        half of their entries are single characters.
 
         Raises ArgumentError for an unknown kind, a size too small and sentences without any word,
         KindError for anything but strings.
@@ -77,7 +66,7 @@ class Tokenizer:
         check_word(kind, "kind", KINDS)
         if size < SMALLEST[kind]:
             cause = f"{len(SPECIALS)} entries are special tokens"
-            if kind in COMPLETE:
+            if kind == "subword":
                 cause += " and 256 the bytes that make any text sayable"
             raise build(
                 ArgumentError, "size", f"at least {SMALLEST[kind]} for kind {kind!r}", size, cause
@@ -113,10 +102,10 @@ class Tokenizer:
     def complete(self) -> bool:
         """Whether every text can be encoded, by bytes if need be: there are no unknown words.
 
-        >>> [Tokenizer.train(["the cat"], kind).complete for kind in ("word", "unigram")]
+        >>> [Tokenizer.train(["the cat"], kind).complete for kind in ("word", "subword")]
         [False, True]
         """
-        return self.kind in COMPLETE
+        return self.kind == "subword"
 
     def encode(self, sentence: str) -> list[int]:
         """Return the token ids of a sentence, without start and end.
@@ -126,7 +115,7 @@ class Tokenizer:
         return self._encoding(sentence).ids
 
     def encode_words(self, sentence: str) -> tuple[list[int], list[list[int]]]:
-        """Return what `encode` does, and for each word of ``words(sentence)`` its positions there.
+        """Return the ids of `encode`, and their positions for each word of ``words(sentence)``.
 
         >>> Tokenizer.train(["L'animal dort."], kind="word").encode_words("L'animal")[1]
         [[0], [1]]
@@ -224,7 +213,7 @@ class Tokenizer:
         replace_file(Path(path), self.content())
 
     def content(self) -> bytes:
-        """Return what `save` writes."""
+        """Return the content of the file that `save` writes."""
         return content(self.backend)
 
     @classmethod

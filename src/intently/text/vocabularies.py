@@ -1,14 +1,13 @@
-"""The four kinds of tokenizer, built from the ``tokenizers`` library.
+"""The three kinds of tokenizer, built from the ``tokenizers`` library.
 
-All four cut a sentence at the boundaries of `intently.text.words`; the space before a word belongs
+All three cut a sentence at the boundaries of `intently.text.words`; the space before a word belongs
 to it. They differ in what they cut words into:
 
     word       " L'" "animal" " dort" "."       whole words, with or without the space before them
     character  "L" "'" "a" "n" …                code points
     subword    " L'" "ani" "mal" " dort" "."    frequent pieces, and bytes for what is in none
-    unigram    " L'" "anim" "al" " dort" "."    likely pieces, and bytes for what is in none
 
-All but character tokenizers assume a space before the first word, so that a word is the same there
+Word and subword tokenizers assume a space before the first word, so that a word is the same there
 as elsewhere. The special tokens are ordinary entries of the vocabulary that no text can
 match, because no word holds both "<" and a letter; a user may write "<s>".
 """
@@ -23,41 +22,42 @@ from itertools import chain
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from intently.text.unigram import fitted
 from intently.text.words import WORD
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 PAD, SOS, EOS, UNK = range(4)
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-KINDS = ("word", "character", "subword", "unigram")
-COMPLETE = ("subword", "unigram")  # they encode any text, falling back to bytes
-SMALLEST = {kind: len(SPECIALS) + (len(BYTES) if kind in COMPLETE else 0) + 1 for kind in KINDS}
-LONGEST = 16
-"""Characters of the longest piece of a unigram tokenizer."""
+FIRST = {
+    "word": SPECIALS,
+    "character": SPECIALS,
+    "subword": (*SPECIALS, *BYTES),  # bytes make any text sayable
+}
+"""The first entries of the vocabulary of each kind."""
 
-SEEDS = 4
-"""Initial pieces of a unigram tokenizer, as a multiple of its size."""
+KINDS = tuple(FIRST)
+SMALLEST = {kind: len(entries) + 1 for kind, entries in FIRST.items()}
+REMOVED = {
+    "unigram": "unigram tokenizers were removed from Intently; subwords encode any text, too"
+}
 
 
 def pipeline(kind: str, model: models.Model | None = None) -> tokenizers.Tokenizer:
     """Return a tokenizer of this kind around a model, by default an empty one."""
-    complete, spaced = kind in COMPLETE, kind != "character"
-    if model is None and kind == "unigram":
-        model = models.Unigram([(entry, 0.0) for entry in (*SPECIALS, *BYTES)], UNK, True)
-    elif model is None:
+    subword, spaced = kind == "subword", kind != "character"
+    if model is None:
         empty = models.WordLevel if kind == "word" else models.BPE
-        model = models.BPE(byte_fallback=True) if complete else empty(unk_token=SPECIALS[UNK])
+        model = models.BPE(byte_fallback=True) if subword else empty(unk_token=SPECIALS[UNK])
     tokenizer = tokenizers.Tokenizer(model)
     if kind == "word":
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(), normalizers.Prepend(" ")]
         )
-    elif complete:
+    elif subword:
         tokenizer.normalizer = normalizers.Prepend(" ")
     cut = Regex(rf" ?(?:{WORD})|\s")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(cut, behavior="isolated")
     tokenizer.decoder = decoders.Sequence(
-        [decoders.ByteFallback()] * complete
+        [decoders.ByteFallback()] * subword
         + [decoders.Fuse()]
         + [decoders.Strip(" ", left=1, right=0)] * spaced
     )
@@ -69,25 +69,18 @@ def trained(
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer with at most ``size`` entries, trained on the sentences."""
     if kind == "character":
-        return _characters(sentences, size, min_frequency)
-    tokenizer = pipeline(kind)
-    if kind == "word":
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=size,
-            min_frequency=min_frequency,
-            special_tokens=list(SPECIALS),
-            show_progress=False,
-        )
-    else:
+        kept = _by_frequency(sentences, min_frequency)[: size - len(SPECIALS)]
+        vocabulary = {token: index for index, token in enumerate((*SPECIALS, *kept))}
+        return pipeline(kind, models.BPE(vocabulary, [], unk_token=SPECIALS[UNK]))
+    if kind == "subword":
         sentences = _without_rare_characters(sentences, (size - SMALLEST[kind]) // 2, min_frequency)
-        if kind == "unigram":
-            return _unigram(sentences, size, min_frequency)
-        trainer = trainers.BpeTrainer(
-            vocab_size=size,
-            min_frequency=min_frequency,
-            special_tokens=[*SPECIALS, *BYTES],
-            show_progress=False,
-        )
+    trainer = (trainers.WordLevelTrainer if kind == "word" else trainers.BpeTrainer)(
+        vocab_size=size,
+        min_frequency=min_frequency,
+        special_tokens=list(FIRST[kind]),
+        show_progress=False,
+    )
+    tokenizer = pipeline(kind)
     tokenizer.train_from_iterator(sentences, trainer, length=len(sentences))
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = []  # else the library would find special tokens in a user's text
@@ -100,34 +93,6 @@ def _by_frequency(sentences: Sequence[str], min_frequency: int) -> list[str]:
         (character for character, count in counts.items() if count >= min_frequency),
         key=lambda character: (-counts[character], character),
     )
-
-
-def _characters(sentences: Sequence[str], size: int, min_frequency: int) -> tokenizers.Tokenizer:
-    kept = _by_frequency(sentences, min_frequency)[: size - len(SPECIALS)]
-    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *kept))}
-    return pipeline("character", models.BPE(vocabulary, [], unk_token=SPECIALS[UNK]))
-
-
-def _unigram(sentences: Sequence[str], size: int, min_frequency: int) -> tokenizers.Tokenizer:
-    """Return a unigram tokenizer whose seed pieces are those of a larger byte-pair encoding.
-
-    Kudo 2018 suggests this seed. Scores are rounded so that they are read back exactly.
-    """
-    maker = pipeline("subword")
-    room = size - len(SPECIALS) - len(BYTES)
-    trainer = trainers.BpeTrainer(
-        vocab_size=SEEDS * room,
-        min_frequency=min_frequency,
-        max_token_length=LONGEST,
-        show_progress=False,
-    )
-    maker.train_from_iterator(sentences, trainer, length=len(sentences))
-    cut = maker.pre_tokenizer
-    words = Counter(word for text in sentences for word, _ in cut.pre_tokenize_str(f" {text}"))
-    seed = {*maker.get_vocab(), *chain.from_iterable(words)}
-    pieces = [(piece, round(score, 6)) for piece, score in fitted(words, seed, room)]
-    head = [(entry, 0.0) for entry in (*SPECIALS, *BYTES)]
-    return pipeline("unigram", models.Unigram([*head, *pieces], UNK, byte_fallback=True))
 
 
 def _without_rare_characters(

@@ -1,6 +1,7 @@
 """Training: options, batches, loss, schedule, optimiser, checkpoints and the loop.
 
 >>> import tempfile
+>>> from intently.training import Pairs, TrainingOptions, train
 >>> from intently.models.transformer import Transformer
 >>> options = TrainingOptions().with_flags(width=16, heads=2, inner=32, steps=3)
 >>> model = Transformer(options.shape(source_vocabulary=9, target_vocabulary=9))
@@ -13,39 +14,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from intently.foundation.on_demand import names
 from intently.models.weights import load_weights, weights
-from intently.training.averaging import averaged
-from intently.training.batches import Batch, Pairs, epoch
-from intently.training.checkpoint import Checkpoint, Checkpoints
-from intently.training.events import (
-    Averaging,
-    Evaluated,
-    Evaluating,
-    Event,
-    GivenUp,
-    Resumed,
-    Saved,
-    Stepped,
-    TimeUp,
-)
-from intently.training.groups import (
-    ArchitectureOptions,
-    MachineOptions,
-    ModelOptions,
-    OptimiserOptions,
-    RunOptions,
-    ScheduleOptions,
-    TextOptions,
-    VariantOptions,
-)
-from intently.training.history import Averaged, Evaluation, History, Record
-from intently.training.loss import smoothed_cross_entropy
-from intently.training.metrics import Score, bleu, chrf, exact_match
-from intently.training.options import TrainingOptions
-from intently.training.progress import display
-from intently.training.tensorboard import TensorBoard
-from intently.training.trainer import DivergedError, train
-from intently.training.validation import DevSet, dev_loss
+
+if TYPE_CHECKING:
+    from intently.training.averaging import averaged
+    from intently.training.batches import Batch, Pairs, epoch
+    from intently.training.checkpoint import Checkpoint, Checkpoints
+    from intently.training.events import (
+        Averaging,
+        Evaluated,
+        Evaluating,
+        Event,
+        GivenUp,
+        Resumed,
+        Saved,
+        Stepped,
+        TimeUp,
+    )
+    from intently.training.groups import (
+        ArchitectureOptions,
+        MachineOptions,
+        ModelOptions,
+        OptimiserOptions,
+        RunOptions,
+        ScheduleOptions,
+        TextOptions,
+        VariantOptions,
+    )
+    from intently.training.history import Averaged, Evaluation, History, Record
+    from intently.training.loss import smoothed_cross_entropy
+    from intently.training.metrics import Score, bleu, chrf, exact_match
+    from intently.training.options import TrainingOptions
+    from intently.training.progress import display
+    from intently.training.tensorboard import TensorBoard
+    from intently.training.trainer import DivergedError, train
+    from intently.training.validation import DevSet, dev_loss
 
 __all__ = [  # noqa: RUF022 - in the order of learning
     "TrainingOptions",
@@ -90,3 +96,27 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "chrf",
     "exact_match",
 ]
+
+_HOMES = {
+    "averaging": ("averaged",),
+    "batches": ("Batch", "Pairs", "epoch"),
+    "checkpoint": ("Checkpoint", "Checkpoints"),
+    "events": (
+        *("Averaging", "Evaluated", "Evaluating", "Event", "GivenUp", "Resumed", "Saved"),
+        *("Stepped", "TimeUp"),
+    ),
+    "groups": (
+        *("ArchitectureOptions", "MachineOptions", "ModelOptions", "OptimiserOptions"),
+        *("RunOptions", "ScheduleOptions", "TextOptions", "VariantOptions"),
+    ),
+    "history": ("Averaged", "Evaluation", "History", "Record"),
+    "loss": ("smoothed_cross_entropy",),
+    "metrics": ("Score", "bleu", "chrf", "exact_match"),
+    "options": ("TrainingOptions",),
+    "progress": ("display",),
+    "tensorboard": ("TensorBoard",),
+    "trainer": ("DivergedError", "train"),
+    "validation": ("DevSet", "dev_loss"),
+}
+
+__getattr__ = names(__name__, _HOMES)  # a model that only runs loads its options, not the trainer

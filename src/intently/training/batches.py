@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     """Rows side by side, padded with PAD: int64 tensors.
 
     ``source`` (b, s) ends with EOS, and is None for a model that reads none; ``source_lengths``
-    (b,) is None where no source is padded. ``target_out`` (b, t) is what should follow each token
+    (b,) is None where no source is padded. ``target_out`` (b, t) holds the token that follows each
     of ``target_in`` (b, t): of a pair, they end with EOS and begin with SOS.
     """
 

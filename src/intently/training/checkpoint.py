@@ -178,15 +178,12 @@ class Checkpoints:
                 str(self.folder / name),
             )
         except CheckpointError as error:
-            if isinstance(error.__cause__, OSError) and not _missing(error.__cause__):
+            absent = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+            if isinstance(error.__cause__, OSError) and not absent:
                 raise
             good = self._newest_good(but=name)
-            advice = (
-                f" The newest good checkpoint is {good}: go on with {_resume(good)}."
-                if good
-                else ""
-            )
-            raise CheckpointError(f"{error}{advice}") from error.__cause__
+            advice = good and f" The newest good checkpoint is {good}: go on with {_resume(good)}."
+            raise CheckpointError(f"{error}{advice or ''}") from error.__cause__
 
     def latest(self) -> str:
         """Return the name of the last written checkpoint.
@@ -308,10 +305,6 @@ class Checkpoints:
 
     def _file(self, name: str, file: str) -> File:
         return File(self.folder / name / file, "a file of a checkpoint as it was written")
-
-
-def _missing(error: OSError) -> bool:
-    return isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
 def _named(pointer: bytes) -> str | None:

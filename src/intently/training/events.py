@@ -8,10 +8,16 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """A step was taken: the loss is that of its batch, in nats per target token."""
+class After:
+    """An event after ``step`` steps."""
 
     step: int
+
+
+@dataclass(frozen=True)
+class Stepped(After):
+    """A step was taken: the loss is that of its batch, in nats per target token."""
+
     steps: int
     loss: float
     learning_rate: float
@@ -20,63 +26,55 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Evaluating:
+class Evaluating(After):
     """The dev set is about to be translated."""
-
-    step: int
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(After):
     """The dev set was scored; ``best`` where no earlier score was as high."""
 
-    step: int
     scores: dict[str, float]
     best: bool
 
 
 @dataclass(frozen=True)
-class Saved:
+class Saved(After):
     """A checkpoint was written."""
 
-    step: int
     folder: Path
 
 
 @dataclass(frozen=True)
-class Resumed:
+class Resumed(After):
     """The run resumes after ``step`` of its steps."""
 
-    step: int
     steps: int
 
 
 @dataclass(frozen=True)
-class TimeUp:
+class TimeUp(After):
     """The run ends after ``step`` of its steps because its ``seconds`` are over."""
 
-    step: int
     steps: int
 
 
 @dataclass(frozen=True)
-class GivenUp:
+class GivenUp(After):
     """The run ends because the last ``evaluations`` brought no better score."""
 
-    step: int
     evaluations: int
     score: str
 
 
 @dataclass(frozen=True)
-class Averaging:
+class Averaging(After):
     """The weights of some checkpoints were averaged, and the mean was ``taken`` or not.
 
     ``score`` names the score; ``of_mean`` and ``of_best`` are its values for the mean and for the
     best checkpoint, None without a dev set.
     """
 
-    step: int
     checkpoints: int
     taken: bool
     score: str

@@ -18,6 +18,7 @@ from intently.models.kinds import KINDS
 from intently.models.recurrent import ATTENTIONS
 from intently.models.recurrent_steps import CELLS
 from intently.models.transformer import FEED_FORWARDS, POSITIONS
+from intently.text.vocabularies import REMOVED
 
 
 class Rule(NamedTuple):
@@ -45,7 +46,7 @@ FROM_0 = Rule("a number of at least 0", lambda x: x >= 0)
 SHARE = Rule("a number from 0 up to, but not, 1", lambda x: 0 <= x < 1)
 FRACTION = Rule("a number from 0 to 1", lambda x: 0 <= x <= 1)
 SEED = Rule("an integer from 0 to 2**64 - 1", lambda n: 0 <= n < 2**64)
-TOKENIZERS = one_of("subword", "unigram", "word", "character")
+TOKENIZERS = one_of("subword", "word", "character")
 
 
 def option(default: Any, rule: Rule | None, help: str) -> Any:
@@ -57,7 +58,8 @@ def check_option(name: str, value: Any, hint: Any, rule: Rule | None) -> Any:
     """Return an option's value in its type; raise KindError or ArgumentError with its name."""
     value = _typed(name, value, hint)
     if rule is not None and value is not None and not rule.test(value):
-        raise build(ArgumentError, name, rule.words, repr(value))
+        cause = REMOVED.get(value) if rule is TOKENIZERS else None
+        raise build(ArgumentError, name, rule.words, repr(value), cause)
     return value
 
 

@@ -60,10 +60,10 @@ def smoothed_cross_entropy(
     rows, flat = hidden.flatten(0, -2), targets.flatten()
     weight = weight.to(hidden.dtype)
     kept = (flat != ignore).nonzero()[:, 0]
-    if kept.shape[0] == flat.shape[0]:
-        loss = _apply(rows, weight, flat, smoothing)
-    else:
-        loss = _apply(rows.index_select(0, kept), weight, flat.index_select(0, kept), smoothing)
+    if kept.shape[0] < flat.shape[0]:
+        rows, flat = rows.index_select(0, kept), flat.index_select(0, kept)
+    wanted = torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad)
+    loss: Any = _FusedLoss.apply(rows, weight, flat, smoothing, wanted)
     return loss, kept.shape[0]
 
 
@@ -75,14 +75,8 @@ def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> t
     return smoothed_cross_entropy(hidden, model.output_weight, batch.target_out, smoothing)
 
 
-def _apply(hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """Call the function below; compute gradients only where they are needed."""
-    wanted = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
-    return _FusedLoss.apply(hidden, weight, targets, smoothing, wanted)  # pyright: ignore[reportReturnType]
-
-
 class _FusedLoss(torch.autograd.Function):
-    """Loss and gradients in one pass over chunks of rows.
+    """Loss, and gradients where ``wanted``, in one pass over chunks of rows.
 
     With p = softmax z, the gradient with respect to z is p − (1 − ε) onehot(y) − ε/V. The last term
     is the same for all logits, so it is added to the two gradients as a vector.

@@ -99,14 +99,14 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     >>> exact_match(["Le chat dort.", "Il boit."], ["Le chat dort.", "Elle boit."])
     0.5
     """
-    _check(hypotheses, references)
+    check_references("hypotheses", hypotheses, references)
     return sum(map(str.__eq__, hypotheses, references)) / len(references)
 
 
 def _score(
     name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int = 0
 ) -> Score:
-    _check(hypotheses, references)
+    check_references("hypotheses", hypotheses, references)
     if bootstrap < 0 or bootstrap == 1:  # one resample has no interval
         raise build(ArgumentError, "bootstrap", "0, or at least 2 resamples", bootstrap)
     found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=bootstrap)
@@ -121,7 +121,8 @@ def _percent(score: float) -> float:
     return min(100.0, max(0.0, score))
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    if len(hypotheses) != len(references) or not references:
+def check_references(name: str, given: Sequence[Any], references: Sequence[str]) -> None:
+    """Raise ArgumentError unless ``given`` has one entry for each reference, and at least one."""
+    if len(given) != len(references) or not references:
         expected = f"one for each of {len(references)} references, and at least one"
-        raise build(ArgumentError, "hypotheses", expected, f"{len(hypotheses)} sentences")
+        raise build(ArgumentError, name, expected, f"{len(given)} sentences")

@@ -28,6 +28,7 @@ class Optimiser:
 
     def __init__(self, model: nn.Module, options: OptimiserOptions) -> None:
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self._names: dict[Tensor, str] = {p: name for name, p in self.parameters.items()}
         tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
         self.groups: dict[str, list[str]] = {"matrices": [], "others": []}
         for name, parameter in self.parameters.items():
@@ -57,9 +58,8 @@ class Optimiser:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state: ``exp_avg/encoder.0.up.weight`` and so on."""
-        names: dict[Tensor, str] = {parameter: name for name, parameter in self.parameters.items()}
         return {
-            f"{kind}/{names[parameter]}": value
+            f"{kind}/{self._names[parameter]}": value
             for optimiser in self._optimisers
             for parameter, state in optimiser.state.items()
             for kind, value in state.items()
@@ -73,10 +73,10 @@ class Optimiser:
         """
         check_alike(self._blank(), tensors, "it is the state of another optimiser", where)
         owner = {
-            self.parameters[name]: optimiser
+            parameter: optimiser
             for optimiser in self._optimisers
-            for name in self.parameters
-            if any(self.parameters[name] is p for g in optimiser.param_groups for p in g["params"])
+            for group in optimiser.param_groups
+            for parameter in group["params"]
         }
         for optimiser in self._optimisers:
             optimiser.state.clear()
@@ -89,9 +89,8 @@ class Optimiser:
 
     def _blank(self) -> dict[str, Tensor]:
         """Return meta tensors with the shapes of `tensors` after a step."""
-        names = {parameter: name for name, parameter in self.parameters.items()}
         return {
-            f"{kind}/{names[p]}": torch.empty(
+            f"{kind}/{self._names[p]}": torch.empty(
                 () if kind == "step" else p.shape, dtype=p.dtype, device="meta"
             )
             for optimiser in self._optimisers

@@ -18,7 +18,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -135,16 +135,9 @@ class TrainingOptions:
         options and values out of range, KindError for wrong types; messages begin with ``where``.
         """
         kinds = typing.get_type_hints(cls)
+        check_names(values, {group: _fields(kind) for group, kind in kinds.items()}, where)
         groups: dict[str, Any] = {}
         for group, entries in values.items():
-            if group not in kinds:
-                raise _unknown(f"{where}: {group}", group, list(kinds), "one of the sections")
-            if not isinstance(entries, Mapping):
-                raise build(KindError, f"{where}: {group}", "a section of options", repr(entries))
-            names = [field.name for field in dataclasses.fields(kinds[group])]
-            for name in entries:
-                if name not in names:
-                    raise _unknown(f"{where}: [{group}] {name}", name, names, "one of the options")
             try:
                 groups[group] = kinds[group](**entries)
             except (ArgumentError, KindError) as error:
@@ -188,7 +181,7 @@ class TrainingOptions:
         values = self.to_dict()
         for name, value in overrides.items():
             if name not in flags:
-                raise _unknown(name, name, list(flags), "one of the options")
+                raise _unknown(name, name, flags, "one of the options")
             if value is not None:
                 values[flags[name].group][name] = value
         groups = {
@@ -198,21 +191,46 @@ class TrainingOptions:
         return dataclasses.replace(self, **groups)
 
 
-def _fields(kind: Any) -> set[str]:
+def _fields(kind: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass."""
-    return {field.name for field in dataclasses.fields(kind)}
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def _unknown(argument: str, name: str, valid: list[str], what: str) -> ArgumentError:
-    """Return the error for an unknown name, with the nearest valid one."""
-    homes = {n: flag.group for n, flag in TrainingOptions.flags().items()}
+def check_names(values: Mapping[str, Any], known: Mapping[str, Iterable[str]], where: str) -> None:
+    """Raise unless ``values`` maps ``known`` sections to mappings of their options.
+
+    Raises ArgumentError for an unknown section or option, with the nearest known one, KindError for
+    a section that is no mapping; messages begin with ``where``.
+    """
+    homes = {name: section for section, names in known.items() for name in names}
+    for section, entries in values.items():
+        if section not in known:
+            raise _unknown(f"{where}: {section}", section, known, "one of the sections", homes)
+        if not isinstance(entries, Mapping):
+            raise build(KindError, f"{where}: {section}", "a section of options", repr(entries))
+        for name in entries:
+            if homes.get(name) != section:
+                argument, valid = f"{where}: [{section}] {name}", known[section]
+                raise _unknown(argument, name, valid, "one of the options", homes)
+
+
+def _unknown(
+    argument: str,
+    name: str,
+    valid: Iterable[str],
+    what: str,
+    homes: Mapping[str, str] | None = None,
+) -> ArgumentError:
+    """Return the error for an unknown name, with the nearest valid one, or that of its section."""
+    homes = homes or {}
     near = difflib.get_close_matches(name, valid, n=1)
+    near_elsewhere = difflib.get_close_matches(name, homes, n=1)
+    fix = None
     if near:
         fix = f"Did you mean {near[0]}?"
     elif name in homes:
         fix = f"the option {name} belongs to the section [{homes[name]}]"
-    else:
-        everywhere = difflib.get_close_matches(name, homes, n=1)
-        fix = f"Did you mean {everywhere[0]} of [{homes[everywhere[0]]}]?" if everywhere else None
+    elif near_elsewhere:
+        fix = f"Did you mean {near_elsewhere[0]} of [{homes[near_elsewhere[0]]}]?"
     expected = f"{what} {', '.join(valid)}"
     return one_line(build(ArgumentError, argument, expected, repr(name), fix=fix))

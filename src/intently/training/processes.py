@@ -98,7 +98,7 @@ class Processes:
             dist.barrier(group=self.patient)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return in every process what ``make`` returns in the first; all must call it.
+        """Return in every process the result of ``make`` in the first; all must call it.
 
         Its errors are raised in every process, foreign ones as `FirstError`.
         """

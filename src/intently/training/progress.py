@@ -107,41 +107,51 @@ def line(event: Event) -> str:
     >>> line(Averaging(4000, 5, True, "bleu", 31.5, 31.25))
     'mean of 5 checkpoints: dev bleu 31.50, the best one has 31.25: the mean is the translator'
     """
-    if isinstance(event, Stepped):
-        return (
-            f"step {event.step}/{event.steps}  loss {event.loss:.3f}  "
-            f"lr {event.learning_rate:.1e}  {event.tokens_per_second:,.0f} tokens/s  "
-            f"{clock(event.seconds_left)} left"
-        )
-    if isinstance(event, Evaluated):
-        scores = "  ".join(
-            f"{name} {score:.1f}%" if name == "exact" else f"{name} {score:.2f}"
-            for name, score in event.scores.items()
-        )
-        return f"step {event.step}  dev {scores}" + ("  (best so far)" if event.best else "")
-    if isinstance(event, Saved):
-        return f"step {event.step}  saved {event.folder}"
-    if isinstance(event, Resumed):
-        left = "" if event.step < event.steps else ": none is left (more: a higher steps)"
-        return f"going on after step {event.step}/{event.steps}{left}"
-    if isinstance(event, TimeUp):
-        return f"step {event.step}/{event.steps}  time is up: the run ends (more: seconds)"
-    if isinstance(event, GivenUp):
-        times = f"{event.evaluations} evaluation{'s' * (event.evaluations != 1)}"
-        return (
-            f"step {event.step}  no better {event.score} in {times}: "
-            "the run ends (go on with a higher patience)"
-        )
-    if isinstance(event, Averaging):
-        return _averaging(event)
+    match event:
+        case Stepped():
+            return (
+                f"step {event.step}/{event.steps}  loss {event.loss:.3f}  "
+                f"lr {event.learning_rate:.1e}  {event.tokens_per_second:,.0f} tokens/s  "
+                f"{clock(event.seconds_left)} left"
+            )
+        case Evaluated():
+            scores = "  ".join(
+                f"{name} {score:.1f}%" if name == "exact" else f"{name} {score:.2f}"
+                for name, score in event.scores.items()
+            )
+            return f"step {event.step}  dev {scores}" + "  (best so far)" * event.best
+        case Saved():
+            return f"step {event.step}  saved {event.folder}"
+        case Resumed():
+            left = "" if event.step < event.steps else ": none is left (more: a higher steps)"
+            return f"going on after step {event.step}/{event.steps}{left}"
+        case TimeUp():
+            return f"step {event.step}/{event.steps}  time is up: the run ends (more: seconds)"
+        case GivenUp():
+            return (
+                f"step {event.step}  no better {event.score} in "
+                f"{counted(event.evaluations, 'evaluation')}: "
+                "the run ends (go on with a higher patience)"
+            )
+        case Averaging():
+            scores = ""
+            if event.of_mean is not None:
+                scores = (
+                    f"dev {event.score} {event.of_mean:.2f}, the best one has {event.of_best:.2f}: "
+                )
+            taken = "mean" if event.taken else "best one"
+            of = counted(event.checkpoints, "checkpoint")
+            return f"mean of {of}: {scores}the {taken} is the translator"
     return ""
 
 
-def _averaging(event: Averaging) -> str:
-    what = f"mean of {event.checkpoints} checkpoint{'s' * (event.checkpoints != 1)}: "
-    if event.of_mean is not None:
-        what += f"dev {event.score} {event.of_mean:.2f}, the best one has {event.of_best:.2f}: "
-    return what + f"the {'mean' if event.taken else 'best one'} is the translator"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "checkpoint"), counted(3, "checkpoint")
+    ('1 checkpoint', '3 checkpoints')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What a resumed run must share with its checkpoint."""
+"""A resumed run must have the options and the data of its checkpoint."""
 
 from __future__ import annotations
 

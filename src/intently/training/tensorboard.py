@@ -31,7 +31,7 @@ class TensorBoard:
     """Writes loss, learning rate, tokens per second and dev scores of each step into a folder.
 
     A listener for `train(progress=…)`, used in a ``with`` statement. A resumed run writes into the
-    same folder and replaces what was written after its checkpoint.
+    same folder and replaces the curves after its checkpoint.
     Raises `MissingLibraryError` where tensorboard is not installed.
 
     >>> import tempfile

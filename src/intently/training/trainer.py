@@ -57,7 +57,7 @@ RECORDS = 500
 """Points of the loss curve, about."""
 
 WRITES = ("checkpoints/", "options.json")
-"""What `train` writes into a run's folder."""
+"""The files and folders that `train` writes into a run's folder."""
 
 Validate = Callable[[Any], Mapping[str, float]]
 

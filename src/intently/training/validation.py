@@ -20,7 +20,7 @@ from intently.models.kinds import EncoderDecoder
 from intently.training.batches import Pairs, epoch
 from intently.training.history import Evaluation
 from intently.training.loss import batch_loss
-from intently.training.metrics import bleu, exact_match
+from intently.training.metrics import bleu, check_references, exact_match
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class DevSet:
     batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        if len(self.sources) != len(self.references) or not self.sources:
-            expected = f"as many as references, {len(self.references)}, and at least one"
-            raise build(ArgumentError, "sources", expected, f"{len(self.sources)} sentences")
+        check_references("sources", self.sources, self.references)
 
     @property
     def fingerprint(self) -> str:

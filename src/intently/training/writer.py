@@ -24,7 +24,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from intently.errors import ArgumentError, IntentlyError, build
+from intently.errors import ArgumentError, IntentlyError, build, one_line
 from intently.foundation.files import File, replace_file, sealed
 from intently.training.processes import joined
 
@@ -32,9 +32,6 @@ LOCK, ABOUT = ".intently.lock", ".intently.json"
 
 UNLOCKABLE = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 """Errors of file systems that cannot lock, such as some network file systems."""
-
-TOLD = 200
-"""Characters of a command shown in a message."""
 
 READ = 2**16
 """Largest size of `ABOUT`, in bytes."""
@@ -174,7 +171,7 @@ class Writer:
 
     def _about(self) -> tuple[dict[str, Any], IntentlyError | None]:
         """Return the content of `ABOUT`, or {} and the error why it cannot be trusted."""
-        expected = "what Intently has written down of the files beside it"
+        expected = "Intently's record of the files beside it"
         fix = "delete it where all of these are Intently's, or choose another folder"
         file = File(self.folder / ABOUT, expected, ArgumentError, fix)
         try:
@@ -185,14 +182,17 @@ class Writer:
     def _in_use(self) -> InUseError:
         about, _ = self._about()
         process, host, since, command = (
-            _shown(about.get(name, "?")) for name in ("process", "host", "since", "command")
+            about.get(name, "?") for name in ("process", "host", "since", "command")
         )
-        return build(
-            InUseError,
-            "out",
-            "a folder to which no other command writes",
-            f"{self.out}, held by process {process} on {host} since {since}: {command}",
-            fix="wait for its end, or choose another folder",
+        held = f"held by process {process} on {host} since {since}: {command}"
+        return one_line(
+            build(
+                InUseError,
+                "out",
+                "a folder to which no other command writes",
+                f"{self.out}, {held}",
+                fix="wait for its end, or choose another folder",
+            )
         )
 
     def _unwritable(self, error: OSError) -> ArgumentError:
@@ -212,10 +212,11 @@ _HELD: ContextVar[Mapping[Path, Writer | None]] = ContextVar("held", default=Map
 def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | None]:
     """Hold the folder ``out`` as its only writer; make it if needed.
 
-    ``writes`` names what the command writes there, folders with a trailing ``/``. Any of these that
-    exists already must be Intently's: files of the user are not overwritten. A nested call for the
-    same folder holds it already. Of many processes the first holds the folder and gets the
-    `Writer`, the others get None. A folder to which nothing was written is left as it was.
+    ``writes`` names the files that the command writes there, and its folders with a trailing ``/``.
+    Any of these that exists already must be Intently's: files of the user are not overwritten. A
+    nested call for the same folder holds it already. Of many processes the first holds the folder
+    and gets the `Writer`, the others get None. A folder to which nothing was written is left as it
+    was.
 
     Raises `InUseError` where another command or thread holds the folder, `ArgumentError` where the
     folder cannot be written to. Warns where the file system cannot lock.
@@ -274,10 +275,3 @@ def _check_place(folder: Path, writes: Collection[str]) -> None:
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _shown(value: Any) -> str:
-    """Return an untrusted value as printable, short text."""
-    text = str(value)
-    text = text if len(text) <= TOLD else text[:TOLD] + "…"
-    return "".join(c if c.isprintable() else "?" for c in text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from intently.corpora import Alignment, Pair, alignment_error_rate
+from intently.corpora import Alignment, Pair, Pronoun, alignment_error_rate
 from intently.decoding import SearchOptions
 from intently.decoding.search import padded
 from intently.errors import ArgumentError, build
@@ -19,7 +19,14 @@ from intently.matrix import Dense, LazyMatrix, Merged
 from intently.models.kinds import cross_heads
 from intently.modules import MultiHeadAttention
 from intently.text import EOS, SOS, words
-from intently.training.metrics import Score, bleu, chrf, exact_match, tokenised_bleu
+from intently.training.metrics import (
+    Score,
+    bleu,
+    check_references,
+    chrf,
+    exact_match,
+    tokenised_bleu,
+)
 from intently.translation.translator import AlignmentHead, Translator
 
 GREEDY = SearchOptions(beam=1)
@@ -66,9 +73,7 @@ def evaluate(
     With ``bootstrap``, a number of resampled corpora, every BLEU has a 95 % interval. Raises
     `ArgumentError` where the two differ in number or are empty.
     """
-    if len(sources) != len(references) or not references:
-        expected = f"one for each of {len(references)} references, and at least one"
-        raise build(ArgumentError, "sources", expected, f"{len(sources)} sentences")
+    check_references("sources", sources, references)
     texts = [translation.text for translation in translator.stream(sources, options)]
     scores = Scores(
         sentences=len(texts),
@@ -209,18 +214,12 @@ def best_alignment_head(
 
 def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
     """Return for every encoder head how often *it* prefers the right noun to the wrong one."""
-    right: dict[AlignmentHead, int] = defaultdict(int)
-    marked = _marked(pairs)
-    sides = [(pair.source, pair.target) for pair in marked]
-    for pair, matrices in zip(marked, forced(translator, sides)):
-        assert pair.pronoun is not None
-        p = pair.pronoun
-        for name, matrix in matrices.items():
-            if name.startswith("encoder"):
-                row = matrix[..., p.source, :]
-                for head, better in enumerate((row[:, p.right] > row[:, p.wrong]).tolist()):
-                    right[AlignmentHead(name, head)] += better
-    return {head: count / len(marked) for head, count in right.items()}
+
+    def prefers(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
+        row = matrix[..., p.source, :]
+        return row[:, p.right] > row[:, p.wrong]
+
+    return _shares(translator, pairs, "encoder", prefers)
 
 
 def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
@@ -229,26 +228,36 @@ def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[Align
     That is the adjective that ends a because-sentence, seen from the row that writes the pronoun:
     *tired* means that *it* is the animal, *wide* that it is the road.
     """
-    most: dict[AlignmentHead, int] = defaultdict(int)
-    marked = _marked(pairs)
-    sides = [(pair.source, pair.target) for pair in marked]
-    for pair, matrices in zip(marked, forced(translator, sides)):
-        assert pair.pronoun is not None
+
+    def tells(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
         telling = len(pair.source_words) - 2  # before the full stop
-        for name, matrix in matrices.items():
-            if name.endswith("cross"):
-                looked = matrix[..., pair.pronoun.target, :].argmax(-1) == telling
-                for head, same in enumerate(looked.tolist()):
-                    most[AlignmentHead(name, head)] += same
-    return {head: count / len(marked) for head, count in most.items()}
+        return matrix[..., p.target, :].argmax(-1) == telling
+
+    return _shares(translator, pairs, "decoder", tells)
 
 
-def _marked(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs with a marked pronoun; raise `ArgumentError` if there is none."""
-    marked = [pair for pair in pairs if pair.pronoun]
+def _shares(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    side: str,
+    right: Callable[[LazyMatrix, Pair, Pronoun], torch.Tensor],
+) -> dict[AlignmentHead, float]:
+    """Return for every head that reads the source the share of marked pairs where it is right.
+
+    ``side`` is "encoder" or "decoder"; ``right`` returns a boolean for each head (h,). Raises
+    `ArgumentError` where no pair has a marked pronoun.
+    """
+    marked = [(pair, pair.pronoun) for pair in pairs if pair.pronoun]
     if not marked:
         raise build(ArgumentError, "pairs", "because-sentences with a marked pronoun", "none")
-    return marked
+    count: dict[AlignmentHead, int] = defaultdict(int)
+    sides = [(pair.source, pair.target) for pair, _ in marked]
+    for (pair, pronoun), matrices in zip(marked, forced(translator, sides)):
+        for name, matrix in matrices.items():
+            if name.startswith(side):
+                for head, found in enumerate(right(matrix, pair, pronoun).tolist()):
+                    count[AlignmentHead(name, head)] += found
+    return {head: n / len(marked) for head, n in count.items()}
 
 
 @contextmanager

@@ -49,7 +49,7 @@ WRITES = (
     *("checkpoints/", "model/", "tensorboard/", "source.json", "target.json", "options.json"),
     *("average.json", "run.json", "scores.json", "training.png"),
 )
-"""What a run writes into its folder, the command line included."""
+"""The files and folders of a run, those of the command line included."""
 
 DEV_SENTENCES = 500
 """Dev sentences translated at each evaluation."""
@@ -89,7 +89,7 @@ def fit(
     Training takes place on ``options.machine.device``; the translator comes back on the CPU.
 
     Warns, before training begins, of pairs that are skipped because a side is empty or longer than
-    ``options.text.max_length``. Raises what `intently.training.train` raises; a run already in
+    ``options.text.max_length``. Raises as `intently.training.train` does; a run already in
     ``out`` stays as it is.
     """
     check_patience(options.schedule.patience, dev is not None)
@@ -177,7 +177,11 @@ def _save_best(
         translator.save(folder / "model")
     (folder / "average.json").unlink(missing_ok=True)
     if options.run.average > 1 and history.stopped != "interrupted":
-        mean = _average(translator, history, options, checkpoints, validate, tell)
+        mean = _average(translator, history, options, checkpoints, validate)
+        score = options.run.best_by
+        of_mean, of_best = ((found or {}).get(score) for found in (mean.scores, mean.best))
+        step, count = step_of(mean.checkpoints[-1]), len(mean.checkpoints)
+        tell(Averaging(step, count, mean.taken, score, of_mean, of_best))
         writer.check()
         with checkpoints.surviving():
             if mean.taken:
@@ -192,7 +196,6 @@ def _average(
     options: TrainingOptions,
     checkpoints: Checkpoints,
     validate: DevSet | None,
-    tell: Listener,
 ) -> Averaged:
     """Load the mean of the newest checkpoints into the model, if that beats its best weights."""
     model, score = translator.model, options.run.best_by
@@ -214,8 +217,6 @@ def _average(
         mean = Averaged(names, taken, scores, of_best)
     if not mean.taken:
         load_weights(model, best)
-    of_mean, of_best = ((found or {}).get(score) for found in (mean.scores, mean.best))
-    tell(Averaging(step_of(names[-1]), len(names), mean.taken, score, of_mean, of_best))
     return mean
 
 

@@ -235,7 +235,7 @@ class Translator:
     def stream(
         self, sentences: Iterable[str], options: SearchOptions | None = None, *, chunk: int = CHUNK
     ) -> Iterator[Translation]:
-        """Translate sentences as they come, ``chunk`` at a time; yields what `translate` returns.
+        """Translate sentences as they come, ``chunk`` at a time; yields a `Translation` each.
 
         Memory is bounded by one chunk unless the caller keeps translations.
         """

@@ -22,7 +22,7 @@ from intently.corpora.language.phrases import (
     phrase,
 )
 from intently.corpora.language.predicates import BE, quality
-from intently.corpora.language.sentences import Choose, Mode, same, without_future
+from intently.corpora.language.sentences import Choose, Mode, check_apart, without_future
 from intently.corpora.language.slots import AT, IN, NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP, TO, WITH
 from intently.corpora.language.verbs import VERB, Verb
 from intently.corpora.language.words import Adjective, Noun, adjectives, held_out, listed
@@ -43,7 +43,7 @@ class Reason(NamedTuple):
     """A verb with its subjects and objects, and the adjectives that are a reason on either side."""
 
     verb: Verb
-    preposition: tuple[str, str]
+    preposition: Phrase
     negative: bool
     subjects: tuple[Noun, ...]
     objects: tuple[Noun, ...]
@@ -58,7 +58,7 @@ def reason(
     of_subject: str,
     of_object: str,
     negative: bool = True,
-    preposition: tuple[str, str] = ("", ""),
+    preposition: Phrase = NOTHING,
 ) -> Reason:
     """Return a reason from classes of nouns (or nouns) and names of adjectives."""
     return Reason(
@@ -72,7 +72,7 @@ def reason(
     )
 
 
-ON = ("on", "sur")
+ON = phrase("on", "sur")
 WEARY, EAGER = "tired sick lazy nervous", "curious brave happy"
 GREEDY = "greedy curious happy"
 UNWELL = "tired sick nervous sad"
@@ -180,36 +180,23 @@ def resolved(choose: Choose) -> tuple[list[Phrase], tuple[Phrase, ...], bool, in
     said = chosen.verb(tense, subject.agreement, chosen.negative)
     pronoun = IT[right.agreement]
     being = BE("past" if tense == "past" else "present", right.agreement)
-    preposition = PREPOSITIONS[chosen.preposition]
     held = 2 * held_out(right.noun.name, adjective.name) or int(
-        not chosen.preposition[0] and held_out(chosen.verb.name, object_.noun.name)
+        chosen.preposition is NOTHING and held_out(chosen.verb.name, object_.noun.name)
     )
     clause = (BECAUSE, pronoun, being, quality(adjective, right.agreement, english, french))
-    return [subject, said, preposition, object_], clause, of_subject, held
+    return [subject, said, chosen.preposition, object_], clause, of_subject, held
 
 
-PREPOSITIONS = {p: phrase(*p) for p in (("", ""), ON)}
-
-
-def because(choose: Choose) -> Draft | None:
+def because(choose: Choose) -> Draft:
     """The animal didn't cross the road because it was too tired. → … parce qu'il était trop …"""
     main, clause, of_subject, held = resolved(choose)
     pronoun = (5, 0, 3) if of_subject else (5, 3, 0)
     return Draft((*main, *clause, STOP), held, None, (), pronoun)
 
 
-class Mood(NamedTuple):
-    """A verb with the moods that are a reason for or against it, and the events that cause it."""
-
-    verb: Verb
-    complements: Slot
-    moods: tuple[Adjective, ...]
-    moods_against: tuple[Adjective, ...]
-    events: tuple[Verb, ...]
-
-
+# A verb, its complements, the moods that are a reason for it and against it, and what causes it.
 MOODS = tuple(
-    Mood(
+    (
         VERB[verb],
         complements,
         adjectives(moods),
@@ -241,23 +228,21 @@ OTHERS: Slot = (NAMES, PEOPLE)
 MOOD_MODES = {agreement: without_future(MOOD_TENSES, agreement) for agreement in range(7)}
 
 
-def sake(choose: Choose) -> Draft | None:
+def sake(choose: Choose) -> Draft:
     """Mary left because she was sick. → Mary est partie parce qu'elle était malade."""
-    mood: Mood = choose((MOODS,))
+    verb, complements, moods, moods_against, events = choose((MOODS,))
     subject = choose(SOMEONE)
     mode = choose(MOOD_MODES[subject.agreement])
-    complement = choose(mood.complements)
-    if same(subject, complement):
-        return None
-    said = mood.verb(mode.tense, subject.agreement, mode.negative)
+    complement = choose(complements)
+    check_apart(subject, complement)
+    said = verb(mode.tense, subject.agreement, mode.negative)
     start = (subject, said, complement, BECAUSE)
     if mode == PAST and choose(EITHER):
         other = choose(OTHERS)
-        if same(subject, other):
-            return None
-        event: Verb = choose((mood.events,))
+        check_apart(subject, other)
+        event: Verb = choose((events,))
         return Draft((*start, other, event("past", other.agreement), STOP), int(subject.held))
-    adjective = choose((mood.moods_against if mode.negative else mood.moods,))
+    adjective = choose((moods_against if mode.negative else moods,))
     english, french = choose(GLAD_DEGREES if adjective in GLAD else MOOD_DEGREES)
     being = BE("past" if mode.tense == "past" else "present", subject.agreement)
     feeling = quality(adjective, subject.agreement, english, french)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from intently.corpora.language.because import because, sake
 from intently.corpora.language.pair import Draft
@@ -26,25 +27,26 @@ from intently.corpora.language.relative import (
     who_did,
 )
 from intently.corpora.language.sentences import (
+    FOOD,
+    GENERAL,
+    PERSONAL,
     Choose,
     and_it,
     giving,
     giving_pronoun,
     object_pronoun,
-    partitive,
-    person,
-    statement,
+    said,
 )
 
-Family = Callable[[Choose], Draft | None]
+Family = Callable[[Choose], Draft]
 
 # Kind, family, weight.
 FAMILIES: tuple[tuple[str, Family, int], ...] = (
     ("because", because, 155),
     ("reason", sake, 50),
-    ("statement", statement, 190),
-    ("partitive", partitive, 70),
-    ("person", person, 50),
+    ("statement", partial(said, frames=GENERAL), 190),
+    ("partitive", partial(said, frames=FOOD), 70),
+    ("person", partial(said, frames=PERSONAL), 50),
     ("giving", giving, 40),
     ("giving", giving_pronoun, 25),
     ("pronoun", object_pronoun, 45),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from intently.corpora.alignment import Alignment
@@ -63,72 +65,48 @@ class Pair(NamedTuple):
     @property
     def alignment(self) -> Alignment:
         """The gold word alignment, as the grammar knows it."""
-        draft = self.draft
-        starts = None if draft.order is None else french_starts(draft)
-        sure: set[tuple[int, int]] = set()
-        possible: set[tuple[int, int]] = set()
-        e = f = 0
-        for index, phrase in enumerate(draft.phrases):
-            if starts is not None:
-                f = starts[index]
-            for i, j in phrase.sure:
-                sure.add((e + i, f + j))
-            for i, j in phrase.possible:
-                possible.add((e + i, f + j))
-            e += len(phrase.english)
-            f += len(phrase.french)
-        if draft.far:
-            starts = french_starts(draft)
-            for one, i, other, j, certain in draft.far:
-                e = sum(len(phrase.english) for phrase in draft.phrases[:one])
-                (sure if certain else possible).add((e + i, starts[other] + j))
-        return Alignment(frozenset(sure), frozenset(possible | sure))
+        e, f = starts(self.draft)
+        links = [
+            (e[index] + i, f[index] + j, certain)
+            for index, phrase in enumerate(self.draft.phrases)
+            for i, j, certain in phrase.links
+        ]
+        links += [(e[one] + i, f[other] + j, sure) for one, i, other, j, sure in self.draft.far]
+        sure = [(i, j) for i, j, certain in links if certain]
+        return Alignment.of(sure, [(i, j) for i, j, _ in links])
 
     @property
     def pronoun(self) -> Pronoun | None:
         """The referent of the pronoun of a because-sentence, or None."""
         if self.draft.pronoun is None:
             return None
-        it, right, wrong = self.draft.pronoun
-        starts, phrases, start = [], self.draft.phrases, 0
-        for phrase in phrases:
-            starts.append(start + phrase.head)
-            start += len(phrase.english)
-        target = french_starts(self.draft)[it]
-        return Pronoun(starts[it], target, starts[right], starts[wrong], phrases[it].french[0])
+        (e, f), phrases = starts(self.draft), self.draft.phrases
+        it = self.draft.pronoun[0]
+        source, right, wrong = (e[index] + phrases[index].head for index in self.draft.pronoun)
+        return Pronoun(source, f[it], right, wrong, phrases[it].french[0])
 
 
-def french_starts(draft: Draft) -> list[int]:
-    """Return, for each phrase, the index of its first word in the French sentence."""
-    starts = [0] * len(draft.phrases)
-    start = 0
+def starts(draft: Draft) -> tuple[list[int], list[int]]:
+    """Return the index of each phrase's first word in the English and in the French sentence."""
+    english = [0, *accumulate(len(phrase.english) for phrase in draft.phrases)]
+    french, start = [0] * len(draft.phrases), 0
     for index in draft.order or range(len(draft.phrases)):
-        starts[index] = start
+        french[index] = start
         start += len(draft.phrases[index].french)
-    return starts
+    return english, french
 
 
 ELIDED = {word: word[:-1] + "'" for word in ("le", "la", "je", "ne", "de", "que", "me", "se", "ce")}
 
 
-class Cache(dict[str, str]):
-    """Cache of capitalised words."""
+@cache
+def capitalised(word: str) -> str:
+    """Return the word with a capital, its other letters as they are.
 
-    def __missing__(self, word: str) -> str:
-        self[word] = result = word[0].upper() + word[1:]
-        return result
-
-
-class Vowels(dict[str, bool]):
-    """Cache of whether a word elides the one before it."""
-
-    def __missing__(self, word: str) -> bool:
-        self[word] = result = starts_with_vowel(word)
-        return result
-
-
-CAPITAL = Cache()
-BEFORE_VOWEL = Vowels()
+    >>> capitalised("mary's")
+    "Mary's"
+    """
+    return word[0].upper() + word[1:]
 
 
 def english_side(draft: Draft) -> tuple[str, list[str]]:
@@ -138,10 +116,8 @@ def english_side(draft: Draft) -> tuple[str, list[str]]:
     >>> english_side(Draft((phrase("milk", "lait"), phrase(".", "."))))
     ('Milk.', ['Milk', '.'])
     """
-    words: list[str] = []
-    for phrase in draft.phrases:
-        words += phrase.english
-    words[0] = CAPITAL[words[0]]
+    words = [*chain.from_iterable([phrase.english for phrase in draft.phrases])]
+    words[0] = capitalised(words[0])
     text = " ".join(words[:-1]) + words[-1]
     return (text.replace(" 's", "'s") if " 's" in text else text), words
 
@@ -153,20 +129,14 @@ def french_side(draft: Draft) -> tuple[str, list[str]]:
     >>> french_side(Draft((phrase("the", "le"), phrase("tree", "arbre"), phrase("?", "?"))))
     ("L'arbre ?", ["L'", 'arbre', '?'])
     """
-    words: list[str] = []
-    phrases = draft.phrases
-    if draft.order is None:
-        for phrase in phrases:
-            words += phrase.french
-    else:
-        for index in draft.order:
-            words += phrases[index].french
+    phrases = draft.phrases if draft.order is None else [draft.phrases[n] for n in draft.order]
+    words = [*chain.from_iterable([phrase.french for phrase in phrases])]
     last = ""
     for index, word in enumerate(words):
-        if last in ELIDED and BEFORE_VOWEL[word]:
+        if last in ELIDED and starts_with_vowel(word):
             words[index - 1] = ELIDED[last]
         last = word
-    words[0] = CAPITAL[words[0]]
+    words[0] = capitalised(words[0])
     end = words[-1]
     text = " ".join(words[:-1]) + (end if end == "." else " " + end)
     return text.replace("' ", "'"), words

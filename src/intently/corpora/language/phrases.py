@@ -35,18 +35,7 @@ class Phrase:
     ((0, 0, True),)
     """
 
-    __slots__ = (
-        "agreement",
-        "denied",
-        "english",
-        "french",
-        "head",
-        "held",
-        "links",
-        "noun",
-        "possible",
-        "sure",
-    )
+    __slots__ = ("agreement", "denied", "english", "french", "head", "held", "links", "noun")
 
     def __init__(
         self,
@@ -63,8 +52,6 @@ class Phrase:
         if links is None:
             links = tuple((i, j, SURE) for i in range(len(english)) for j in range(len(french)))
         self.links = links
-        self.sure = tuple((i, j) for i, j, certain in links if certain)
-        self.possible = tuple((i, j) for i, j, certain in links if not certain)
         self.agreement = agreement
         self.noun = noun
         self.head = head
@@ -90,55 +77,46 @@ def phrase(english: str, french: str) -> Phrase:
     return Phrase(tuple(english.split()), tuple(french.split()))
 
 
+# The French of an English determiner: masculine and feminine, the same before a vowel, and plural.
+# "" is the bare noun, for a mass noun the partitive.
 POSSESSIVES = {
-    "my": ("mon", "ma", "mes"),
-    "your": ("votre", "votre", "vos"),
-    "his": ("son", "sa", "ses"),
-    "her": ("son", "sa", "ses"),
-    "our": ("notre", "notre", "nos"),
-    "their": ("leur", "leur", "leurs"),
+    "my": ("mon", "ma", "mon", "mon", "mes"),
+    "your": ("votre", "votre", "votre", "votre", "vos"),
+    "his": ("son", "sa", "son", "son", "ses"),
+    "her": ("son", "sa", "son", "son", "ses"),
+    "our": ("notre", "notre", "notre", "notre", "nos"),
+    "their": ("leur", "leur", "leur", "leur", "leurs"),
+}
+DETERMINERS = {
+    **POSSESSIVES,
+    **{number: (french,) * 5 for number, french in NUMBERS.items()},
+    "the": ("le", "la", "le", "la", "les"),
+    "generic": ("le", "la", "le", "la", "les"),
+    "a": ("un", "une", "un", "une", ""),
+    "this": ("ce", "cette", "cet", "cette", ""),
+    "these": ("", "", "", "", "ces"),
+    "": ("du", "de la", "de l'", "de l'", "des"),
+    "some": ("du", "de la", "de l'", "de l'", "des"),
+    "any": ("de",) * 5,
+    "many": ("beaucoup de",) * 5,
+    "how_many": ("combien de",) * 5,
 }
 INDEFINITE = ("a", "", "some", "any")
 
 
 def french_determiner(
-    determiner: str, feminine: bool, plural: bool, vowel: bool, mass: bool, adjective_first: bool
+    determiner: str, feminine: bool, plural: bool, vowel: bool, adjective_first: bool
 ) -> Words:
     """Return the French for an English determiner before a word that begins so.
 
-    "" is the bare noun: des, or de before an adjective; for a mass noun the partitive.
-
-    >>> french_determiner("this", False, False, vowel=True, mass=False, adjective_first=False)
+    >>> french_determiner("this", False, False, vowel=True, adjective_first=False)
     ('cet',)
-    >>> french_determiner("", True, False, vowel=True, mass=True, adjective_first=False)
+    >>> french_determiner("", True, False, vowel=True, adjective_first=False)
     ('de', "l'")
     """
-    if determiner in NUMBERS:
-        return (NUMBERS[determiner],)
-    if determiner in POSSESSIVES:
-        masculine_form, feminine_form, plural_form = POSSESSIVES[determiner]
-        if plural:
-            return (plural_form,)
-        return (feminine_form if feminine and not vowel else masculine_form,)
-    if determiner == "this":
-        return ("cette" if feminine else "cet" if vowel else "ce",)
-    if determiner == "these":
-        return ("ces",)
-    if determiner in ("the", "generic"):
-        return ("les" if plural else "la" if feminine else "le",)
-    if determiner == "a":
-        return ("une" if feminine else "un",)
-    if determiner in ("many", "how_many"):
-        return ("combien" if determiner == "how_many" else "beaucoup", "de")
-    if determiner == "any":
+    if plural and adjective_first and determiner in ("", "some"):
         return ("de",)
-    if plural:
-        return ("de" if adjective_first else "des",)
-    if not mass:
-        raise ValueError(f"determiner: expected one for a counted singular, got {determiner!r}")
-    if vowel:
-        return ("de", "l'")
-    return ("de", "la") if feminine else ("du",)
+    return tuple(DETERMINERS[determiner][4 if plural else feminine + 2 * vowel].split())
 
 
 def indefinite_article(following: str) -> str:
@@ -164,41 +142,36 @@ def noun_phrase(
     ('ce', 'bel', 'arbre')
     """
     owner = NAME[determiner.removesuffix("'s")] if determiner.endswith("'s") else None
-    english_noun, french_noun = noun.english[plural], noun.french[plural]
-    french_nouns: Words = (french_noun,)
-    noun_at, adjective_at = 0, 1
+    adjective_first = adjective is not None and adjective.before_noun
+    english_nouns: Words = (noun.english[plural],)
+    french_nouns: Words = (noun.french[plural],)
     if adjective is not None:
         form = adjective.form(noun.feminine, plural)
-        if adjective.before_noun:
-            if not noun.feminine and not plural and starts_with_vowel(french_noun):
-                form = adjective.before_vowel
-            french_nouns, noun_at, adjective_at = (form, french_noun), 1, 0
-        else:
-            french_nouns = (french_noun, form)
-    english_nouns = (english_noun,) if adjective is None else (adjective.name, english_noun)
+        if adjective_first and not noun.feminine and not plural:
+            form = adjective.before_vowel if starts_with_vowel(french_nouns[0]) else form
+        english_nouns = (adjective.name, *english_nouns)
+        french_nouns = (form, *french_nouns) if adjective_first else (*french_nouns, form)
 
     french_start = french_determiner(
         "the" if owner else determiner,
         noun.feminine,
         plural,
         starts_with_vowel(french_nouns[0]),
-        noun.mass,
-        adjective is not None and adjective.before_noun,
+        adjective_first,
     )
     if owner:
         english_start: Words = (owner.name, "'s")
     elif determiner == "a":
         english_start = (indefinite_article(english_nouns[0]),)
-    elif determiner == "generic":
-        english_start = ()
     else:
-        english_start = tuple(determiner.split("_")) if determiner else ()
+        spoken = "" if determiner == "generic" else determiner.replace("_", " ")
+        english_start = tuple(spoken.split())
 
     e, f = len(english_start), len(french_start)
     head = e + len(english_nouns) - 1
-    links: list[Link] = [(head, f + noun_at, SURE)]
+    links: list[Link] = [(head, f + adjective_first, SURE)]
     if adjective is not None:
-        links.append((e, f + adjective_at, SURE))
+        links.append((e, f + (not adjective_first), SURE))
     french = french_start + french_nouns
     if owner:
         french += ("de", owner.name)
@@ -241,6 +214,9 @@ def name_phrase(name: Name) -> Phrase:
     return Phrase((name.name,), (name.name,), None, SHE if name.feminine else HE, name)
 
 
+CONTRACTED = {("à", "le"): "au", ("à", "les"): "aux", ("de", "le"): "du", ("de", "les"): "des"}
+
+
 def after_preposition(english: str, french: str, object_: Phrase) -> Phrase:
     """Return preposition and noun phrase; à and de contract with le and les.
 
@@ -250,17 +226,13 @@ def after_preposition(english: str, french: str, object_: Phrase) -> Phrase:
     """
     before, words = tuple(english.split()), tuple(french.split())
     rest = object_.french
-    contracted = ""
-    if rest[0] == "le" and not starts_with_vowel(rest[1]):
-        contracted = {"à": "au", "de": "du"}.get(words[-1], "")
-    elif rest[0] == "les":
-        contracted = {"à": "aux", "de": "des"}.get(words[-1], "")
-    if contracted:
-        words, rest = (*words[:-1], contracted), rest[1:]
+    shift = len(words)
+    contracted = CONTRACTED.get((words[-1], rest[0]))
+    if contracted and not (rest[0] == "le" and starts_with_vowel(rest[1])):
+        words, rest, shift = (*words[:-1], contracted), rest[1:], shift - 1
     links = [(i, j, SURE) for i in range(len(before)) for j in range(len(words))]
     if not before:
         links = [(object_.head, j, POSSIBLE) for j in range(len(words))]
-    shift = len(words) - (1 if contracted else 0)
     links += [(i + len(before), j + shift, sure) for i, j, sure in object_.links]
     return Phrase(
         before + object_.english,
@@ -278,6 +250,14 @@ def fitting(noun: Noun) -> tuple[Adjective, ...]:
     return tuple(adjective for adjective in ADJECTIVE.values() if adjective.fits(noun))
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "-": ("",),
+    "numbers": tuple(NUMBERS),
+    "possessive": tuple(POSSESSIVES),
+    "genitive": tuple(f"{name}'s" for name in NAME),
+}
+
+
 def phrases(
     chosen: tuple[Noun, ...], determiners: str, adjectives: bool = False
 ) -> tuple[Phrase, ...]:
@@ -290,16 +270,7 @@ def phrases(
     >>> [" ".join(p.french) for p in phrases((NOUN["key"],), "the -")]
     ['la clé', 'les clés', 'des clés']
     """
-    expanded: list[str] = []
-    for determiner in determiners.split():
-        if determiner == "numbers":
-            expanded += NUMBERS
-        elif determiner == "possessive":
-            expanded += POSSESSIVES
-        elif determiner == "genitive":
-            expanded += [f"{name}'s" for name in NAME]
-        else:
-            expanded.append("" if determiner == "-" else determiner)
+    expanded = [one for word in determiners.split() for one in GROUPS.get(word, (word,))]
     return tuple(
         noun_phrase(noun, determiner, plural, adjective)
         for noun in chosen
@@ -315,6 +286,4 @@ def allows(determiner: str, plural: bool, noun: Noun) -> bool:
         return not plural and not noun.mass
     if determiner in ("", "some", "any", "generic"):
         return plural or noun.mass
-    if determiner in NUMBERS or determiner in ("many", "how_many", "these"):
-        return plural
-    return True
+    return plural or not (determiner in NUMBERS or determiner in ("many", "how_many", "these"))

@@ -22,15 +22,15 @@ from intently.corpora.language.phrases import (
     phrases,
 )
 from intently.corpora.language.sentences import (
-    COUNTS,
     FOOD,
     GENERAL,
     PERSONAL,
     Choose,
     Frame,
     Mode,
+    as_object,
+    check_apart,
     modes,
-    same,
     without_future,
 )
 from intently.corpora.language.slots import (
@@ -131,7 +131,7 @@ STATE_SUBJECTS: Slot = (
 )
 
 
-def state(choose: Choose) -> Draft | None:
+def state(choose: Choose) -> Draft:
     """The road was too wide. → La route était trop large."""
     subject = choose(STATE_SUBJECTS)
     mode = choose(without_future(BE_MODES, subject.agreement))
@@ -142,7 +142,7 @@ def state(choose: Choose) -> Draft | None:
 
 LOCATED: Slot = (
     phrases(nouns("pet"), "the possessive genitive"),
-    phrases(nouns("small_thing", "clothes"), "the possessive genitive"),
+    phrases(nouns("small_thing clothes"), "the possessive genitive"),
     NAMES,
     PEOPLE,
     PRONOUNS,
@@ -156,7 +156,7 @@ def where(subject: Phrase) -> Slot:
     return HOMES if "pet" in subject.noun.classes else PLACES
 
 
-def being_somewhere(choose: Choose) -> Draft | None:
+def being_somewhere(choose: Choose) -> Draft:
     """My keys were under the bed. → Mes clés étaient sous le lit."""
     subject = choose(LOCATED)
     mode = choose(without_future(BE_MODES, subject.agreement))
@@ -183,7 +183,7 @@ THERE_MODES = tuple(
 
 def existing(classes: str) -> Slot:
     """Return what there is, of these noun classes."""
-    chosen = nouns(*classes.split())
+    chosen = nouns(classes)
     return filled(
         phrases(chosen, "a - some"),
         phrases(chosen, "a - some"),
@@ -201,16 +201,12 @@ EXISTING = (
 )
 
 
-def there_is(choose: Choose) -> Draft | None:
+def there_is(choose: Choose) -> Draft:
     """There isn't any milk in the kitchen. → Il n'y a pas de lait dans la cuisine."""
     things, places = choose((EXISTING,))
     thing, mode, place = choose(things), choose(THERE_MODES), choose(places)
-    if same(thing, place):
-        return None
-    if mode.negative:
-        if thing.denied is thing:
-            return None
-        thing = thing.denied
+    check_apart(thing, place)
+    thing = as_object(thing, mode.negative)
     plural = thing.agreement in (THEY_M, THEY_F)
     return Draft((THERE[mode.tense, mode.negative, plural], thing, place, STOP), int(thing.held))
 
@@ -220,9 +216,9 @@ SWIMMING: Slot = (
 )
 SURFACES: Slot = (ON, ON, UNDER, NEAR)
 ENTERED: Slot = filled(
-    phrases(nouns("building", "room", "hollow"), "the this"),
-    phrases(nouns("building", "room", "hollow"), "the"),
-    phrases(nouns("building", "room"), "the a", adjectives=True),
+    phrases(nouns("building room hollow"), "the this"),
+    phrases(nouns("building room hollow"), "the"),
+    phrases(nouns("building room"), "the a", adjectives=True),
 )
 SOMETIMES_THERE: Slot = (*ROOMS, (NOTHING,), (NOTHING,), WITH)
 DOINGS = tuple(
@@ -254,14 +250,13 @@ DOINGS = tuple(
 )
 
 
-def doing(choose: Choose) -> Draft | None:
+def doing(choose: Choose) -> Draft:
     """The women didn't go to the school. → Les femmes ne sont pas allées à l'école."""
     verb, subjects, complements, all_modes = choose((DOINGS,))
     subject = choose(subjects)
     mode = choose(all_modes[subject.agreement])
     complement = choose(complements)
-    if same(subject, complement):
-        return None
+    check_apart(subject, complement)
     time = choose(when(mode.tense, mode.negative, "h" in verb.tenses))
     said = verb(mode.tense, subject.agreement, mode.negative)
     held = (
@@ -275,14 +270,11 @@ def doing(choose: Choose) -> Draft | None:
 COMMANDED = tuple(f for f in (*GENERAL, *FOOD, *PERSONAL) if "c" in f.verb.tenses)
 
 
-def command(choose: Choose) -> Draft | None:
+def command(choose: Choose) -> Draft:
     """Don't open the door. → N'ouvrez pas la porte."""
     chosen: Frame = choose((COMMANDED,))
     object_ = choose(chosen.objects)
     negative = choose(((False,), (False,), (True,)))
-    if negative:
-        if object_.english[0] in COUNTS:
-            return None
-        object_ = object_.denied
+    object_ = as_object(object_, negative)
     held = object_.held or object_.noun in chosen.held
     return Draft((chosen.verb("present", YOU, negative), object_, STOP), int(held))

@@ -17,7 +17,7 @@ from intently.corpora.language.phrases import (
     phrases,
 )
 from intently.corpora.language.predicates import BE, LOCATED, STATE_SUBJECTS, described
-from intently.corpora.language.sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, same
+from intently.corpora.language.sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, check_apart
 from intently.corpora.language.slots import ASK, KIN, NAMES, PEOPLE, PRONOUNS, when
 from intently.corpora.language.verbs import VERB, Verb, be_words
 from intently.corpora.language.words import held_out, nouns
@@ -64,13 +64,12 @@ TENSES = {
 }
 
 
-def whether(choose: Choose) -> Draft | None:
+def whether(choose: Choose) -> Draft:
     """Did Mary cross the road? → Est-ce que Mary a traversé la route ?"""
     chosen: Frame = choose((FRAMES,))
     subject, object_ = choose(ASKED), choose(chosen.objects)
     tense: str = choose(TENSES[chosen.verb.name, subject.agreement])
-    if same(subject, object_):
-        return None
+    check_apart(subject, object_)
     time = choose(when(tense, False, "h" in chosen.verb.tenses))
     held = subject.held or object_.held or object_.noun in chosen.held
     verb = chosen.verb(tense, subject.agreement, asked=True)
@@ -94,7 +93,7 @@ BE_SILENT = {
 }
 
 
-def whether_it_is(choose: Choose) -> Draft | None:
+def whether_it_is(choose: Choose) -> Draft:
     """Is the soup too salty? → Est-ce que la soupe est trop salée ?"""
     subject = choose(BE_ASKED)
     tense: str = choose(BE_TENSES)
@@ -108,7 +107,7 @@ WHERE = phrase("where", "où")
 WHERE_ASKED: Slot = LOCATED[:-1]
 
 
-def where_is(choose: Choose) -> Draft | None:
+def where_is(choose: Choose) -> Draft:
     """Where is the cat? → Où est le chat ?"""
     subject = choose(WHERE_ASKED)
     tense: str = choose(BE_TENSES)
@@ -136,20 +135,27 @@ WH_DOINGS = tuple(
 )
 
 
-def where_when_why(choose: Choose) -> Draft | None:
-    """When will Paul arrive? → Quand est-ce que Paul arrivera ?"""
-    verb, question = choose((WH_DOINGS,))
+def wondering(
+    choose: Choose, question: Phrase, verb: Verb, held: int = 0, agree: int | None = None
+) -> Draft:
+    """Return a question with this opening about what somebody does; `agree` as of a `Verb`."""
     subject = choose(ASKED)
     tense: str = choose(TENSES[verb.name, subject.agreement])
     start = asking(tense, subject.agreement)
-    said = verb(tense, subject.agreement, asked=True)
-    return Draft((question, start, subject, said, ASK), 0, None, WH_FAR)
+    said = verb(tense, subject.agreement, agree=agree, asked=True)
+    return Draft((question, start, subject, said, ASK), held, None, WH_FAR)
+
+
+def where_when_why(choose: Choose) -> Draft:
+    """When will Paul arrive? → Quand est-ce que Paul arrivera ?"""
+    verb, question = choose((WH_DOINGS,))
+    return wondering(choose, question, verb)
 
 
 WHAT = phrase("what", "que")
 WHAT_VERBS = tuple(
     VERB[name]
-    for name in (
+    for name in [
         "buy",
         "eat",
         "drink",
@@ -161,24 +167,19 @@ WHAT_VERBS = tuple(
         "sell",
         "take",
         "want",
-    )
+    ]
 )
 
 
-def what(choose: Choose) -> Draft | None:
+def what(choose: Choose) -> Draft:
     """What did Mary buy? → Qu'est-ce que Mary a acheté ?"""
-    verb: Verb = choose((WHAT_VERBS,))
-    subject = choose(ASKED)
-    tense: str = choose(TENSES[verb.name, subject.agreement])
-    start = asking(tense, subject.agreement)
-    said = verb(tense, subject.agreement, asked=True)
-    return Draft((WHAT, start, subject, said, ASK), 0, None, WH_FAR)
+    return wondering(choose, WHAT, choose((WHAT_VERBS,)))
 
 
 WHO = phrase("who", "qui")
 
 
-def who(choose: Choose) -> Draft | None:
+def who(choose: Choose) -> Draft:
     """Who ate the apple? → Qui a mangé la pomme ?"""
     chosen: Frame = choose((FRAMES,))
     object_ = choose(chosen.objects)
@@ -188,7 +189,7 @@ def who(choose: Choose) -> Draft | None:
 
 
 HOW_MANY: tuple[tuple[Verb, tuple[Phrase, ...]], ...] = tuple(
-    (VERB[verb], phrases(nouns(*classes.split()), "how_many"))
+    (VERB[verb], phrases(nouns(classes), "how_many"))
     for verb, classes in (
         ("buy", "small_thing clothes count_food"),
         ("eat", "count_food"),
@@ -202,13 +203,9 @@ HOW_MANY: tuple[tuple[Verb, tuple[Phrase, ...]], ...] = tuple(
 )
 
 
-def how_many(choose: Choose) -> Draft | None:
+def how_many(choose: Choose) -> Draft:
     """How many apples did you eat? → Combien de pommes est-ce que vous avez mangées ?"""
     verb, counted = choose((HOW_MANY,))
     things = choose((counted,))
-    subject = choose(ASKED)
-    tense: str = choose(TENSES[verb.name, subject.agreement])
-    start = asking(tense, subject.agreement)
-    said = verb(tense, subject.agreement, agree=things.agreement, asked=True)
     held = int(held_out(verb.name, things.noun.name))
-    return Draft((things, start, subject, said, ASK), held, None, WH_FAR)
+    return wondering(choose, things, verb, held, things.agreement)

@@ -6,7 +6,16 @@ from intently.corpora.language.because import BECAUSE, OTHERS, SELF, resolved
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.phrases import Phrase, phrase, phrases
 from intently.corpora.language.predicates import BE, described, quality
-from intently.corpora.language.sentences import FOOD, GENERAL, PERSONAL, Choose, Frame, Mode, same
+from intently.corpora.language.sentences import (
+    FOOD,
+    GENERAL,
+    PERSONAL,
+    Choose,
+    Frame,
+    MismatchError,
+    Mode,
+    check_apart,
+)
 from intently.corpora.language.slots import NAMES, PEOPLE, PRONOUNS, SOMEONE, STOP
 from intently.corpora.language.verbs import VERB, Verb
 from intently.corpora.language.words import Noun, adjectives, held_out, nouns
@@ -29,7 +38,7 @@ def clause_of(choose: Choose, head: Phrase) -> tuple[Phrase, Phrase, Phrase, boo
     return WHO, chosen.verb(tense, head.agreement), object_, bool(held)
 
 
-def who_did(choose: Choose) -> Draft | None:
+def who_did(choose: Choose) -> Draft:
     """The man who sold the car is rich. → L'homme qui a vendu la voiture est riche."""
     head = choose((PEOPLE,))
     who, verb, object_, held = clause_of(choose, head)
@@ -38,12 +47,11 @@ def who_did(choose: Choose) -> Draft | None:
     return Draft((head, who, verb, object_, being, said, STOP), int(held or held_too))
 
 
-def knows_who(choose: Choose) -> Draft | None:
+def knows_who(choose: Choose) -> Draft:
     """I know the woman who sold the car. → Je connais la femme qui a vendu la voiture."""
     chosen: Frame = choose((PERSONAL,))
     subject, head = choose(SOMEONE), choose((PEOPLE,))
-    if same(subject, head):
-        return None
+    check_apart(subject, head)
     mode: Mode = choose(chosen.modes[subject.agreement])
     main = chosen.verb(mode.tense, subject.agreement, mode.negative)
     who, verb, object_, held = clause_of(choose, head)
@@ -52,7 +60,7 @@ def knows_who(choose: Choose) -> Draft | None:
 
 
 HAVING = tuple(
-    (VERB[verb], (phrases(nouns(*classes.split()), "the"),))
+    (VERB[verb], (phrases(nouns(classes), "the"),))
     for verb, classes in (
         ("buy", "thing vehicle clothes food"),
         ("sell", "thing vehicle clothes"),
@@ -76,7 +84,7 @@ def clause_about(choose: Choose, verb: Verb, head: Phrase) -> tuple[Phrase, Phra
     return THAT, owner, verb("past", owner.agreement, agree=head.agreement)
 
 
-def that_was(choose: Choose) -> Draft | None:
+def that_was(choose: Choose) -> Draft:
     """The car that Paul sold was old. → La voiture que Paul a vendue était vieille."""
     verb, heads = choose((HAVING,))
     head = choose(heads)
@@ -88,7 +96,7 @@ def that_was(choose: Choose) -> Draft | None:
 
 
 MAKING = tuple(
-    (VERB[first], VERB[second], (phrases(nouns(*classes.split()), "the"),))
+    (VERB[first], VERB[second], (phrases(nouns(classes), "the"),))
     for first, second, classes in (
         ("lose", "buy", "small_thing clothes"),
         ("find", "lose", "small_thing clothes pet"),
@@ -105,24 +113,24 @@ MAKING = tuple(
 )
 
 
-def that_did(choose: Choose) -> Draft | None:
+def that_did(choose: Choose) -> Draft:
     """Paul lost the key that I found. → Paul a perdu la clé que j'ai trouvée."""
     first, second, heads = choose((MAKING,))
     subject, head = choose(SOMEONE), choose(heads)
     that, owner, did = clause_about(choose, second, head)
     if owner.agreement == subject.agreement and (owner.noun is None or owner.noun is subject.noun):
-        return None
+        raise MismatchError
     main = first("past", subject.agreement, choose(((False,), (False,), (True,))))
     held = held_out(first.name, head.noun.name) or held_out(second.name, head.noun.name)
     return Draft((subject, main, head, that, owner, did, STOP), int(held or subject.held))
 
 
-def because_that(choose: Choose) -> Draft | None:
+def because_that(choose: Choose) -> Draft:
     """The dog that I saw didn't cross the road because it was too tired. (deeper)"""
     main, clause, of_subject, held = resolved(choose)
     subject, said, preposition, object_ = main
     if subject.english[0] != "the" or not isinstance(subject.noun, Noun):
-        return None
+        raise MismatchError
     verb = VERB["see" if {"beast", "person"} & subject.noun.classes else "buy"]
     that, owner, did = clause_about(choose, verb, subject)
     held = held or int(held_out(verb.name, subject.noun.name))
@@ -131,15 +139,15 @@ def because_that(choose: Choose) -> Draft | None:
     return Draft(words, held, None, (), pronoun)
 
 
-def knows_who_that(choose: Choose) -> Draft | None:
+def knows_who_that(choose: Choose) -> Draft:
     """I know the woman who bought the car that Paul sold. (deeper)"""
     chosen: Frame = choose((PERSONAL,))
     subject, person = choose(SOMEONE), choose((PEOPLE,))
     first, second, heads = choose((MAKING,))
     thing = choose(heads)
     that, owner, did = clause_about(choose, second, thing)
-    if same(subject, person) or same(person, owner):
-        return None
+    check_apart(subject, person)
+    check_apart(person, owner)
     mode: Mode = choose(chosen.modes[subject.agreement])
     main = chosen.verb(mode.tense, subject.agreement, mode.negative)
     held = (
@@ -166,26 +174,12 @@ CHAIN = tuple(
 )
 
 
-def because_because(choose: Choose) -> Draft | None:
+def because_because(choose: Choose) -> Draft:
     """Mary cried because Paul left because he was sick. (deeper)"""
     subject, other = choose(SOMEONE), choose(OTHERS)
-    if same(subject, other):
-        return None
+    check_apart(subject, other)
     first, second, moods = choose((CHAIN,))
     mood = quality(choose((moods,)), other.agreement)
-    being = BE("past", other.agreement)
-    return Draft(
-        (
-            subject,
-            first("past", subject.agreement),
-            BECAUSE,
-            other,
-            second("past", other.agreement),
-            BECAUSE,
-            SELF[other.agreement],
-            being,
-            mood,
-            STOP,
-        ),
-        int(subject.held),
-    )
+    cried, left = first("past", subject.agreement), second("past", other.agreement)
+    reason = (BECAUSE, SELF[other.agreement], BE("past", other.agreement), mood)
+    return Draft((subject, cried, BECAUSE, other, left, *reason, STOP), int(subject.held))

@@ -1,12 +1,13 @@
 """The families of sentences, except those of because and of relative clauses.
 
-A family is a function of `choose`, which picks one member of a slot; it returns a draft, or None
-where the choices do not go together. A random `choose` generates sentences (see `splits`).
+A family is a function of `choose`, which picks one member of a slot; it returns a draft, or raises
+`MismatchError` where the choices do not go together. A random `choose` generates sentences (see
+`splits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from intently.corpora.language.pair import Draft
@@ -25,28 +26,14 @@ from intently.corpora.language.phrases import (
     phrases,
 )
 from intently.corpora.language.slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
-from intently.corpora.language.verbs import (
-    HER,
-    HIM,
-    IT_F,
-    IT_M,
-    ME,
-    THEM,
-    THEM_F,
-    TO_HER,
-    TO_HIM,
-    TO_ME,
-    TO_THEM,
-    TO_US,
-    US,
-    VERB,
-    YOU_OBJECT,
-    ObjectPronoun,
-    Verb,
-)
+from intently.corpora.language.verbs import DATIVE, DIRECT, VERB, ObjectPronoun, Verb
 from intently.corpora.language.words import NUMBERS, Name, Noun, held_out, nouns
 
 Choose = Callable[[Any], Any]
+
+
+class MismatchError(Exception):
+    """The choices do not go together: others must be drawn."""
 
 
 class Mode(NamedTuple):
@@ -78,20 +65,17 @@ class Frame(NamedTuple):
     objects: Slot
     modes: tuple[tuple[tuple[Mode, ...], ...], ...]
     held: frozenset[Noun]
-    generic: bool
 
 
 def frame(verb: str, subjects: Slot, classes: str, objects: Slot | None = None) -> Frame:
     """Return the frame of a verb whose objects are of these noun classes."""
     value = VERB[verb]
-    generic = verb in ("like",)
     return Frame(
         value,
         subjects,
-        objects or things(classes, generic),
+        objects or things(classes, generic=verb == "like"),
         tuple(modes(value, agreement) for agreement in range(7)),
-        frozenset(noun for noun in nouns(*classes.split()) if held_out(verb, noun.name)),
-        generic,
+        frozenset(noun for noun in nouns(classes) if held_out(verb, noun.name)),
     )
 
 
@@ -136,58 +120,40 @@ PERSONAL = tuple(
 COUNTS = frozenset((*NUMBERS, "many"))
 
 
-def same(subject: Phrase, other: Phrase) -> bool:
-    """Return whether two phrases speak of the same thing: "the dog saw the dog"."""
+def check_apart(subject: Phrase, other: Phrase) -> None:
+    """Raise `MismatchError` where two phrases speak of the same thing: "the dog saw the dog"."""
     noun = subject.noun
-    return noun is not None and (
-        noun is other.noun or (type(noun) is Name and other.english[:1] == (noun.name,))
-    )
+    named = type(noun) is Name and other.english[:1] == (noun.name,)
+    if noun is not None and (noun is other.noun or named):
+        raise MismatchError
 
 
-def predicate(choose: Choose, chosen: Frame, subject: Phrase) -> tuple[Mode, Phrase, Phrase] | None:
-    """Return the mode, the verb and the object of a frame for this subject."""
-    mode = choose(chosen.modes[subject.agreement])
-    object_ = choose(chosen.objects)
-    if same(subject, object_):
-        return None
-    if mode.negative:
-        if object_.english[0] in COUNTS:
-            return None
-        object_ = object_.denied
-    return mode, chosen.verb(mode.tense, subject.agreement, mode.negative), object_
+def as_object(phrase: Phrase, negative: bool) -> Phrase:
+    """Return a phrase as the object of a verb; raise `MismatchError` where it cannot be denied."""
+    if not negative:
+        return phrase
+    if phrase.english[0] in COUNTS:
+        raise MismatchError
+    return phrase.denied
 
 
-def said(choose: Choose, frames: tuple[Frame, ...]) -> Draft | None:
-    """Subject, verb, object, and sometimes when."""
+def said(choose: Choose, frames: tuple[Frame, ...]) -> Draft:
+    """Paul didn't open the window yesterday. → Paul n'a pas ouvert la fenêtre hier."""
     chosen: Frame = choose((frames,))
     subject = choose(chosen.subjects)
-    found = predicate(choose, chosen, subject)
-    if found is None:
-        return None
-    mode, verb, object_ = found
+    mode = choose(chosen.modes[subject.agreement])
+    object_ = choose(chosen.objects)
+    check_apart(subject, object_)
+    object_ = as_object(object_, mode.negative)
+    verb = chosen.verb(mode.tense, subject.agreement, mode.negative)
     time = choose(when(mode.tense, mode.negative, "h" in chosen.verb.tenses))
     held = subject.held or object_.held or object_.noun in chosen.held
     return Draft((subject, verb, object_, time, STOP), int(held))
 
 
-def statement(choose: Choose) -> Draft | None:
-    """Paul didn't open the window yesterday. → Paul n'a pas ouvert la fenêtre hier."""
-    return said(choose, GENERAL)
-
-
-def partitive(choose: Choose) -> Draft | None:
-    """I don't drink milk. → Je ne bois pas de lait."""
-    return said(choose, FOOD)
-
-
-def person(choose: Choose) -> Draft | None:
-    """She knows my brother. → Elle connaît mon frère."""
-    return said(choose, PERSONAL)
-
-
 def gifts(classes: str) -> Slot:
     """Return what may be given, of these noun classes."""
-    chosen = nouns(*classes.split())
+    chosen = nouns(classes)
     return (
         phrases(chosen, "the a this"),
         phrases(chosen, "my his her"),
@@ -207,16 +173,25 @@ GIVING_MODES = (
     (Mode("present", False),),
     (Mode("future", False), Mode("future", True)),
 )
-TO_WHOM = {name: after_preposition("", "à", name) for name in (*NAMED[0], *NAMED[2], *NAMED[3])}
-TO_WHOM_WITH_TO = {
-    name: after_preposition("to", "à", name) for name in (*NAMED[0], *NAMED[2], *NAMED[3])
-}
-DATIVES = {
-    JE: ((TO_HIM, TO_HER, TO_THEM),),
-    WE: ((TO_HIM, TO_HER, TO_THEM),),
-    YOU: ((TO_HIM, TO_HER, TO_ME, TO_US),),
-}
-DATIVES_OF_OTHERS = ((TO_HIM, TO_HER, TO_THEM, TO_ME, TO_US),)
+TO_WHOM, TO_WHOM_WITH_TO = (
+    {name: after_preposition(to, "à", name) for name in (*NAMED[0], *NAMED[2], *NAMED[3])}
+    for to in ("", "to")
+)
+
+
+def by_subject(
+    pronouns: Mapping[str, ObjectPronoun], of_i_and_we: str, of_you: str, of_others: str
+) -> dict[int, tuple[tuple[ObjectPronoun, ...], ...]]:
+    """Return the object pronouns that go with each subject, as slots."""
+    names = {JE: of_i_and_we, WE: of_i_and_we, YOU: of_you}
+    return {
+        agreement: (tuple(pronouns[name] for name in names.get(agreement, of_others).split()),)
+        for agreement in range(7)
+    }
+
+
+DATIVES = by_subject(DATIVE, "him her them", "him her me us", "him her them me us")
+OBJECTS = by_subject(DIRECT, "him her them you", "me us him her them", "me us you him her them")
 
 
 def without_future(
@@ -228,55 +203,42 @@ def without_future(
     return tuple(group for group in chosen if group[0].tense != "future")
 
 
-def giving(choose: Choose) -> Draft | None:
-    """Mary gave Susan a book. → Mary a donné un livre à Susan."""
+def given(
+    choose: Choose, receivers: Mapping[int, Any]
+) -> tuple[Verb, Phrase, Any, Mode, Phrase, int]:
+    """Return verb, subject, receiver, mode and gift of a sentence, and whether it is held out."""
     verb, presents = choose((GIVERS,))
-    subject, receiver = choose(SOMEONE), choose(NAMED)
+    subject = choose(SOMEONE)
+    receiver = choose(receivers[subject.agreement])
     mode = choose(without_future(GIVING_MODES, subject.agreement))
-    gift = choose(presents)
-    if same(subject, receiver):
-        return None
-    if mode.negative:
-        if gift.english[0] in COUNTS:
-            return None
-        gift = gift.denied
+    gift: Any = as_object(choose(presents), mode.negative)
     held = int(subject.held or gift.held or held_out(verb.name, gift.noun.name))
+    return verb, subject, receiver, mode, gift, held
+
+
+def giving(choose: Choose) -> Draft:
+    """Mary gave Susan a book. → Mary a donné un livre à Susan."""
+    verb, subject, receiver, mode, gift, held = given(choose, dict.fromkeys(range(7), NAMED))
+    check_apart(subject, receiver)
     said = verb(mode.tense, subject.agreement, mode.negative)
     if choose((("to", "", ""),)):
         return Draft((subject, said, gift, TO_WHOM_WITH_TO[receiver], STOP), held)
     return Draft((subject, said, TO_WHOM[receiver], gift, STOP), held, (0, 1, 3, 2, 4))
 
 
-def giving_pronoun(choose: Choose) -> Draft | None:
+def giving_pronoun(choose: Choose) -> Draft:
     """Mary gave him a book. → Mary lui a donné un livre."""
-    verb, presents = choose((GIVERS,))
-    subject = choose(SOMEONE)
-    receiver: ObjectPronoun = choose(DATIVES.get(subject.agreement, DATIVES_OF_OTHERS))
-    mode = choose(without_future(GIVING_MODES, subject.agreement))
-    gift = choose(presents)
-    if mode.negative:
-        if gift.english[0] in COUNTS:
-            return None
-        gift = gift.denied
-    held = int(subject.held or gift.held or held_out(verb.name, gift.noun.name))
+    verb, subject, receiver, mode, gift, held = given(choose, DATIVES)
     said = verb(mode.tense, subject.agreement, mode.negative, receiver)
     return Draft((subject, said, gift, STOP), held)
 
 
-OBJECTS: dict[int, tuple[tuple[ObjectPronoun, ...], ...]] = {
-    JE: ((HIM, HER, THEM, YOU_OBJECT),),
-    WE: ((HIM, HER, THEM, YOU_OBJECT),),
-    YOU: ((ME, US, HIM, HER, THEM),),
-}
-OBJECTS_OF_OTHERS = ((ME, US, YOU_OBJECT, HIM, HER, THEM),)
-
-
-def object_pronoun(choose: Choose) -> Draft | None:
+def object_pronoun(choose: Choose) -> Draft:
     """I didn't see her. → Je ne l'ai pas vue."""
     chosen: Frame = choose((PERSONAL,))
     subject = choose(SOMEONE)
     mode = choose(chosen.modes[subject.agreement])
-    pronoun: ObjectPronoun = choose(OBJECTS.get(subject.agreement, OBJECTS_OF_OTHERS))
+    pronoun: ObjectPronoun = choose(OBJECTS[subject.agreement])
     verb = chosen.verb(mode.tense, subject.agreement, mode.negative, pronoun)
     time = choose(when(mode.tense, mode.negative, "h" in chosen.verb.tenses))
     return Draft((subject, verb, time, STOP), int(subject.held))
@@ -299,30 +261,26 @@ CHAINED = tuple(
     (
         VERB[first],
         VERB[second],
-        (
-            phrases(nouns(*classes.split()), "the a"),
-            phrases(nouns(*classes.split()), "the a my his her two three"),
-        ),
-        frozenset(
-            n
-            for n in nouns(*classes.split())
-            if held_out(first, n.name) or held_out(second, n.name)
-        ),
+        (phrases(nouns(classes), "the a"), phrases(nouns(classes), "the a my his her two three")),
+        frozenset(n for n in nouns(classes) if held_out(first, n.name) or held_out(second, n.name)),
     )
     for first, second, classes in CHAINS
 )
 AND = phrase("and", "et")
-ANTECEDENT = {HE: IT_M, SHE: IT_F, THEY_M: THEM, THEY_F: THEM_F}
+ANTECEDENT = {
+    HE: ObjectPronoun("it", "le", HE),
+    SHE: ObjectPronoun("it", "la", SHE),
+    THEY_M: DIRECT["them"],
+    THEY_F: ObjectPronoun("them", "les", THEY_F),
+}
 
 
-def and_it(choose: Choose) -> Draft | None:
+def and_it(choose: Choose) -> Draft:
     """Mary bought an apple and ate it. → Mary a acheté une pomme et l'a mangée."""
     first, second, objects, held = choose((CHAINED,))
     subject, object_ = choose(SOMEONE), choose(objects)
     pronoun = ANTECEDENT[object_.agreement]
-    verb, other = (
-        first("past", subject.agreement),
-        second("past", subject.agreement, False, pronoun),
-    )
+    verb = first("past", subject.agreement)
+    other = second("past", subject.agreement, False, pronoun)
     is_held = subject.held or object_.held or object_.noun in held
     return Draft((subject, verb, object_, AND, other, STOP), int(is_held))

@@ -77,7 +77,7 @@ def things(classes: str, generic: bool = False, ownable: bool = True) -> Slot:
 
     `generic` is for verbs of liking: the bare noun means all of it, "I like milk" → "le lait".
     """
-    chosen = nouns(*classes.split())
+    chosen = nouns(classes)
     owned = tuple(noun for noun in chosen if ownable and not noun.classes.isdisjoint(OWNED))
     kin = tuple(noun for noun in chosen if "kin" in noun.classes)
     plain = tuple(noun for noun in chosen if noun not in kin)

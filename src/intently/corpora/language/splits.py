@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from random import Random
@@ -13,10 +13,8 @@ from zlib import crc32
 from intently.corpora.language.because import because
 from intently.corpora.language.families import DEEPER, FAMILIES, Family
 from intently.corpora.language.pair import Draft, Pair, english_side, french_side
-from intently.corpora.language.sentences import COUNTS, FOOD, GENERAL, Choose
+from intently.corpora.language.sentences import Choose, MismatchError
 from intently.corpora.language.shown import SHOWN
-from intently.corpora.language.slots import when
-from intently.corpora.language.words import Name
 from intently.foundation.checks import check_word
 
 SPLITS = ("train", "validation", "test", "novel", "deeper")
@@ -43,7 +41,7 @@ def language(split: str, seed: int = 0) -> Iterator[Pair]:
 
 
 def stream(split: str, seed: int) -> Iterator[Pair]:
-    """Yield what `language` returns, once the split is known to exist."""
+    """Yield the pairs of a split that exists."""
     random = Random(f"{split} {seed}").random
     choose = chooser(random)
     table = weighted(DEEPER if split == "deeper" else FAMILIES)
@@ -54,16 +52,12 @@ def stream(split: str, seed: int) -> Iterator[Pair]:
             kind, draft = novel(random, choose, others)
         else:
             kind, family = table[int(random() * len(table))]
-            draft = family(choose)
-            while draft is None or draft.held:
-                draft = family(choose)
+            draft = ordinary(family, choose)
         source, source_words = english_side(draft)
-        if reserved is not None and crc32(source.encode()) % 100 not in reserved:
-            continue
-        if source in KEPT_BACK:
-            continue
-        target, target_words = french_side(draft)
-        yield Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
+        ours = reserved is None or crc32(source.encode()) % 100 in reserved
+        if ours and source not in KEPT_BACK:
+            target, target_words = french_side(draft)
+            yield Pair(source, target, tuple(source_words), tuple(target_words), kind, draft)
 
 
 def novel(
@@ -73,16 +67,22 @@ def novel(
 
     In a because-sentence that is the adjective with the noun that the pronoun stands for.
     """
-    if random() < NOVEL_BECAUSE:
-        while True:
-            draft = because(choose)
-            if draft is not None and draft.held == 2:
-                return "because", draft
+    resolved = random() < NOVEL_BECAUSE
     while True:
-        kind, family = others[int(random() * len(others))]
-        draft = family(choose)
-        if draft is not None and draft.held:
-            return kind, draft
+        kind, family = ("because", because) if resolved else others[int(random() * len(others))]
+        with suppress(MismatchError):
+            draft = family(choose)
+            if draft.held >= (2 if resolved else 1):
+                return kind, draft
+
+
+def ordinary(family: Family, choose: Choose) -> Draft:
+    """Return a draft of a family without any held-out combination of words."""
+    while True:
+        with suppress(MismatchError):
+            draft = family(choose)
+            if not draft.held:
+                return draft
 
 
 def chooser(random: Callable[[], float]) -> Choose:
@@ -130,30 +130,3 @@ def vocabulary() -> tuple[list[str], list[str]]:
         english.update(pair.source_words)
         french.update(pair.target_words)
     return sorted(english), sorted(french)
-
-
-@cache
-def size() -> int:
-    """Return how many sentences the two largest families hold: a lower bound for the language.
-
-    Counted, not estimated: each verb with each subject, tense, object and time that go together,
-    every English side once.
-
-    >>> size() > 10_000_000
-    True
-    """
-    total = 0
-    for verb in {frame.verb for frame in (*GENERAL, *FOOD)}:
-        frames = [frame for frame in (*GENERAL, *FOOD) if frame.verb is verb]
-        objects = {p.english: p for f in frames for group in f.objects for p in group}
-        denied = {p.denied.english: p for p in objects.values() if p.english[0] not in COUNTS}
-        subjects = {p.english: p for group in frames[0].subjects for p in group}
-        same_noun = Counter(p.noun for p in objects.values())
-        for subject in subjects.values():
-            if isinstance(subject.noun, Name):
-                continue
-            for mode in {m for group in frames[0].modes[subject.agreement] for m in group}:
-                times = when(mode.tense, mode.negative, "h" in verb.tenses)
-                possible = len(denied if mode.negative else objects) - same_noun[subject.noun]
-                total += possible * len({time for group in times for time in group})
-    return total

@@ -9,6 +9,7 @@ object that stands before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from intently.corpora.language.lexicon import VERBS
 from intently.corpora.language.phrases import (
@@ -50,20 +51,27 @@ class ObjectPronoun:
     direct: bool = True
 
 
-ME = ObjectPronoun("me", "me", HE)
-YOU_OBJECT = ObjectPronoun("you", "vous", HE)
-HIM = ObjectPronoun("him", "le", HE)
-HER = ObjectPronoun("her", "la", SHE)
-US = ObjectPronoun("us", "nous", THEY_M)
-THEM = ObjectPronoun("them", "les", THEY_M)
-THEM_F = ObjectPronoun("them", "les", THEY_F)
-IT_M = ObjectPronoun("it", "le", HE)
-IT_F = ObjectPronoun("it", "la", SHE)
-TO_HIM = ObjectPronoun("him", "lui", HE, direct=False)
-TO_HER = ObjectPronoun("her", "lui", SHE, direct=False)
-TO_THEM = ObjectPronoun("them", "leur", THEY_M, direct=False)
-TO_ME = ObjectPronoun("me", "me", HE, direct=False)
-TO_US = ObjectPronoun("us", "nous", THEY_M, direct=False)
+DIRECT = {
+    english: ObjectPronoun(english, french, agreement)
+    for english, french, agreement in (
+        ("me", "me", HE),
+        ("you", "vous", HE),
+        ("him", "le", HE),
+        ("her", "la", SHE),
+        ("us", "nous", THEY_M),
+        ("them", "les", THEY_M),
+    )
+}
+DATIVE = {
+    english: ObjectPronoun(english, french, agreement, direct=False)
+    for english, french, agreement in (
+        ("him", "lui", HE),
+        ("her", "lui", SHE),
+        ("them", "leur", THEY_M),
+        ("me", "me", HE),
+        ("us", "nous", THEY_M),
+    )
+}
 
 
 def participle(masculine: str, agreement: int) -> str:
@@ -83,20 +91,6 @@ class Verb:
     >>> VERB["cross"]("past", HE, negative=True).french
     ('ne', 'a', 'pas', 'traversé')
     """
-
-    __slots__ = (
-        "cache",
-        "english",
-        "future",
-        "infinitive",
-        "name",
-        "past",
-        "present",
-        "state",
-        "tail",
-        "takes_être",
-        "tenses",
-    )
 
     def __init__(self, english: list[str], french: list[str], tenses: str) -> None:
         self.name = english[0]
@@ -122,11 +116,24 @@ class Verb:
             self.past, self.future = past.strip(), future.strip()
         self.state = "!" in tenses
         self.tenses = tenses.replace("!", "")
-        self.cache: dict[tuple[object, ...], Phrase] = {}
 
     def __repr__(self) -> str:
         return f"Verb({self.name})"
 
+    def simple(self, tense: str, row: int) -> str:
+        """Return the one-word French form: présent, imparfait or futur.
+
+        >>> VERB["be"].simple("past", 1), VERB["eat"].simple("present", 2)
+        ('était', 'mangeons')
+        """
+        if tense == "present":
+            return self.present[row]
+        if tense == "past":
+            stem = "ét" if self.name == "be" else self.present[2].removesuffix("ons")
+            return stem + IMPERFECT[row]
+        return self.future + FUTURE[row]
+
+    @cache  # noqa: B019 - the verbs of the lexicon live as long as the process
     def __call__(
         self,
         tense: str,
@@ -142,85 +149,51 @@ class Verb:
         stands before the verb (the car that she bought); `asked` leaves the English auxiliary
         out, which a question puts before the subject.
         """
-        key = (tense, agreement, negative, pronoun, agree, asked)
-        found = self.cache.get(key)
-        if found is None:
-            found = self.cache[key] = self.build(tense, agreement, negative, pronoun, agree, asked)
-        return found
-
-    def simple(self, tense: str, row: int) -> str:
-        """Return the one-word French form: présent, imparfait or futur.
-
-        >>> VERB["be"].simple("past", 1), VERB["eat"].simple("present", 2)
-        ('était', 'mangeons')
-        """
-        if tense == "present":
-            return self.present[row]
-        if tense == "past":
-            stem = "ét" if self.name == "be" else self.present[2].removesuffix("ons")
-            return stem + IMPERFECT[row]
-        return self.future + FUTURE[row]
-
-    def build(
-        self,
-        tense: str,
-        agreement: int,
-        negative: bool,
-        pronoun: ObjectPronoun | None,
-        agree: int | None,
-        asked: bool,
-    ) -> Phrase:
-        """Build what calling returns: the words of both sides and their links."""
         row = ROW[agreement]
         english, helper, content = self.english_words(tense, agreement, negative, asked)
         negator = content if helper is None else range(helper, helper + 1)
         if self.name == "be" and negative and tense != "future":
             negator = range(len(english) - 1, len(english))
+        if pronoun is not None:
+            english = (*english, pronoun.english)
+        last = range(len(english) - 1, len(english))
+        clitic = () if pronoun is None else (pronoun.french,)
+        not_ = ("pas",) * negative
         french: list[str] = []
         links: list[Link] = []
 
-        def put(word: str, sources: range, sure: bool = SURE) -> None:
-            links.extend((i, len(french), sure) for i in sources)
-            french.append(word)
+        def put(words: Words, sources: range, sure: bool = SURE) -> None:
+            for word in words:
+                links.extend((i, len(french), sure) for i in sources)
+                french.append(word)
 
-        def put_pronoun() -> None:
-            if pronoun is not None:
-                put(pronoun.french, range(len(english) - 1, len(english)))
-
-        if pronoun is not None:
-            english = (*english, pronoun.english)
-        if negative:
-            put("ne", negator)
+        put(("ne",) * negative, negator)
         if tense not in ("can", "want"):
-            put_pronoun()
+            put(clitic, last)
         if self.infinitive.startswith("s'"):
-            put(REFLEXIVE[agreement], content, POSSIBLE)
+            put((REFLEXIVE[agreement],), content, POSSIBLE)
         if tense in ("can", "want"):
             modal = range(0, 1) if tense == "can" else range(content.start - 2, content.start - 1)
-            put(AUXILIARY[tense][row], modal)
-            if negative:
-                put("pas", negator)
-            put_pronoun()
+            put((AUXILIARY[tense][row],), modal)
+            put(not_, negator)
+            put(clitic, last)
             if tense == "want":
                 links.append((content.start - 1, len(french), POSSIBLE))
-            put(self.infinitive, content)
+            put((self.infinitive,), content)
         elif tense == "past" and not self.state:
-            put((ETRE if self.takes_être else AVOIR)[row], range(content.stop), POSSIBLE)
-            if negative:
-                put("pas", negator)
+            put(((ETRE if self.takes_être else AVOIR)[row],), range(content.stop), POSSIBLE)
+            put(not_, negator)
             if self.takes_être:
                 agree = agreement
             elif pronoun is not None and pronoun.direct:
                 agree = pronoun.agreement
-            put(participle(self.past, HE if agree is None else agree), content)
+            put((participle(self.past, HE if agree is None else agree),), content)
         else:
             if tense == "future" and helper is not None:
                 links.append((helper, len(french), POSSIBLE if negative else SURE))
-            put(self.simple(tense, row), content)
-            if negative:
-                put("pas", negator)
-        for word in self.tail:
-            put(word, content)
+            put((self.simple(tense, row),), content)
+            put(not_, negator)
+        put(self.tail, content)
         return Phrase(english, tuple(french), tuple(sorted(set(links))), agreement)
 
     def english_words(
@@ -236,7 +209,7 @@ class Verb:
         if asked:
             verb = base
         elif tense in ("future", "can"):
-            helpers, verb = (NEGATED[tense] if negative else AFFIRMED[tense],), base
+            helpers, verb = (HELPERS[tense][negative],), base
         elif negative:
             does = "didn't" if tense == "past" else "doesn't" if singular else "don't"
             helpers, verb = (does, "want", "to") if tense == "want" else (does,), base
@@ -248,8 +221,7 @@ class Verb:
         return (*helpers, *verb), 0 if helpers else None, content
 
 
-AFFIRMED = {"future": "will", "can": "can"}
-NEGATED = {"future": "won't", "can": "can't"}
+HELPERS = {"future": ("will", "won't"), "can": ("can", "can't")}
 
 
 def be_words(tense: str, agreement: int, negative: bool) -> Words:
@@ -259,7 +231,7 @@ def be_words(tense: str, agreement: int, negative: bool) -> Words:
     (('am', 'not'), ("weren't",))
     """
     if tense == "future":
-        return ("won't" if negative else "will", "be")
+        return (HELPERS[tense][negative], "be")
     if tense == "past":
         form = "was" if agreement in (JE, HE, SHE) else "were"
     else:

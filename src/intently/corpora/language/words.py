@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from zlib import crc32
 
 from intently.corpora.language.lexicon import ADJECTIVES, NAMES, NOUNS
@@ -27,6 +28,7 @@ ASPIRATED = ("hibou", "haut", "huit", "onze")
 VOWELS = frozenset("aàâeéèêëiîïoôuùûhœy")
 
 
+@cache
 def starts_with_vowel(word: str) -> bool:
     """Return whether French words elide before this one: l'homme, but le hibou.
 
@@ -144,13 +146,14 @@ ADJECTIVE = {
 NAME = {name: Name(name, gender == "f") for (name,), (gender,) in rows(NAMES)}
 
 
-def nouns(*classes: str) -> tuple[Noun, ...]:
+def nouns(classes: str) -> tuple[Noun, ...]:
     """Return the nouns of any of these classes, in the lexicon's order.
 
-    >>> [noun.name for noun in nouns("hollow")]
-    ['tunnel', 'cave']
+    >>> [noun.name for noun in nouns("hollow stream")]
+    ['river', 'lake', 'tunnel', 'cave']
     """
-    return tuple(noun for noun in NOUN.values() if not noun.classes.isdisjoint(classes))
+    wanted = classes.split()
+    return tuple(noun for noun in NOUN.values() if not noun.classes.isdisjoint(wanted))
 
 
 def listed(names: str) -> tuple[Noun, ...]:
