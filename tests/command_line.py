@@ -16,7 +16,7 @@ Command = Callable[..., Outcome]
 
 
 def refused(outcome: Outcome) -> str:
-    """Check that a message is one line on standard error, without a traceback, and return it."""
-    assert outcome.status == 2
+    """Check that all that was said is one line on standard error, and return it."""
+    assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.startswith("intently: ") and outcome.err.count("\n") == 1
     return outcome.err
