@@ -144,7 +144,7 @@ def _first_of(model: nn.Module) -> nn.Module:
     """Return the attention of our first layer of a transformers model."""
     from intently.interop.transformers import load
 
-    return load(model).stack.layers[0].attention  # pyright: ignore
+    return load(model).stack.layers[0].self_attention  # pyright: ignore
 
 
 @torch.no_grad()
