@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice, pairwise, product
 
 import numpy as np
@@ -52,11 +53,11 @@ def dense(matrix: Attention) -> Tensor:
     return w.mean(0) if w.ndim == 3 else w
 
 
-REDUCED = {"mean": Tensor.mean, "max": Tensor.amax}
+REDUCED: dict[zooming.How, Callable[[Tensor], Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax}
 
 
 def cells(
-    w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int, how: str = "mean"
+    w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int, how: zooming.How = "mean"
 ) -> Tensor:
     """Return the mean or the largest weight of every cell, computed one by one."""
     down, across = edges(r0, r1, h).tolist(), edges(c0, c1, n).tolist()
