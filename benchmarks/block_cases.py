@@ -92,24 +92,24 @@ def _x_transformers(shape: Shape) -> Pair:
     kind = importlib.import_module("x_transformers.x_transformers").Attention
     made = kind(shape.c, dim_head=shape.c // shape.h, heads=shape.h, flash=True)
     theirs = _drawn(made, shape)
-    maps: Sequence[nn.Linear] = (theirs.to_q, theirs.to_k, theirs.to_v, theirs.to_out)
-    q, k, v, out = maps
-    return Pair(
-        theirs, theirs, MultiHeadAttention.from_weights(q, k, v, out, layout="h d", heads=shape.h)
-    )
+    maps = theirs.to_q, theirs.to_k, theirs.to_v, theirs.to_out
+    ours = MultiHeadAttention.from_weights(*maps, layout="h d", heads=shape.h)
+    return Pair(theirs, theirs, ours)
+
+
+def _one_layer(shape: Shape) -> dict[str, int]:
+    """Return the options of a transformers model of one layer, narrow but for its attention."""
+    return {
+        **{"vocab_size": 16, "num_hidden_layers": 1, "intermediate_size": 16},
+        **{"hidden_size": shape.c, "num_attention_heads": shape.h},
+    }
 
 
 def _bert(shape: Shape) -> Pair:
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        vocab_size=16,
-        hidden_size=shape.c,
-        num_hidden_layers=1,
-        num_attention_heads=shape.h,
-        intermediate_size=16,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        **_one_layer(shape), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     model = _drawn(BertModel(config, add_pooling_layer=False), shape)
     attention = model.encoder.layer[0].attention
@@ -121,17 +121,9 @@ def _gpt2(shape: Shape) -> Pair:
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(
-        vocab_size=16,
-        n_positions=16,
-        n_embd=shape.c,
-        n_layer=1,
-        n_head=shape.h,
-        n_inner=16,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=None,
-        eos_token_id=None,
+        **_one_layer(shape),
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        **{"bos_token_id": None, "eos_token_id": None, "n_positions": 16, "n_inner": 16},
     )
     model = _drawn(GPT2Model(config), shape)
     theirs = model.h[0].attn
@@ -141,14 +133,7 @@ def _gpt2(shape: Shape) -> Pair:
 def _llama(shape: Shape) -> Pair:
     from transformers import LlamaConfig, LlamaModel
 
-    config = LlamaConfig(
-        vocab_size=16,
-        hidden_size=shape.c,
-        num_hidden_layers=1,
-        num_attention_heads=shape.h,
-        num_key_value_heads=shape.h // SHARED,
-        intermediate_size=16,
-    )
+    config = LlamaConfig(**_one_layer(shape), num_key_value_heads=shape.h // SHARED)
     model: Any = _drawn(LlamaModel(config), shape)
     theirs = model.layers[0].self_attn
     cos, sin = model.rotary_emb(torch.empty(1, shape.t, shape.c), torch.arange(shape.t)[None])
@@ -159,7 +144,7 @@ def _first_of(model: nn.Module) -> nn.Module:
     """Return the attention of our first layer of a transformers model."""
     from intently.interop.transformers import load
 
-    return load(model).stack.layers[0].attention  # pyright: ignore
+    return load(model).stack.layers[0].self_attention  # pyright: ignore
 
 
 @torch.no_grad()
@@ -305,25 +290,14 @@ class Decoder(NamedTuple):
     def _model(self) -> nn.Module:
         from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-        ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+        options: dict[str, Any] = {
+            **{"vocab_size": self.vocabulary, "hidden_size": self.width},
+            **{"num_hidden_layers": self.layers, "num_attention_heads": self.heads},
+            **{"bos_token_id": None, "eos_token_id": None, "pad_token_id": None},
+        }
         if self.family == "GPT-2":
-            return GPT2LMHeadModel(
-                GPT2Config(
-                    vocab_size=self.vocabulary,
-                    n_embd=self.width,
-                    n_layer=self.layers,
-                    n_head=self.heads,
-                    **ends,
-                )
-            )
+            return GPT2LMHeadModel(GPT2Config(**options))
+        shared, inner = self.heads // SHARED, 8 * self.width // 3
         return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=self.vocabulary,
-                hidden_size=self.width,
-                num_hidden_layers=self.layers,
-                num_attention_heads=self.heads,
-                num_key_value_heads=self.heads // SHARED,
-                intermediate_size=8 * self.width // 3,
-                **ends,
-            )
+            LlamaConfig(**options, num_key_value_heads=shared, intermediate_size=inner)
         )

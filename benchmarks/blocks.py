@@ -17,7 +17,19 @@ import measure
 import torch
 from block_cases import LIBRARIES, Decoder, Shape
 from measure import geometric_mean
-from report import NONE, READING, Section, Settings, arguments, reached, run, table, versions
+from report import (
+    NONE,
+    READING,
+    Section,
+    Settings,
+    against_noise,
+    arguments,
+    reached,
+    run,
+    table,
+    versions,
+    worst_noise,
+)
 
 SHAPES = (
     Shape(64, 64, 128, 4),
@@ -74,7 +86,7 @@ def blocks(name: str, settings: Settings) -> Race:
         ("geometric mean", {way: geometric_mean(x) for way, x in ours.items()}),
         ("worst", {way: min(x) for way, x in ours.items()}),
         ("A/A geometric mean", {way: geometric_mean(x) for way, x in noise.items()}),
-        ("A/A worst", {way: _worst(x) for way, x in noise.items()}),
+        ("A/A worst", {way: worst_noise(x) for way, x in noise.items()}),
     ):
         cells = [x for way in WAYS for x in ("", f"**{sums[way]:.3f}**", "")]
         lines.append([f"**{title}**", *cells])
@@ -113,9 +125,7 @@ def decoding(settings: Settings) -> Section:
                 raise AssertionError(f"{case.family}: {name} chose other tokens than generate")
         calls |= {"again": calls["generate"]}
         seconds = measure.rounds(calls, settings.effort(20, 5, 21))
-        ratios = {
-            name: measure.ratio(seconds["generate"], seconds[name]) for name in list(calls)[1:]
-        }
+        ratios = {name: measure.ratio(seconds["generate"], seconds[name]) for name in calls}
         median = ratios["ours"].median
         short = [f"{STEP - median:.2f} short"] if median < STEP else []
         misses += [f"{case.family}, {case.vocabulary:,} tokens: {x}" for x in short]
@@ -195,30 +205,15 @@ def _race(
     first, second = (block_cases.comparable(calls[side]()) for side in ("theirs", "ours"))
     measure.check_agree(name, first, second)
     del first, second
-    calls |= {"theirs again": calls["theirs"]}
-    for call in calls.values():
-        call()
-    return measure.rounds(calls, settings.effort(3, 7, 101))
+    return measure.rounds(calls | {"theirs again": calls["theirs"]}, settings.effort(3, 7, 101))
 
 
 def _verdict(ours: list[float], noise: list[float]) -> tuple[str, str]:
     """Say what was measured and whether the goal is reached."""
     if not ours:
         return NONE, NONE
-    mean, worst, floor = geometric_mean(ours), min(ours), _worst(noise)
-    misses = [f"mean {MEAN - mean:.3f} short"] if mean < MEAN else []
-    if worst < floor:
-        below = sum(x < floor for x in ours)
-        misses.append(f"{below} of {len(ours)} below A/A, by at most {floor - worst:.3f}")
-    measured = (
-        f"geometric mean {mean:.3f} (A/A {geometric_mean(noise):.3f}), worst {worst:.3f} "
-        f"(A/A {floor:.3f})"
-    )
+    measured, misses = against_noise(ours, noise, MEAN)
     return measured, reached(misses)
-
-
-def _worst(noise: list[float]) -> float:
-    return min(min(x, 1 / x) for x in noise)
 
 
 def _written(shape: Shape) -> str:

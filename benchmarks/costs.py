@@ -24,22 +24,11 @@ def statistics(settings: Settings) -> Section:
     fused = found["entropy()"].calls()["torch"]
     calls = {name: case.calls()["ours"] for name, case in found.items()}
     calls |= {"torch": fused, "torch again": fused}
-    for call in calls.values():
-        call()
     seconds = measure.rounds(calls, settings.effort(60, 5, 15))
     baseline = measure.in_fresh_process(cases.peak, found["entropy()"], "torch", settings.threads)
     same = measure.ratio(seconds["torch again"], seconds["torch"])
-    lines = [
-        [
-            "A/A: the forward again",
-            same.text(),
-            str(same.n),
-            NONE,
-            megabytes(baseline.above),
-            NONE,
-            NONE,
-        ]
-    ]
+    first = ["A/A: the forward again", same.text(), str(same.n)]
+    lines = [[*first, NONE, megabytes(baseline.above), NONE, NONE]]
     misses = []
     for name, case in found.items():
         times = measure.ratio(seconds[name], seconds["torch"])
@@ -81,16 +70,10 @@ def small(settings: Settings) -> Section:
     """What one small call costs beside torch's."""
     q = k = v = torch.randn(1, 1, 8, 8)
 
-    def direct() -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v)
-
-    def direct_causal() -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
     calls: dict[str, measure.Call] = {
-        "torch": direct,
-        "torch, causal": direct_causal,
-        "torch again": direct,
+        "torch": lambda: F.scaled_dot_product_attention(q, k, v),
+        "torch, causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "torch again": lambda: F.scaled_dot_product_attention(q, k, v),
         "it.attention(q, k, v)": lambda: it.attention(q, k, v),
         "it.attention(q, k, v, mask=it.causal())": lambda: it.attention(q, k, v, mask=it.causal()),
         "it.attend(q, k)": lambda: it.attend(q, k),
@@ -156,8 +139,6 @@ def starting(settings: Settings) -> Section:
     for name, (code, base, limit) in pairs.items():
         ours, theirs = measure.start_python(code), measure.start_python(base)
         calls = {"theirs": theirs, "theirs again": theirs, "ours": ours}
-        for call in (theirs, ours):
-            call()
         seconds = measure.rounds(calls, Effort(0, turns, turns))
         same = measure.ratio(seconds["theirs again"], seconds["theirs"])
         times = measure.ratio(seconds["ours"], seconds["theirs"])

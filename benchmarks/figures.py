@@ -6,12 +6,11 @@ python benchmarks/figures.py [--quick] [--out FILE.md] [--threads 2]
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import measure
 import torch
-from matplotlib.figure import Figure
 from report import READING, Section, Settings, arguments, reached, run, table
 
 import intently as it
@@ -36,10 +35,8 @@ def drawn(settings: Settings) -> Section:
     lines, misses, medians = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for name, matrix in cases.items():
-            call = _drawing(matrix, Path(folder) / "head.png")
-            call()
-            seconds = measure.rounds({name: call}, settings.effort(20, 3, 9))[name]
-            found = measure.spread(seconds)
+            calls = {name: partial(it.show.heatmap, matrix, save=Path(folder) / "head.png")}
+            found = measure.spread(measure.rounds(calls, settings.effort(20, 3, 9))[name])
             over = found.median - DRAWN
             short = [f"{over:.2f} s over"] if over > 0 and name == "causal" else []
             misses += short
@@ -54,10 +51,6 @@ def drawn(settings: Settings) -> Section:
         reached(misses),
         body + table(["mask", "s", "goal", "rounds", "reached"], lines),
     )
-
-
-def _drawing(matrix: it.LazyMatrix, path: Path) -> Callable[[], Figure]:
-    return lambda: it.show.heatmap(matrix, save=path)
 
 
 if __name__ == "__main__":

@@ -58,9 +58,11 @@ class Peak(NamedTuple):
 def rounds(calls: dict[str, Call], effort: Effort, repeat: int = 1) -> dict[str, list[float]]:
     """Seconds of each call, round by round; in a round every call runs once, in shuffled order.
 
-    The calls have run before, so that nothing is timed that happens only once. With ``repeat`` a
+    Every call runs once before, so that nothing is timed that happens only once. With ``repeat`` a
     turn is a block of that many calls, and the seconds are those of one call.
     """
+    for call in set(calls.values()):
+        call()
     order, shuffle = list(calls), random.Random(SEED).shuffle
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from measure import Effort
+from measure import Effort, geometric_mean
 
 NONE = "–"
 READING = "median (quartiles)"
@@ -46,6 +46,28 @@ class Settings(NamedTuple):
 def reached(misses: list[str]) -> str:
     """Write "yes", or what is not reached and by how much."""
     return "no: " + "; ".join(misses) if misses else "yes"
+
+
+def against_noise(
+    ours: Sequence[float], noise: Sequence[float], goal: float
+) -> tuple[str, list[str]]:
+    """Compare ratios with those of a call against itself (A/A).
+
+    Return the geometric means and the worst of both in words, and what is missed: ``goal`` by the
+    mean, or the worst A/A by single ratios.
+    """
+    mean, worst, floor = geometric_mean(ours), min(ours), worst_noise(noise)
+    misses = [f"mean {goal - mean:.3f} short"] if mean < goal else []
+    if worst < floor:
+        below = sum(x < floor for x in ours)
+        misses.append(f"{below} of {len(ours)} below A/A, by at most {floor - worst:.3f}")
+    means = f"geometric mean {mean:.3f} (A/A {geometric_mean(noise):.3f})"
+    return f"{means}, worst {worst:.3f} (A/A {floor:.3f})", misses
+
+
+def worst_noise(noise: Iterable[float]) -> float:
+    """Return the smallest of all ratios and their inverses, for either side may stand above."""
+    return min(min(x, 1 / x) for x in noise)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -118,8 +118,6 @@ def _training(
             key: _steps(side, models.own_optimiser if side is own else models.fused_adamw, batches)
             for key, side in sides.items()
         }
-        for call in calls.values():
-            call()
         seconds = measure.rounds(calls, setting.effort.effort(25, 12, 60))
         ratio = measure.ratio(seconds["theirs"], seconds["ours"])
         noise = measure.ratio(seconds["theirs"], seconds["again"])
@@ -130,16 +128,8 @@ def _training(
         lines.append(
             [name, *rates, ratio.text(), noise.text(), str(ratio.n), f"{goal}×", reached(short)]
         )
-    head = [
-        "",
-        "theirs, tokens/s",
-        "ours, tokens/s",
-        "theirs / ours",
-        "A/A",
-        "rounds",
-        "goal",
-        "reached",
-    ]
+    head = ["", "theirs, tokens/s", "ours, tokens/s", "theirs / ours", "A/A"]
+    head += ["rounds", "goal", "reached"]
     shape, parameters = setting.shape, sum(p.numel() for p in raced[0][3].model.parameters())
     corpus = "Multi30k" if setting.files else "the built-in language"
     body = (
@@ -166,14 +156,14 @@ def _steps(
 
 
 def _check_losses(name: str, theirs: Side, own: Side, batches: list[Batch]) -> None:
-    losses = [
+    first, second = (
         torch.tensor([call() for _ in range(AGREED)], dtype=torch.float64)
         for call in (
             _steps(theirs, models.fused_adamw, batches),
             _steps(own, models.own_optimiser, batches),
         )
-    ]
-    measure.check_agree(f"loss against {name}", losses[:1], losses[1:])
+    )
+    measure.check_agree(f"loss against {name}", [first], [second])
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -195,14 +185,8 @@ def _writing(
     lines, misses, found, noise = [], [], [], []
     for case in cases:
         given = case.draw(setting.shape.vocabulary), case.beam, case.tokens
-        calls = {
-            name: _writer(write, *given)
-            for name, write in (
-                ("theirs", writers.theirs),
-                ("ours", writers.ours),
-                ("again", writers.theirs),
-            )
-        }
+        theirs = partial(writers.theirs, *given)
+        calls = {"theirs": theirs, "ours": partial(writers.ours, *given), "again": theirs}
         _check_tokens(f"{title}, {case.text()}", calls["theirs"](), calls["ours"](), case)
         seconds = measure.rounds(calls, setting.effort.effort(10, 5, 41))
         ratio = measure.ratio(seconds["theirs"], seconds["ours"])
@@ -223,10 +207,6 @@ def _writing(
     )
     measured = f"{min(found):.2f} to {max(found):.2f}× (A/A {min(noise):.2f} to {max(noise):.2f})"
     return Section(f"Translating against {title}", f"≥ {goal}×", measured, reached(misses), body)
-
-
-def _writer(write: Callable[..., list[list[int]]], *given: Any) -> measure.Call:
-    return lambda: write(*given)
 
 
 def _check_tokens(name: str, theirs: list[list[int]], ours: list[list[int]], case: Case) -> None:

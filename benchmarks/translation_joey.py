@@ -46,7 +46,7 @@ def writers(shape: Shape, ours: Transformer) -> Writers:
         found, *_ = search.search(
             model, _batch_of(_ids(padded(sources))), tokens, beam, 1.0, n_best=1
         )
-        return [[token for token in row] for row in torch.as_tensor(found).tolist()]
+        return torch.as_tensor(found).tolist()
 
     return Writers(write, lambda *given: translate(ours, *given))
 

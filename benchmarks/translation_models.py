@@ -290,16 +290,11 @@ def marian(shape: Shape) -> Writers:
         theirs.get_input_embeddings().weight[:SPECIALS] = 0
     read: Any = load(theirs)
     model = transformer(shape, norm="post")
-    parts = {"attention": "self_attention", "cross": "cross_attention"}
-    parts |= {"attention_norm": "self_norm"}
     with torch.no_grad():
         model.target_embedding.weight.copy_(read.target.tokens.weight)
         model.positions = read.target.places.weight.detach().clone()  # sines first, then cosines
     for side in ("encoder", "decoder"):
-        stack: Any = getattr(model, side)
-        for block, other in zip(stack, getattr(read, side).layers, strict=True):
-            for name, part in other.named_children():
-                getattr(block, parts.get(name, name)).load_state_dict(part.state_dict())
+        getattr(model, side).load_state_dict(getattr(read, side).layers.state_dict())
 
     def generate(sources: list[list[int]], beam: int, tokens: int) -> list[list[int]]:
         ids = padded(sources)

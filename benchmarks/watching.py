@@ -12,6 +12,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,10 @@ def kept(t: int) -> int:
 
 def slowdown(settings: Settings) -> Section:
     """Watched against unwatched, by length."""
-    lines, misses = [], []
-    medians: list[float] = []
+    lines, misses, medians = [], [], []
     for t in (64, 128) if settings.quick else LENGTHS:
         calls = _forward(model(t), ids(t))
         calls["again"] = calls["unwatched"]
-        for call in calls.values():
-            call()
         seconds = measure.rounds(calls, settings.effort(30, 5, 41))
         found = measure.ratio(seconds["watched"], seconds["unwatched"])
         same = measure.ratio(seconds["again"], seconds["unwatched"])
@@ -89,7 +87,7 @@ def slowdown(settings: Settings) -> Section:
     return Section(
         "watched / unwatched, `copy`",
         f"≤ {SLOWER}",
-        _range(medians),
+        f"{min(medians):.3f} to {max(medians):.3f}",
         reached(misses),
         body + table(head, lines),
     )
@@ -102,8 +100,6 @@ def against(settings: Settings) -> Section:
     fused, plain = model(far), model(far, "eager")
     calls = _forward(fused, x)
     calls["output_attentions"] = lambda: _plainly(plain, x)
-    for call in calls.values():
-        call()
     seconds = measure.rounds(calls, settings.effort(60, 3, 5))
     found = measure.ratio(seconds["output_attentions"], seconds["watched"])
     short = [f"{FASTER - found.median:.2f} short"] if found.median < FASTER else []
@@ -117,18 +113,13 @@ def against(settings: Settings) -> Section:
     with torch.no_grad(), it.watch(fused) as seen:
         fused(ids(far))
     took = time.perf_counter() - start
-    last = seen[f"transformer.h.{LAYERS - 1}.attn"]
-    row = last[0, 0, -1]
+    row = seen[f"transformer.h.{LAYERS - 1}.attn"][0, 0, -1]
     if not torch.isclose(row.sum(), row.new_ones(()), atol=1e-4):
         raise AssertionError("a row of the longest text does not sum to 1")
     head = ["", "time, s", "MB above the start", "MB above unwatched"]
+    medians = {name: measure.spread(found).median for name, found in seconds.items()}
     rows = [
-        [
-            name,
-            f"{measure.spread(seconds[name]).median:.3g}",
-            megabytes(above),
-            megabytes(above - bare),
-        ]
+        [name, f"{medians[name]:.3g}", megabytes(above), megabytes(above - bare)]
         for name, above in (("unwatched", bare), ("watched", ours), ("output_attentions", theirs))
     ]
     body = (
@@ -154,8 +145,6 @@ def summary(settings: Settings) -> Section:
         "forward": lambda: _plainly(made, x, weights=False),
         "summary": seen.summary,
     }
-    for call in calls.values():
-        call()
     seconds = measure.rounds(calls, settings.effort(30, 5, 21))
     found = measure.ratio(seconds["summary"], seconds["forward"])
     short = [f"{found.median - SUMMARY:.2f} over"] if found.median > SUMMARY else []
@@ -279,22 +268,16 @@ def _generated(watched: bool, prompt: int, steps: int, threads: int) -> Peak:
     torch.set_num_threads(threads)
     made, x, held = model(prompt + steps), ids(prompt), []
 
-    def generate() -> None:
-        made.generate(
-            x,
-            attention_mask=torch.ones_like(x),
-            max_new_tokens=steps,
-            do_sample=False,
-            pad_token_id=0,
-        )
-
     def call() -> list[torch.Tensor]:
-        if watched:
-            with it.watch(made) as seen:
-                generate()
-            held.append(seen)
-        else:
-            generate()
+        with it.watch(made) if watched else nullcontext() as seen:
+            made.generate(
+                x,
+                attention_mask=torch.ones_like(x),
+                max_new_tokens=steps,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        held.append(seen)
         return []
 
     made(ids(16))
@@ -316,10 +299,6 @@ def _forward(made: Any, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
 @torch.no_grad()
 def _plainly(made: Any, x: torch.Tensor, weights: bool = True) -> Any:
     return made(x, output_attentions=weights)
-
-
-def _range(found: list[float]) -> str:
-    return f"{min(found):.3f} to {max(found):.3f}"
 
 
 PARTS = {

@@ -15,8 +15,8 @@ class Outcome(NamedTuple):
 Command = Callable[..., Outcome]
 
 
-def refused(outcome: Outcome) -> str:
-    """Check that a message is one line on standard error, without a traceback, and return it."""
-    assert outcome.status == 2
+def refused(outcome: Outcome, *, silent: bool = True) -> str:
+    """Check that a message is one line on standard error, beside nothing else if silent."""
+    assert outcome.status == 2 and not (silent and outcome.out)
     assert outcome.err.startswith("intently: ") and outcome.err.count("\n") == 1
     return outcome.err

@@ -201,11 +201,8 @@ def test_the_walk_sees_every_way_to_import() -> None:
     found = set(imports(ast.parse(code), "intently.models.transformer", False))
     assert found == {"intently.cli.app", "intently.show", "intently.text"}
     inside = ast.parse("from . import a\nfrom .b import c\nfrom ..text import d")
-    assert set(imports(inside, "intently.models", True)) == {
-        "intently.models",
-        "intently.models.b",
-        "intently.text",
-    }
+    expected = {"intently.models", "intently.models.b", "intently.text"}
+    assert set(imports(inside, "intently.models", True)) == expected
 
 
 def test_names_are_found_where_they_are_declared() -> None:

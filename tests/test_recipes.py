@@ -12,8 +12,10 @@ import pytest
 from intently.cli.train import _parameters
 from intently.corpora.named import CORPORA
 from intently.errors import ArgumentError, DataError
-from intently.recipes import Recipe, _text, recipe, recipe_text, recipes
+from intently.recipes import _text, recipe, recipe_text, recipes
 from intently.recipes.origin import FILE, Origin
+
+from .messages import raises, refused
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [
@@ -41,20 +43,13 @@ def test_a_recipe_holds_what_its_file_says(name: str) -> None:
     assert name.startswith(one.corpus)
 
 
-def group(beginning: str) -> list[Recipe]:
-    return [each for each in recipes() if each.name.startswith(beginning)]
-
-
 @pytest.mark.parametrize("beginning", ["language-", "multi30k-de-en-"])
 def test_recipes_of_a_corpus_are_comparable(beginning: str) -> None:
-    found = group(beginning)
+    found = [each for each in recipes() if each.name.startswith(beginning)]
     assert len(found) >= 3
-    for read in (
-        lambda each: (each.corpus, each.source, each.target),
-        lambda each: each.options.text,
-        lambda each: each.options.schedule.steps * each.options.optimiser.batch_tokens,
-    ):
-        assert all(read(each) == read(found[0]) for each in found)
+    corpora = {(r.corpus, r.source, r.target, r.options.text) for r in found}
+    tokens = {r.options.schedule.steps * r.options.optimiser.batch_tokens for r in found}
+    assert len(corpora) == len(tokens) == 1
     sizes = [_parameters(each.options) for each in found]
     assert max(sizes) <= 1.2 * min(sizes)
 
@@ -63,21 +58,25 @@ def test_the_large_recipe_is_small() -> None:
     assert _parameters(recipe("multi30k-en-de").options) <= 3_000_000
 
 
-def test_two_recipes_differ_in_attention_alone() -> None:
-    for corpus in ("language", "multi30k-de-en"):
-        fixed = recipe(f"{corpus}-fixed").options
-        assert fixed.with_flags(attention="additive") == recipe(f"{corpus}-bahdanau").options
+@pytest.mark.parametrize("corpus", ["language", "multi30k-de-en"])
+def test_two_recipes_differ_in_attention_alone(corpus: str) -> None:
+    fixed = recipe(f"{corpus}-fixed").options
+    assert fixed.with_flags(attention="additive") == recipe(f"{corpus}-bahdanau").options
 
 
-def test_an_unknown_name_is_told_with_those_there_are() -> None:
-    expected = f"recipe: expected one of {', '.join(NAMES)}; got 'language-bahdnau'. "
-    with pytest.raises(ArgumentError) as error:
-        recipe("language-bahdnau")
-    assert str(error.value) == expected + "Did you mean language-bahdanau?"
-    with pytest.raises(ArgumentError, match="got 'xyz'"):
-        recipe_text("xyz")
-    with pytest.raises(ArgumentError, match="recipe: expected one of"):
-        recipe("../recipes/language-fixed")
+EXPECTED = f"recipe: expected one of {', '.join(NAMES)}; got "
+test_an_unknown_name_is_told_with_those_there_are = raises(
+    [
+        (
+            lambda: recipe("language-bahdnau"),
+            ArgumentError,
+            f"{EXPECTED}'language-bahdnau'. Did you mean language-bahdanau?",
+        ),
+        (lambda: recipe_text("xyz"), ArgumentError, f"{EXPECTED}'xyz'."),
+        (lambda: recipe("../recipes/x"), ArgumentError, f"{EXPECTED}'../recipes/x'."),
+    ],
+    whole=True,
+)
 
 
 def test_the_files_are_in_the_wheel() -> None:
@@ -110,12 +109,8 @@ def test_a_folder_of_data_is_kept_from_the_root(
 def test_a_damaged_origin_is_told(tmp_path: Path) -> None:
     broken = "{", "[]", '{"corpus": "a"}', '{"colour": 1}', "[" * 100_000
     mistyped = (
-        {"corpus": 5},
-        {"corpus": ["language"]},
-        {"target": None},
-        {"data_dir": 5},
-        {"data_dir": "a\0b"},
-        {"recipe": ["language-fixed"]},
+        *({"corpus": 5}, {"corpus": ["language"]}, {"target": None}, {"data_dir": 5}),
+        *({"data_dir": "a\0b"}, {"recipe": ["language-fixed"]}),
     )
     right = {"corpus": "language", "source": "en", "target": "fr"}
     for text in (*broken, *(json.dumps(right | wrong) for wrong in mistyped)):
@@ -126,8 +121,5 @@ def test_a_damaged_origin_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("direction", ["multi30k", "multi30k:en", "en-de", "multi30k:en-de-fr", ""])
 def test_a_direction_is_written_out(direction: str) -> None:
-    with pytest.raises(ArgumentError) as error:
-        Origin.of(direction)
-    assert str(error.value) == (
-        f"--corpus: expected NAME:SOURCE-TARGET, such as multi30k:de-en; got {direction!r}."
-    )
+    said = f"--corpus: expected NAME:SOURCE-TARGET, such as multi30k:de-en; got {direction!r}."
+    refused(lambda: Origin.of(direction), ArgumentError, said, whole=True)

@@ -147,34 +147,40 @@ def test_a_long_text_is_no_file(intently: Command) -> None:
     assert intently("translate", "I drink milk. " * 30).status == 0
 
 
-def test_wrong_arguments(intently: Command, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "foreign").mkdir()
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.txt"], "missing.txt: expected a text, a file of sentences, or -; got no such"),
+        (["no/model", "I."], "no/model: expected a folder with translator.json, or a run"),
+        (["empty", "I."], "got an empty folder"),
+        (["foreign"], "It seems to hold a model of another library."),
+        (["a.zip", "I."], "got a file."),
+        (["model", "foreign"], "foreign: expected a text, a file of sentences, or -; got a folder"),
+        (["bad.txt"], "bad.txt:2: expected UTF-8; got byte 0xff at byte 3"),
+        (["-"], "standard input:1: expected UTF-8"),
+        (["cut.gz"], "cut.gz: expected lines of text; got gzip data that is cut or damaged"),
+        (["The", "road", "was"], "TEXT: expected one text in quotes; got 3 arguments"),
+        (["I \udcff"], "lone surrogate U+DCFF"),
+        (["I.", "--pictures", "a.zip"], "a.zip: File exists"),
+    ],
+    ids=lambda value: (
+        " ".join(value).encode("ascii", "replace").decode() if isinstance(value, list) else ""
+    ),
+)
+def test_wrong_arguments(
+    intently: Command, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    for name in ("empty", "foreign"):
+        (tmp_path / name).mkdir()
     (tmp_path / "foreign" / "config.json").write_text("{}")
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04")
     (tmp_path / "bad.txt").write_bytes(b"I drink milk.\nI \xff\n")
     (tmp_path / "cut.gz").write_bytes(gzip.compress(os.urandom(10_000).hex().encode())[:-5])
+    Translator.load().save(tmp_path / "model")
+    assert said in refused(intently("translate", *arguments, stdin=b"\xff"))
 
-    def said(*arguments: str, stdin: bytes = b"") -> str:
-        return refused(intently("translate", *arguments, stdin=stdin))
 
-    assert "missing.txt: expected a text, a file of sentences, or -; got no such" in (
-        said("missing.txt")
-    )
-    assert "no/model: expected a folder with translator.json, or a run" in said("no/model", "I.")
-    assert "got an empty folder" in said("empty", "I.")
-    assert "It seems to hold a model of another library." in said("foreign")
-    assert "got a file." in said("a.zip", "I.")
-    model = Translator.load().save(tmp_path / "model")
-    assert "foreign: expected a text, a file of sentences, or -; got a folder" in (
-        said(str(model), "foreign")
-    )
-    assert "bad.txt:2: expected UTF-8; got byte 0xff at byte 3" in said("bad.txt")
-    assert "standard input:1: expected UTF-8" in said("-", stdin=b"\xff")
-    assert "cut.gz: expected lines of text; got gzip data that is cut or damaged" in said("cut.gz")
-    assert "TEXT: expected one text in quotes; got 3 arguments" in said("The", "road", "was")
-    assert "lone surrogate U+DCFF" in said("I \udcff")
-    assert "a.zip: File exists" in said("I.", "--pictures", "a.zip")
+def test_a_wrong_option(intently: Command) -> None:
     outcome = intently("translate", "I.", "--beam", "0")
     assert outcome.status == 2 and "Traceback" not in outcome.err
 
@@ -216,16 +222,9 @@ def test_streams_that_a_shell_closes() -> None:
 # --- train and evaluate ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str]:
-    pairs = sample("train", 60)
-    (tmp_path / "s.txt").write_text("".join(p.source + "\n" for p in pairs))
-    (tmp_path / "t.txt").write_text("".join(p.target + "\n" for p in pairs))
-    return "s.txt", "t.txt"
-
-
 def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, str]) -> None:
-    outcome = intently("train", *files, "--out", "run", *TINY, "--max-length", "7")
+    again = ("train", *files, "--out", "run", *TINY, "--max-length", "7")
+    outcome = intently(*again)
     assert outcome.status == 0
     assert "60 sentence pairs from s.txt and t.txt" in outcome.out
     assert "no --dev: the last 3 pairs are held out" in outcome.out
@@ -236,7 +235,6 @@ def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, st
     outcome = intently("evaluate", "run", *files, "--beam", "1")
     assert "exact match 0.0% [0.0%, 6.0%]\nlower-cased BLEU 0." in outcome.out
     assert "|version:" in outcome.out
-    again = ("train", *files, "--out", "run", *TINY, "--max-length", "7")
     assert "Go on with it (--resume" in refused(intently(*again))
     assert intently(*again, "--resume").status == 0
     assert "width: expected 16, with which the run began; got 32" in (
@@ -245,8 +243,7 @@ def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, st
 
 
 def test_train_on_a_packed_table_with_a_config(intently: Command) -> None:
-    pairs = sample("train", 30)
-    table = "".join(f"{p.source}\t{p.target}\n" for p in pairs).encode()
+    table = "".join(f"{p.source}\t{p.target}\n" for p in sample("train", 30)).encode()
     Path("pairs.tsv.gz").write_bytes(gzip.compress(table))
     Path("c.toml").write_text("[model]\nwidth = 64\n[schedule]\nsteps = 3\n[run]\nseed = 7\n")
     outcome = intently(
@@ -260,36 +257,44 @@ def test_train_on_a_packed_table_with_a_config(intently: Command) -> None:
     assert '"seed": 7' in Path("run[red]/options.json").read_text()
 
 
-def test_bad_data_and_options_are_refused(intently: Command, files: tuple[str, str]) -> None:
-    s, t = files
-    lines = Path(t).read_text().splitlines(keepends=True)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["s.txt", "short.txt"], "s.txt has 60 lines, short.txt has 57"),
+        (["s.txt", "empty.txt"], "empty.txt:8: no text in the line"),
+        (["s.txt", "latin.txt"], "latin.txt:1: byte 28 of the line is not UTF-8"),
+        (["no.tsv"], "no.tsv:2: no tab in the line"),
+        (["s.txt", "."], ".: a folder, not a file"),
+        (["one.tsv"], "expected a pair to hold out, beside one to learn; got 1. Give --dev"),
+        (["s.txt", "t.txt", "--config", "wrong.toml"], "Did you mean width?"),
+        (["s.txt", "t.txt", "--config", "no.toml"], "no.toml: expected a TOML file of options"),
+        (["s.txt", "t.txt", "--norm", "foo"], "norm: expected one of 'pre', 'post'; got 'foo'"),
+        (["s.txt", "t.txt", "--dev", "s.txt", "short.txt"], "s.txt has 60 lines, short.txt has 57"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.usefixtures("files")
+def test_bad_data_and_options_are_refused(
+    intently: Command, arguments: list[str], said: str
+) -> None:
+    lines = Path("t.txt").read_text().splitlines(keepends=True)
     Path("short.txt").write_text("".join(lines[:-3]))
     Path("empty.txt").write_text("".join([*lines[:7], " \n", *lines[8:]]))
     Path("latin.txt").write_bytes("".join(lines).encode("latin-1", "replace"))
     Path("no.tsv").write_text("a\tb\nc\n")
     Path("one.tsv").write_text("a\tb\n")
     Path("wrong.toml").write_text("[model]\nwidht = 64\n")
+    outcome = intently("train", *arguments, "--out", "run", *TINY)
+    assert outcome.status == 2 and outcome.err.startswith("intently: ")
+    assert said in outcome.err and "Traceback" not in outcome.err
+    assert not Path("run").exists()
 
-    def said(*arguments: str) -> str:
-        outcome = intently("train", *arguments, "--out", "run", *TINY)
-        assert outcome.status == 2 and outcome.err.startswith("intently: ")
-        assert "Traceback" not in outcome.err and not Path("run").exists()
-        return outcome.err
 
-    assert "s.txt has 60 lines, short.txt has 57" in said(s, "short.txt")
-    assert "empty.txt:8: no text in the line" in said(s, "empty.txt")
-    assert "latin.txt:1: byte" in said(s, "latin.txt") and "is not UTF-8" in said(s, "latin.txt")
-    assert "no.tsv:2: no tab in the line" in said("no.tsv")
-    assert ".: a folder, not a file" in said(s, ".")
-    assert "expected a pair to hold out, beside one to learn; got 1. Give --dev" in said("one.tsv")
-    assert "Did you mean width?" in said(s, t, "--config", "wrong.toml")
-    assert "no.toml: expected a TOML file of options" in said(s, t, "--config", "no.toml")
-    assert "norm: expected one of 'pre', 'post'; got 'foo'" in said(s, t, "--norm", "foo")
-    assert "s.txt has 60 lines, short.txt has 57" in said(s, t, "--dev", s, "short.txt")
+def test_a_folder_to_write_to_is_needed(intently: Command, files: tuple[str, str]) -> None:
     assert "out: expected a folder, new or of a run; got the file s.txt" in refused(
-        intently("train", s, t, "--out", "s.txt", *TINY)
+        intently("train", *files, "--out", "s.txt", *TINY)
     )
-    assert intently("train", s, t, *TINY).status == 2
+    assert intently("train", *files, *TINY).status == 2
 
 
 def test_evaluate_on_the_built_in_language(intently: Command, tmp_path: Path) -> None:

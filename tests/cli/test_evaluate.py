@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intently.corpora import Corpus, ParallelText, sample
+from intently.corpora import ParallelText
 from intently.models.kinds import new_model
 from intently.recipes.origin import Origin
 from intently.text import Tokenizer
@@ -17,29 +17,13 @@ from intently.training import TrainingOptions
 from intently.translation.translator import Translator
 
 from ..command_line import Command, refused
+from ..samples import parallel, write_pairs
 
 
 @pytest.fixture
-def evaluate(intently: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    monkeypatch.setattr("intently.cli.evaluate.RESAMPLED", 5)
+def evaluate(intently: Command, tmp_path: Path) -> Command:
     Translator.load().save(tmp_path / "model")
     return partial(intently, "evaluate")
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | None]]:
-    """A small corpus in place of every named one; what was asked for."""
-    asked = []
-
-    def load(name: str, source: str, target: str, data_dir: str | None = None) -> Corpus:
-        asked.append((name, source, target, data_dir))
-        pairs = sample("test", 4)
-        text = ParallelText([p.source for p in pairs], [p.target.lower() for p in pairs])
-        tests = {"test_one": text, "test_two": text}
-        return Corpus(name, source, target, text, text, tests, "made by hand")
-
-    monkeypatch.setattr("intently.recipes.origin.load_corpus", load)
-    return asked
 
 
 SCORES = [
@@ -53,9 +37,8 @@ SCORES = [
 
 
 def test_files_are_scored_with_every_signature(evaluate: Command) -> None:
-    pairs = sample("test", 5)
-    Path("s.txt").write_text("".join(p.source + "\n" for p in pairs))
-    Path("t.txt").write_text("".join(p.target.upper() + "\n" for p in pairs))
+    text = parallel("test", 5)
+    write_pairs(ParallelText(text.sources, [target.upper() for target in text.targets]))
     outcome = evaluate("model", "s.txt", "t.txt", "--json", "all.json", "--beam", "2")
     first, _, name, *lines = outcome.out.strip().splitlines()
     assert first == "5 sentence pairs from s.txt and t.txt" and name == "s.txt: 5 sentences"
@@ -112,10 +95,8 @@ def test_the_built_in_language_has_alignments(evaluate: Command) -> None:
 
 
 def test_a_model_without_attention_has_no_alignment_to_print(evaluate: Command) -> None:
-    pairs = sample("train", 20)
-    source, target = (
-        Tokenizer.train([getattr(p, side) for p in pairs], "word") for side in ("source", "target")
-    )
+    text = parallel("train", 20)
+    source, target = (Tokenizer.train(side, "word") for side in (text.sources, text.targets))
     options = TrainingOptions().with_flags(model="recurrent", attention="none", width=8)
     model = new_model(options.shape(source.size, target.size))
     Translator(model, source, target, max_length=5).save("fixed")
@@ -125,26 +106,27 @@ def test_a_model_without_attention_has_no_alignment_to_print(evaluate: Command) 
     assert "alignment_errors" not in json.loads(Path("all.json").read_text())
 
 
-def test_contradictions_are_refused(evaluate: Command) -> None:
-    corpus = ("--corpus", "multi30k:en-de")
-    assert "SOURCE, --corpus: expected one of them; got both." in refused(
-        evaluate("model", "s.txt", *corpus)
-    )
-    assert "--data-dir: expected a --corpus that is read from it; got none." in refused(
-        evaluate("model", "--data-dir", "d")
-    )
-    for where in ("no/folder/s.json", "model"):
-        outcome = evaluate("model", "s.txt", "--json", where)
-        assert f"--json: expected a file in a folder that exists; got {where}." in refused(outcome)
-    assert "--data-dir: expected a --corpus that is read from it; got language:en-fr." in refused(
-        evaluate("model", "--corpus", "language:en-fr", "--data-dir", "d")
-    )
-    assert "--corpus: expected NAME:SOURCE-TARGET" in refused(
-        evaluate("model", "--corpus", "multi30k")
-    )
-    assert "name: expected one of language, multi30k" in refused(
-        evaluate("model", "--corpus", "wmt:en-de")
-    )
-    assert "target: expected one of fr from en in language" in refused(
-        evaluate("model", "--corpus", "language:en-de")
-    )
+FOLDER_OF_JSON = "--json: expected a file in a folder that exists; got "
+NO_DATA_DIR = "--data-dir: expected a --corpus that is read from it; got "
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("s.txt", "--corpus", "multi30k:en-de"),
+            "SOURCE, --corpus: expected one of them; got both.",
+        ),
+        (("--data-dir", "d"), f"{NO_DATA_DIR}none."),
+        (("s.txt", "--json", "no/folder/s.json"), f"{FOLDER_OF_JSON}no/folder/s.json."),
+        (("s.txt", "--json", "model"), f"{FOLDER_OF_JSON}model."),
+        (("--corpus", "language:en-fr", "--data-dir", "d"), f"{NO_DATA_DIR}language:en-fr."),
+        (("--corpus", "multi30k"), "--corpus: expected NAME:SOURCE-TARGET"),
+        (("--corpus", "wmt:en-de"), "name: expected one of language, multi30k"),
+        (("--corpus", "language:en-de"), "target: expected one of fr from en in language"),
+    ],
+)
+def test_contradictions_are_refused(
+    evaluate: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in refused(evaluate("model", *arguments))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from functools import partial
@@ -11,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from intently.models import RecurrentOptions, RecurrentSeq2Seq
 from intently.text import Tokenizer
 from intently.translation.translator import Translator
 
-from ..command_line import Command
+from ..command_line import Command, refused
+from ..show.page_reader import Page
 
 WIDE = "The animal didn't cross the road because it was too wide."
 TIRED = "The animal didn't cross the road because it was too tired."
@@ -28,16 +29,12 @@ def look(intently: Command) -> Command:
 
 
 def meta(path: Path) -> dict[str, Any]:
-    html = path.read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="intently-page">(.*?)</script>', html)
-    assert found is not None
-    return json.loads(found[1])
+    return Page.read(path).meta
 
 
 @pytest.fixture(scope="session")
 def vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny vision model as save_pretrained writes it, and a picture."""
-    from PIL import Image
     from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
     folder = tmp_path_factory.mktemp("vit")
@@ -77,11 +74,7 @@ def test_two_texts_open_where_they_are_read_most_differently(look: Command, tmp_
     state = told["state"]
     row, entry, head = state["row"], state["entry"], state["heads"]
     assert state == {
-        "view": "text",
-        "item": 1,
-        "entry": entry,
-        "heads": head,
-        "row": row,
+        **{"view": "text", "item": 1, "entry": entry, "heads": head, "row": row},
         "other": f"0.{entry}.{head}.at.{row}",
     }
     reads = [item["entries"][entry] for item in told["items"]]
@@ -96,9 +89,8 @@ def test_texts_of_other_lengths_stand_side_by_side(look: Command, tmp_path: Path
 
 
 def test_some_layers(look: Command, tmp_path: Path) -> None:
-    assert (
-        look(WIDE, "--layers", "decoder.1.*").out.splitlines()[-1].startswith("look.html: 8 heads")
-    )
+    *_, last = look(WIDE, "--layers", "decoder.1.*").out.splitlines()
+    assert last.startswith("look.html: 8 heads")
     names = [entry["name"] for entry in meta(tmp_path / "look.html")["items"][0]["entries"]]
     assert names == ["decoder.1.self_attention", "decoder.1.cross_attention"]
 
@@ -130,10 +122,8 @@ def test_a_picture_is_shown_as_the_model_read_it(
 def test_open_hands_the_page_to_the_browser(
     look: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import webbrowser
-
     opened: list[str] = []
-    monkeypatch.setattr(webbrowser, "open", opened.append)
+    monkeypatch.setattr("webbrowser.open", opened.append)
     look("I drink milk.")
     assert opened == []
     look("I drink milk.", "--open")
@@ -157,8 +147,7 @@ def test_open_hands_the_page_to_the_browser(
 )
 def test_refusals(look: Command, arguments: tuple[str, ...], message: str) -> None:
     outcome = look(*arguments)
-    assert outcome.status == 2 and outcome.out == "" and message in outcome.err, outcome
-    assert outcome.err.startswith("intently: ") and outcome.err.count("\n") == 1
+    assert outcome.out == "" and message in refused(outcome)
 
 
 def test_pictures_and_models_that_do_not_fit(look: Command, vision: Path, tmp_path: Path) -> None:
@@ -176,6 +165,6 @@ def test_without_transformers_its_folders_say_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     for arguments in (("--image", vision / "slope.png"), ("the cat",)):
-        outcome = look(*arguments, "--model", vision)
-        assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome
-        assert "pip install 'intently[transformers]'" in outcome.err
+        assert "pip install 'intently[transformers]'" in refused(
+            look(*arguments, "--model", vision)
+        )

@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 
 from intently import recipes as recipes_module
-from intently.corpora import Corpus, ParallelText, sample
+from intently.corpora import Corpus
 from intently.models.kinds import cross_heads
 from intently.recipes import recipe, recipe_text, recipes
 from intently.recipes.origin import Origin
-from intently.training import Stepped, TrainingOptions
+from intently.training import Stepped, TrainingOptions, progress
 from intently.training.processes import Processes
 from intently.training.writer import sole_writer
 from intently.translation.runs import WRITES
 from intently.translation.translator import Translator
 
 from ..command_line import Command, refused
+from ..samples import parallel, write_pairs
 
 RECIPE = "multi30k-de-en-bahdanau"
 TINY = [
@@ -33,40 +34,7 @@ TINY = [
 ]
 
 
-@pytest.fixture
-def intently(intently: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setattr("intently.cli.evaluate.RESAMPLED", 5)
-    return intently
-
-
-def text(split: str, count: int) -> ParallelText:
-    pairs = sample(split, count)
-    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
-
-
-@pytest.fixture(autouse=True)
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str, str | None]]:
-    """A small corpus in place of every named one; what was asked for."""
-    asked = []
-
-    def load(name: str, source: str, target: str, data_dir: str | None = None) -> Corpus:
-        asked.append((name, source, target, data_dir))
-        tests = {"test_of_mine": text("test", 3)}
-        return Corpus(
-            name, source, target, text("train", 60), text("validation", 3), tests, "made by hand"
-        )
-
-    monkeypatch.setattr("intently.recipes.origin.load_corpus", load)
-    return asked
-
-
-@pytest.fixture
-def two_files() -> tuple[str, str]:
-    """Thirty pairs, line by line."""
-    pairs = text("train", 30)
-    for name, side in (("s.txt", pairs.sources), ("t.txt", pairs.targets)):
-        Path(name).write_text("\n".join(side))
-    return "s.txt", "t.txt"
+pytestmark = pytest.mark.usefixtures("asked")
 
 
 # --- recipes --------------------------------------------------------------------------------------
@@ -98,13 +66,13 @@ def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -
     assert outcome.status == 0, outcome.err
     assert asked == [("multi30k", "de", "en", str(Path("data").absolute()))]
     assert f"recipe {RECIPE}, multi30k:de-en: 60 sentence pairs\nmade by hand\n" in outcome.out
-    assert "test_of_mine: 3 sentences\nexact match 0.0%" in outcome.out
+    assert "test_one: 4 sentences\nexact match 0.0%" in outcome.out
     assert "alignment error" not in outcome.out
     translator = Translator.load("run")
     assert translator.model.options.width == 16  # the flag's
     assert cross_heads(translator.model.options) == {"decoder.0.cross": 1}  # the recipe's
     scores = json.loads(Path("run/scores.json").read_text())
-    assert scores["tests"]["test_of_mine"]["sentences"] == 3
+    assert scores["tests"]["test_one"]["sentences"] == 4
     kept = Origin.load("run")
     assert kept == Origin("multi30k", "de", "en", str(Path("data").absolute()), RECIPE)
     assert "Go on with it (--resume" in refused(
@@ -125,8 +93,6 @@ def test_what_was_measured_before_is_printed(
 def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
     intently: Command, asked: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from intently.training import progress
-
     def interrupt(self: progress.Lines, event: object) -> None:
         if isinstance(event, Stepped) and event.step == 2:
             signal.raise_signal(signal.SIGINT)
@@ -135,8 +101,8 @@ def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
         patch.setattr(progress.Lines, "__call__", interrupt)
         outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert outcome.status == 1 and "Go on with the same command and --resume" in outcome.out
-    other = ("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
-    assert refused(intently(*other)) == (
+    outcome = intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
+    assert refused(outcome) == (
         f"intently: --recipe: expected {RECIPE}, with which the run began; got tatoeba-en-fr.\n"
     )
     outcome = intently("train", "--out", "run", "--resume")
@@ -147,26 +113,22 @@ def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
 
 
 def test_a_run_that_another_corpus_was_refused_for_stays_as_it_was(
-    intently: Command, monkeypatch: pytest.MonkeyPatch
+    intently: Command, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pairs = text("train", 30)
-    Path("s.txt").write_text("\n".join(pairs.sources))
-    Path("t.txt").write_text("\n".join(pairs.targets))
-    files = ("train", "s.txt", "t.txt", "--out", "files", *TINY)
-    assert intently(*files).status == 0
-    other = ("train", "--recipe", RECIPE, "--out", "files", "--resume", *TINY)
-    outcome = intently(*other)
+    first = ("train", *files, "--out", "files", *TINY)
+    assert intently(*first).status == 0
+    outcome = intently("train", "--recipe", RECIPE, "--out", "files", "--resume", *TINY)
     assert outcome.status == 2 and "with which the run began" in outcome.err
     assert Origin.load("files") is None
-    assert intently(*files, "--resume").status == 0
+    assert intently(*first, "--resume").status == 0
     recipe = ("train", "--recipe", RECIPE, "--data-dir", "data", "--out", "run", *TINY)
     assert intently(*recipe).status == 0
     kept = Origin.load("run")
+    pairs = parallel("train", 30)
     changed = Corpus("", "", "", pairs, pairs, {"test": pairs}, "")
     with monkeypatch.context() as patch:
         patch.setattr("intently.recipes.origin.load_corpus", lambda *asked: changed)
-        again = ("train", "--out", "run", "--resume", "--data-dir", "changed")
-        outcome = intently(*again)
+        outcome = intently("train", "--out", "run", "--resume", "--data-dir", "changed")
         assert outcome.status == 2 and "data: expected the data the run began" in outcome.err
     assert Origin.load("run") == kept
     assert intently("train", "--out", "run", "--resume", "--data-dir", "moved").status == 0
@@ -175,18 +137,18 @@ def test_a_run_that_another_corpus_was_refused_for_stays_as_it_was(
 
 
 def test_what_a_killed_recipe_left_does_not_stand_in_the_way_of_files(
-    intently: Command, two_files: tuple[str, str]
+    intently: Command, files: tuple[str, str]
 ) -> None:
     """It was killed before its first checkpoint."""
     for name in ("run", "other"):
         with sole_writer(name, WRITES):
             Origin("language", "en", "fr", recipe="language-fixed").save(name)
-    files = ("train", *two_files, "--out", "run", *TINY)
-    assert intently(*files, "--steps", "3", "--resume").status == 0
+    command = ("train", *files, "--out", "run", *TINY)
+    assert intently(*command, "--steps", "3", "--resume").status == 0
     assert Origin.load("run") is None
-    assert intently("train", *two_files, "--out", "other", *TINY).status == 0
+    assert intently("train", *files, "--out", "other", *TINY).status == 0
     assert Origin.load("other") is None
-    assert intently(*files, "--resume").status == 0
+    assert intently(*command, "--resume").status == 0
 
 
 def test_a_run_of_an_experiment_goes_on_too(intently: Command) -> None:
@@ -201,20 +163,18 @@ def test_a_run_of_an_experiment_goes_on_too(intently: Command) -> None:
 
 
 def test_a_checkpoint_that_is_not_there_leaves_nothing(
-    intently: Command, two_files: tuple[str, str]
+    intently: Command, files: tuple[str, str]
 ) -> None:
-    outcome = intently("train", *two_files, "--out", "run", *TINY, "--resume-from", "step-000002")
+    outcome = intently("train", *files, "--out", "run", *TINY, "--resume-from", "step-000002")
     assert refused(outcome) == (
         "intently: step-000002: expected one of the checkpoints here (none); got no such.\n"
     )
     assert not Path("run").exists()
 
 
-def test_a_printed_recipe_is_a_file_of_options(
-    intently: Command, two_files: tuple[str, str]
-) -> None:
+def test_a_printed_recipe_is_a_file_of_options(intently: Command, files: tuple[str, str]) -> None:
     Path("mine.toml").write_text(intently("recipes", RECIPE).out)
-    outcome = intently("train", *two_files, "--config", "mine.toml", "--out", "run", *TINY)
+    outcome = intently("train", *files, "--config", "mine.toml", "--out", "run", *TINY)
     assert outcome.status == 0, outcome.err
     stored = TrainingOptions.from_json("run/options.json")
     assert stored.architecture == recipe(RECIPE).options.architecture
@@ -222,26 +182,26 @@ def test_a_printed_recipe_is_a_file_of_options(
 
 
 def test_a_damaged_checkpoint_is_passed_over_as_the_message_says(
-    intently: Command, two_files: tuple[str, str]
+    intently: Command, files: tuple[str, str]
 ) -> None:
-    files = ("train", *two_files, "--out", "run", *TINY, "--save-every", "2")
-    assert intently(*files).status == 0
+    command = ("train", *files, "--out", "run", *TINY, "--save-every", "2")
+    assert intently(*command).status == 0
     weights = Path("run/checkpoints/step-000004/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    outcome = intently(*files, "--resume")
+    outcome = intently(*command, "--resume")
     found = re.search(r"go on with (--resume-from \S+),", outcome.err)
     assert outcome.status == 2 and found is not None, outcome.err
-    outcome = intently(*files, *found[1].split())
+    outcome = intently(*command, *found[1].split())
     assert outcome.status == 0 and "step 4/4" in outcome.out
-    none = intently(*files, "--resume-from", "step-000007").err
+    none = intently(*command, "--resume-from", "step-000007").err
     assert "step-000007: expected one of the checkpoints here (step-" in none, none
 
 
-def test_going_on_says_where_it_stands(intently: Command, two_files: tuple[str, str]) -> None:
-    files = ("train", *two_files, "--out", "run", *TINY, "--resume")
-    first = intently(*files)
+def test_going_on_says_where_it_stands(intently: Command, files: tuple[str, str]) -> None:
+    command = ("train", *files, "--out", "run", *TINY, "--resume")
+    first = intently(*command)
     assert first.status == 0 and first.out.startswith("run holds no checkpoint to go on from: a n")
-    again = intently(*files)
+    again = intently(*command)
     assert again.status == 0
     assert "going on after step 4/4: none is left (more: a higher steps)" in again.out
     assert refused(intently("train", "--out", "run", "--resume")) == (
@@ -257,11 +217,8 @@ def test_what_an_option_may_be_stands_in_its_help(intently: Command) -> None:
 
 
 def test_of_a_long_dev_set_a_part_is_used_and_told(intently: Command) -> None:
-    pairs = text("train", 700)
-    for name, side in (("s.txt", pairs.sources), ("t.txt", pairs.targets)):
-        Path(name).write_text("\n".join(side))
-    files = ("train", "s.txt", "t.txt", "--out", "run", *TINY)
-    outcome = intently(*files, "--dev", "s.txt", "t.txt")
+    files = write_pairs(parallel("train", 700))
+    outcome = intently("train", *files, "--out", "run", *TINY, "--dev", *files)
     assert "the first 500 of 700 dev pairs are used\n" in outcome.out
 
 
@@ -293,34 +250,37 @@ def test_the_folder_of_a_run_is_read_by_the_first_process_alone(
     assert not Path("run").exists()
 
 
-def test_what_contradicts_a_recipe_is_refused(intently: Command) -> None:
-    def said(*arguments: str) -> str:
-        outcome = intently("train", *arguments, "--out", "run", *TINY)
-        assert not Path("run").exists()
-        return refused(outcome)
+BESIDE = "expected none beside a recipe, which names its corpus and its options; got"
 
-    beside = "expected none beside a recipe, which names its corpus and its options; got"
-    assert f"SOURCE: {beside} s.txt" in said("s.txt", "--recipe", RECIPE)
-    assert f"--config: {beside} c.toml" in said("--config", "c.toml", "--recipe", RECIPE)
-    assert f"--dev: {beside} a" in said("--recipe", RECIPE, "--dev", "a", "b")
-    assert "Print a recipe by intently recipes NAME, to begin a --config with." in said(
-        "s.txt", "--recipe", RECIPE
-    )
-    assert "SOURCE: expected source sentences, or --recipe NAME; got neither. See them by" in said()
-    assert "--data-dir: expected none without a recipe" in said("s.txt", "--data-dir", "d")
-    assert "recipe: expected one of language-bahdanau" in said("--recipe", "none")
-    assert "keep: expected an integer from 1 to 2**31 - 1" in said(
-        "--recipe", RECIPE, "--keep", "0"
-    )
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("s.txt", "--recipe", RECIPE), f"SOURCE: {BESIDE} s.txt"),
+        (
+            ("s.txt", "--recipe", RECIPE),
+            "Print a recipe by intently recipes NAME, to begin a --config with.",
+        ),
+        (("--config", "c.toml", "--recipe", RECIPE), f"--config: {BESIDE} c.toml"),
+        (("--recipe", RECIPE, "--dev", "a", "b"), f"--dev: {BESIDE} a"),
+        ((), "SOURCE: expected source sentences, or --recipe NAME; got neither. See them by"),
+        (("s.txt", "--data-dir", "d"), "--data-dir: expected none without a recipe"),
+        (("--recipe", "none"), "recipe: expected one of language-bahdanau"),
+        (("--recipe", RECIPE, "--keep", "0"), "keep: expected an integer from 1 to 2**31 - 1"),
+    ],
+)
+def test_what_contradicts_a_recipe_is_refused(
+    intently: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in refused(intently("train", *arguments, "--out", "run", *TINY))
+    assert not Path("run").exists()
 
 
 def test_only_the_first_of_many_processes_speaks(
     intently: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from contextlib import nullcontext
-
-    second = Processes(rank=1, count=1)
-    monkeypatch.setattr("intently.cli.train.joined", lambda out: nullcontext(second))
+    second = contextlib.nullcontext(Processes(rank=1, count=1))
+    monkeypatch.setattr("intently.cli.train.joined", lambda out: second)
     outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
     assert outcome.status == 0 and outcome.out == ""
     assert not Path("run/scores.json").exists()

@@ -12,33 +12,19 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from intently.corpora import Corpus, ParallelText, sample
+from intently.cli.app import app
+from intently.corpora import Corpus, sample
 from intently.errors import ArgumentError
 from intently.experiments import alignments
 from intently.translation.evaluation import alignment_errors
 from intently.translation.translator import AlignmentHead, Translator
 
-TINY = {
-    "width": 16,
-    "steps": 2,
-    "warmup": 1,
-    "batch_tokens": 200,
-    "save_every": 2,
-    "evaluate_every": 2,
-    "threads": 1,
-}
+from ..samples import small_corpus
+from .tiny import tiny
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::intently.translation.translator.TranslationWarning"
 )
-
-
-def corpus() -> Corpus:
-    def text(split: str, count: int) -> ParallelText:
-        pairs = sample(split, count)
-        return ParallelText([p.source for p in pairs], [p.target for p in pairs])
-
-    return Corpus("language", "en", "fr", text("train", 60), text("validation", 4), {}, "made here")
 
 
 def test_the_error_of_one_head_is_that_of_the_evaluation() -> None:
@@ -91,12 +77,9 @@ def test_the_experiment_measures_on_other_pairs_than_it_chooses_on(
 
     monkeypatch.setattr(alignments, "best_alignment_head", chosen)
     monkeypatch.setattr(alignments, "error_rate", measured)
-    entries = [
-        entry.with_flags(**TINY, **({"inner": 16, "heads": 2} if "Trans" in entry.label else {}))
-        for entry in (alignments.systems()[1], alignments.systems()[-1])
-    ]
-    console = Console(file=io.StringIO(), width=200)
-    result = alignments.compare(entries, corpus(), tmp_path, console, pairs=6)
+    systems, console = alignments.systems(), Console(file=io.StringIO(), width=200)
+    entries = tiny([systems[1], systems[-1]])
+    result = alignments.compare(entries, small_corpus(), tmp_path, console, pairs=6)
     assert result is not None
     assert not set(used["chosen"]) & set(used["measured"])
     assert len(used["measured"]) == 6
@@ -120,23 +103,21 @@ def test_the_experiment_measures_on_other_pairs_than_it_chooses_on(
 
 
 def test_two_of_one_recipe_are_refused(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO())
-    two = [alignments.systems()[0], replace(alignments.systems()[0], label="other")]
+    one = alignments.systems()[0]
+    two = [one, replace(one, label="other")]
     with pytest.raises(ArgumentError, match="systems: expected a recipe's name for each"):
-        alignments.compare(two, corpus(), tmp_path, console)
+        alignments.compare(two, small_corpus(), tmp_path, Console(file=io.StringIO()))
 
 
 def test_the_command_passes_on_what_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from intently.cli.app import app
-
     asked: dict[str, Any] = {}
 
     def compare(entries: Any, text: Corpus, out: Path, console: Console) -> None:
         asked.update(entries=entries, text=text, out=out)
 
-    monkeypatch.setattr("intently.cli.experiments.load_corpus", lambda *_: corpus())
+    monkeypatch.setattr("intently.cli.experiments.load_corpus", lambda *_: small_corpus())
     monkeypatch.setattr(alignments, "compare", compare)
     done = CliRunner().invoke(app, ["alignments", "--out", str(tmp_path), "--steps", "9"])
     assert done.exit_code == 1

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from intently.corpora import Corpus, ParallelText, sample
 from intently.errors import ArgumentError
 from intently.experiments.comparison import (
     System,
@@ -31,32 +30,8 @@ from intently.training import History, Stepped
 from intently.training.events import Listener, Resumed
 from intently.training.history import Evaluation, Record
 
-TINY = {
-    "width": 16,
-    "steps": 4,
-    "warmup": 1,
-    "batch_tokens": 200,
-    "save_every": 2,
-    "evaluate_every": 4,
-    "threads": 1,
-}
-
-
-def text(split: str, count: int) -> ParallelText:
-    pairs = sample(split, count)
-    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
-
-
-def tiny_corpus(tests: int = 30) -> Corpus:
-    return Corpus(
-        "language",
-        "en",
-        "fr",
-        text("train", 60),
-        text("validation", 4),
-        {"test": text("test", tests)},
-        "made here",
-    )
+from ..samples import small_corpus
+from .tiny import TINY
 
 
 def quiet() -> Console:
@@ -74,7 +49,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 def test_runs_are_trained_once(tmp_path: Path) -> None:
     both = [entry(), entry("language-transformer", inner=16, heads=2)]
-    corpus = tiny_corpus()
+    corpus = small_corpus()
     first = train_all(both, corpus, tmp_path, quiet())
     assert first is not None
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/checkpoints/*")}
@@ -84,10 +59,9 @@ def test_runs_are_trained_once(tmp_path: Path) -> None:
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/checkpoints/*")} == written
     assert [run.history.records for run in again] == [run.history.records for run in first]
     about = described(both[0], first[0])
-    assert about["steps"] == 4
+    assert (about["recipe"], about["steps"]) == ("language-bahdanau", 4)
     assert about["training_seconds"] > 0
     assert described(both[0], again[0]) == about
-    assert about["recipe"] == "language-bahdanau"
     assert about["options"]["run"]["seed"] == both[0].recipe.options.run.seed
     numbers = first[0].translator.model.parameters()
     assert about["parameters"] == sum(parameter.numel() for parameter in numbers)
@@ -97,7 +71,7 @@ def test_runs_are_trained_once(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus, both = tiny_corpus(), [entry(), entry("language-fixed")]
+    corpus, both = small_corpus(), [entry(), entry("language-fixed")]
     with monkeypatch.context() as patch:
         patch.setattr("intently.experiments.comparison.display", Stopping)
         assert train_all(both, corpus, tmp_path, quiet()) is None
@@ -124,7 +98,7 @@ class Stopping:
 
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
-    corpus = tiny_corpus()
+    corpus = small_corpus()
     train_all([entry()], corpus, tmp_path, quiet())
     with pytest.raises(ArgumentError, match="seed: expected 1, with which the run began; got 2"):
         train_all([entry(seed=2)], replace(corpus, data_dir=tmp_path), tmp_path, quiet())
@@ -138,11 +112,10 @@ def test_a_run_of_other_steps_is_refused_before_anything_is_trained(
 ) -> None:
     folder = tmp_path / "language-bahdanau"
     folder.mkdir()
-    stored = json.dumps(entry().recipe.options.to_dict())
-    (folder / "options.json").write_text(stored)
+    (folder / "options.json").write_text(json.dumps(entry().recipe.options.to_dict()))
     both = [entry("language-fixed", steps=steps), entry(steps=steps)]
     with pytest.raises(ArgumentError) as caught:
-        train_all(both, tiny_corpus(), tmp_path, quiet())
+        train_all(both, small_corpus(), tmp_path, quiet())
     assert str(caught.value) == (
         f"steps: expected 4, with which the run in {folder} was made; got {steps}. "
         "Choose another folder, or steps=4."
@@ -152,13 +125,12 @@ def test_a_run_of_other_steps_is_refused_before_anything_is_trained(
 
 def test_entries_that_would_share_a_folder_or_a_line_are_refused(tmp_path: Path) -> None:
     one = entry()
-    renamed = replace(one.recipe, name="another")
     for other, what in (
         (replace(one, label="other"), "recipe's name"),
-        (replace(one, recipe=renamed), "label"),
+        (replace(one, recipe=replace(one.recipe, name="another")), "label"),
     ):
         with pytest.raises(ArgumentError, match=rf"systems: .* a {what} for each .* got more"):
-            train_all([one, other], tiny_corpus(), tmp_path, quiet())
+            train_all([one, other], small_corpus(), tmp_path, quiet())
     assert not list(tmp_path.iterdir())
 
 
@@ -173,7 +145,7 @@ def test_a_run_keeps_the_corpus_of_its_recipe(
         return run
 
     monkeypatch.setattr("intently.experiments.comparison.fit", fit)
-    given = replace(tiny_corpus(), name=name, data_dir=tmp_path / "copy")
+    given = replace(small_corpus(), name=name, data_dir=tmp_path / "copy")
     train_all([entry()], given, tmp_path, quiet())
     kept = Origin("language", "en", "fr", str(tmp_path / "copy"), "language-bahdanau")
     expected = kept if name == "language" else None
@@ -189,17 +161,15 @@ def test_a_result_tells_the_end_of_a_run_and_not_of_its_curve(tmp_path: Path) ->
     )
     about = described(entry(), cast(Any, SimpleNamespace(history=history, translator=model)))
     assert (about["steps"], about["training_seconds"]) == (3, 4.3)
-    nothing = SimpleNamespace(history=History(), translator=model)
-    about = described(entry(), cast(Any, nothing))
-    assert (about["steps"], about["training_seconds"]) == (0, 0.0)
+    nothing = described(entry(), cast(Any, SimpleNamespace(history=History(), translator=model)))
+    assert (nothing["steps"], nothing["training_seconds"]) == (0, 0.0)
 
 
 def test_a_result_says_under_what_it_was_made(tmp_path: Path) -> None:
     write_result(tmp_path / "none.json", {"experiment": "none", "name": "élan"})
     found = json.loads((tmp_path / "none.json").read_text(encoding="utf-8"))
     assert found["name"] == "élan"
-    assert found["versions"]["torch"]
-    assert found["threads"] >= 1
+    assert found["versions"]["torch"] and found["threads"] >= 1
 
 
 # --- intervals ------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from intently.corpora import Corpus, ParallelText, sample
+from intently.cli.app import app
+from intently.corpora import Corpus
 from intently.decoding import SearchOptions
 from intently.errors import ArgumentError, DataError
 from intently.experiments import lengths
@@ -20,35 +21,12 @@ from intently.experiments.comparison import System
 from intently.recipes import recipe
 from intently.show.files import destination
 
-TINY = {
-    "width": 16,
-    "steps": 4,
-    "warmup": 1,
-    "batch_tokens": 200,
-    "save_every": 4,
-    "evaluate_every": 4,
-    "threads": 1,
-}
+from ..samples import small_corpus
+from .tiny import tiny
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::intently.translation.translator.TranslationWarning"
 )
-
-
-def corpus(name: str = "language", tests: int = 30) -> Corpus:
-    def text(split: str, count: int) -> ParallelText:
-        pairs = sample(split, count)
-        return ParallelText([p.source for p in pairs], [p.target for p in pairs])
-
-    train, dev, test = text("train", 60), text("validation", 4), text("test", tests)
-    return Corpus(name, "en", "fr", train, dev, {"test": test}, "made here")
-
-
-def tiny() -> list[System]:
-    return [
-        entry.with_flags(**TINY, **({"inner": 16, "heads": 2} if "Trans" in entry.label else {}))
-        for entry in lengths.systems("language")
-    ]
 
 
 def test_every_length_has_one_bucket() -> None:
@@ -70,7 +48,7 @@ def test_grouping_loses_no_sentence_and_drops_empty_buckets() -> None:
 
 
 def test_buckets_of_the_language_are_full_and_longest_ones_from_deeper() -> None:
-    found = lengths.buckets(corpus(), lengths.EDGES["language"])
+    found = lengths.buckets(small_corpus(), lengths.EDGES["language"])
     assert [b.name for b in found] == ["1–4", "5–6", "7–8", "9–10", "11–12", "13–14", "15–16"]
     assert all(len(b) >= 100 for b in found)
     assert [b.split for b in found] == ["test"] * 5 + ["deeper"] * 2
@@ -84,15 +62,12 @@ def test_buckets_of_the_language_are_full_and_longest_ones_from_deeper() -> None
 
 
 def test_a_public_corpus_is_taken_whole_and_small_buckets_are_left_out() -> None:
-    public = corpus("multi30k", tests=60)
+    public = small_corpus("multi30k", tests=60)
     found = lengths.buckets(public, (5, 7, 9))
-    sizes = {
-        name: len(some)
-        for name, some in lengths.grouped(
-            zip(public.tests["test"].sources, public.tests["test"].targets), (5, 7, 9)
-        ).items()
-    }
-    assert {b.name: len(b) for b in found} == {n: c for n, c in sizes.items() if c >= 10}
+    test = public.tests["test"]
+    groups = lengths.grouped(zip(test.sources, test.targets), (5, 7, 9))
+    large = {name: len(some) for name, some in groups.items() if len(some) >= 10}
+    assert {b.name: len(b) for b in found} == large
     assert {b.split for b in found} == {"test"}
 
 
@@ -113,8 +88,7 @@ def test_scores_are_those_of_what_was_written(hit: int, exact: float) -> None:
     assert shares[1] <= exact <= shares[2]
     assert 0 <= bleu[1] <= bleu[0] <= bleu[2] <= 100
     assert bleu[0] == pytest.approx(100 * exact, abs=12)
-    assert "case:lc" in signature
-    assert "tok:13a" in signature
+    assert "case:lc" in signature and "tok:13a" in signature
     assert "case:mixed" in lengths.measure(told, bucket, options, False)[2]
 
 
@@ -125,15 +99,13 @@ def test_the_experiment_writes_numbers_and_a_figure(
     monkeypatch.setattr(lengths, "SENTENCES", 10)
     monkeypatch.setattr(lengths, "RESAMPLED", 20)
     console = Console(file=io.StringIO(), width=200)
-    result = lengths.compare(tiny(), corpus(), tmp_path, console, edges=(6, 10, 16))
+    entries = tiny(lengths.systems("language"))
+    result = lengths.compare(entries, small_corpus(), tmp_path, console, edges=(6, 10, 16))
     assert result is not None
     stored = json.loads((tmp_path / "lengths.json").read_text(encoding="utf-8"))
     assert stored.items() >= json.loads(json.dumps(result)).items()
-    assert [model["recipe"] for model in result["models"]] == [
-        "language-fixed",
-        "language-bahdanau",
-        "language-transformer",
-    ]
+    kinds = ("fixed", "bahdanau", "transformer")
+    assert [model["recipe"] for model in result["models"]] == [f"language-{x}" for x in kinds]
     assert [b["words"] for b in result["buckets"]] == ["1–6", "7–10", "11–16"]
     for model in result["models"]:
         assert len(model["exact_match"]) == len(model["bleu"]) == 3
@@ -169,62 +141,63 @@ def test_other_corpora_are_refused() -> None:
 @pytest.mark.parametrize("edges", [(), (5, 5), (10, 5), (0, 5)])
 def test_edges_that_do_not_rise_are_refused(edges: tuple[int, ...]) -> None:
     with pytest.raises(ArgumentError, match=r"edges: expected rising numbers of words from 1 on"):
-        lengths.buckets(corpus("other"), edges)
+        lengths.buckets(small_corpus("other"), edges)
 
 
-def test_what_cannot_be_compared_is_refused_before_it_is_trained(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO())
-    with pytest.raises(
-        DataError, match=r"corpus\.tests: expected a bucket of at least 10.*; got 5"
-    ):
-        lengths.compare(tiny(), corpus("other", tests=5), tmp_path, console, edges=(8,))
-    with pytest.raises(ArgumentError, match="compared: expected one to 3 models; got 4"):
-        lengths.compare([*tiny(), tiny()[0]], corpus("other"), tmp_path, console, edges=(50,))
-    with pytest.raises(ArgumentError, match=r"beam: expected .*; got 0"):
-        lengths.compare(tiny(), corpus("other"), tmp_path, console, edges=(50,), beam=0)
-    with pytest.raises(ArgumentError, match=r"systems: expected a label .* more than one 'fixed"):
-        lengths.compare([tiny()[0]] * 2, corpus("other"), tmp_path, console, edges=(50,))
+FIXED, *OTHERS = lengths.systems("language")
+
+
+@pytest.mark.parametrize(
+    ("entries", "tests", "how", "said"),
+    [
+        ([FIXED], 5, {"edges": (8,)}, r"corpus\.tests: expected a bucket of at least 10.*; got 5"),
+        ([FIXED, *OTHERS, FIXED], 30, {}, "compared: expected one to 3 models; got 4"),
+        ([FIXED], 30, {"beam": 0}, "beam: expected .*; got 0"),
+        ([FIXED] * 2, 30, {}, "systems: expected a label .* more than one 'fixed"),
+    ],
+    ids=["few sentences", "four models", "no beam", "twice"],
+)
+def test_what_cannot_be_compared_is_refused_before_it_is_trained(
+    tmp_path: Path, entries: list[System], tests: int, how: dict[str, Any], said: str
+) -> None:
+    how, corpus = {"edges": (50,), **how}, small_corpus("other", tests)
+    with pytest.raises(DataError if tests == 5 else ArgumentError, match=said):
+        lengths.compare(tiny(entries), corpus, tmp_path, Console(file=io.StringIO()), **how)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["language", "multi30k"])
 def test_what_is_compared_differs_in_the_model_alone(name: str) -> None:
     compared = [entry.recipe for entry in lengths.systems(name)]
-    assert len({(r.corpus, r.source, r.target) for r in compared}) == 1
     assert compared[0].corpus == name
-    assert len({r.options.text for r in compared}) == 1
-    assert len({r.options.schedule.steps for r in compared}) == 1
-    assert len({r.options.optimiser.batch_tokens for r in compared}) == 1
+    common = {(r.corpus, r.source, r.target, r.options.text) for r in compared}
+    budgets = {(r.options.schedule.steps, r.options.optimiser.batch_tokens) for r in compared}
+    assert len(common) == len(budgets) == 1
     fixed, additive, transformer = (r.options.architecture for r in compared)
-    assert (fixed.attention, additive.attention) == ("none", "additive")
-    assert (fixed.model, additive.model, transformer.model) == (
-        "recurrent",
-        "recurrent",
-        "transformer",
-    )
+    assert (fixed.model, fixed.attention) == ("recurrent", "none")
+    assert (additive.model, additive.attention) == ("recurrent", "additive")
+    assert transformer.model == "transformer"
 
 
 def test_the_command_passes_on_what_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from intently.cli.app import app
-
     asked: dict[str, Any] = {}
 
     def compare(entries: list[System], text: Corpus, out: Path, *_: Any, **more: Any) -> None:
         asked.update(entries=entries, text=text, out=out, **more)
 
-    monkeypatch.setattr("intently.cli.experiments.load_corpus", lambda *_: corpus("multi30k"))
+    public = small_corpus("multi30k")
+    monkeypatch.setattr("intently.cli.experiments.load_corpus", lambda *_: public)
     monkeypatch.setattr(lengths, "compare", compare)
     flags = ["--corpus", "multi30k", "--beam", "3", "--seed", "7", "--steps", "9"]
     done = CliRunner().invoke(app, ["lengths", "--out", str(tmp_path), *flags])
     assert done.exit_code == 1  # None: it was interrupted
     assert "The same command goes on where it stopped" in done.output
-    assert asked["beam"] == 3
-    assert asked["edges"] == lengths.EDGES["multi30k"]
-    assert asked["out"] == tmp_path
-    assert {e.recipe.options.run.seed for e in asked["entries"]} == {7}
-    assert {e.recipe.options.schedule.steps for e in asked["entries"]} == {9}
+    told = asked["beam"], asked["edges"], asked["out"]
+    assert told == (3, lengths.EDGES["multi30k"], tmp_path)
+    options = [entry.recipe.options for entry in asked["entries"]]
+    assert {(one.run.seed, one.schedule.steps) for one in options} == {(7, 9)}
     assert asked["entries"][0].recipe.name == recipe("multi30k-de-en-fixed").name
     assert destination(asked["out"] / "lengths.png") is not None
 
@@ -232,8 +205,6 @@ def test_the_command_passes_on_what_it_is_told(
 def test_the_command_has_no_folder_for_the_built_in_language(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from intently.cli.app import app
-
     monkeypatch.setattr(lengths, "compare", lambda *_, **__: None)  # else hours, where it fails
     flags = ["--out", str(tmp_path / "out"), "--data-dir", str(tmp_path)]
     done = CliRunner().invoke(app, ["lengths", *flags])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import math
 import random
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,11 @@ from intently.language.runs import fit, read_text
 from intently.language.settings import DEFAULTS, WARMUP, language_options, read_config
 from intently.language.text_model import TextModel, Variant
 from intently.language.windows import Windows, by_context, losses_by_position
+from intently.models.language import LanguageModel, LanguageOptions
 from intently.training import TrainingOptions
 from intently.training.schedule import settled
 
+from ..messages import refused
 from .book import text
 
 SMALL = {
@@ -136,8 +140,6 @@ def test_windows_cover_the_text() -> None:
 
 
 def test_losses_are_those_of_each_window_alone() -> None:
-    from intently.models.language import LanguageModel, LanguageOptions
-
     model = LanguageModel(LanguageOptions(11, width=16)).eval()
     ids = torch.randint(11, (23,))
     losses = losses_by_position(model, ids, 5)
@@ -159,17 +161,17 @@ def test_learned_positions_write_on_beyond_the_window(tmp_path: Path) -> None:
     written = run.text_model.write("cat dog", 30, top_k=1)
     ids = tokenizer.encode(written)
     assert len(ids) == 37
-    for end in range(7, 13):
-        assert int(model(torch.tensor([ids[:end]]))[0, -1].argmax()) == ids[end]
-    assert int(model(torch.tensor([ids[7:13]]))[0, -1].argmax()) == ids[13]
+    for start, end in (*((0, end) for end in range(7, 13)), (7, 13)):
+        assert int(model(torch.tensor([ids[start:end]]))[0, -1].argmax()) == ids[end]
     dot = tokenizer.encode(".")[0]
     stopped = run.text_model.write("cat dog", 30, top_k=1, stop=dot)
     assert written.startswith(stopped) and "." not in stopped[7:]
 
 
-def test_a_wrong_file_of_options(tmp_path: Path) -> None:
-    file = tmp_path / "lm.toml"
-    cases: list[tuple[str, type[Exception], str]] = [
+@pytest.mark.parametrize(
+    ("content", "kind", "said"),
+    [
+        (None, DataError, ": expected a TOML file of options; got no such file"),
         ("[model", DataError, ": expected a TOML file of options; got "),
         ("[optimizer]\n", ArgumentError, ": optimizer: expected one of the sections model, text,"),
         ("model = 3", KindError, ": model: expected a section of options; got 3."),
@@ -187,58 +189,91 @@ def test_a_wrong_file_of_options(tmp_path: Path) -> None:
             ArgumentError,
             ': positions: expected "rotary" or "learned"; got \'none\'.',
         ),
-    ]
-    for content, kind, said in cases:
+    ],
+)
+def test_a_wrong_file_of_options(
+    tmp_path: Path, content: str | None, kind: type[Exception], said: str
+) -> None:
+    file = tmp_path / "lm.toml"
+    if content is not None:
         file.write_text(content)
-        with pytest.raises(kind) as caught:
-            read_config(file)
-        assert str(caught.value).startswith(str(file) + said), str(caught.value)
-    with pytest.raises(DataError, match=r"expected a TOML file of options; got no such file"):
-        read_config(tmp_path / "none.toml")
+    refused(lambda: read_config(file), kind, str(file) + said)
 
 
 def test_reading_files(tmp_path: Path) -> None:
     file = tmp_path / "a.gz"
     file.write_bytes(gzip.compress("un\r\n\ndeux é".encode()))
     assert read_text(file) == "un\n\ndeux é\n"
-    (tmp_path / "b").write_bytes(b"\xff\xfa")
-    (tmp_path / "d").write_bytes(b"")
-    (tmp_path / "e").write_bytes(b"words\n\x7fELF\0\0")
-    for name, message in [
-        ("c", "no such file"),
-        ("b", "is not UTF-8|UTF-16|not text"),
-        ("d", "the file is empty"),
-        ("e", "byte 5 of the line is NUL: this is no text"),
-        (".", "a folder, not a file"),
+    for content, message in [
+        (b"\xff\xfa", "is not UTF-8|UTF-16|not text"),
+        (b"", "the file is empty"),
+        (b"words\n\x7fELF\0\0", "byte 5 of the line is NUL: this is no text"),
+        (b"\xe9\n" * 9, r"a\.gz:1: byte 1 .* not UTF-8 .*a\.gz:2: .*\); and 7 more\."),
     ]:
+        file.write_bytes(content)
         with pytest.raises(DataError, match=rf"expected a text in UTF-8; got .*({message})"):
-            read_text(tmp_path / name)
-    (tmp_path / "f").write_bytes(b"\xe9\n" * 9)
-    with pytest.raises(DataError, match=r"f:1: byte 1 .* not UTF-8 .*f:2: .*\); and 7 more\."):
-        read_text(tmp_path / "f")
+            read_text(file)
+    for path, message in ((tmp_path / "c", "no such file"), (tmp_path, "a folder, not a file")):
+        with pytest.raises(DataError, match=f"expected a text in UTF-8; got .*{message}"):
+            read_text(path)
 
 
-def test_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"text: expected more than 130 tokens; got 36\. A tenth"):
-        fit("cat dog " * 4 + "cat\n", options(""), tmp_path)
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (
+            lambda folder: fit("cat dog " * 4 + "cat\n", options(""), folder),
+            DataError,
+            r"text: expected more than 130 tokens; got 36\. A tenth",
+        ),
+        (
+            TextModel.load,
+            CheckpointError,
+            r"expected a folder with language\.json.*; got an empty folder",
+        ),
+        (
+            lambda _: Windows([4, 5, 6], 12),
+            DataError,
+            "expected more tokens than the window of 12; got 3",
+        ),
+        (
+            lambda folder: fit(text(), options(""), folder, variant=Variant(kv_heads=3)),
+            ArgumentError,
+            "kv_heads: expected a divisor of heads=2; got 3",
+        ),
+        (
+            lambda _: language_options("", layers=0),
+            ArgumentError,
+            "^layers: expected an integer from 1 to .*; got 0",
+        ),
+    ],
+    ids=["short text", "empty folder", "short window", "variant", "layers"],
+)
+def test_bad_input(
+    tmp_path: Path, call: Callable[[Path], object], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        call(tmp_path)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(
-        CheckpointError, match=r"expected a folder with language\.json.*; got an empty folder"
-    ):
-        TextModel.load(tmp_path)
-    with pytest.raises(DataError, match=r"expected more tokens than the window of 12; got 3"):
-        Windows([4, 5, 6], 12)
-    with pytest.raises(ArgumentError, match=r"kv_heads: expected a divisor of heads=2; got 3"):
-        fit(text(), options(""), tmp_path / "run", variant=Variant(kv_heads=3))
-    with pytest.raises(ArgumentError, match=r"^layers: expected an integer from 1 to .*; got 0"):
-        language_options("", layers=0)
-    assert not (tmp_path / "run").exists()
+
+
+def test_a_text_is_read_in_characters() -> None:
     assert language_options("a").text.target_tokenizer == "character"
 
 
-def test_damaged_models(tmp_path: Path) -> None:
-    source = text()
-    fit(source, options(source, steps=1), tmp_path)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of one step."""
+    folder = tmp_path_factory.mktemp("run")
+    fit(text(), options(text(), steps=1), folder)
+    return folder
+
+
+NO_MODEL = r"language\.json: expected .*; got "
+
+
+def test_damaged_models(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     about = tmp_path / "model" / "language.json"
     whole = about.read_text()
     for damaged, message in [
@@ -246,13 +281,10 @@ def test_damaged_models(tmp_path: Path) -> None:
         (whole.replace('"format": 2', '"format": 3'), "expected format 2 or older; got format 3"),
         (whole.replace('"width": 16', '"width": 32'), "another checksum than it was written with"),
         ("{}", "another checksum"),
+        *((content, NO_MODEL) for content in ("", "[" * 100_000, "[]", "null")),
     ]:
         about.write_text(damaged)
         with pytest.raises(CheckpointError, match=message):
-            TextModel.load(tmp_path)
-    for damaged in ("", "[" * 100_000, "[]", "null"):
-        about.write_text(damaged)
-        with pytest.raises(CheckpointError, match=r"language\.json: expected .*; got "):
             TextModel.load(tmp_path)
     about.write_text(whole)
     (tmp_path / "model" / "model.safetensors").write_bytes(b"nothing")
@@ -260,13 +292,13 @@ def test_damaged_models(tmp_path: Path) -> None:
         TextModel.load(tmp_path)
 
 
-def test_a_damaged_variant_is_told_where_a_run_goes_on(tmp_path: Path) -> None:
-    source = text()
-    fit(source, options(source, steps=1), tmp_path)
-    for damaged in (b"", b"garbage", b"[]", b"{}", b"[" * 100_000, b"null", b"\xff"):
-        (tmp_path / "variant.json").write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"variant\.json: expected the variant of a run"):
-            fit(source, options(source, steps=2), tmp_path, resume=True)
+@pytest.mark.parametrize(
+    "damaged", [b"", b"garbage", b"[]", b"{}", b"[" * 100_000, b"null", b"\xff"], ids=range(7)
+)
+def test_a_damaged_variant_is_told_where_a_run_goes_on(run: Path, damaged: bytes) -> None:
+    (run / "variant.json").write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=r"variant\.json: expected the variant of a run"):
+        fit(text(), options(text(), steps=2), run, resume=True)
 
 
 def test_a_saved_model_is_read_without_the_trainer() -> None:

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from intently.show.page import save_page
+
 from .driving import SWITCHES, Watched
+from .pages import translation
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +29,12 @@ def chromium() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=found, args=list(SWITCHES))
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a translation."""
+    return save_page(translation(), tmp_path_factory.mktemp("page") / "a story #1.html")
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import numpy as np
 
 from intently.show.page.script import MODULES, joined
 
+from ..show.page_reader import Page
+
 SWITCHES = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -77,6 +79,16 @@ def numbers(page: Any, wanted: Sequence[tuple[int, str, str]]) -> list[np.ndarra
     ]
     code = "const source = headSource(stored), found = [];\n" + "\n".join(lines)
     return [np.array(one) for one in asked(page, code + "\nreturn found;")]
+
+
+def press(page: Any, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def words_of(read: Page, side: int = 0) -> list[str]:
+    """Return the tokens of a text of the first item, without the marks where words begin."""
+    return [token.lstrip("▁") for token in read.meta["items"][0]["sides"][side]["tokens"]]
 
 
 def until(page: Any, code: str, given: Any = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -35,31 +36,23 @@ def test_what_is_no_number_is_served_quietly() -> None:
     q[:, 1, 3] = float("nan")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        served = Served(items_of({"a": it.attend(q, torch.randn(1, H, T, 8))}))
-        try:
-            for name, words in NUMBERS.items():
-                served.answer(name, dict(parse_qsl(words)))
-            tile = np.frombuffer(
-                served.answer("tile", dict(parse_qsl(NUMBERS["tile"]))).body, "<f4"
-            )
+        with closing(Served(items_of({"a": it.attend(q, torch.randn(1, H, T, 8))}))) as served:
+            answers = {
+                name: served.answer(name, dict(parse_qsl(words))) for name, words in NUMBERS.items()
+            }
+            tile = np.frombuffer(answers["tile"].body, "<f4")
             assert np.isnan(tile.reshape(T, T)[3]).all()
             assert served.background.failures == {}
-        finally:
-            served.close()
 
 
 def test_heads_that_are_forgotten_are_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("intently.show.page.serving.answers.MEMORY", 0)
     monkeypatch.setattr("intently.show.page.serving.answers.AT_ONCE", 0)
-    served = Served(items_of(source()))
-    try:
-        with served.background.answering():
-            for head in "012":
-                served._head(_Given({"item": "0", "entry": "0", "heads": head}))
-            names = [name for name in served.background._jobs if name.startswith("head")]
-            assert [name.split()[1] for name in names] == ["0.0.2"]
-    finally:
-        served.close()
+    with closing(Served(items_of(source()))) as served, served.background.answering():
+        for head in "012":
+            served._head(_Given({"item": "0", "entry": "0", "heads": head}))
+        names = [name for name in served.background._jobs if name.startswith("head")]
+        assert [name.split()[1] for name in names] == ["0.0.2"]
 
 
 def test_statistics_that_fail_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +66,9 @@ def test_statistics_that_fail_are_not_waited_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(answering, "measure", measure)
     items = items_of(source())
     first = items[0].layers[0].matrix
-    served = Served(items)
-    try:
+    with closing(Served(items)) as served:
         for known in ("0", "1"):
             told = json.loads(served.answer("statistics", {"known": known}).body)
         assert (told["known"], told["of"]) == (2, 2)
         assert told["entries"][0] == {}
         assert len(told["entries"][1]["entropy"]) == H
-    finally:
-        served.close()

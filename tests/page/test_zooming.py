@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import islice, pairwise, product
 
 import numpy as np
 import pytest
@@ -15,11 +16,9 @@ from intently.show.page.serving import zooming
 from intently.show.page.serving.zooming import ZoomedHead
 from intently.show.reading import edges
 
+from .pages import made
+
 T, S, D = 700, 900, 16
-
-
-def made(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def matrices() -> dict[str, Attention]:
@@ -54,20 +53,22 @@ def dense(matrix: Attention) -> Tensor:
     return w.mean(0) if w.ndim == 3 else w
 
 
-def cells(w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int) -> Tensor:
-    """Mean of every cell, one by one."""
-    down, across = edges(r0, r1, h).tolist(), edges(c0, c1, n).tolist()
-    return torch.stack(
-        [torch.stack([w[a:b, c:d].mean() for c, d in pairwise(across)]) for a, b in pairwise(down)]
-    )
+REDUCED: dict[zooming.How, Callable[[Tensor], Tensor]] = {"mean": Tensor.mean, "max": Tensor.amax}
 
 
-def largest(w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int) -> Tensor:
-    """The largest weight of every cell, one by one."""
+def cells(
+    w: Tensor, r0: int, r1: int, c0: int, c1: int, h: int, n: int, how: zooming.How = "mean"
+) -> Tensor:
+    """Return the mean or the largest weight of every cell, computed one by one."""
     down, across = edges(r0, r1, h).tolist(), edges(c0, c1, n).tolist()
-    return torch.stack(
-        [torch.stack([w[a:b, c:d].amax() for c, d in pairwise(across)]) for a, b in pairwise(down)]
-    )
+    reduced = [[REDUCED[how](w[a:b, c:d]) for c, d in pairwise(across)] for a, b in pairwise(down)]
+    return torch.stack([torch.stack(row) for row in reduced])
+
+
+def passed(head: ZoomedHead, steps: int | None = None) -> None:
+    """Make the pass over a head, or its first steps."""
+    for _ in islice(head.steps(), steps):
+        pass
 
 
 WINDOWS = [
@@ -84,29 +85,24 @@ WINDOWS = [
 def test_numbers_before_and_after_the_pass(name: str, part: int) -> None:
     matrix = matrices()[name]
     head, w = ZoomedHead(matrix), dense(matrix)
-    for _, _ in zip(range(part), head.steps()):
-        pass
+    passed(head, part)
     assert head.settled == (part > 10)
     torch.testing.assert_close(head.tile(13, 14, 0, head.s)[0], w[13], atol=2e-6, rtol=1e-5)
     torch.testing.assert_close(
         head.tile(0, head.t, 300, 301)[:, 0], w[:, 300], atol=2e-6, rtol=1e-5
     )
     torch.testing.assert_close(head.tile(100, 400, 0, 70), w[100:400, :70], atol=2e-6, rtol=1e-5)
-    for window in WINDOWS:
-        found = head.pooled(*window)
+    for window, how in product(WINDOWS, REDUCED):
+        found = head.pooled(*window, how)
         assert found.nearness == ""
-        torch.testing.assert_close(found.picture, cells(w, *window), atol=2e-6, rtol=1e-5)
-        found = head.pooled(*window, how="max")
-        assert found.nearness == ""
-        torch.testing.assert_close(found.picture, largest(w, *window), atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(found.picture, cells(w, *window, how), atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", matrices())
 def test_what_one_pass_leaves_behind(name: str) -> None:
     matrix = matrices()[name]
     head, w = ZoomedHead(matrix), dense(matrix).double()
-    for _ in head.steps():
-        pass
+    passed(head)
     entropy = torch.special.entr(w).sum(-1).float()
     torch.testing.assert_close(head.kept.entropy, entropy, atol=2e-5, rtol=1e-5)
     torch.testing.assert_close(head.kept.received, w.sum(0), atol=2e-5, rtol=1e-5)
@@ -114,37 +110,36 @@ def test_what_one_pass_leaves_behind(name: str) -> None:
     torch.testing.assert_close(head.kept.lse, lse, atol=1e-5, rtol=1e-5)
 
 
+NEAR = (
+    "takes blocks of 8 × 8 weights by their share",
+    "takes the largest weight of whole blocks of 8 × 8",
+)
+
+
 @pytest.mark.parametrize("strip", [zooming.STRIP, 4])
 @pytest.mark.parametrize("name", ["causal", "window", "tensor", "padding", "mean", "sink"])
 def test_long_heads_are_pooled_from_sums(
     name: str, strip: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zooming, "STRIP", strip)  # fewer rows than a cell: above 524,288 tokens
-    monkeypatch.setattr(zooming, "FINEST", 128)
-    monkeypatch.setattr(zooming, "QUICK", 100)
-    monkeypatch.setattr(zooming, "NORMALIZED", 100)
+    # a strip of fewer rows than a cell: above 524,288 tokens
+    for limit, n in {"STRIP": strip, "FINEST": 128, "QUICK": 100, "NORMALIZED": 100}.items():
+        monkeypatch.setattr(zooming, limit, n)
     matrix = matrices()[name]
     head, w = ZoomedHead(matrix), dense(matrix)
     assert head.side == 8
-    for _ in head.steps():
-        pass
+    passed(head)
     for window, exact in [
         ((0, T, 0, S, 25, 30), False),
         ((0, 640, 0, 896, 20, 28), True),
         ((64, 640, 8, 808, 36, 50), True),
         ((640, T, 896, S, 4, 4), False),
     ]:
-        found = head.pooled(*window)
-        assert found.nearness == ("" if exact else "takes blocks of 8 × 8 weights by their share")
-        right = cells(w, *window)
-        if exact:
-            torch.testing.assert_close(found.picture, right, atol=1e-6, rtol=1e-4)
-        peaks, high = head.pooled(*window, how="max"), largest(w, *window)
-        assert peaks.nearness == (
-            "" if exact else "takes the largest weight of whole blocks of 8 × 8"
-        )
+        found, peaks = head.pooled(*window), head.pooled(*window, how="max")
+        high = cells(w, *window, "max")
+        assert (found.nearness, peaks.nearness) == (("", "") if exact else NEAR)
         assert bool((peaks.picture >= high - 1e-6).all())
         if exact:
+            torch.testing.assert_close(found.picture, cells(w, *window), atol=1e-6, rtol=1e-4)
             torch.testing.assert_close(peaks.picture, high, atol=1e-6, rtol=1e-5)
     odd = head.pooled(5, 695, 3, 897, 23, 23).picture
     whole = w[5:695, 3:897].sum()
@@ -178,15 +173,13 @@ def test_after_the_pass_every_picture_is_of_all_queries(
     matrix = matrices()[name]
     head, w = ZoomedHead(matrix), dense(matrix)
     assert head.side == 1
-    for how in ("mean", "max"):
+    for how in REDUCED:
         assert head.pooled(0, T, 0, S, 35, 18, how).nearness.endswith("until all are read")
-    for _ in head.steps():
-        pass
-    for window in WINDOWS:
-        for how, right in (("mean", cells), ("max", largest)):
-            found = head.pooled(*window, how)
-            assert found.nearness == ""
-            torch.testing.assert_close(found.picture, right(w, *window), atol=2e-6, rtol=1e-4)
+    passed(head)
+    for window, how in product(WINDOWS, REDUCED):
+        found = head.pooled(*window, how)
+        assert found.nearness == ""
+        torch.testing.assert_close(found.picture, cells(w, *window, how), atol=2e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

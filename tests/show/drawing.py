@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import FancyBboxPatch
 
 from intently.matrix import Dense
 
@@ -53,7 +54,17 @@ def shaded(axes) -> np.ndarray:
     return np.ma.filled(axes.images[0].get_array(), np.nan)
 
 
+def panels(figure) -> list:
+    return [axes for axes in figure.axes if axes.images]
+
+
+def boxes(figure) -> list[FancyBboxPatch]:
+    """Return the boxes of words, in reading order."""
+    return [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+
+
 def written(figure) -> list[str]:
+    """Return the texts of a figure, or of one of its axes."""
     return [text.get_text() for text in figure.texts]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -41,14 +40,6 @@ def test_exact_match_counts_to_one():
     shares = {"dot": (0.0, 0.0, 0.006)}
     exact, error = show.bars({"exact match": shares, "error": shares}).axes
     assert exact.get_xlim() == (0, 1) and error.get_xlim() == (0, 0.006)
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_equal_numbers_give_equal_bytes(suffix: str, tmp_path: Path):
-    paths = [tmp_path / f"{n}.{suffix}" for n in range(2)]
-    for path in paths:
-        show.bars({"error $x$": ERRORS}, title="title", save=path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 @pytest.mark.parametrize(

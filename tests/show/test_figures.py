@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import matplotlib
 import numpy as np
@@ -86,36 +88,26 @@ HISTORY = [{"step": n, "seconds": n / 10, "loss": 4 / n} for n in range(1, 50)]
 
 
 DRAWINGS = {
-    "alignment": lambda save: show.alignment(milk(), gold=GOLD, save=save),
-    "heads": lambda save: show.heads(model(), save=save),
-    "heatmap": lambda save: show.heatmap(milk(), save=save),
-    "bias": lambda save: show.bias(it.alibi(3), 9, save=save),
-    "embeddings": lambda save: show.embeddings(weights(5, 7), list("abcde"), save=save),
-    "lines": lambda save: show.lines(milk(), "du", save=save),
-    "mask": lambda save: show.mask(it.causal(), 9, save=save),
-    "overlay": lambda save: show.overlay(Dense(weights(5, 5)), np.eye(8), 0, save=save),
-    "positions": lambda save: show.positions(it.sinusoidal(30, 8), save=save),
-    "text": lambda save: show.text(milk(), "du", save=save),
-    "tokens": lambda save: show.tokens("a b", {"words": str.split}, save=save),
-    "training": lambda save: show.training(HISTORY, save=save),
-}
-
-
-TITLED = {
-    "alignment": lambda title: show.alignment(milk(), title=title),
-    "bias": lambda title: show.bias(it.alibi(2), title=title),
-    "embeddings": lambda title: show.embeddings(torch.eye(3), ["a", "b", "c"], title=title),
-    "heads": lambda title: show.heads(model(), title=title),
-    "heatmap": lambda title: show.heatmap(milk(), title=title),
-    "lines": lambda title: show.lines(milk(), title=title),
-    "mask": lambda title: show.mask(it.causal(), 4, title=title),
-    "overlay": lambda title: show.overlay(
-        Dense(weights(4, 4)), torch.rand(8, 8, 3), 0, title=title
+    "alignment": lambda **how: show.alignment(milk(), gold=GOLD, **how),
+    "bars": lambda **how: show.bars({"error $x$": {"dot": (0.3, 0.27, 0.33)}}, **how),
+    "bias": lambda **how: show.bias(it.alibi(3), 9, **how),
+    "by_length": lambda title="a $title$", **how: show.by_length(
+        {"BLEU": {"fixed": [(9, 8, 10), (6, 5, 7)]}},
+        {"1–5": 12, ">5": 3},
+        unseen=1,
+        title=title,
+        **how,
     ),
-    "positions": lambda title: show.positions(it.sinusoidal(10, 8), title=title),
-    "text": lambda title: show.text(milk(), "du", title=title),
-    "tokens": lambda title: show.tokens("a b", {"words": str.split}, title=title),
-    "training": lambda title: show.training(HISTORY, title=title),
+    "embeddings": lambda **how: show.embeddings(weights(5, 7), list("abcde"), **how),
+    "heads": lambda **how: show.heads(model(), **how),
+    "heatmap": lambda **how: show.heatmap(milk(), **how),
+    "lines": lambda **how: show.lines(milk(), "du", **how),
+    "mask": lambda **how: show.mask(it.causal(), 9, **how),
+    "overlay": lambda **how: show.overlay(Dense(weights(5, 5)), np.eye(8), 0, **how),
+    "positions": lambda **how: show.positions(it.sinusoidal(30, 8), **how),
+    "text": lambda **how: show.text(milk(), "du", **how),
+    "tokens": lambda **how: show.tokens("a b", {"words": str.split}, **how),
+    "training": lambda **how: show.training(HISTORY, **how),
 }
 
 
@@ -123,9 +115,9 @@ TITLED = {
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_files_are_whole_and_equal_for_equal_input(tmp_path, name, suffix):
     first, second = tmp_path / "new" / "folder" / f"a{suffix}", tmp_path / f"b{suffix.upper()}"
-    DRAWINGS[name](first)
+    DRAWINGS[name](save=first)
     with matplotlib.rc_context({"font.size": 30, "text.usetex": True, "axes.grid": True}):
-        DRAWINGS[name](str(second))
+        DRAWINGS[name](save=str(second))
     assert first.read_bytes().startswith(HEADER[suffix])
     assert len(first.read_bytes()) > 2500
     assert first.read_bytes() == second.read_bytes()
@@ -135,10 +127,10 @@ def test_files_are_whole_and_equal_for_equal_input(tmp_path, name, suffix):
 def test_unknown_suffixes_and_folders_are_refused_before_drawing(tmp_path, name):
     for wrong in ("picture.jpg", "picture", "picture.png.gz"):
         with pytest.raises(ArgumentError, match=r"save: expected a file name that ends in \.png"):
-            DRAWINGS[name](tmp_path / wrong)
+            DRAWINGS[name](save=tmp_path / wrong)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(ArgumentError, match=r"save: .*A folder of this name"):
-        DRAWINGS[name](tmp_path / "folder.png")
+        DRAWINGS[name](save=tmp_path / "folder.png")
     (tmp_path / "file").write_text("")
     for place, cause in (
         (tmp_path / "file" / "a.png", "Not a directory"),
@@ -147,10 +139,10 @@ def test_unknown_suffixes_and_folders_are_refused_before_drawing(tmp_path, name)
         ("/proc/a.png", "No such file"),
     ):
         with pytest.raises(ArgumentError, match=rf"save: expected a file that can.*(?i:{cause})"):
-            DRAWINGS[name](place)
+            DRAWINGS[name](save=place)
     for wrong in (3, b"a.png"):
         with pytest.raises(KindError, match="save: expected a path; got"):
-            DRAWINGS[name](wrong)
+            DRAWINGS[name](save=wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.png"]
 
 
@@ -166,16 +158,13 @@ def test_what_fails_while_writing_is_told(tmp_path):
         show.heatmap(milk(), save=tmp_path / "new" / ("a" * 300 + ".png"))
 
 
-@pytest.mark.parametrize("draw", TITLED)
-def test_titles_are_texts(draw):
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_titles_are_texts(name):
     with pytest.raises(KindError, match="title: expected a text; got int"):
-        TITLED[draw](3)
+        DRAWINGS[name](title=3)
 
 
 def test_the_package_loads_no_matplotlib():
-    import subprocess
-    import sys
-
     code = (
         "import sys, intently.show; sys.exit('matplotlib' in sys.modules or 'rich' in sys.modules)"
     )

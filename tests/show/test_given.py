@@ -14,9 +14,10 @@ from intently.matrix import Dense
 from intently.modules import AttentionHead, MultiHeadAttention, convolution_as_attention
 from intently.show import animate
 
-from .refusals import refuses
+from .drawing import panels, shaded, weights
+from .refusals import refusals
 
-W = torch.randn(5, 5, generator=torch.Generator().manual_seed(3)).softmax(-1)
+W = weights(5, 5, seed=3)
 WORDS = list("abcde")
 PICTURE = np.linspace(0, 1, 48).reshape(4, 4, 3)
 PLAIN = {
@@ -58,14 +59,13 @@ def test_a_story_of_plain_weights_is_that_of_a_matrix(name, kind):
 def test_heads_of_plain_weights_are_chosen_and_averaged():
     many = torch.randn(3, 4, 4).softmax(-1)
     for given in (many, many.numpy(), many[None]):
-        figure = show.heatmap(given, head=1)
-        np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), many[1])
-        figure = show.alignment(given)
-        np.testing.assert_allclose(figure.axes[0].images[0].get_array(), many.mean(0), rtol=1e-6)
-    assert len([axes for axes in show.heads(many).axes if axes.images]) == 3
+        np.testing.assert_array_equal(shaded(show.heatmap(given, head=1).axes[0]), many[1])
+        mean = shaded(show.alignment(given).axes[0])
+        np.testing.assert_allclose(mean, many.mean(0), rtol=1e-6)
+    assert len(panels(show.heads(many))) == 3
 
 
-@pytest.mark.parametrize("name", [*WEIGHTS, *TOLD])
+@pytest.mark.parametrize("name", [name for name in [*WEIGHTS, *TOLD] if name != "heatmap"])
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
@@ -75,8 +75,6 @@ def test_heads_of_plain_weights_are_chosen_and_averaged():
     ],
 )
 def test_what_needs_weights_refuses_other_numbers(name, wrong, why):
-    if name == "heatmap":
-        return
     with pytest.raises(ArgumentError, match=rf"^matri.*weights, not below 0.*; got {why}.*softmax"):
         TOLD[name](wrong) if name in TOLD else WEIGHTS[name](wrong, None)
 
@@ -173,24 +171,27 @@ def test_large_numbers_are_pooled_and_say_so():
     x = torch.randn(1024, 600)
     for how, name in (("mean", "mean number"), ("max", "largest number")):
         figure = show.heatmap(x, how=how)
-        drawn = figure.axes[0].images[0].get_array()
-        np.testing.assert_allclose(drawn, Dense(x).pool(512, 512, how), rtol=1e-5, atol=1e-6)
+        pooled = Dense(x).pool(512, 512, how)
+        np.testing.assert_allclose(shaded(figure.axes[0]), pooled, rtol=1e-5, atol=1e-6)
         bar, said = labels(figure)
         assert bar == name and f"each cell the {how} of about 2 × 1.17 numbers" in said[-1]
 
 
-def test_numbers_have_no_sink_and_below_0_no_logarithm():
-    refuses(
-        ArgumentError,
-        {
+test_numbers_have_no_sink_and_below_0_no_logarithm = refusals(
+    {
+        ArgumentError: {
             r"sink: expected 'show' of numbers.*The lowest": lambda: show.heatmap(
                 torch.randn(3, 3), sink="hide"
             ),
             "scale: expected 'linear' of numbers below 0": lambda: show.heatmap(
                 [[1, -1]], scale="log"
             ),
-        },
-    )
+        }
+    }
+)
+
+
+def test_numbers_above_0_have_a_logarithm():
     show.heatmap([[1, 100]], scale="log")
 
 
@@ -198,8 +199,8 @@ def test_one_sheet_of_heads_says_that_it_pools():
     A = it.attend(torch.randn(2, 400, 4), torch.randn(2, 400, 4))
     for how, name in (("mean", "mean weight"), ("max", "largest weight")):
         figure = show.heads({"0": A}, how=how)
-        drawn = figure.axes[0].images[0].get_array()
-        np.testing.assert_allclose(drawn, A[0].pool(192, 192, how), rtol=1e-5, atol=1e-7)
+        pooled = A[0].pool(192, 192, how)
+        np.testing.assert_allclose(shaded(figure.axes[0]), pooled, rtol=1e-5, atol=1e-7)
         bar, said = labels(figure)
         assert bar == name and f"each cell the {how} of about 2.08 × 2.08 weights" in said[-1]
         assert f"each block the {how} of about" in show.blocks(A, width=80, colour=False, how=how)

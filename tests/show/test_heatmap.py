@@ -15,7 +15,7 @@ from intently.matrix import Dense
 
 from .drawing import milk, shaded, ticks, weights, written
 from .drawing import quiet as quiet
-from .refusals import refuses
+from .refusals import refusals
 
 
 # --- heatmap --------------------------------------------------------------------------------------
@@ -110,57 +110,52 @@ def test_a_row_that_is_no_number_leaves_the_column_sums_of_the_others(n):
     assert "not finite, and left out of the column sums" in written(figure)[-1]
 
 
-def test_scales_and_sinks_are_named():
-    refuses(
-        ArgumentError,
-        {
+THREE = Dense(weights(3, 5, 4))
+test_scales_sinks_and_heads_are_named = refusals(
+    {
+        ArgumentError: {
             r"""scale: expected "linear" or "log"; got 'ln'""": lambda: show.heatmap(
                 milk(), scale="ln"
             ),
             r"""sink: expected "show" or "hide"; got True""": lambda: show.heatmap(
                 milk(), sink=True
             ),
-        },
-    )
+            r"head: expected a name, or .*of 'a'; got 'x'": lambda: show.heatmap(
+                {"a": THREE}, head="x"
+            ),
+            r"of 'a', 'b'; got 1": lambda: show.heatmap({"a": THREE, "b": THREE}, head=1),
+        }
+    }
+)
 
 
 def test_one_head_is_chosen_and_named():
-    A = Dense(weights(3, 5, 4))
     for draw in (show.heatmap, show.alignment):
-        figure = draw({"a": A, "b": Dense(weights(3, 5, 4, seed=1))}, head=("a", 2))
+        figure = draw({"a": THREE, "b": Dense(weights(3, 5, 4, seed=1))}, head=("a", 2))
         np.testing.assert_array_equal(shaded(figure.axes[0]), weights(3, 5, 4)[2].numpy())
         assert "a, head 2" in written(figure)
     assert "mean of 3 heads" in show.blocks(Dense(weights(1, 3, 5, 4)), width=60)
-    refuses(
-        ArgumentError,
-        {
-            r"head: expected a name, or .*of 'a'; got 'x'": lambda: show.heatmap(
-                {"a": A}, head="x"
-            ),
-            r"of 'a', 'b'; got 1": lambda: show.heatmap({"a": A, "b": A}, head=1),
-        },
-    )
 
 
 @pytest.mark.parametrize("head", [2, np.int64(2), np.uint8(2), torch.tensor(2)])
 def test_whole_numbers_of_any_library_choose_a_head(head):
-    A = Dense(weights(3, 5, 4))
-    figure = show.heatmap(A, head=head)
+    figure = show.heatmap(THREE, head=head)
     np.testing.assert_array_equal(shaded(figure.axes[0]), weights(3, 5, 4)[2].numpy())
     assert written(figure)[0] == "head 2"
-    assert "head 2" in show.blocks({"a": A}, head=("a", head), width=60, colour=False)
+    assert "head 2" in show.blocks({"a": THREE}, head=("a", head), width=60, colour=False)
 
 
 @pytest.mark.parametrize("head", [-1, 3, True, 1.0, np.bool_(True), torch.tensor(True), [1]])
 def test_what_is_no_head_is_refused(head):
     with pytest.raises(ArgumentError, match="head: expected a head from 0 to 2; got"):
-        show.heatmap(Dense(weights(3, 5, 4)), head=head)
+        show.heatmap(THREE, head=head)
 
 
-def test_widths_are_counted_in_cells():
-    for wrong in ("x", 19, 40.5, True):
-        with pytest.raises(ArgumentError, match="width: expected at least 20 terminal cells; got"):
-            show.blocks(milk(), width=wrong)
+@pytest.mark.parametrize("width", ["x", 5, 19, 40.5, True])
+def test_widths_are_counted_in_cells(width):
+    expected = f"width: expected at least 20 terminal cells; got {width!r}"
+    with pytest.raises(ArgumentError, match=expected):
+        show.blocks(milk(), width=width)
 
 
 def test_heatmap_names_and_thins_words():

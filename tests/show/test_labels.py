@@ -9,6 +9,8 @@ from intently import show
 from intently.matrix import Dense
 from intently.show.labels import bare, shown, spaced
 
+from .drawing import ticks
+
 PIECES = ("▁L'", "animal", "▁un", "believ", "▁", ".")
 
 
@@ -17,8 +19,7 @@ def test_axes_show_pieces_without_marks_and_find_them_with_or_without():
     plain = ["L'", "animal", "un", "believ", "▁", "."]
     for draw in (show.alignment, show.heatmap):
         axes = draw(A).axes[0]
-        assert [label.get_text() for label in axes.get_yticklabels()] == plain
-        assert [label.get_text() for label in axes.get_xticklabels()] == plain
+        assert ticks(axes, "y") == ticks(axes, "x") == plain
     assert "▁un" not in show.blocks(A, width=60, colour=False)
     for name in ("un", "▁un"):
         figure = show.lines(A, name)
@@ -40,12 +41,18 @@ def test_marks_of_every_kind_of_tokenizer(tokens, expected):
     assert shown(tokens) == expected
 
 
-def test_pieces_become_a_text_again():
-    def text(tokens) -> str:
-        return "".join(" " * blank + token for token, blank in spaced(tokens)).strip()
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (("▁too", "▁wi", "de", "."), "too wide."),
+        (("un", "##believ", "##able", "road"), "unbelievable road"),
+        (("too", "wide"), "too wide"),
+        (("ĠIt", "'s", "Ġcold"), "It's cold"),
+    ],
+)
+def test_pieces_become_a_text_again(tokens, expected):
+    assert "".join(" " * blank + token for token, blank in spaced(tokens)).strip() == expected
 
-    assert text(("▁too", "▁wi", "de", ".")) == "too wide."
-    assert text(("un", "##believ", "##able", "road")) == "unbelievable road"
-    assert text(("too", "wide")) == "too wide"
-    assert text(("ĠIt", "'s", "Ġcold")) == "It's cold"
+
+def test_a_mark_alone_stays():
     assert bare("▁") == "▁"

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import intently as it
 from intently.matrix import Dense
@@ -17,8 +18,6 @@ from intently.show.style import WEIGHTS
 
 
 def pictures(html: str) -> list[np.ndarray]:
-    from PIL import Image
-
     found = re.findall(r"base64,([^\"]+)", html)
     return [np.array(Image.open(io.BytesIO(base64.b64decode(data)))) for data in found]
 

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.patches import Rectangle
+from PIL import Image
 
 import intently as it
 from intently import show
 from intently.errors import ArgumentError, DataError, KindError, RangeError
 from intently.matrix import Dense
+from intently.models.vision import VisionOptions, VisionTransformer
+from intently.show.figures.overlay import _map
 from intently.show.pictures import read
 
-from .refusals import refuses
+from .drawing import weights, written
+from .refusals import refusals, refuses
 
 PICTURE = np.linspace(0, 1, 8 * 12 * 3).reshape(8, 12, 3)
-
-
-def softmax(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(2)).softmax(-1)
 
 
 def shaded(axes) -> np.ndarray:
@@ -32,21 +32,18 @@ def frames(axes) -> list[tuple[float, ...]]:
 
 
 def test_a_patch_and_cls_show_their_rows():
-    W = softmax(2, 17, 17)
+    W = weights(2, 17, 17, seed=2)
     figure = show.overlay(Dense(W), PICTURE, [0, (1, 2)], head=1, title="ours")
     picture, cls, patch, bar = figure.axes
     np.testing.assert_allclose(shaded(cls), W[1, 0, 1:].reshape(4, 4))
     np.testing.assert_allclose(shaded(patch), W[1, 1 + 4 + 2, 1:].reshape(4, 4))
-    assert [axes.get_title() for axes in (picture, cls, patch)] == [
-        "picture",
-        "token 0",
-        "patch (1, 2)",
-    ]
+    titles = [axes.get_title() for axes in (picture, cls, patch)]
+    assert titles == ["picture", "token 0", "patch (1, 2)"]
     assert frames(picture) == frames(patch) == [(6, 2, 3, 2)]  # 12 × 8 pixels, 4 × 4 patches
     assert frames(cls) == []
     np.testing.assert_allclose(picture.images[0].get_array(), PICTURE)
     assert bar.get_ylabel() == "weight"
-    texts = [text.get_text() for text in figure.texts]
+    texts = written(figure)
     assert texts[0] == "ours, head 1"
     low, high = sorted(f"{float(W[1, n, 0]):.2f}" for n in (0, 7))
     first, second = (f"{float(W[1, n, 1:].max()):.2g}" for n in (0, 7))
@@ -57,33 +54,31 @@ def test_a_patch_and_cls_show_their_rows():
 
 
 def test_all_panels_share_one_scale_that_ends_at_the_largest_weight():
-    W = softmax(16, 16)
+    W = weights(16, 16, seed=2)
     figure = show.overlay(Dense(W), PICTURE, [0, 5])
     limits = {axes.images[-1].get_clim() for axes in figure.axes[1:3]}
     assert limits == {(0, float(W[[0, 5]].max()))}
 
 
 def test_each_panel_may_have_a_scale_of_its_own():
-    W = softmax(16, 16)
+    W = weights(16, 16, seed=2)
     W[5] = 1 / 16
     figure = show.overlay(Dense(W), PICTURE, [0, 5], scale="own")
     limits = [axes.images[-1].get_clim() for axes in figure.axes[1:3]]
     assert limits == [(0, float(W[0].max())), (0, 1 / 16)]
     assert figure.axes[-1].get_ylabel() == "share of its largest weight"
-    assert figure.texts[-1].get_text().endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
-    with pytest.raises(ArgumentError, match=r"""scale: expected "shared" or "own"; got 'log'"""):
-        show.overlay(Dense(W), PICTURE, 0, scale="log")
+    assert written(figure)[-1].endswith(f"panel by panel: {float(W[0].max()):.2g}, 0.062")
 
 
 def test_who_looks_at_a_patch_is_a_column():
-    W = softmax(16, 16)
+    W = weights(16, 16, seed=2)
     figure = show.overlay(Dense(W), PICTURE, (3, 1), looks="from")
     np.testing.assert_allclose(shaded(figure.axes[1]), W[:, 13].reshape(4, 4))
 
 
 def test_words_of_a_prompt_are_looked_at_by_pixels():
     words = ("a", "cat", "on", "a", "mat")
-    W = softmax(3, 64, 5)
+    W = weights(3, 64, 5, seed=2)
     A = Dense(W).label(None, words)
     figure = show.overlay(A, PICTURE, ["cat", "mat"], smooth="blocks")
     mean = W.mean(0)
@@ -97,66 +92,64 @@ def test_words_of_a_prompt_are_looked_at_by_pixels():
 
 
 def test_the_side_with_enough_tokens_is_the_picture():
-    W = softmax(8, 5)  # two tokens and 2 × 3 patches; five words
+    W = weights(8, 5, seed=2)  # two tokens and 2 × 3 patches; five words
     figure = show.overlay(Dense(W), PICTURE, 1, grid=(2, 3))
     np.testing.assert_allclose(shaded(figure.axes[1]), W[2:, 1].reshape(2, 3))
 
 
 def test_a_caption_looks_at_patches():
-    W = softmax(3, 10)
+    W = weights(3, 10, seed=2)
     A = Dense(W).label(("a", "red", "car"), None)
     figure = show.overlay(A, PICTURE, "red")
     np.testing.assert_allclose(shaded(figure.axes[1]), W[1, 1:].reshape(3, 3))
-    registers = show.overlay(Dense(softmax(11, 11)), PICTURE, (0, 0), grid=(2, 3))
-    np.testing.assert_allclose(shaded(registers.axes[1]), softmax(11, 11)[5, 5:].reshape(2, 3))
+    registers = show.overlay(Dense(weights(11, 11, seed=2)), PICTURE, (0, 0), grid=(2, 3))
+    np.testing.assert_allclose(
+        shaded(registers.axes[1]), weights(11, 11, seed=2)[5, 5:].reshape(2, 3)
+    )
 
 
 def test_the_picture_shows_where_the_weight_is_nothing():
-    from intently.show.figures.overlay import _map
-
     alphas = _map()(np.linspace(0, 1, 50))[:, 3]
     assert alphas[0] == 0
     assert (np.diff(alphas) > 0).all()
 
 
-def test_what_does_not_fit_is_named():
-    A = Dense(softmax(17, 17))
-    refuses(
-        ArgumentError,
-        {
+PATCHES = Dense(weights(17, 17, seed=2))
+test_what_does_not_fit_is_named = refusals(
+    {
+        ArgumentError: {
             r"grid: .*at most 15 patches; got None. 15 tokens": lambda: show.overlay(
-                Dense(softmax(15, 15)), PICTURE, 0
+                Dense(weights(15, 15, seed=2)), PICTURE, 0
             ),
             r"grid: .*at most 17 patches; got \(5, 5\)": lambda: show.overlay(
-                A, PICTURE, 0, grid=(5, 5)
+                PATCHES, PICTURE, 0, grid=(5, 5)
             ),
             r"a word or a position; got \(0, 0\). The other side": lambda: show.overlay(
-                Dense(softmax(3, 16)), PICTURE, (0, 0)
+                Dense(weights(3, 16, seed=2)), PICTURE, (0, 0)
             ),
             r"""smooth: expected "blocks" or "bilinear"; got 'x'""": lambda: show.overlay(
-                A, PICTURE, 0, smooth="x"
+                PATCHES, PICTURE, 0, smooth="x"
+            ),
+            r"""scale: expected "shared" or "own"; got 'log'""": lambda: show.overlay(
+                PATCHES, PICTURE, 0, scale="log"
             ),
             r"token: expected 1 to 11 tokens; got 12": lambda: show.overlay(
-                A, PICTURE, list(range(12))
+                PATCHES, PICTURE, list(range(12))
             ),
         },
-    )
-    refuses(
-        RangeError,
-        {
+        RangeError: {
             r"token: expected a patch of 4 × 4; got \(4, 0\)": lambda: show.overlay(
-                A, PICTURE, (4, 0)
+                PATCHES, PICTURE, (4, 0)
             )
         },
-    )
+    }
+)
 
 
 # --- pictures -------------------------------------------------------------------------------------
 
 
 def test_pictures_come_in_every_usual_form(tmp_path):
-    from PIL import Image
-
     whole = (PICTURE * 255).round().astype(np.uint8)
     Image.fromarray(whole).save(tmp_path / "a.png")
     for given in (whole, torch.tensor(whole), Image.fromarray(whole), tmp_path / "a.png"):
@@ -171,10 +164,9 @@ def test_pictures_come_in_every_usual_form(tmp_path):
 
 def test_what_is_no_picture_is_named(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"picture: expected a file that holds a picture"):
-        read(tmp_path / "a.png")
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / "none.png")
+    broken = "picture: expected a file that holds a picture"
+    refuses(DataError, {broken: lambda: read(tmp_path / "a.png")})
+    refuses(FileNotFoundError, {r"none\.png": lambda: read(tmp_path / "none.png")})
     refuses(
         ArgumentError,
         {
@@ -188,9 +180,6 @@ def test_what_is_no_picture_is_named(tmp_path):
 
 
 def test_a_vision_transformer_is_overlaid(tmp_path):
-    from intently.models.vision import VisionOptions, VisionTransformer
-
-    torch.manual_seed(0)
     model = VisionTransformer(VisionOptions(image=(32, 48), patch=8, classes=10)).eval()
     image = torch.rand(1, 3, 32, 48)
     with torch.no_grad(), it.watch(model) as seen:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from intently.matrix import LazyMatrix
 from intently.show.page import Highlight, Text, packed, save_page, script, writing
 from intently.show.page.items import items_of
 from intently.show.page.numbers import packing
-from intently.show.page.numbers.packing import unpacked
+from intently.show.page.numbers.packing import Blocks, unpacked
+from intently.show.page.numbers.stored import bound, stored
 
 from .page_reader import Page
 from .refusals import refuses
@@ -42,9 +44,7 @@ HOSTILE = (
 
 def matrix(*labels: str, heads: int = 2) -> LazyMatrix:
     n = len(labels) or 6
-    q = torch.randn(heads, n, 8)
-    k = torch.randn(heads, n, 8)
-    found = it.attend(q, k, mask=it.causal())
+    found = it.attend(*torch.randn(2, heads, n, 8), mask=it.causal())
     return found.label(labels, labels) if labels else found
 
 
@@ -148,8 +148,6 @@ def test_the_size_of_512_tokens_and_12_heads_is_within_its_share() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8"])
 def test_numbers_come_back(dtype: str) -> None:
-    from intently.show.page.numbers.packing import Blocks
-
     numbers = (torch.randn(3, 5, 7) * 50).abs().to(getattr(torch, dtype))
     blocks = Blocks()
     at = blocks.add(numbers, dtype)
@@ -159,8 +157,6 @@ def test_numbers_come_back(dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 8), (5, 13), (2, 3, 9)])
 def test_bits_come_back_row_by_row(shape: tuple[int, ...]) -> None:
-    from intently.show.page.numbers.packing import Blocks
-
     mask = torch.randn(shape) > 0
     blocks = Blocks()
     np.testing.assert_array_equal(blocks.numbers(blocks.add(mask, "bits")), mask.numpy())
@@ -178,8 +174,6 @@ def test_what_is_not_finite_is_null() -> None:
 
 
 def test_weights_that_are_nan_in_the_page_alone_are_not_within_any_bound() -> None:
-    from intently.show.page.numbers.stored import bound, stored
-
     A = it.attend(torch.ones(1, 3, 4), torch.ones(1, 3, 4))
     broken = it.attend(torch.full((1, 3, 4), float("nan")), torch.ones(1, 3, 4))
     assert bound(A, stored(broken, "half")) == float("inf")
@@ -189,7 +183,11 @@ def test_weights_that_are_nan_in_the_page_alone_are_not_within_any_bound() -> No
 
 
 def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out.html"
+    out, file = tmp_path / "out.html", tmp_path / "file"
+    file.write_text("a file")
+    (tmp_path / "is.html").mkdir()
+    none = it.attend(torch.ones(0, 4), torch.ones(3, 4))
+    five = it.attend(torch.ones(1, 1, 1, 2, 4), torch.ones(1, 1, 1, 2, 4))
     refuses(
         ArgumentError,
         {
@@ -197,22 +195,8 @@ def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 matrix(), out, "quarter"
             ),
             "at least one attention with queries and keys; got no": lambda: save_page(
-                {"a": it.attend(torch.ones(0, 4), torch.ones(3, 4))}, out
+                {"a": none}, out
             ),
-        },
-    )
-    refuses(
-        KindError,
-        {
-            r"source: expected a recording, a lazy matrix.*got Tensor": lambda: save_page(
-                torch.eye(2), out
-            )
-        },
-    )
-    five = it.attend(torch.ones(1, 1, 1, 2, 4), torch.ones(1, 1, 1, 2, 4))
-    refuses(
-        ArgumentError,
-        {
             r"a: expected a matrix .*got shape \(1, 1, 1, 2, 2\)": lambda: save_page(
                 {"a": five}, out
             ),
@@ -225,25 +209,26 @@ def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             r"path: expected a file that can be written; .*null": lambda: save_page(
                 matrix(), "a\0b.html"
             ),
-        },
-    )
-    refuses(KindError, {"path: expected a path; got int": lambda: save_page(matrix(), 3)})
-    out.write_text("a file")
-    refuses(
-        ArgumentError,
-        {
             r"file that can be written; got .*Not a dir": lambda: save_page(
-                matrix(), out / "below.html"
+                matrix(), file / "below.html"
             ),
             r"file that can be written; got .* File name too long": lambda: save_page(
                 matrix(), tmp_path / ("n" * 300 + ".html")
             ),
+            r"path: expected the name of a file; got '.*is\.html'": lambda: save_page(
+                matrix(), tmp_path / "is.html"
+            ),
         },
     )
-    out.unlink()
-    (tmp_path / "is.html").mkdir()
-    with pytest.raises(ArgumentError, match=r"path: expected the name of a file; got '.*is\.html'"):
-        save_page(matrix(), tmp_path / "is.html")
+    refuses(
+        KindError,
+        {
+            r"source: expected a recording, a lazy matrix.*got Tensor": lambda: save_page(
+                torch.eye(2), out
+            ),
+            "path: expected a path; got int": lambda: save_page(matrix(), 3),
+        },
+    )
     monkeypatch.setattr(packing, "LARGEST", 100)
     with pytest.raises(MemoryRefused, match=r"at most 0 MB.*`intently explore run.safetensors`"):
         save_page(matrix(), out)
@@ -343,8 +328,6 @@ def test_the_modules_of_the_package_are_all_joined() -> None:
 
 
 def test_files_of_the_page_are_part_of_the_package() -> None:
-    import tomllib
-
     root = Path(__file__).resolve().parents[2]
     told = tomllib.loads((root / "pyproject.toml").read_text())
     patterns: list[Any] = told["tool"]["setuptools"]["package-data"]["intently"]

@@ -250,14 +250,8 @@ def test_pictures_of_every_kind(tmp_path: Path) -> None:
 
 def test_pictures_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_text("hello")
-    refuses(
-        DataError,
-        {
-            r"picture: expected a file that holds a picture.*x\.png": lambda: Picture(
-                tmp_path / "x.png", 2, 2
-            )
-        },
-    )
+    broken = r"picture: expected a file that holds a picture.*x\.png"
+    refuses(DataError, {broken: lambda: Picture(tmp_path / "x.png", 2, 2)})
     refuses(
         ArgumentError,
         {

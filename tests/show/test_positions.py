@@ -10,7 +10,8 @@ import intently as it
 from intently import show
 from intently.errors import ArgumentError, KindError, RangeError
 
-from .refusals import refuses
+from .drawing import written
+from .refusals import refusals
 
 
 def curves(axes) -> list[np.ndarray]:
@@ -28,8 +29,7 @@ def test_the_matrix_its_dimensions_and_its_positions():
     np.testing.assert_array_equal(sines[:, :-1], apart[[0, 7, 39], :6])
     np.testing.assert_array_equal(cosines, apart[[0, 7, 39], 6:])
     assert np.isnan(sines[:, -1]).all()  # no line leads from a sine to a cosine
-    labels = [text.get_text() for text in by_dimension.get_legend().get_texts()]
-    assert labels == ["0", "7", "39"]
+    assert written(by_dimension.get_legend()) == ["0", "7", "39"]
     assert [axes.get_xlabel() for axes in (whole, by_position, by_dimension)] == [
         "position",
         "position",
@@ -37,7 +37,7 @@ def test_the_matrix_its_dimensions_and_its_positions():
     ]
     dashes = [line.get_linestyle() for line in by_dimension.lines]
     assert len({str(line._dash_pattern) for line in by_dimension.lines}) == len(dashes)
-    assert "waves" in [text.get_text() for text in figure.texts]
+    assert "waves" in written(figure)
 
 
 def turns(curve: np.ndarray) -> int:
@@ -91,10 +91,9 @@ def test_learned_tables_are_drawn_whole_or_in_part():
         assert low == -high == pytest.approx(-float(table[:15].abs().max()))
 
 
-def test_what_does_not_fit_is_named():
-    refuses(
-        RangeError,
-        {
+test_what_does_not_fit_is_named = refusals(
+    {
+        RangeError: {
             r"dimensions: expected numbers from 0 to 3; got 4": lambda: show.positions(
                 torch.randn(5, 4), dimensions=[4]
             ),
@@ -102,10 +101,7 @@ def test_what_does_not_fit_is_named():
                 torch.randn(5, 4), at=[-1]
             ),
         },
-    )
-    refuses(
-        ArgumentError,
-        {
+        ArgumentError: {
             r"at: expected 1 to 6 curves; got 7": lambda: show.positions(
                 torch.randn(9, 4), at=range(7)
             ),
@@ -117,12 +113,10 @@ def test_what_does_not_fit_is_named():
             ),
             r"t: expected an int ≥ 1; got 0": lambda: show.positions(it.Rotary(4), 0),
         },
-    )
-    refuses(
-        KindError,
-        {
+        KindError: {
             r"encoding: expected a tensor, an array or .*got str": lambda: show.positions(
                 "sinusoidal"
             )
         },
-    )
+    }
+)

@@ -19,7 +19,7 @@ from intently.modules import (
 from intently.show import animate
 from intently.show.animate.stage import number
 
-from .refusals import refuses
+from .refusals import refusals
 from .telling import random, shapes
 
 
@@ -49,24 +49,25 @@ def test_one_head_and_many_wide_ones():
     assert story.size[0] < 1000
 
 
-def test_heads_are_checked():
-    with pytest.raises(
-        KindError, match=r"block: expected an intently\.modules\.MultiHeadAttention"
-    ):
-        animate.heads(nn.Linear(2, 2), random(2, 2))
-    block = MultiHeadAttention(8, 2)
-    refuses(
-        ArgumentError,
-        {
-            r"x: expected shape \(t, c\), 1 ≤ t ≤ 24": lambda: animate.heads(block, random(25, 8)),
+BLOCK = MultiHeadAttention(8, 2)
+test_heads_are_checked = refusals(
+    {
+        KindError: {
+            r"block: expected an intently\.modules\.MultiHeadAttention": lambda: animate.heads(
+                nn.Linear(2, 2), random(2, 2)
+            )
+        },
+        ArgumentError: {
+            r"x: expected shape \(t, c\), 1 ≤ t ≤ 24": lambda: animate.heads(BLOCK, random(25, 8)),
             "labels: expected t=2 labels; got 1": lambda: animate.heads(
-                block, random(2, 8), labels=("a",)
+                BLOCK, random(2, 8), labels=("a",)
             ),
             "at most 16 heads; got 17": lambda: animate.heads(
                 MultiHeadAttention(34, 17), random(2, 34)
             ),
         },
-    )
+    }
+)
 
 
 # --- permutation ----------------------------------------------------------------------------------
@@ -96,28 +97,25 @@ def test_a_block_that_knows_the_order_is_told_so():
         assert story.captions[-1].startswith("Not the same rows: they differ by up to")
 
 
-def test_permutations_are_checked():
-    block, x = AttentionHead(8, 4), random(3, 8)
-    refuses(
-        ArgumentError,
-        {
+HEAD, X = AttentionHead(8, 4), random(3, 8)
+test_permutations_are_checked = refusals(
+    {
+        ArgumentError: {
             "order: expected each number from 0 to 2 once": lambda: animate.permutation(
-                block, x, order=[0, 0, 1]
+                HEAD, X, order=[0, 0, 1]
             ),
             "labels: expected t=3 labels; got 2": lambda: animate.permutation(
-                block, x, labels=("a", "b")
+                HEAD, X, labels=("a", "b")
             ),
-            "2 ≤ t ≤ 16": lambda: animate.permutation(block, random(17, 8)),
+            "2 ≤ t ≤ 16": lambda: animate.permutation(HEAD, random(17, 8)),
         },
-    )
-    refuses(
-        KindError,
-        {
+        KindError: {
             "block: expected a layer with forward and attend": lambda: animate.permutation(
-                nn.Linear(8, 8), x
+                nn.Linear(8, 8), X
             )
         },
-    )
+    }
+)
 
 
 # --- convolution ----------------------------------------------------------------------------------
@@ -153,35 +151,28 @@ def test_strides_and_bare_images():
     assert story.captions[1].startswith("Output pixel (0, 0): 4 of the 4 heads look")
 
 
-def test_convolutions_are_checked():
-    layer = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1))
-    refuses(
-        KindError,
-        {
+LAYER = convolution_as_attention(nn.Conv2d(1, 1, 3, padding=1))
+GROWN = convolution_as_attention(nn.Conv2d(1, 1, 1, padding=1))
+test_convolutions_are_checked = refusals(
+    {
+        KindError: {
             r"layer: expected a convolution as attention; got Conv2d": lambda: animate.convolution(
                 nn.Conv2d(1, 1, 3), random(1, 4, 4)
             )
         },
-    )
-    refuses(
-        ArgumentError,
-        {
+        ArgumentError: {
             r"at most 32 pixels a side; got shape \(1, 33, 4\)": lambda: animate.convolution(
-                layer, random(1, 33, 4)
+                LAYER, random(1, 33, 4)
             ),
             "at most 25 taps": lambda: animate.convolution(
                 convolution_as_attention(nn.Conv2d(1, 1, 6)), random(1, 8, 8)
             ),
+            "an output of at most 32 pixels": lambda: animate.convolution(GROWN, random(1, 32, 32)),
         },
-    )
-    refuses(
-        RangeError,
-        {
+        RangeError: {
             "channel: expected a channel from 0 to 0; got 1": lambda: animate.convolution(
-                layer, random(1, 4, 4), channel=1
+                LAYER, random(1, 4, 4), channel=1
             )
         },
-    )
-    grown = convolution_as_attention(nn.Conv2d(1, 1, 1, padding=1))
-    with pytest.raises(ArgumentError, match="an output of at most 32 pixels"):
-        animate.convolution(grown, random(1, 32, 32))
+    }
+)

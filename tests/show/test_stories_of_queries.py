@@ -14,7 +14,7 @@ from intently.matrix import Dense
 from intently.show import animate
 from intently.show.animate.stage import number
 
-from .refusals import refuses
+from .refusals import refusals
 from .telling import random, shapes, written
 
 WORDS = ("Harry", "is", "a", "wizard", "today")
@@ -132,22 +132,21 @@ def test_a_product_refuses_what_it_cannot_tell(change, error, text):
         animate.product(given.pop("matrix"), given.pop("values"), **given)
 
 
-def test_too_many_keys_are_refused_with_advice():
-    A = it.attend(random(1, 4), random(25, 4))
-    with pytest.raises(
-        ArgumentError, match=r"at most 24 keys; got shape \(1, 25\).*k\[…, :24, :\]"
-    ):
-        animate.product(A, random(25, 2))
-    batch = it.attend(random(2, 1, 3, 4), random(2, 1, 3, 4))
-    refuses(
-        ArgumentError,
-        {
-            "Pick a text": lambda: animate.product(batch, random(3, 2), head=0),
+LONG = it.attend(random(1, 4), random(25, 4))
+BATCH = it.attend(random(2, 1, 3, 4), random(2, 1, 3, 4))
+test_too_many_keys_are_refused_with_advice = refusals(
+    {
+        ArgumentError: {
+            r"at most 24 keys; got shape \(1, 25\).*k\[…, :24, :\]": lambda: animate.product(
+                LONG, random(25, 2)
+            ),
+            "Pick a text": lambda: animate.product(BATCH, random(3, 2), head=0),
             "g heads, a divisor of h=4": lambda: animate.product(
                 it.attend(random(4, 3, 4), random(4, 3, 4)), random(3, 3, 2), head=0
             ),
-        },
-    )
+        }
+    }
+)
 
 
 # --- temperature ----------------------------------------------------------------------------------
@@ -180,24 +179,23 @@ def test_equal_scores_share_at_zero():
     assert story.captions == ("τ → 0: ‘0’ and 2 equal to it share all.",)
 
 
-def test_temperatures_are_checked():
-    A = it.attend(random(2, 4), random(2, 4))
-    refuses(
-        ArgumentError,
-        {
+SHORT = it.attend(random(2, 4), random(2, 4))
+BLIND = it.attend(random(2, 4), random(2, 4), mask=it.padding(torch.tensor(0)))
+test_temperatures_are_checked = refusals(
+    {
+        ArgumentError: {
             "temperatures: expected numbers from 0 to infinity": lambda: animate.temperature(
-                A, temperatures=(1, -1)
+                SHORT, temperatures=(1, -1)
             ),
             "temperatures: expected numbers": lambda: animate.temperature(
-                A, temperatures=(math.nan,)
+                SHORT, temperatures=(math.nan,)
             ),
-            "at least one number": lambda: animate.temperature(A, temperatures=()),
+            "at least one number": lambda: animate.temperature(SHORT, temperatures=()),
             "at most 32 keys": lambda: animate.temperature(it.attend(random(2, 4), random(33, 4))),
-        },
-    )
-    blind = it.attend(random(2, 4), random(2, 4), mask=it.padding(torch.tensor(0)))
-    with pytest.raises(ArgumentError, match="query: expected a query that may see a key"):
-        animate.temperature(blind)
+            "query: expected a query that may see a key": lambda: animate.temperature(BLIND),
+        }
+    }
+)
 
 
 # --- dictionary -----------------------------------------------------------------------------------
@@ -228,19 +226,20 @@ def test_a_dictionary_gives_every_user_a_mixture():
     assert written(story, "match") == ["−2", "5", "0"]
 
 
-def test_a_dictionary_is_checked():
-    minutes = torch.ones(3, 1)
-    refuses(
-        ArgumentError,
-        {
+MINUTES = torch.ones(3, 1)
+ADDITIVE = it.Additive(random(4, 3), random(4, 3), random(4))
+test_a_dictionary_is_checked = refusals(
+    {
+        ArgumentError: {
             "features: expected d=3 names, or none; got 2": lambda: animate.dictionary(
-                it.attend(USERS, FILMS), minutes, features=("a", "b")
+                it.attend(USERS, FILMS), MINUTES, features=("a", "b")
             ),
             "at most 8 queries and 16 keys": lambda: animate.dictionary(
-                it.attend(random(9, 3), FILMS), minutes
+                it.attend(random(9, 3), FILMS), MINUTES
             ),
-        },
-    )
-    score = it.Additive(random(4, 3), random(4, 3), random(4))
-    with pytest.raises(ArgumentError, match="scores that are dot products; got Additive"):
-        animate.dictionary(it.attend(USERS, FILMS, score=score), minutes)
+            "scores that are dot products; got Additive": lambda: animate.dictionary(
+                it.attend(USERS, FILMS, score=ADDITIVE), MINUTES
+            ),
+        }
+    }
+)

@@ -11,7 +11,7 @@ from intently.matrix import Dense
 from intently.show import animate
 from intently.show.animate.shapes import Curve
 
-from .refusals import refuses
+from .refusals import refusals
 from .telling import TEXT, empty, random, shapes, written
 
 
@@ -48,28 +48,28 @@ def test_two_sentences_and_rows_that_are_the_next_words():
     assert "looks most at itself (1.00)" in story.captions[2]
 
 
-def test_readings_are_checked():
-    A = reading(0, 0, 0, 1)
-    refuses(KindError, {"matrices: expected readings by name": lambda: animate.readings(A, "it")})
-    refuses(
-        ArgumentError,
-        {
-            "matrices: expected two to 6 readings; got 1": lambda: animate.readings({"a": A}, "it"),
-            "token: expected a position, or the text": lambda: animate.readings(
-                {"a": A, "b": A}, "road"
+READING = reading(0, 0, 0, 1)
+CROSSED = Dense(torch.ones(2, 4) / 4)
+OTHER = Dense(torch.eye(4), labels=(("a", "b", "c", "d"), TEXT))
+WIDE = Dense(torch.eye(60), labels=(("attention",) * 60,) * 2)
+test_readings_are_checked = refusals(
+    {
+        KindError: {"matrices: expected readings by name": lambda: animate.readings(READING, "it")},
+        ArgumentError: {
+            "matrices: expected two to 6 readings; got 1": lambda: animate.readings(
+                {"a": READING}, "it"
             ),
+            "token: expected a position, or the text": lambda: animate.readings(
+                {"a": READING, "b": READING}, "road"
+            ),
+            r"matrices\['b'\]: expected one text.*animate.writing": lambda: animate.readings(
+                {"a": READING, "b": CROSSED}, 1
+            ),
+            "rows named like columns": lambda: animate.readings({"a": READING, "b": OTHER}, "it"),
+            "at most 1,180 pixels wide": lambda: animate.readings({"a": WIDE, "b": WIDE}, 3),
         },
-    )
-    crossed = Dense(torch.ones(2, 4) / 4)
-    with pytest.raises(ArgumentError, match=r"matrices\['b'\]: expected one text.*animate.writing"):
-        animate.readings({"a": A, "b": crossed}, 1)
-    other = Dense(torch.eye(4), labels=(("a", "b", "c", "d"), TEXT))
-    with pytest.raises(ArgumentError, match="rows named like columns"):
-        animate.readings({"a": A, "b": other}, "it")
-    many = ["attention"] * 60
-    wide = Dense(torch.eye(60), labels=(tuple(many), tuple(many)))
-    with pytest.raises(ArgumentError, match="at most 1,180 pixels wide"):
-        animate.readings({"a": wide, "b": wide}, 3)
+    }
+)
 
 
 def test_a_decoder_writes_word_by_word():
@@ -89,13 +89,15 @@ def test_a_decoder_writes_word_by_word():
     assert second["ribbon.1.2"].x == pytest.approx(middle)
 
 
-def test_writing_is_checked():
-    with pytest.raises(ArgumentError, match="at most 64 words a side"):
-        animate.writing(Dense(torch.ones(2, 65) / 65))
-    words = ("Donaudampfschiff",) * 30
-    A = Dense(torch.ones(2, 30) / 30, labels=(("a", "b"), words))
-    with pytest.raises(ArgumentError, match=r"at most 1,180 pixels wide.*alignment"):
-        animate.writing(A)
+LONG = Dense(torch.ones(2, 30) / 30, labels=(("a", "b"), ("Donaudampfschiff",) * 30))
+test_writing_is_checked = refusals(
+    {
+        ArgumentError: {
+            "at most 64 words a side": lambda: animate.writing(Dense(torch.ones(2, 65) / 65)),
+            r"at most 1,180 pixels wide.*alignment": lambda: animate.writing(LONG),
+        }
+    }
+)
 
 
 def test_who_looks_at_nothing_is_said_to():

@@ -8,21 +8,18 @@ import matplotlib.colors
 import numpy as np
 import pytest
 import torch
-from matplotlib.patches import FancyBboxPatch
 
 import intently as it
 from intently import show
 from intently.errors import ArgumentError, RangeError
 from intently.matrix import Dense
+from intently.models.language import LanguageModel, LanguageOptions
 from intently.show.style import ACCENT, weight_map
 
-from .refusals import refuses
+from .drawing import boxes, weights, written
+from .refusals import refusals, refuses
 
 WORDS = ("The", "animal", "was", "tired")
-
-
-def softmax(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).softmax(-1)
 
 
 def words(figure) -> list[str]:
@@ -31,14 +28,12 @@ def words(figure) -> list[str]:
 
 
 def shades(figure) -> list[tuple[float, ...]]:
-    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
-    return [box.get_facecolor() for box in boxes]
+    return [box.get_facecolor() for box in boxes(figure)]
 
 
 def framed(figure) -> list[int]:
-    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
     accent = matplotlib.colors.to_rgba(ACCENT)
-    return [n for n, box in enumerate(boxes) if box.get_edgecolor() == accent]
+    return [n for n, box in enumerate(boxes(figure)) if box.get_edgecolor() == accent]
 
 
 def expected(values: torch.Tensor, top: float) -> list[tuple[float, ...]]:
@@ -47,7 +42,7 @@ def expected(values: torch.Tensor, top: float) -> list[tuple[float, ...]]:
 
 @pytest.mark.parametrize("looks", ["at", "from"])
 def test_words_carry_the_row_or_the_column(looks):
-    A = Dense(softmax(4, 4), labels=(WORDS, WORDS))
+    A = Dense(weights(4, 4, seed=1), labels=(WORDS, WORDS))
     figure = show.text(A, "animal", looks=looks)
     values = A.dense()[1] if looks == "at" else A.dense()[:, 1]
     assert words(figure) == list(WORDS)
@@ -56,7 +51,7 @@ def test_words_carry_the_row_or_the_column(looks):
     numbers = [text.get_text() for text in figure.axes[0].texts if text.get_size() < 10]
     assert numbers == [f"{value:.2f}" for value in values]
     said = {"at": "What ‘animal’ looks at", "from": "Who looks at ‘animal’"}[looks]
-    assert said in [text.get_text() for text in figure.texts]
+    assert said in written(figure)
 
 
 @pytest.mark.parametrize("looks", ["at", "from"])
@@ -64,40 +59,32 @@ def test_rows_that_are_labelled_with_what_they_write_stand_where_they_read(looks
     A = Dense(torch.eye(4), labels=((*WORDS[1:], "."), WORDS))
     figure = show.text(A, 1 if looks == "at" else "animal", looks=looks)
     assert words(figure) == [*WORDS, "."]
-    dark, clear = weight_map()(1.0), (1, 1, 1, 0)
-    white = weight_map()(0.0)
-    if looks == "at":  # the row "animal (writes was)"
-        assert framed(figure) == [1]
-        assert shades(figure) == [white, dark, white, white, clear]
-    else:
-        assert framed(figure) == [1]
-        assert shades(figure) == [white, dark, white, white, clear]
+    dark, white, clear = weight_map()(1.0), weight_map()(0.0), (1, 1, 1, 0)
+    assert framed(figure) == [1]  # of the rows that of "animal (writes was)"
+    assert shades(figure) == [white, dark, white, white, clear]
 
 
 def test_two_texts_stand_one_above_the_other():
-    A = Dense(softmax(3, 4), labels=(("Il", "était", "fatigué"), WORDS))
+    A = Dense(weights(3, 4, seed=1), labels=(("Il", "était", "fatigué"), WORDS))
     figure = show.text(A, "Il")
     assert words(figure) == ["Il", "était", "fatigué", *WORDS]
     assert framed(figure) == [0]
     assert shades(figure)[:3] == [(1, 1, 1, 0)] * 3
     np.testing.assert_allclose(shades(figure)[3:], expected(A.dense()[0], 0.5), atol=0.5)
-    assert {"the query", "keys"} <= {text.get_text() for text in figure.axes[0].texts}
+    assert {"the query", "keys"} <= set(written(figure.axes[0]))
 
 
 def test_heads_and_recordings_are_chosen_from():
-    values = softmax(2, 4, 4)
+    values = weights(2, 4, 4, seed=1)
     A = Dense(values, labels=(WORDS, WORDS))
     mean, one = show.text(A, 0), show.text({"a": A, "b": A}, 0, head=("b", 1))
-    assert "What ‘The’ looks at, mean of 2 heads" in [text.get_text() for text in mean.texts]
-    assert "What ‘The’ looks at, b, head 1" in [text.get_text() for text in one.texts]
+    assert "What ‘The’ looks at, mean of 2 heads" in written(mean)
+    assert "What ‘The’ looks at, b, head 1" in written(one)
     top = show.cells.limits(values[1, 0].numpy())[1]
     np.testing.assert_allclose(shades(one), expected(values[1, 0], top), atol=1e-6)
 
 
 def test_a_recording_of_a_model_is_read():
-    from intently.models.language import LanguageModel, LanguageOptions
-
-    torch.manual_seed(0)
     model = LanguageModel(LanguageOptions(vocabulary=10, positions=16)).eval()
     with torch.no_grad(), it.watch(model, tokens=list(WORDS)) as seen:
         model(torch.tensor([[1, 2, 3, 4]]))
@@ -123,23 +110,20 @@ def test_pieces_of_words_are_joined_and_long_texts_break_into_lines():
     A = Dense(torch.eye(90), labels=(pieces, pieces))
     figure = show.text(A, 4)
     assert words(figure)[:3] == ["un", "believ", "able"]
-    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
-    gaps = [b.get_x() - a.get_x() - a.get_width() for a, b in pairwise(boxes[:6])]
+    drawn = boxes(figure)
+    gaps = [b.get_x() - a.get_x() - a.get_width() for a, b in pairwise(drawn[:6])]
     assert min(gaps[2:3]) > max(gaps[:2] + gaps[3:5])
-    assert len({box.get_y() for box in boxes}) > 2
+    assert len({box.get_y() for box in drawn}) > 2
     room = figure.axes[0].get_xlim()[1]
-    assert all(box.get_x() + box.get_width() <= room + 1e-6 for box in boxes)
+    assert all(box.get_x() + box.get_width() <= room + 1e-6 for box in drawn)
     assert not [text for text in figure.axes[0].texts if text.get_size() < 10]
 
 
-def test_right_to_left_texts_run_from_the_right():
-    hebrew = ("שלום", "עולם", "טוב")
-    figure = show.text(Dense(torch.eye(3), labels=(hebrew, hebrew)), 0)
+@pytest.mark.parametrize(("text", "leftward"), [(("שלום", "עולם", "טוב"), True), (WORDS, False)])
+def test_right_to_left_texts_run_from_the_right(text, leftward):
+    figure = show.text(Dense(torch.eye(len(text)), labels=(text, text)), 0)
     places = [patch.get_x() for patch in figure.axes[0].patches]
-    assert places == sorted(places, reverse=True)
-    english = show.text(Dense(torch.eye(4), labels=(WORDS, WORDS)), 0)
-    places = [patch.get_x() for patch in english.axes[0].patches]
-    assert places == sorted(places)
+    assert places == sorted(places, reverse=leftward)
 
 
 def test_letters_keep_their_contrast_on_every_shade():
@@ -155,21 +139,27 @@ def test_letters_keep_their_contrast_on_every_shade():
     assert show.style.ink_on((1, 1, 1)) == show.style.INK
 
 
-def test_what_cannot_be_shaded_is_named():
-    A = Dense(torch.eye(4), labels=(("the", "cat", "the", "mat"),) * 2)
-    refuses(
-        ArgumentError,
-        {
-            r"occurs once; got 'the'. It stands at 0, 2": lambda: show.text(A, "the"),
-            r"got 'cats'. There is none. The nearest are 'cat'": lambda: show.text(A, "cats"),
-            r"""looks: expected "at" or "from"; got 'to'""": lambda: show.text(A, 1, looks="to"),
+REPEATED = Dense(torch.eye(4), labels=(("the", "cat", "the", "mat"),) * 2)
+test_what_cannot_be_shaded_is_named = refusals(
+    {
+        ArgumentError: {
+            r"occurs once; got 'the'. It stands at 0, 2": lambda: show.text(REPEATED, "the"),
+            r"got 'cats'. There is none. The nearest are 'cat'": lambda: show.text(
+                REPEATED, "cats"
+            ),
+            r"""looks: expected "at" or "from"; got 'to'""": lambda: show.text(
+                REPEATED, 1, looks="to"
+            ),
             r"at most 2,000 rows.*heatmap": lambda: show.text(
                 it.attend(torch.zeros(2001, 2), torch.zeros(2001, 2)), 1
             ),
-            r"head: expected a number, or None.*got 'a'": lambda: show.text(A, 1, head="a"),
+            r"head: expected a number, or None.*got 'a'": lambda: show.text(REPEATED, 1, head="a"),
         },
-    )
-    refuses(RangeError, {r"token: expected a position from 0 to 3; got 4": lambda: show.text(A, 4)})
+        RangeError: {
+            r"token: expected a position from 0 to 3; got 4": lambda: show.text(REPEATED, 4)
+        },
+    }
+)
 
 
 def test_weights_that_are_no_number_are_hatched(tmp_path):
@@ -178,4 +168,4 @@ def test_weights_that_are_no_number_are_hatched(tmp_path):
     figure = show.text(Dense(values), 0, save=tmp_path / "a.png")
     hatched = [patch.get_hatch() for patch in figure.axes[0].patches]
     assert [bool(hatch) for hatch in hatched] == [False, True, False]
-    assert any("1 of 3 weights is not finite" in text.get_text() for text in figure.texts)
+    assert "1 of 3 weights is not finite" in "\n".join(written(figure))

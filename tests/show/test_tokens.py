@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from matplotlib.patches import FancyBboxPatch
-
 from intently import show
 from intently.errors import ArgumentError, KindError
 from intently.translation.translator import Translator
 
-from .refusals import refuses
+from .drawing import boxes, written
+from .refusals import refusals
 
 SENTENCE = "The animal was too wide."
-
-
-def boxes(figure) -> list[FancyBboxPatch]:
-    return [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
-
-
-def written(figure) -> list[str]:
-    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_ours_words_and_characters():
@@ -31,9 +22,9 @@ def test_ours_words_and_characters():
     expected = ["words", "5 tokens", *SENTENCE.split()]
     expected += ["ours", f"{len(pieces)} tokens", *pieces]
     expected += ["characters", "24 tokens", *("␣" if c == " " else c for c in SENTENCE)]
-    assert written(figure) == expected
+    assert written(figure.axes[0]) == expected
     assert len(boxes(figure)) == 5 + len(pieces) + 24
-    assert [text.get_text() for text in figure.texts] == [SENTENCE]
+    assert written(figure) == [SENTENCE]
 
 
 def test_boxes_of_a_line_do_not_touch_and_lines_stay_on_the_paper():
@@ -54,26 +45,23 @@ def test_scripts_that_run_from_the_right_do():
 
 def test_tokens_are_shown_as_they_are():
     figure = show.tokens("a", {"$x$": ["$a$", "▁b", "\x1b[31m", "", "x" * 100]}, title="t")
-    assert written(figure)[2:] == ["$a$", "▁b", "⟨U+001B⟩[31m", "∅", "x" * 23 + "…"]
-    assert [text.get_text() for text in figure.texts] == ["t\na"]
+    assert written(figure.axes[0])[2:] == ["$a$", "▁b", "⟨U+001B⟩[31m", "∅", "x" * 23 + "…"]
+    assert written(figure) == ["t\na"]
 
 
-def test_what_gives_no_tokens_is_named():
-    refuses(
-        ArgumentError,
-        {
+test_what_gives_no_tokens_is_named = refusals(
+    {
+        ArgumentError: {
             r"cutters: expected at least one tokenizer; got none": lambda: show.tokens("a", {}),
             r"cutters\['a'\]: expected 1 to 500 tokens; got 0": lambda: show.tokens(
                 "", {"a": list}
             ),
         },
-    )
-    refuses(
-        KindError,
-        {
+        KindError: {
             r"cutters\['a'\]: .*got one that gives \[1\].*tokenize": lambda: show.tokens(
                 "a", {"a": lambda _: [1]}
             ),
             r"cutters\['a'\]: .*got str": lambda: show.tokens("a", {"a": "abc"}),
         },
-    )
+    }
+)

@@ -70,18 +70,28 @@ def refusal(path: Path) -> str:
     return str(caught.value).split("; got ", 1)[1]
 
 
-def test_missing_folder_empty_and_binary_files_are_named(tmp_path: Path) -> None:
+NO_MODEL = "JSON without the model of a tokenizer."
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.json") == "no such file."
     assert refusal(tmp_path) == "a folder."
-    (tmp_path / "empty").touch()
-    assert refusal(tmp_path / "empty").startswith("an empty file.")
-    (tmp_path / "binary").write_bytes(b"{\xff\x00")
-    assert refusal(tmp_path / "binary").startswith("no UTF-8 at byte 1.")
-    (tmp_path / "deep").write_text("[" * 100_000)
-    assert refusal(tmp_path / "deep").startswith("JSON nested more than 100 deep.")
-    for text in ("3", "[]", "{}", '{"model": 3}', '{"model": {"type": "WordPiece"}}', "null"):
-        (tmp_path / "json").write_text(text)
-        assert refusal(tmp_path / "json").startswith("JSON without the model of a tokenizer.")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "an empty file."),
+        (b"{\xff\x00", "no UTF-8 at byte 1."),
+        (b"[" * 100_000, "JSON nested more than 100 deep."),
+        *((text, NO_MODEL) for text in (b"3", b"[]", b"{}", b'{"model": 3}', b"null")),
+        (b'{"model": {"type": "WordPiece"}}', NO_MODEL),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, bytes) else "",
+)
+def test_other_contents_are_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert refusal(tmp_path / "file").startswith(said)
 
 
 def test_a_cut_file_is_refused(saved: Path) -> None:

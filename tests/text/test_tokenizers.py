@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -205,51 +206,74 @@ def test_the_file_is_one_of_the_tokenizers_library(kind: str, tmp_path: Path) ->
         assert foreign.decode(ids, skip_special_tokens=False) == ALL[kind].decode(ids) or UNK in ids
 
 
-def test_training_refuses_what_it_cannot_use() -> None:
-    kinds = 'kind: expected "word", "character" or "subword"; got'
-    with pytest.raises(ArgumentError, match=kinds):
-        Tokenizer.train(["a"], kind="bpe")
-    with pytest.raises(ArgumentError, match="size: expected at least 261 for kind 'subword'; got"):
-        Tokenizer.train(["a"], size=260)
-    with pytest.raises(ArgumentError, match="size: expected at least 5 for kind 'word'; got 4"):
-        Tokenizer.train(["a"], kind="word", size=4)
-    with pytest.raises(ArgumentError, match="min_frequency: expected 1 or more; got 0"):
-        Tokenizer.train(["a"], min_frequency=0)
-    with pytest.raises(ArgumentError, match=r"with a word in it; got no sentences\. A generator"):
-        Tokenizer.train(iter([]))
-    with pytest.raises(ArgumentError, match="got 2 sentences of white space only"):
-        Tokenizer.train(["", " \n"])
-    with pytest.raises(KindError, match=r"sentences: expected several strings; got one\. Put it"):
-        Tokenizer.train("a sentence")
-    with pytest.raises(KindError, match=r"sentences\[1\]: expected a string; got NoneType"):
-        Tokenizer.train(["a", None])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"None is seen 9 times"):
-        Tokenizer.train(["a b"], kind="word", min_frequency=9)
+train, encode, decode = Tokenizer.train, SUBWORD.encode, SUBWORD.decode
+NO_IDS = "ids: expected a flat sequence of integers; got "
 
 
-def test_encoding_refuses_what_is_no_text() -> None:
-    with pytest.raises(KindError, match="sentence: expected a string; got int"):
-        SUBWORD.encode(3)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ArgumentError, match=r"the lone surrogate U\+D800 at character 1"):
-        SUBWORD.encode("a\ud800")
-    with pytest.raises(ArgumentError, match=r"sentences\[2\]: expected Unicode text"):
-        SUBWORD.encode_batch(["a", "b", "\udcff"])
-    with pytest.raises(KindError, match="sentences: expected several strings; got one"):
-        SUBWORD.encode_batch("abc")
-    with pytest.raises(ArgumentError, match="sentence: expected Unicode text"):
-        words("\ud800")
-    with pytest.raises(KindError, match="sentence: expected a string; got bytes"):
-        words(b"a")  # pyright: ignore[reportArgumentType]
-
-
-def test_decoding_refuses_what_are_no_ids() -> None:
-    with pytest.raises(ArgumentError, match="ids: expected ids from 0 to 599; got 600"):
-        SUBWORD.decode([5, 600])
-    with pytest.raises(ArgumentError, match="ids: expected ids from 0 to 599; got -1"):
-        SUBWORD.tokens([-1])
-    with pytest.raises(KindError, match="ids: expected a flat sequence of integers; got list"):
-        SUBWORD.decode([[5, 6]])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(KindError, match="ids: expected a flat sequence of integers; got list"):
-        SUBWORD.decode([5.0])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(KindError, match="ids: expected a flat sequence of integers; got int"):
-        SUBWORD.decode(5)  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (
+            lambda: train(["a"], kind="bpe"),
+            ArgumentError,
+            'kind: expected "word", "character" or "subword"; got',
+        ),
+        (
+            lambda: train(["a"], size=260),
+            ArgumentError,
+            "size: expected at least 261 for kind 'subword'; got",
+        ),
+        (
+            lambda: train(["a"], kind="word", size=4),
+            ArgumentError,
+            "size: expected at least 5 for kind 'word'; got 4",
+        ),
+        (
+            lambda: train(["a"], min_frequency=0),
+            ArgumentError,
+            "min_frequency: expected 1 or more; got 0",
+        ),
+        (
+            lambda: train(iter([])),
+            ArgumentError,
+            r"with a word in it; got no sentences\. A generator",
+        ),
+        (lambda: train(["", " \n"]), ArgumentError, "got 2 sentences of white space only"),
+        (
+            lambda: train("a sentence"),
+            KindError,
+            r"sentences: expected several strings; got one\. Put it",
+        ),
+        (lambda: train(["a", None]), KindError, r"sentences\[1\]: expected a string; got NoneType"),
+        (
+            lambda: train(["a b"], kind="word", min_frequency=9),
+            ArgumentError,
+            "None is seen 9 times",
+        ),
+        (lambda: encode(3), KindError, "sentence: expected a string; got int"),
+        (lambda: encode("a\ud800"), ArgumentError, r"the lone surrogate U\+D800 at character 1"),
+        (
+            lambda: SUBWORD.encode_batch(["a", "b", "\udcff"]),
+            ArgumentError,
+            r"sentences\[2\]: expected Unicode text",
+        ),
+        (
+            lambda: SUBWORD.encode_batch("abc"),
+            KindError,
+            "sentences: expected several strings; got one",
+        ),
+        (lambda: words("\ud800"), ArgumentError, "sentence: expected Unicode text"),
+        (lambda: words(b"a"), KindError, "sentence: expected a string; got bytes"),
+        (lambda: decode([5, 600]), ArgumentError, "ids: expected ids from 0 to 599; got 600"),
+        (lambda: SUBWORD.tokens([-1]), ArgumentError, "ids: expected ids from 0 to 599; got -1"),
+        (lambda: decode([[5, 6]]), KindError, f"{NO_IDS}list"),
+        (lambda: decode([5.0]), KindError, f"{NO_IDS}list"),
+        (lambda: decode(5), KindError, f"{NO_IDS}int"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_what_cannot_be_used_is_refused(
+    call: Callable[[], object], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        call()

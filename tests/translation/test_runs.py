@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from intently.corpora import sample
 from intently.corpora.files import ParallelText
 from intently.errors import ArgumentError, DataError
 from intently.text import Tokenizer
@@ -26,10 +25,13 @@ from intently.training import (
     averaged,
     load_weights,
 )
+from intently.training.events import Listener
 from intently.training.progress import line
 from intently.training.writer import sole_writer
 from intently.translation.runs import WRITES, fit
 from intently.translation.translator import Translator
+
+from ..samples import parallel
 
 OPTIONS = TrainingOptions().with_flags(
     **{"width": 16, "heads": 2, "inner": 16, "encoder_layers": 1, "decoder_layers": 1},
@@ -38,16 +40,18 @@ OPTIONS = TrainingOptions().with_flags(
 )
 
 
+SCORED = "intently.training.DevSet.__call__"
+NAMES = ["step-000004", "step-000006"]
+
+
 @pytest.fixture(scope="module")
 def text() -> ParallelText:
-    pairs = sample("train", 60)
-    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
+    return parallel("train", 60)
 
 
 @pytest.fixture(scope="module")
 def dev() -> ParallelText:
-    pairs = sample("validation", 4)
-    return ParallelText([p.source for p in pairs], [p.target for p in pairs])
+    return parallel("validation", 4)
 
 
 pytestmark = [
@@ -78,8 +82,7 @@ def test_the_best_checkpoint_is_exported(
     text: ParallelText, dev: ParallelText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([9.0, 1.0])
-    name = "intently.training.DevSet.__call__"
-    monkeypatch.setattr(name, lambda self, model: {"bleu": next(scores)})
+    monkeypatch.setattr(SCORED, lambda self, model: {"bleu": next(scores)})
     run = fit(text, OPTIONS, tmp_path, dev=dev)
     assert run.history.best is not None and run.history.best.name == "step-000003"
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
@@ -97,12 +100,8 @@ def test_without_a_dev_set_the_last_weights_are_exported(
 def test_an_interrupted_run_is_usable_and_goes_on(text: ParallelText, tmp_path: Path) -> None:
     whole = fit(text, OPTIONS, tmp_path / "whole")
 
-    def interrupt(event: object) -> None:
-        if isinstance(event, Stepped) and event.step == 3:
-            signal.raise_signal(signal.SIGINT)
-
     folder = tmp_path / "cut"
-    cut = fit(text, OPTIONS, folder, progress=interrupt)
+    cut = fit(text, OPTIONS, folder, progress=interrupting(3))
     assert cut.history.stopped == "interrupted"
     assert Translator.load(folder).translate(["He."])
     saved = (folder / "source.json").read_bytes()
@@ -155,12 +154,6 @@ def test_a_joint_tokenizer_has_separate_embeddings(text: ParallelText, tmp_path:
     assert isinstance(loaded.translate(["He sees 日本."])[0].text, str)
 
 
-def test_a_joint_tokenizer_is_of_one_kind(text: ParallelText, tmp_path: Path) -> None:
-    expected = "joint: expected false where .* differ in kind or size; got true with word of 8000 a"
-    with pytest.raises(ArgumentError, match=expected):
-        fit(text, OPTIONS.with_flags(joint=True, target_tokenizer="character"), tmp_path)
-
-
 AVERAGE = OPTIONS.with_flags(average=2, keep=2)
 
 
@@ -176,6 +169,16 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.allclose(x, other[name], atol=1e-7) for name, x in one.items())
 
 
+def interrupting(step: int) -> Listener:
+    """Return a listener that interrupts the run at a step."""
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return interrupt
+
+
 @pytest.mark.parametrize(("of_mean", "taken"), [(9.5, True), (9.0, False), (1.0, False)])
 def test_the_mean_is_the_translator_where_it_is_better(
     text: ParallelText,
@@ -186,16 +189,13 @@ def test_the_mean_is_the_translator_where_it_is_better(
     taken: bool,
 ) -> None:
     scores, told = iter([9.0, 3.0, of_mean]), []
-    monkeypatch.setattr(
-        "intently.training.DevSet.__call__", lambda self, model: {"bleu": next(scores)}
-    )
+    monkeypatch.setattr(SCORED, lambda self, model: {"bleu": next(scores)})
     run = fit(text, AVERAGE, tmp_path, dev=dev, progress=told.append)
-    names = ["step-000004", "step-000006"]
     best = Checkpoints(tmp_path / "checkpoints").load("step-000003").model
-    assert close(mean_of(tmp_path, *names), weights(tmp_path)) == taken
+    assert close(mean_of(tmp_path, *NAMES), weights(tmp_path)) == taken
     assert same(best, weights(tmp_path)) != taken
     assert same(run.translator.model.state_dict(), weights(tmp_path))
-    expected = Averaged(names, taken, {"bleu": of_mean}, {"bleu": 9.0})
+    expected = Averaged(NAMES, taken, {"bleu": of_mean}, {"bleu": 9.0})
     assert run.history.averaged == expected
     assert json.loads((tmp_path / "average.json").read_text()) == expected._asdict()
     assert told[-1] == Averaging(6, 2, taken, "bleu", of_mean, 9.0)
@@ -224,9 +224,8 @@ def test_the_mean_is_scored_as_the_others_are(
 def test_without_a_dev_set_the_mean_is_taken(text: ParallelText, tmp_path: Path) -> None:
     told = []
     run = fit(text, AVERAGE, tmp_path, progress=told.append)
-    names = ["step-000004", "step-000006"]
-    assert run.history.averaged == Averaged(names, True)
-    assert close(mean_of(tmp_path, *names), weights(tmp_path))
+    assert run.history.averaged == Averaged(NAMES, True)
+    assert close(mean_of(tmp_path, *NAMES), weights(tmp_path))
     assert line(told[-1]) == "mean of 2 checkpoints: the mean is the translator"
     again = fit(text, AVERAGE, tmp_path, resume=True)
     assert same(run.translator.model.state_dict(), again.translator.model.state_dict())
@@ -249,13 +248,10 @@ def test_the_mean_is_of_checkpoints_that_led_to_the_last(
 def test_the_mean_of_a_run_that_was_interrupted_is_that_of_one_that_was_not(
     text: ParallelText, tmp_path: Path
 ) -> None:
-    def interrupt(event: Event) -> None:
-        if isinstance(event, Stepped) and event.step == 5:
-            signal.raise_signal(signal.SIGINT)
-
     options = AVERAGE.with_flags(steps=8, save_every=2, average=3, keep=3)
     whole = fit(text, options, tmp_path / "whole")
-    assert fit(text, options, tmp_path / "cut", progress=interrupt).history.stopped == "interrupted"
+    cut = fit(text, options, tmp_path / "cut", progress=interrupting(5))
+    assert cut.history.stopped == "interrupted"
     assert (tmp_path / "cut" / "checkpoints" / "step-000005").is_dir()
     again = fit(text, options, tmp_path / "cut", resume=True)
     assert again.history.averaged == whole.history.averaged
@@ -290,19 +286,10 @@ def test_patience_needs_a_dev_set_and_ends_a_run(
     with pytest.raises(ArgumentError, match="patience: expected 0 without a dev set; got 2"):
         fit(text, options, tmp_path)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("intently.training.DevSet.__call__", lambda self, model: {"bleu": 1.0})
+    monkeypatch.setattr(SCORED, lambda self, model: {"bleu": 1.0})
     run = fit(text, options, tmp_path, dev=dev)
     assert (run.history.stopped, len(run.history.evaluations)) == ("no better", 3)
     assert run.history.best is not None and run.history.best.name == "step-000001"
-
-
-def test_a_score_that_is_not_measured_is_told_before_the_first_step(
-    text: ParallelText, dev: ParallelText, tmp_path: Path
-) -> None:
-    with pytest.raises(ArgumentError) as error:
-        fit(text, OPTIONS.with_flags(best_by="blue"), tmp_path, dev=dev)
-    assert str(error.value) == "best_by: expected one of 'bleu', 'exact', 'loss'; got 'blue'."
-    assert not (tmp_path / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints", "model"])
@@ -330,22 +317,6 @@ def test_a_folder_where_a_file_must_be_is_told_first(text: ParallelText, tmp_pat
         fit(text, OPTIONS, tmp_path)
 
 
-def test_too_small_a_vocabulary_is_told_by_its_option(text: ParallelText, tmp_path: Path) -> None:
-    options = OPTIONS.with_flags(target_tokenizer="subword", target_size=100)
-    with pytest.raises(ArgumentError) as error:
-        fit(text, options, tmp_path / "run")
-    assert str(error.value) == (
-        "target_size: expected at least 261 for target_tokenizer='subword'; got 100."
-    )
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_model_that_memory_does_not_hold_is_told(text: ParallelText, tmp_path: Path) -> None:
-    options = OPTIONS.with_flags(width=2 * 10**8)
-    with pytest.raises(ArgumentError, match=r"^width: expected what [0-9.]+ GB of free memory"):
-        fit(text, options, tmp_path)
-
-
 def test_tensorboard_is_written_beside_the_run(
     text: ParallelText, dev: ParallelText, tmp_path: Path
 ) -> None:
@@ -357,17 +328,34 @@ def test_tensorboard_is_written_beside_the_run(
 
 
 @pytest.mark.parametrize(
-    ("flags", "got"),
+    ("flags", "said"),
     [
-        ({"target_tokenizer": "character"}, '"all" with word of 8000 and character of 8000'),
-        ({"target_size": 50}, '"all" with word of 8000 and word of 50'),
+        (
+            {"share": "all", "target_tokenizer": "character"},
+            'expected "output" where .*; got "all" with word of 8000 and character of 8000',
+        ),
+        (
+            {"share": "all", "target_size": 50},
+            'expected "output" where .*; got "all" with word of 8000 and word of 50',
+        ),
+        (
+            {"joint": True, "target_tokenizer": "character"},
+            "joint: expected false where .* differ in kind or size; got true with word of 8000 a",
+        ),
+        ({"best_by": "blue"}, r"^best_by: expected one of 'bleu', 'exact', 'loss'; got 'blue'\.$"),
+        (
+            {"target_tokenizer": "subword", "target_size": 100},
+            r"^target_size: expected at least 261 for target_tokenizer='subword'; got 100\.$",
+        ),
+        ({"width": 2 * 10**8}, "^width: expected what [0-9.]+ GB of free memory"),
     ],
 )
-def test_shared_embeddings_need_one_kind_of_tokenizer(
-    text: ParallelText, tmp_path: Path, flags: dict[str, Any], got: str
+def test_options_that_do_not_fit_are_told_before_the_first_step(
+    text: ParallelText, dev: ParallelText, tmp_path: Path, flags: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(ArgumentError, match=f'expected "output" where .*; got {got}'):
-        fit(text, OPTIONS.with_flags(share="all", **flags), tmp_path)
+    with pytest.raises(ArgumentError, match=said):
+        fit(text, OPTIONS.with_flags(**flags), tmp_path / "run", dev=dev)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.filterwarnings("default:.*pairs have more than:UserWarning")

@@ -29,14 +29,9 @@ def test_results_come_in_order_and_empty_lines_stay_empty(translator: Translator
     found = translator.translate(given)
     assert [one.source for one in found] == given
     assert [one.text for one in found][1:3] == ["", ""]
+    assert found[1].attention == found[1].words == {} and found[1].alignment.shape == (0, 0)
     assert found[0].text == found[4].text == "Je bois du lait."
     assert translator.translate([]) == []
-
-
-def test_an_empty_line_has_no_attention(translator: Translator) -> None:
-    (empty,) = translator.translate([""])
-    assert empty.attention == empty.words == {}
-    assert empty.alignment.shape == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +55,12 @@ def test_unknown_words_are_copied(translator: Translator, sentence: str, expecte
     assert int(made.alignment.argmax()[row]) == column
 
 
-def test_control_characters_do_not_reach_a_warning(translator: Translator) -> None:
+def test_a_warning_points_to_the_caller_and_has_no_control_characters(
+    translator: Translator,
+) -> None:
     with pytest.warns(TranslationWarning) as told:
         translator.translate(["I \x1b[31m drink\x07 milk."])
-    assert str(told[0].message).isprintable()
+    assert str(told[0].message).isprintable() and told[0].filename == __file__
 
 
 def test_cut_lines_are_named_by_their_number_over_chunks(translator: Translator) -> None:
@@ -76,12 +73,6 @@ def test_cut_lines_are_named_by_their_number_over_chunks(translator: Translator)
     assert len(found) == 300
     assert found[280].notes == ("80 tokens, cut after 48",)
     assert len(found[280].sides[0].words) == 48
-
-
-def test_a_warning_points_to_the_caller(translator: Translator) -> None:
-    with pytest.warns(TranslationWarning) as told:
-        translator.translate(["Zxqv."])
-    assert told[0].filename == __file__
 
 
 def test_a_very_long_line_costs_little(translator: Translator) -> None:
@@ -103,23 +94,22 @@ def test_a_stream_reads_one_chunk_ahead_at_most(translator: Translator) -> None:
     assert len(read) == 5
 
 
-@pytest.mark.parametrize("given", ["one text", b"bytes"])
-def test_one_string_is_refused(translator: Translator, given: Any) -> None:
-    with pytest.raises(KindError, match=r"sentences: expected a list of strings; got one string"):
-        translator.translate(given)
-
-
-def test_a_beam_in_place_of_options_is_refused(translator: Translator) -> None:
-    options: Any = 3
-    with pytest.raises(KindError, match=r"options: expected SearchOptions or None; got 3\."):
-        translator.translate(["The road was too wide."], options)
-
-
-def test_what_is_no_text_is_named(translator: Translator) -> None:
-    with pytest.raises(KindError, match=r"sentences\[1\]: expected a string; got int\."):
-        translator.translate(["I drink milk.", 3])  # type: ignore[list-item]
-    with pytest.raises(ArgumentError, match=r"sentences\[0\]: .*lone surrogate U\+D800"):
-        translator.translate(["\ud800"])
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        (["one text"], KindError, "sentences: expected a list of strings; got one string"),
+        ([b"bytes"], KindError, "sentences: expected a list of strings; got one string"),
+        ([["The road."], 3], KindError, r"options: expected SearchOptions or None; got 3\."),
+        ([["I drink milk.", 3]], KindError, r"sentences\[1\]: expected a string; got int\."),
+        ([["\ud800"]], ArgumentError, r"sentences\[0\]: .*lone surrogate U\+D800"),
+    ],
+    ids=["text", "bytes", "beam", "number", "surrogate"],
+)
+def test_what_is_no_list_of_texts_is_refused(
+    translator: Translator, given: list[Any], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        translator.translate(*given)
 
 
 def test_alternatives(translator: Translator) -> None:

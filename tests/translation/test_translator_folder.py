@@ -28,12 +28,8 @@ def test_saving_and_loading_changes_nothing(translator: Translator, folder: Path
         assert torch.equal(x, loaded.model.state_dict()[name])
     one, other = (t.translate([BECAUSE])[0] for t in (translator, loaded))
     assert one.text == other.text and one.score == other.score
-    assert sorted(os.listdir(folder)) == [
-        "model.safetensors",
-        "source.json",
-        "target.json",
-        "translator.json",
-    ]
+    written = ["model.safetensors", "source.json", "target.json", "translator.json"]
+    assert sorted(os.listdir(folder)) == written
 
 
 @pytest.mark.parametrize(
@@ -185,6 +181,11 @@ def change(folder: Path, **values: Any) -> None:
     path.write_bytes(sealed(about))
 
 
+def change_model(folder: Path, **values: int) -> None:
+    model = json.loads((folder / "translator.json").read_text())["model"]
+    change(folder, model={**model, **values})
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -244,20 +245,17 @@ def test_weights_and_tokenizers_of_another_model_are_refused(folder: Path, tmp_p
         (folder / name).write_bytes(kept[:50])
         assert f"{folder / name}: expected" in refused(folder)
         (folder / name).write_bytes(kept)
-    about = json.loads((folder / "translator.json").read_text())
-    change(folder, model={**about["model"], "source_vocabulary": 300})
+    change_model(folder, source_vocabulary=300)
     assert "477 entries where the model has 300. It is damaged or was changed." in refused(folder)
-    change(folder, model={**about["model"], "inner": 300})
+    change_model(folder, source_vocabulary=477, inner=300)
     assert "the weights are of a model with other options" in refused(folder).lower()
 
 
 @pytest.mark.parametrize("layers", [3, 10_000_000, 2**63 - 1])
 def test_a_model_is_not_built_before_its_weights_are_there(folder: Path, layers: int) -> None:
-    about = json.loads((folder / "translator.json").read_text())
-    change(folder, model={**about["model"], "decoder_layers": layers})
-    assert f"{folder / 'model.safetensors'}: " in refused(folder)
-    change(folder, model={**about["model"], "width": 2**40})
-    assert f"{folder / 'model.safetensors'}: " in refused(folder)
+    for model in ({"decoder_layers": layers}, {"width": 2**40}):
+        change_model(folder, **model)
+        assert f"{folder / 'model.safetensors'}: " in refused(folder)
 
 
 def test_a_hand_that_changes_what_shapes_do_not_tell_is_seen(folder: Path) -> None:
