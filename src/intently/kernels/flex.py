@@ -301,5 +301,5 @@ def _room_for_kernels() -> Iterator[None]:
     from torch._dynamo import config
 
     limits = {"recompile_limit": KERNELS, "accumulated_recompile_limit": 4 * KERNELS}
-    with config.patch(**limits, specialize_float=True):
+    with config.patch({**limits, "specialize_float": True}):
         yield
