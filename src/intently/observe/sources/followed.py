@@ -7,7 +7,7 @@ order (…, t, s); ``layout`` says how the tensor of the model is made of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -21,6 +21,9 @@ from intently.masks import allowed
 from intently.matrix.labelling import HIDDEN
 from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.unseen import Softmax
+
+GIVEN = 2**26
+"""Weights at most that are kept as they are, of one softmax."""
 
 MOST = 6
 """Biases that are followed at most; a residual stream is an endless sum."""
@@ -47,7 +50,8 @@ class Scores:
     """outer · tanh(inner · q kᵀ) or inner · q kᵀ, + biases, −∞ where a mask is False.
 
     q (…, t, d) and k (…, s, d) have the same leading axes; biases and masks broadcast to
-    (…, t, s). After ``softmax``, they stand for its weights.
+    (…, t, s). After ``softmax``, they stand for its weights, or some ``columns`` of them. Weights
+    whose scores went out of sight, and ``why``, are their own logarithms, as a bias.
     """
 
     q: Tensor
@@ -60,16 +64,64 @@ class Scores:
     dropout: float = 0.0
     stage: Stage = "scores"
     softmax: Softmax | None = None
+    columns: slice | None = None
+    why: str | None = None
 
     @staticmethod
     def of(a: Tensor, b: Tensor) -> Scores:
         """The product of a (…, t, d) and b (…, d, s)."""
         return Scores(a, b.mT, tuple((axis,) for axis in range(a.ndim)))
 
+    @staticmethod
+    def given(weights: Tensor, axis: int) -> Scores:
+        """Weights that sum to 1 along ``axis``, as the scores log(weights); raises `Lost`."""
+        n = weights.ndim
+        if n < 2 or weights.numel() > GIVEN:
+            raise Lost(f"weights of {tuple(weights.shape)} are not kept as they are")
+        order = [i for i in range(n) if i != axis % n] + [axis % n]
+        x = weights.detach().permute(order)
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        none = x.new_zeros(*x.shape[:-1], 0), x.new_zeros(*x.shape[:-2], x.shape[-1], 0)
+        layout = tuple((order.index(i),) for i in range(n))
+        return Scores(*none, layout, biases=(x.log(),), stage="weights")
+
+    def pooled(self) -> Scores:
+        """The same weights (…, t, s) as (…, t, 1, s), each row with values of its own."""
+        n = len(self.sizes)
+        *lead, t, s = self.sizes
+        layout = [tuple(n if i == n - 1 else i for i in held) for held in self.layout]
+        row = next((i for i in (-2, -1) if not layout[i]), None)
+        if row is not None:
+            layout[row] = (n - 1,)
+        return replace(
+            self,
+            q=self.q.unsqueeze(-2),
+            k=self.k.new_zeros(*lead, t, s, 0),
+            biases=tuple(x.unsqueeze(-2) for x in self.biases),
+            layout=tuple(layout),
+        )
+
     @property
     def sizes(self) -> tuple[int, ...]:
-        """(…, t, s)."""
-        return (*self.q.shape[:-1], self.k.shape[-2])
+        """(…, t, s), or with the number of ``columns`` instead of s."""
+        s = self.k.shape[-2]
+        return (*self.q.shape[:-1], len(range(s)[self.columns or slice(None)]))
+
+    def cut(
+        self,
+        axis: int,
+        shape: Sequence[int],
+        start: int | None = 0,
+        end: int | None = None,
+        step: int = 1,
+    ) -> Scores:
+        """The weights of some keys, ``shape`` of them; raises `Lost` for any other part."""
+        if tuple(shape) == tuple(math.prod(self.sizes[i] for i in held) for held in self.layout):
+            return self
+        if self.layout[axis] != (len(self.sizes) - 1,) or step != 1:
+            raise Lost("a part of the weights is taken")
+        left = range(self.k.shape[-2])[self.columns or slice(None)][start or 0 : end]
+        return replace(self, columns=slice(left.start, left.stop))
 
     def how(self) -> AttentionSpec:
         """The arguments of `attend` beside q and k."""

@@ -72,17 +72,20 @@ class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
 
     ``source`` names the source that saw it. ``module`` is the caller if the source knows it;
-    otherwise the innermost running module is. ``handed`` is the tensor that the model continues
-    with, if that is not y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
+    otherwise the innermost running module is. y is None where nothing can be compared. If v holds
+    the values of some keys only, ``columns`` says which. ``handed`` is the tensor that the model
+    continues with, if that is not y itself, and ``back`` turns its gradient into that of y
+    (b, h, t, e).
     """
 
     q: Tensor | Projected
     k: Tensor | Projected
     v: Tensor | Projected
-    y: Tensor | After
+    y: Tensor | After | None
     how: AttentionSpec = field(default_factory=AttentionSpec)
     source: str = "functional"
     module: nn.Module | None = None
+    columns: slice | None = None
     handed: Tensor | None = None
     back: Callable[[Tensor], Tensor] | None = None
 

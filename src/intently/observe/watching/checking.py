@@ -50,6 +50,8 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     """
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
+    if call.y is None:
+        return Verdict(None, "its weights are multiplied with values entry by entry")
     if 0 in (*matrix.shape, *call.v.shape):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     real = call.y.output if isinstance(call.y, After) else call.y
@@ -69,7 +71,7 @@ def _compared(
     call: Call, matrix: Attention, real: Tensor, rows: Tensor, coarsest: torch.dtype
 ) -> Verdict:
     v = operand(call.v).detach()[..., : matrix.shape[-1], :]  # without unwritten columns
-    weights, given = matrix.tile(rows), v.dtype
+    weights, given = matrix.tile(rows)[..., call.columns or slice(None)], v.dtype
     wide = weights.dtype
     v, real = v.to(wide), real.detach().index_select(-2, rows).to(wide)
 

@@ -91,10 +91,15 @@ class Recorder:
         if isinstance(index, Tensor) and index.ndim == 1 and not index.is_floating_point():
             self._generations.reordered(index)
 
-    def softmax(self, weights: Tensor, followed: Softmax | None = None) -> None:
-        """Note a softmax outside of all functions that are seen; deep=True has ``followed`` it."""
-        if self._open and not in_backward() and self._deep == (followed is not None):
-            self.ran.weights(self.running, weights, followed)
+    def softmax(self, weights: Tensor, softmax: Softmax) -> nn.Module | None:
+        """Note a softmax outside of all functions that are seen, and return whose it is."""
+        if not self._open or in_backward():
+            return None
+        return self.ran.weights(self.running, weights, softmax)
+
+    def wants(self, module: nn.Module) -> bool:
+        """Whether calls of a module are kept."""
+        return self._open and self._named(module) is not None
 
     def close(self) -> None:
         """Keep nothing from now on, and let go of the model."""

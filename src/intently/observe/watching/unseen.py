@@ -55,11 +55,12 @@ MOST = 64
 class Softmax:
     """A softmax by hand that may be one of scores, and the fate of its weights.
 
-    They ``met`` values, in a product that was seen or reported; else ``why`` is the first operation
-    that could not be followed.
+    The code after it says if that is ``likely``. Its weights ``met`` values, in a product that was
+    seen or reported; else ``why`` is the first operation that could not be followed.
     """
 
     shape: tuple[int, ...]
+    likely: bool = False
     met: bool = False
     why: str | None = None
 
@@ -72,21 +73,21 @@ class Ran:
     elsewhere: set[nn.Module] = field(default_factory=set)
     softmax: dict[nn.Module, list[Softmax]] = field(default_factory=dict)
 
-    def weights(self, running: Sequence[nn.Module], weights: Any, followed: Softmax | None) -> None:
-        """Remember a softmax that may be one of scores; ``followed`` is told of its weights.
-
-        If nobody follows them, the first softmax of a module stands for all.
-        """
+    def weights(
+        self, running: Sequence[nn.Module], weights: Any, softmax: Softmax
+    ) -> nn.Module | None:
+        """Remember a softmax that may be one of scores, and return the module whose it is."""
         if not isinstance(weights, Tensor) or weights.ndim < 2:
-            return
+            return None
         inner = next((m for m in reversed(running) if not isinstance(m, nn.Softmax)), None)
-        if inner is None or (followed is None and inner in self.softmax):
-            return
+        if inner is None:
+            return None
         depth = 1 + next(n for n, m in enumerate(reversed(running)) if m is inner)
-        if mixes(weights.shape, still_to_come(depth)):
-            known = [x for x in self.softmax.get(inner, []) if not x.met]
-            made = followed or Softmax(tuple(weights.shape))
-            self.softmax[inner] = [*known[: MOST - 1], made]
+        if not mixes(weights.shape, still_to_come(depth)):
+            return None
+        known = [x for x in self.softmax.get(inner, []) if not x.met]
+        self.softmax[inner] = [*known[: MOST - 1], softmax]
+        return inner
 
     def by_hand(self) -> dict[nn.Module, Softmax]:
         """The first softmax of each module whose weights did not meet values."""

@@ -90,9 +90,9 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             undo.callback(leave, recorder)
             begin(recorder)
             if self._deep:
-                from intently.observe.sources import deep
+                from intently.observe.sources import by_hand
 
-                undo.enter_context(deep.mode())
+                undo.enter_context(by_hand.whole_model())
             self._undo = finalize(self, undo.pop_all().close)  # where it is dropped and never left
             self._undo.atexit = False
         self._recorder = recorder
@@ -131,6 +131,8 @@ def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
 
 
 def _named(original: Function) -> Function:
+    from intently.observe.sources import by_hand
+
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         recorders = current()
         if not recorders:
@@ -140,9 +142,14 @@ def _named(original: Function) -> Function:
         for recorder in recorders:
             recorder.running.append(self)
             recorder.ran.here.add(self)
+        followed = by_hand.around(self, recorders)
         try:
-            return original(self, *args, **kwargs)
+            if followed is None:
+                return original(self, *args, **kwargs)
+            with followed:
+                return original(self, *args, **kwargs)
         finally:
+            by_hand.ended(self)
             for recorder in recorders:
                 recorder.running.pop()
 

@@ -1,27 +1,33 @@
-"""`deep=True`: attention written by hand, as matmul, softmax and matmul, wherever it is.
+"""Attention written by hand, as matmul, softmax and matmul.
 
 A dispatch mode sees every operation of PyTorch. It follows products to their softmax, in one
 operation or in several (exp and a division, log_softmax and exp), and the weights to the product
 with the values; it sees a fused operator whole if the call bypassed
 `F.scaled_dot_product_attention`. It remembers each softmax until its weights meet values, and
-reports the first operation that it cannot follow.
+reports the first operation that it cannot follow. Scores that are no product of queries and keys,
+or went out of sight on their way, leave the weights themselves: those are kept instead.
+
+The mode costs some ten microseconds an operation, so it is on only within the modules whose code
+makes weights by hand, and off again within the layers that they call. A softmax that nobody
+expected turns it on until its module returns, with the weights as they are, and from then on for
+all modules of that class. ``deep=True`` follows the whole model.
 
 The results are the same, except where PyTorch picks another kernel under a dispatch mode, as under
-any. Every operation of the model costs some ten microseconds more: measured on a CPU, Bloom 512
-wide took 1.1 to 1.2 times as long at 512 tokens, 256 wide 1.6 times as long at 128 tokens, and a
-toy 16 wide more than ten times.
+any.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import (
@@ -36,35 +42,125 @@ from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import Lost, Scores, Stage
 from intently.observe.sources.functional import how_of
 from intently.observe.watching.call import Call
+from intently.observe.watching.recorder import Recorder
+from intently.observe.watching.revealed import formula
 from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
+BY_HAND = "by hand"
+"""The name of this source."""
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
 UNDIVIDED = "exponentials of scores meet values before they are divided by their sum"
 
 
-class mode:  # noqa: N801 - used as a function: `with deep.mode():`
-    """Sees hand-written attention while entered; the watches of a thread share one mode."""
+class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
+    """Sees hand-written attention while entered; all who follow in a thread share one mode."""
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         _here.count += 1
-        if _here.mode not in _get_current_dispatch_mode_stack():
+        if not _is_on():
             _here.mode.__enter__()
 
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
         _here.count -= 1
-        if not _here.count and _here.mode in _get_current_dispatch_mode_stack():
-            above: list[Any] = []  # modes that were entered since, and stay
-            while _get_current_dispatch_mode() is not _here.mode:
-                above.append(_pop_mode())
-            _here.mode.__exit__(None, None, None)
-            for other in reversed(above):
-                _push_mode(other)
+        if not _here.count and _is_on():
+            _leave()
+
+
+class whole_model(mode):  # noqa: N801 - as `mode`
+    """Follows everything until it is left: ``deep=True``."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        _here.whole += 1
+
+    def __exit__(self, *error: object) -> None:
+        if threading.get_ident() == self._thread:
+            _here.whole -= 1
+        super().__exit__(*error)
+
+
+class _paused:  # noqa: N801 - as `mode`
+    """Nothing is followed within."""
+
+    def __enter__(self) -> None:
+        self._was_on = _is_on()
+        if self._was_on:
+            _leave()
+
+    def __exit__(self, *error: object) -> None:
+        if self._was_on:
+            _here.mode.__enter__()
+
+
+def _is_on() -> bool:
+    return _here.mode in _get_current_dispatch_mode_stack()
+
+
+def _leave() -> None:
+    above: list[Any] = []  # modes that were entered since, and stay
+    while _get_current_dispatch_mode() is not _here.mode:
+        above.append(_pop_mode())
+    _here.mode.__exit__(None, None, None)
+    for other in reversed(above):
+        _push_mode(other)
+
+
+def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextManager[None] | None:
+    """How the forward of a module runs while somebody watches; None for as it would.
+
+    Modules whose code makes weights by hand are followed; the layers that they call are not, but
+    for a softmax, a dropout and others that hold nothing.
+    """
+    if _here.whole:
+        return None
+    if attends_by_hand(type(module)) and any(x.wants(module) for x in recorders):
+        return mode()
+    if not _here.count or not (module._parameters or module._buffers or module._modules):
+        return None
+    return _paused()
+
+
+def attends_by_hand(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class are followed."""
+    known = _kinds.get(kind)
+    if known is None:
+        ours = kind.__module__.split(".")[0] in ("intently", "torch")
+        known = _kinds[kind] = not ours and formula(kind) is not None
+    return known
+
+
+def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
+    """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
+    _kinds[type(module)] = True
+    if _here.whole or _is_on():
+        return
+    late = mode()
+    late.__enter__()
+    _here.late[module] = late
+    try:
+        axis = _axis_of_ones(weights)
+        given = Scores.given(weights, -1 if axis is None else axis)
+    except Lost as lost:
+        softmax.why = lost.why
+    else:
+        _here.mode.keep(weights, replace(given, softmax=softmax, why=NO_PRODUCT))
+
+
+def ended(module: nn.Module) -> None:
+    """The forward of a module ended."""
+    late = _here.late.pop(module, None)
+    if late is not None:
+        late.__exit__(None, None, None)
+
+
+_kinds: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
+"""The classes of modules that were asked about, and whether they attend by hand."""
 
 
 class _Follow(TorchDispatchMode):
@@ -97,7 +193,7 @@ class _Follow(TorchDispatchMode):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         if name.startswith(_FUSED) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
-            tell(current(), "deep", None, partial(_fused_call, func, args, kwargs, result[0]))
+            tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
             return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
@@ -127,6 +223,8 @@ class _Follow(TorchDispatchMode):
         after = _after(name, found, at, args, kwargs, outs)
         if after is None:
             return
+        if isinstance(after, Lost) and after.stage == "weights" != found.stage:
+            after = _as_they_are(after, name, args, outs[0])
         if after.stage == "weights":
             softmax = found.softmax or _begun(outs[0])
             if isinstance(after, Lost):
@@ -134,9 +232,13 @@ class _Follow(TorchDispatchMode):
             else:
                 after = replace(after, softmax=softmax)
         if isinstance(after, Lost) and after.stage in _MIXES and _leaves(name, args, at, outs[0]):
+            softmax = found.softmax
+            if isinstance(found, Scores) and name == "mul" and softmax and softmax.likely:
+                softmax.met = True
+                tell(current(), BY_HAND, None, partial(_entry_by_entry, found))
             return
         for out in outs:
-            self._keep(out, after)
+            self.keep(out, after)
 
     def _mixed(
         self, name: str, args: Any, kwargs: Any, held: Sequence[Scores | Lost | None], out: Tensor
@@ -147,10 +249,12 @@ class _Follow(TorchDispatchMode):
             if found is None or found.stage not in _MIXES:
                 continue
             if found.softmax is not None:
+                if found.softmax.met and isinstance(found, Scores) and found.columns is not None:
+                    return  # another part of the same weights
                 found.softmax.met = True
-            tell(current(), "deep", None, partial(_call, found, a, b, out, side))
+            tell(current(), BY_HAND, None, partial(_call, found, a, b, out, side))
             return
-        self._keep(out, _product(name, a, b, args, kwargs))
+        self.keep(out, _product(name, a, b, args, kwargs))
 
     def _find(self, x: Any) -> Scores | Lost | None:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
@@ -160,7 +264,8 @@ class _Follow(TorchDispatchMode):
         alive, found = self._known.get(_place(x), (None, None))
         return None if alive is None or alive.expired() else found
 
-    def _keep(self, x: Tensor, found: Scores | Lost) -> None:
+    def keep(self, x: Tensor, found: Scores | Lost) -> None:
+        """Remember what a tensor holds, by its memory."""
         if len(self._known) >= self._room:
             self._known = {k: pair for k, pair in self._known.items() if not pair[0].expired()}
             self._room = 2 * len(self._known) + 64
@@ -174,10 +279,11 @@ class _Follow(TorchDispatchMode):
 
 
 class _Here(threading.local):
-    """The mode of a thread, and how many watches need it."""
+    """The mode of a thread, and how many need it, for some modules or for the whole model."""
 
     def __init__(self) -> None:
-        self.mode, self.count = _Follow(), 0
+        self.mode, self.count, self.whole = _Follow(), 0, 0
+        self.late: dict[nn.Module, mode] = {}
 
 
 _here = _Here()
@@ -214,15 +320,24 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
         return found.why
     if found.stage == "exponentials":
         return UNDIVIDED
-    n = len(found.sizes)
     *lead, row, column = found.layout
+    if found.why is not None and len(found.sizes) - 2 in (i for axes in lead for i in axes):
+        found = found.pooled()
+        *lead, row, column = found.layout
+    n = len(found.sizes)
     ones = tuple(i for i in (*row, *column) if i < n - 2 and found.sizes[i] == 1)
     last = [tuple(i for i in axes if i not in ones) for axes in (row, column)]
     if last != ([(n - 2,), (n - 1,)] if side == 0 else [(n - 1,), (n - 2,)]):
         return "the weights are summed over another axis than the keys"
     v, y = (b, out) if side == 0 else (a.mT, out.mT)
     q, k, shaped, how = found.operands((ones, *lead))
-    return Call(q, k, shaped(v), shaped(y), how, "deep")
+    return Call(q, k, shaped(v), shaped(y), how, BY_HAND, columns=found.columns)
+
+
+def _entry_by_entry(found: Scores) -> Call:
+    """The call of weights that are multiplied with values entry by entry, and added up later."""
+    q, k, _, how = found.operands(tuple((i,) for i in range(len(found.sizes) - 2)))
+    return Call(q, k, k, None, how, BY_HAND)
 
 
 def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
@@ -234,16 +349,16 @@ def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
     how = how_of(
         q, k, mask, given.get("dropout_p", 0.0), given.get("is_causal", False), given.get("scale")
     )
-    return Call(q, k, v, y, how, "deep")
+    return Call(q, k, v, y, how, BY_HAND)
 
 
 def _higher(func: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
     """Run an operator that takes functions; only FlexAttention can be read."""
     result, name = func(*args, **kwargs), func.name()
     if name == "flex_attention":
-        tell(current(), "deep", None, partial(operator_call, *args, **kwargs, y=result[0]))
+        tell(current(), BY_HAND, None, partial(operator_call, *args, **kwargs, y=result[0]))
     elif not name.endswith("backward"):
-        tell(current(), "deep", None, lambda: f"the operator {name} ran, in which nothing is seen")
+        tell(current(), BY_HAND, None, lambda: f"the operator {name} ran, in which nothing is seen")
     return result
 
 
@@ -271,8 +386,21 @@ def _begun(weights: Tensor) -> Softmax:
     """Tell whoever watches of a softmax, before its weights meet anything."""
     softmax = Softmax(tuple(weights.shape))
     for recorder in current():
-        recorder.softmax(weights, softmax)
+        softmax.likely |= recorder.softmax(weights, softmax) is not None
     return softmax
+
+
+def told(weights: Tensor) -> None:
+    """Hear of a softmax that somebody called by name; follow its weights if nobody does yet."""
+    if _is_on():
+        return
+    softmax = Softmax(tuple(weights.shape))
+    for recorder in current():
+        module = recorder.softmax(weights, softmax)
+        if module is not None and recorder.wants(module):
+            softmax.likely = True
+            follow_from(module, weights, softmax)
+            return
 
 
 def _after(
@@ -294,6 +422,26 @@ def _after(
         return Lost(lost.why + where, becomes)
     except Exception as error:  # whatever a model does to its scores
         return Lost(f"{type(error).__name__} in aten.{name}: {error}", becomes)
+
+
+def _as_they_are(lost: Lost, name: str, args: Any, weights: Tensor) -> Scores | Lost:
+    """The weights of a softmax whose scores went out of sight."""
+    axis = args[1] if name.endswith("softmax") else _axis_of_ones(weights)
+    if axis is None:
+        return lost
+    try:
+        return replace(Scores.given(weights, axis), why=lost.why)
+    except Lost as other:
+        return Lost(other.why, "weights")
+
+
+def _axis_of_ones(weights: Tensor) -> int | None:
+    """The axis along which weights sum to 1, if there is one."""
+    ones = torch.ones((), dtype=weights.dtype, device=weights.device)
+    for axis in range(-1, -weights.ndim - 1, -1):
+        if torch.allclose(weights.sum(axis), ones, atol=0.02):
+            return axis
+    return None
 
 
 def _leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
@@ -319,6 +467,8 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
         return found
     if name in _MOVES:
         return found.permuted(_order(name, args, out.ndim))
+    if name == "slice" and found.stage == "weights":
+        return found.cut(args[1] if len(args) > 1 else 0, out.shape, *args[2:])
     what = {"exponentials": "exponentials of scores", "logarithms": "logarithms of weights"}
     passes = f"{what.get(found.stage, found.stage)} pass through aten.{name}"
     if not isinstance(args[at], Tensor) or out.shape != args[at].shape:
