@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import intently as it
-from intently.observe.sources import deep
+from intently.observe.sources import by_hand
 from intently.observe.watching import patches
 from intently.observe.watching.scope import current, running
 

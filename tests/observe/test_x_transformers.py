@@ -49,5 +49,5 @@ def test_every_layer(kind: str, flash: bool, options: dict[str, Any]) -> None:
         _, maps = model(kind, False, options)(IDS, mask=MASK, return_attn=True)
     assert seen.layers == NAMES
     for entry, weights in zip(seen.calls, maps):
-        assert entry.source == ("functional" if flash else "deep")
+        assert entry.source == ("functional" if flash else "by hand")
         close(entry, weights, MASK)

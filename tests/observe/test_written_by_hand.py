@@ -132,7 +132,7 @@ def test_written_by_hand(name: str, mode: Any) -> None:
             weights, found = run(name, *given)
     assert torch.equal(found, y)
     (entry,) = seen.calls
-    assert entry.source == "deep" and entry.verified, seen.coverage()
+    assert entry.source == "by hand" and entry.verified, seen.coverage()
     close(entry, weights)
 
 
