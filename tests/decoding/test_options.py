@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,16 +14,20 @@ from intently.errors import ArgumentError, KindError
 
 from ..messages import raises
 
+WRONG: list[tuple[str, Any, type[Exception], str]] = [
+    ("beam", 0, ArgumentError, "an int from 1 to 10,000"),
+    ("beam", 2.5, KindError, "an int from 1 to 10,000"),
+    ("length_penalty", "long", KindError, "a number"),
+    ("length_penalty", float("nan"), ArgumentError, "a number from −6 to 6"),
+    ("length_penalty", 6.1, ArgumentError, "a number from −6 to 6"),
+    ("length_penalty", -1000, ArgumentError, "a number from −6 to 6"),
+    ("max_length", 0, ArgumentError, "an int from 1 to 100,000"),
+    ("forbid", 5, KindError, "a tuple of token ids"),
+]
 REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (
-        lambda: SearchOptions(beam=0),
-        ArgumentError,
-        "beam: expected an int from 1 to 10,000; got 0.",
-    ),
-    (
-        lambda: SearchOptions(beam=2.5),
-        KindError,
-        "beam: expected an int from 1 to 10,000; got 2.5.",
+    *(
+        (partial(SearchOptions, **{name: value}), kind, f"{name}: expected {text}; got {value!r}.")
+        for name, value, kind, text in WRONG
     ),
     (
         lambda: SearchOptions(beam=3, n_best=4),
@@ -30,36 +36,10 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
         "hypotheses. Widen the beam.",
     ),
     (
-        lambda: SearchOptions(length_penalty="long"),
-        KindError,
-        "length_penalty: expected a number; got 'long'.",
-    ),
-    (
-        lambda: SearchOptions(length_penalty=float("nan")),
-        ArgumentError,
-        "length_penalty: expected a number from −6 to 6; got nan.",
-    ),
-    (
-        lambda: SearchOptions(length_penalty=6.1),
-        ArgumentError,
-        "length_penalty: expected a number from −6 to 6; got 6.1.",
-    ),
-    (
-        lambda: SearchOptions(length_penalty=-1000),
-        ArgumentError,
-        "length_penalty: expected a number from −6 to 6; got -1000.",
-    ),
-    (
-        lambda: SearchOptions(max_length=0),
-        ArgumentError,
-        "max_length: expected an int from 1 to 100,000; got 0.",
-    ),
-    (
         lambda: SearchOptions(max_length=4, min_length=4),
         ArgumentError,
         "min_length: expected less than max_length=4; got 4. EOS needs a step of its own.",
     ),
-    (lambda: SearchOptions(forbid=5), KindError, "forbid: expected a tuple of token ids; got 5."),
     (lambda: SearchOptions(forbid=(-1,)), ArgumentError, "forbid: expected an int ≥ 0; got -1."),
     (
         lambda: SearchOptions(forbid=(3, 2)),

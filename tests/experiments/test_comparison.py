@@ -16,14 +16,7 @@ import pytest
 from rich.console import Console
 
 from intently.errors import ArgumentError
-from intently.experiments.comparison import (
-    System,
-    described,
-    ratio_interval,
-    share_interval,
-    train_all,
-    write_result,
-)
+from intently.experiments import comparison
 from intently.recipes import recipe
 from intently.recipes.origin import Origin
 from intently.training import History, Stepped
@@ -38,8 +31,8 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
-def entry(name: str = "language-bahdanau", **flags: object) -> System:
-    return System(name.partition("-")[2], recipe(name)).with_flags(**(TINY | flags))
+def entry(name: str = "language-bahdanau", **flags: object) -> comparison.System:
+    return comparison.System(name.partition("-")[2], recipe(name)).with_flags(**(TINY | flags))
 
 
 pytestmark = pytest.mark.filterwarnings(
@@ -50,18 +43,18 @@ pytestmark = pytest.mark.filterwarnings(
 def test_runs_are_trained_once(tmp_path: Path) -> None:
     both = [entry(), entry("language-transformer", inner=16, heads=2)]
     corpus = small_corpus()
-    first = train_all(both, corpus, tmp_path, quiet())
+    first = comparison.train_all(both, corpus, tmp_path, quiet())
     assert first is not None
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/checkpoints/*")}
     assert {path.parts[-3] for path in written} == {"language-bahdanau", "language-transformer"}
-    again = train_all(both, corpus, tmp_path, quiet())
+    again = comparison.train_all(both, corpus, tmp_path, quiet())
     assert again is not None
     assert {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/checkpoints/*")} == written
     assert [run.history.records for run in again] == [run.history.records for run in first]
-    about = described(both[0], first[0])
+    about = comparison.described(both[0], first[0])
     assert (about["recipe"], about["steps"]) == ("language-bahdanau", 4)
     assert about["training_seconds"] > 0
-    assert described(both[0], again[0]) == about
+    assert comparison.described(both[0], again[0]) == about
     assert about["options"]["run"]["seed"] == both[0].recipe.options.run.seed
     numbers = first[0].translator.model.parameters()
     assert about["parameters"] == sum(parameter.numel() for parameter in numbers)
@@ -74,10 +67,10 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     corpus, both = small_corpus(), [entry(), entry("language-fixed")]
     with monkeypatch.context() as patch:
         patch.setattr("intently.experiments.comparison.display", Stopping)
-        assert train_all(both, corpus, tmp_path, quiet()) is None
+        assert comparison.train_all(both, corpus, tmp_path, quiet()) is None
     assert not (tmp_path / "language-fixed").exists()
     assert Origin.load(tmp_path / "language-bahdanau") is not None
-    runs = train_all(both, corpus, tmp_path, quiet())
+    runs = comparison.train_all(both, corpus, tmp_path, quiet())
     assert runs is not None
     assert [run.history.stopped for run in runs] == ["finished", "finished"]
 
@@ -99,9 +92,9 @@ class Stopping:
 
 def test_a_folder_with_another_run_is_refused(tmp_path: Path) -> None:
     corpus = small_corpus()
-    train_all([entry()], corpus, tmp_path, quiet())
+    comparison.train_all([entry()], corpus, tmp_path, quiet())
     with pytest.raises(ArgumentError, match="seed: expected 1, with which the run began; got 2"):
-        train_all([entry(seed=2)], replace(corpus, data_dir=tmp_path), tmp_path, quiet())
+        comparison.train_all([entry(seed=2)], replace(corpus, data_dir=tmp_path), tmp_path, quiet())
     kept = Origin.load(tmp_path / "language-bahdanau")
     assert kept is not None and kept.data_dir is None
 
@@ -115,7 +108,7 @@ def test_a_run_of_other_steps_is_refused_before_anything_is_trained(
     (folder / "options.json").write_text(json.dumps(entry().recipe.options.to_dict()))
     both = [entry("language-fixed", steps=steps), entry(steps=steps)]
     with pytest.raises(ArgumentError) as caught:
-        train_all(both, small_corpus(), tmp_path, quiet())
+        comparison.train_all(both, small_corpus(), tmp_path, quiet())
     assert str(caught.value) == (
         f"steps: expected 4, with which the run in {folder} was made; got {steps}. "
         "Choose another folder, or steps=4."
@@ -130,7 +123,7 @@ def test_entries_that_would_share_a_folder_or_a_line_are_refused(tmp_path: Path)
         (replace(one, recipe=replace(one.recipe, name="another")), "label"),
     ):
         with pytest.raises(ArgumentError, match=rf"systems: .* a {what} for each .* got more"):
-            train_all([one, other], small_corpus(), tmp_path, quiet())
+            comparison.train_all([one, other], small_corpus(), tmp_path, quiet())
     assert not list(tmp_path.iterdir())
 
 
@@ -146,7 +139,7 @@ def test_a_run_keeps_the_corpus_of_its_recipe(
 
     monkeypatch.setattr("intently.experiments.comparison.fit", fit)
     given = replace(small_corpus(), name=name, data_dir=tmp_path / "copy")
-    train_all([entry()], given, tmp_path, quiet())
+    comparison.train_all([entry()], given, tmp_path, quiet())
     kept = Origin("language", "en", "fr", str(tmp_path / "copy"), "language-bahdanau")
     expected = kept if name == "language" else None
     assert Origin.load(tmp_path / "language-bahdanau") == expected
@@ -159,14 +152,18 @@ def test_a_result_tells_the_end_of_a_run_and_not_of_its_curve(tmp_path: Path) ->
         [Evaluation(3, {"bleu": 1.0}, 4.26)],
         checkpoint=tmp_path / "step-000003-2",
     )
-    about = described(entry(), cast(Any, SimpleNamespace(history=history, translator=model)))
+    about = comparison.described(
+        entry(), cast(Any, SimpleNamespace(history=history, translator=model))
+    )
     assert (about["steps"], about["training_seconds"]) == (3, 4.3)
-    nothing = described(entry(), cast(Any, SimpleNamespace(history=History(), translator=model)))
+    nothing = comparison.described(
+        entry(), cast(Any, SimpleNamespace(history=History(), translator=model))
+    )
     assert (nothing["steps"], nothing["training_seconds"]) == (0, 0.0)
 
 
 def test_a_result_says_under_what_it_was_made(tmp_path: Path) -> None:
-    write_result(tmp_path / "none.json", {"experiment": "none", "name": "élan"})
+    comparison.write_result(tmp_path / "none.json", {"experiment": "none", "name": "élan"})
     found = json.loads((tmp_path / "none.json").read_text(encoding="utf-8"))
     assert found["name"] == "élan"
     assert found["versions"]["torch"] and found["threads"] >= 1
@@ -178,7 +175,7 @@ def test_a_result_says_under_what_it_was_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("right", "total"), [(0, 20), (1, 20), (10, 20), (20, 20), (299, 300)])
 def test_the_ends_of_a_share_are_where_it_is_unlikely(right: int, total: int) -> None:
     """Wilson's ends are the shares from which what was seen is 1.96 standard deviations away."""
-    share, low, high = share_interval(right, total)
+    share, low, high = comparison.share_interval(right, total)
     assert share == right / total
     assert 0 <= low <= share <= high <= 1
     for end in (low, high):
@@ -195,14 +192,14 @@ def test_a_bootstrap_covers_what_it_estimates() -> None:
     for _ in range(200):
         below = random.integers(1, 10, 100)
         above = random.binomial(below, 0.3)
-        value, low, high = ratio_interval(above.tolist(), below.tolist())
+        value, low, high = comparison.ratio_interval(above.tolist(), below.tolist())
         assert low <= value <= high
         held += low <= 0.3 <= high
     assert 176 <= held <= 200
 
 
 def test_a_bootstrap_is_the_same_each_time_and_of_the_sums() -> None:
-    one = ratio_interval([1, 0, 3], [1, 4, 3])
-    assert one == ratio_interval([1, 0, 3], [1, 4, 3])
+    one = comparison.ratio_interval([1, 0, 3], [1, 4, 3])
+    assert one == comparison.ratio_interval([1, 0, 3], [1, 4, 3])
     assert one[0] == 0.5
-    assert ratio_interval([0, 0], [0, 0]) == (0.0, 0.0, 0.0)
+    assert comparison.ratio_interval([0, 0], [0, 0]) == (0.0, 0.0, 0.0)

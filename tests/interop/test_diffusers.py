@@ -57,6 +57,22 @@ def made(form: dict[str, Any], dtype: torch.dtype = torch.float32) -> Any:
     return drawn(Attention(C, **{"heads": H, "dim_head": D} | form), dtype)
 
 
+def unet(inner: str, context_width: int, **options: Any) -> Any:
+    """A U-Net of two levels: cross-attention outside, blocks of the kind ``inner`` inside."""
+    model = UNet2DConditionModel(
+        sample_size=8,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        down_block_types=("CrossAttnDownBlock2D", f"{inner}DownBlock2D"),
+        up_block_types=(f"{inner}UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=context_width,
+        attention_head_dim=4,
+        **options,
+    )
+    return drawn(model, std=0.1)
+
+
 FORMS: dict[str, tuple[type, dict[str, Any]]] = {
     "self": (MultiHeadAttention, {}),
     "biases": (MultiHeadAttention, {"bias": True}),
@@ -259,19 +275,7 @@ def test_the_processor_runs_every_form(form: str) -> None:
 
 
 def test_a_whole_model_runs_on_it() -> None:
-    model = drawn(
-        UNet2DConditionModel(
-            sample_size=8,
-            block_out_channels=(8, 16),
-            layers_per_block=1,
-            norm_num_groups=4,
-            down_block_types=("CrossAttnDownBlock2D", "AttnDownBlock2D"),
-            up_block_types=("AttnUpBlock2D", "CrossAttnUpBlock2D"),
-            cross_attention_dim=K,
-            attention_head_dim=4,
-        ),
-        std=0.1,
-    )
+    model = unet("Attn", K)
     x, context = torch.randn(B, 4, 8, 8), torch.randn(B, S, K)
     inputs: dict[str, Any] = {"encoder_attention_mask": SEEN}
     expected = model(x, 3, context, **inputs).sample

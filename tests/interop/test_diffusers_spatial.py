@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import Attention, AttnProcessor
 from diffusers.models.transformers.dual_transformer_2d import DualTransformer2DModel
 from diffusers.models.transformers.transformer_2d import Transformer2DModel
@@ -29,6 +28,7 @@ from .comparing import (
     refused_unchanged,
     same_outputs_with_dropout,
 )
+from .test_diffusers import unet
 
 C, H, D, K, B, S = 12, 2, 5, 6, 2, 7
 LENGTHS = torch.tensor([3, S])
@@ -116,21 +116,8 @@ def test_dropout_is_where_theirs_is() -> None:
 
 @pytest.mark.parametrize("linear", [True, False])
 def test_every_transformer_of_a_unet(linear: bool) -> None:
-    model: Any = drawn(
-        UNet2DConditionModel(
-            sample_size=8,
-            block_out_channels=(8, 16),
-            layers_per_block=1,
-            norm_num_groups=4,
-            down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-            up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
-            cross_attention_dim=K,
-            attention_head_dim=4,
-            use_linear_projection=linear,
-            transformer_layers_per_block=2,
-            upcast_attention=True,
-        ),
-        std=0.1,
+    model = unet(
+        "", K, use_linear_projection=linear, transformer_layers_per_block=2, upcast_attention=True
     ).eval()
     calls: dict[str, Any] = {}
     for name, part in model.named_modules():

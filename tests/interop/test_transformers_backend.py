@@ -57,6 +57,15 @@ def both(models: tuple[Any, Any], *inputs: Any, **given: Any) -> tuple[Any, Any]
     return ours(*inputs, **given), eager(*inputs, **given)
 
 
+def continued(models: tuple[Any, Any], **given: Any) -> tuple[Any, Any]:
+    """Six tokens that ours and theirs write, without sampling."""
+    eager, ours = models
+    found, want = (
+        model.generate(ids(), max_new_tokens=6, do_sample=False, **given) for model in (ours, eager)
+    )
+    return found, want
+
+
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("side", [None, "left", "right"])
 def test_logits(family: str, side: str | None) -> None:
@@ -104,17 +113,14 @@ def test_chunks_through_a_cache(family: str) -> None:
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generate(family: str, cache: str) -> None:
-    eager, ours = decoders(family)
-    given = {
-        "attention_mask": padded("left"),
-        "max_new_tokens": 6,
-        "do_sample": False,
-        "cache_implementation": cache,
-        "disable_compile": True,
-        "output_scores": True,
-        "return_dict_in_generate": True,
-    }
-    want, found = eager.generate(ids(), **given), ours.generate(ids(), **given)
+    found, want = continued(
+        decoders(family),
+        attention_mask=padded("left"),
+        cache_implementation=cache,
+        disable_compile=True,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
     assert found.sequences.tolist() == want.sequences.tolist()
     close(torch.stack(found.scores), torch.stack(want.scores))
 
@@ -226,14 +232,8 @@ def test_gradients_of_both_sides(family: str) -> None:
 @pytest.mark.parametrize("family", TEXTS)
 @pytest.mark.parametrize("beams", [1, 2])
 def test_generate_from_a_source(family: str, beams: int) -> None:
-    eager, ours = sides(family)
-    given = {
-        "attention_mask": padded("right"),
-        "max_new_tokens": 6,
-        "num_beams": beams,
-        "do_sample": False,
-    }
-    assert ours.generate(ids(), **given).tolist() == eager.generate(ids(), **given).tolist()
+    found, want = continued(sides(family), attention_mask=padded("right"), num_beams=beams)
+    assert found.tolist() == want.tolist()
 
 
 def test_nothing_of_t_times_s_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

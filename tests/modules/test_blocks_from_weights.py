@@ -13,20 +13,6 @@ from torch import Tensor, nn
 
 import intently as it
 from intently import modules, reference
-from intently.modules import (
-    AdditiveAttention,
-    AttentionalVector,
-    AttentionHead,
-    AttentionOptions,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    ImageAttention,
-    LuongAttention,
-    MultiHeadAttention,
-    SpatialTransformer,
-)
 
 from ..core.formula import random
 from ..tensors import close, drawn
@@ -42,7 +28,7 @@ def parts(block: Any) -> list[tuple[Tensor, Tensor] | Tensor]:
 
 
 def multi_head(block: Any) -> Any:
-    return MultiHeadAttention.from_weights(
+    return modules.MultiHeadAttention.from_weights(
         *parts(block),
         (block.out_weight, block.out_bias),
         layout="h d",
@@ -66,17 +52,17 @@ def recurrent(block: Any, query: Tensor, states: Tensor) -> Tensor:
 X, PICTURE, WORDS = random(2, T, C), random(2, C, 3, 4), random(2, S, K)
 CASES = {
     "head": Case(
-        lambda: AttentionHead(C, D, value_width=E),
-        lambda b: AttentionHead.from_weights(*parts(b)),
+        lambda: modules.AttentionHead(C, D, value_width=E),
+        lambda b: modules.AttentionHead.from_weights(*parts(b)),
         (X,),
     ),
-    "heads": Case(lambda: MultiHeadAttention(C, H), multi_head, (X,)),
+    "heads": Case(lambda: modules.MultiHeadAttention(C, H), multi_head, (X,)),
     "grouped heads": Case(
-        lambda: MultiHeadAttention(C, 4, kv_heads=2, head_widths=(D, E)), multi_head, (X,)
+        lambda: modules.MultiHeadAttention(C, 4, kv_heads=2, head_widths=(D, E)), multi_head, (X,)
     ),
     "image": Case(
-        lambda: ImageAttention(C, H, norm=modules.group_norm(2)),
-        lambda b: ImageAttention.from_weights(
+        lambda: modules.ImageAttention(C, H, norm=modules.group_norm(2)),
+        lambda b: modules.ImageAttention.from_weights(
             *parts(b.attention),
             (b.attention.out_weight, b.attention.out_bias),
             layout="h d",
@@ -86,50 +72,58 @@ CASES = {
         (PICTURE,),
     ),
     "spatial": Case(
-        lambda: SpatialTransformer(C, H, D, depth=2, context_width=K, norm=modules.group_norm(2)),
-        lambda b: SpatialTransformer.from_weights(
+        lambda: modules.SpatialTransformer(
+            C, H, D, depth=2, context_width=K, norm=modules.group_norm(2)
+        ),
+        lambda b: modules.SpatialTransformer.from_weights(
             b.project_in, list(b.layers), b.project_out, norm=b.norm
         ),
         (PICTURE, WORDS),
     ),
     "additive": Case(
-        lambda: AdditiveAttention(C, K, A),
-        lambda b: AdditiveAttention.from_weights(b.query, b.key, b.energy),
+        lambda: modules.AdditiveAttention(C, K, A),
+        lambda b: modules.AdditiveAttention.from_weights(b.query, b.key, b.energy),
         (X, WORDS),
     ),
     "general": Case(
-        lambda: LuongAttention(C, K, "general"),
-        lambda b: LuongAttention.from_weights("general", b.key),
+        lambda: modules.LuongAttention(C, K, "general"),
+        lambda b: modules.LuongAttention.from_weights("general", b.key),
         (X, WORDS),
     ),
     "concat": Case(
-        lambda: LuongAttention(C, K, "concat", hidden=A),
-        lambda b: LuongAttention.from_weights("concat", b.key, query=b.query, energy=b.energy),
+        lambda: modules.LuongAttention(C, K, "concat", hidden=A),
+        lambda b: modules.LuongAttention.from_weights(
+            "concat", b.key, query=b.query, energy=b.energy
+        ),
         (X, WORDS),
     ),
     "vector": Case(
-        lambda: AttentionalVector(C, K),
-        lambda b: AttentionalVector.from_weights(b.join, layout="context query"),
+        lambda: modules.AttentionalVector(C, K),
+        lambda b: modules.AttentionalVector.from_weights(b.join, layout="context query"),
         (random(2, T, K), X),
     ),
     "feed-forward": Case(
-        lambda: FeedForward(C, A), lambda b: FeedForward.from_weights(b.up, b.down), (X,)
+        lambda: modules.FeedForward(C, A),
+        lambda b: modules.FeedForward.from_weights(b.up, b.down),
+        (X,),
     ),
     "gated": Case(
-        lambda: GatedFeedForward(C, A),
-        lambda b: GatedFeedForward.from_weights(b.gate_up, None, b.down, layout="gate up"),
+        lambda: modules.GatedFeedForward(C, A),
+        lambda b: modules.GatedFeedForward.from_weights(b.gate_up, None, b.down, layout="gate up"),
         (X,),
     ),
     "encoder layer": Case(
-        lambda: EncoderLayer(C, H, A, norm="post"),
-        lambda b: EncoderLayer.from_weights(
+        lambda: modules.EncoderLayer(C, H, A, norm="post"),
+        lambda b: modules.EncoderLayer.from_weights(
             b.self_attention, b.feed_forward, [b.self_norm, b.feed_norm], norm="post"
         ),
         (X,),
     ),
     "decoder layer": Case(
-        lambda: DecoderLayer(C, H, A, cross=MultiHeadAttention(C, H, context_width=K)),
-        lambda b: DecoderLayer.from_weights(
+        lambda: modules.DecoderLayer(
+            C, H, A, cross=modules.MultiHeadAttention(C, H, context_width=K)
+        ),
+        lambda b: modules.DecoderLayer.from_weights(
             b.self_attention,
             b.cross_attention,
             b.feed_forward,
@@ -198,9 +192,9 @@ def test_every_linear_map_has_a_bias_by_default(name: str) -> None:
 
 def test_the_state_of_a_head_is_that_of_a_block_of_heads() -> None:
     state = {"qkv_weight": random(3 * D, C), "qkv_bias": random(3 * D)}
-    head = AttentionHead(C, D).double()
+    head = modules.AttentionHead(C, D).double()
     head.load_state_dict(state)
-    block = MultiHeadAttention(C, 1, head_widths=(D, D)).double()
+    block = modules.MultiHeadAttention(C, 1, head_widths=(D, D)).double()
     block.load_state_dict(state | {"out_weight": random(C, D), "out_bias": random(C)})
     close(head.attend(X).dense(), block.attend(X)[:, 0].dense())
 
@@ -209,11 +203,11 @@ def test_a_head_is_the_reference() -> None:
     """The bare arrays of the article: W (c, d), the transpose of ours."""
     q, k, v = (np.random.default_rng(i).normal(size=(C, n)) for i, n in enumerate((D, D, E)))
     x = X[0].numpy()
-    head = AttentionHead.from_weights(q.T, k.T, v.T)
+    head = modules.AttentionHead.from_weights(q.T, k.T, v.T)
     y = reference.attention(x @ q, x @ k, x @ v)
     close(head(X[:1])[0], torch.tensor(y))
-    options = AttentionOptions(mask=it.causal(), scale=1.0)
-    head = AttentionHead.from_weights(q.T, k.T, v.T, attention=options)
+    options = modules.AttentionOptions(mask=it.causal(), scale=1.0)
+    head = modules.AttentionHead.from_weights(q.T, k.T, v.T, attention=options)
     z = np.where(np.tri(T, dtype=bool), x @ q @ (x @ k).T, -np.inf)
     weights = np.exp(z) / np.exp(z).sum(-1, keepdims=True)
     close(head(X[:1])[0], torch.tensor(weights @ x @ v))
@@ -221,7 +215,7 @@ def test_a_head_is_the_reference() -> None:
 
 def test_a_head_from_one_map() -> None:
     joint = nn.Linear(C, 3 * D).double()
-    head = AttentionHead.from_weights(joint, None, None, layout="3 h d")
+    head = modules.AttentionHead.from_weights(joint, None, None, layout="3 h d")
     q, k, v = joint(X).chunk(3, -1)
     close(head(X), (q @ k.mT / D**0.5).softmax(-1) @ v)
 
@@ -232,22 +226,24 @@ def test_feed_forwards_are_the_formula() -> None:
     x, relu = X.numpy(), lambda z: np.maximum(z, 0)
     W, V = up.numpy(), down.numpy()
     expected = relu(x @ W.T + b.numpy()) @ V.T + e.numpy()
-    close(FeedForward.from_weights((up, b), (down, e))(X), torch.tensor(expected))
-    half = FeedForward.from_weights(up, (down, e), activation=F.gelu)
+    close(modules.FeedForward.from_weights((up, b), (down, e))(X), torch.tensor(expected))
+    half = modules.FeedForward.from_weights(up, (down, e), activation=F.gelu)
     close(half(X), F.gelu(X @ up.T) @ down.T + e)
     expected = (F.silu(X @ gate.T) * (X @ up.T + b)) @ down.T
-    separate = GatedFeedForward.from_weights(gate, (up, b), down)
+    separate = modules.GatedFeedForward.from_weights(gate, (up, b), down)
     close(separate(X), expected)
     for order in ("gate up", "up gate"):
         both = torch.cat([gate, up] if order == "gate up" else [up, gate])
-        fused = GatedFeedForward.from_weights(both, None, down, layout=order)
+        fused = modules.GatedFeedForward.from_weights(both, None, down, layout=order)
         close(fused(X), (F.silu(X @ gate.T) * (X @ up.T)) @ down.T)
 
 
 def test_geglu_of_diffusers() -> None:
     net = pytest.importorskip("diffusers.models.activations").GEGLU(C, A).double()
     down = nn.Linear(A, C).double()
-    ours = GatedFeedForward.from_weights(net.proj, None, down, layout="up gate", activation=F.gelu)
+    ours = modules.GatedFeedForward.from_weights(
+        net.proj, None, down, layout="up gate", activation=F.gelu
+    )
     close(ours(X), down(net(X)))
 
 
@@ -264,18 +260,18 @@ def test_additive_attention_of_the_tutorials(kind: str) -> None:
     attn, v = nn.Linear(C + K, A).double(), nn.Linear(A, 1).double()
     query, key = attn.weight[:, :C], (attn.weight[:, C:], attn.bias)
     if kind == "additive":
-        block: Any = AdditiveAttention.from_weights(query, key, v)
+        block: Any = modules.AdditiveAttention.from_weights(query, key, v)
     else:
-        block = LuongAttention.from_weights("concat", key, query=query, energy=v)
+        block = modules.LuongAttention.from_weights("concat", key, query=query, energy=v)
     close(recurrent(block, X, WORDS), tutorial(X, WORDS, attn, v))
 
 
 def test_additive_attention_of_two_maps_with_biases() -> None:
     W, U, v = nn.Linear(C, A).double(), nn.Linear(K, A).double(), random(A)
     z = torch.tanh(W(X)[:, :, None] + U(WORDS)[:, None]) @ v
-    block = AdditiveAttention.from_weights(W, U, v)
+    block = modules.AdditiveAttention.from_weights(W, U, v)
     close(recurrent(block, X, WORDS), z.softmax(-1) @ WORDS)
-    bare = AdditiveAttention.from_weights(W.weight, U.weight, v.numpy())
+    bare = modules.AdditiveAttention.from_weights(W.weight, U.weight, v.numpy())
     z = torch.tanh((X @ W.weight.T)[:, :, None] + (WORDS @ U.weight.T)[:, None]) @ v
     close(recurrent(bare, X, WORDS), z.softmax(-1) @ WORDS)
     assert bare.key.bias is None
@@ -285,20 +281,20 @@ def test_general_attention_of_the_tutorials() -> None:
     """A map with a bias, which changes no weight."""
     attn = nn.Linear(K, C).double()
     z = (X[:, :, None] * attn(WORDS)[:, None]).sum(-1)
-    block = LuongAttention.from_weights("general", attn)
+    block = modules.LuongAttention.from_weights("general", attn)
     close(recurrent(block, X, WORDS), z.softmax(-1) @ WORDS)
 
 
 def test_the_attentional_vector_of_the_tutorials() -> None:
     concat, context = nn.Linear(C + K, C).double(), random(2, T, K)
-    vector = AttentionalVector.from_weights(concat, layout="query context")
+    vector = modules.AttentionalVector.from_weights(concat, layout="query context")
     close(vector(context, X), torch.tanh(concat(torch.cat([X, context], -1))))
     join = random(C, K + C)
-    vector = AttentionalVector.from_weights(join, layout="context query")
+    vector = modules.AttentionalVector.from_weights(join, layout="context query")
     close(vector(context, X), torch.tanh(torch.cat([context, X], -1) @ join.T))
 
 
 def test_linear_maps_that_compute_their_weight() -> None:
     q, k, v = (nn.utils.parametrizations.weight_norm(nn.Linear(C, D).double()) for _ in range(3))
-    x, head = X, AttentionHead.from_weights(q, k, v)
+    x, head = X, modules.AttentionHead.from_weights(q, k, v)
     close(head(x), (q(x) @ k(x).mT / D**0.5).softmax(-1) @ v(x))

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from intently import modules
 from intently.errors import CheckpointError, KindError
 from intently.interop.residual_attention import ResidualAttention
 from intently.interop.stacks import Decoder, Encoder, EncoderDecoder
@@ -21,21 +22,6 @@ from intently.interop.transformers.models import Embeddings, TextModel, TextToTe
 from intently.models.language import LanguageModel, LanguageOptions
 from intently.models.transformer import Transformer, TransformerOptions
 from intently.models.vision import VisionOptions, VisionTransformer
-from intently.modules import (
-    AdditiveAttention,
-    AdditiveScore,
-    AttentionHead,
-    DecoderLayer,
-    EncoderLayer,
-    FeedForward,
-    GatedFeedForward,
-    ImageAttention,
-    LuongAttention,
-    MultiHeadAttention,
-    Projections,
-    SpatialTransformer,
-    convolution_as_attention,
-)
 from intently.modules.weights.loading import AllOrNothing
 
 from ..tensors import drawn
@@ -44,9 +30,11 @@ C, H = 12, 3
 SMALL: dict[str, Any] = {"width": C, "heads": H, "inner": 20}
 
 
-def decoder(fused: bool = True) -> DecoderLayer:
-    heads = MultiHeadAttention(C, H, kv_heads=1, projections=Projections(fused=fused))
-    return DecoderLayer(C, heads, GatedFeedForward(C, 20), norms=nn.RMSNorm)
+def decoder(fused: bool = True) -> modules.DecoderLayer:
+    heads = modules.MultiHeadAttention(
+        C, H, kv_heads=1, projections=modules.Projections(fused=fused)
+    )
+    return modules.DecoderLayer(C, heads, modules.GatedFeedForward(C, 20), norms=nn.RMSNorm)
 
 
 def transformer(share: Any = "all") -> Transformer:
@@ -63,10 +51,10 @@ def transformer(share: Any = "all") -> Transformer:
 
 
 def stack(cross: bool = False) -> Any:
-    own = MultiHeadAttention(C, H, kv_heads=1)
+    own = modules.MultiHeadAttention(C, H, kv_heads=1)
     if cross:
-        return Decoder([DecoderLayer(C, own, 20)], nn.LayerNorm(C))
-    return Encoder([EncoderLayer(C, own, 20)], nn.LayerNorm(C))
+        return Decoder([modules.DecoderLayer(C, own, 20)], nn.LayerNorm(C))
+    return Encoder([modules.EncoderLayer(C, own, 20)], nn.LayerNorm(C))
 
 
 def text_model() -> TextModel:
@@ -75,22 +63,23 @@ def text_model() -> TextModel:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "head": lambda: AttentionHead(C, 4, bias=True),
-    "heads": lambda: MultiHeadAttention(C, H),
-    "encoder layer": lambda: EncoderLayer(C, H, 20),
+    "head": lambda: modules.AttentionHead(C, 4, bias=True),
+    "heads": lambda: modules.MultiHeadAttention(C, H),
+    "encoder layer": lambda: modules.EncoderLayer(C, H, 20),
     "decoder layer": decoder,
-    "image": lambda: ImageAttention(C, H, norm=nn.BatchNorm2d),
-    "spatial": lambda: SpatialTransformer(C, H, 4, depth=2, context_width=5),
-    "around": lambda: ResidualAttention(MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
-    "feed-forward": lambda: FeedForward(C, 20),
-    "gated feed-forward": lambda: GatedFeedForward(C, 20, bias=True),
-    "convolution": lambda: convolution_as_attention(nn.Conv2d(4, 6, 3, groups=2)),
-    "additive": lambda: AdditiveAttention(C, 5, 7),
-    "luong": lambda: LuongAttention(C, 5, "concat"),
-    "additive score": lambda: AdditiveScore(H, 4, 5),
+    "image": lambda: modules.ImageAttention(C, H, norm=nn.BatchNorm2d),
+    "spatial": lambda: modules.SpatialTransformer(C, H, 4, depth=2, context_width=5),
+    "around": lambda: ResidualAttention(modules.MultiHeadAttention(C, H), norm=nn.GroupNorm(2, C)),
+    "feed-forward": lambda: modules.FeedForward(C, 20),
+    "gated feed-forward": lambda: modules.GatedFeedForward(C, 20, bias=True),
+    "convolution": lambda: modules.convolution_as_attention(nn.Conv2d(4, 6, 3, groups=2)),
+    "additive": lambda: modules.AdditiveAttention(C, 5, 7),
+    "luong": lambda: modules.LuongAttention(C, 5, "concat"),
+    "additive score": lambda: modules.AdditiveScore(H, 4, 5),
     "key and value": lambda: KeyValueAttention(C, H, key_width=5, extra=("learned", "zero")),
     "stacks": lambda: EncoderDecoder(
-        Encoder([EncoderLayer(C, H, 20)], nn.LayerNorm(C)), Decoder([decoder()], nn.LayerNorm(C))
+        Encoder([modules.EncoderLayer(C, H, 20)], nn.LayerNorm(C)),
+        Decoder([decoder()], nn.LayerNorm(C)),
     ),
     "text": text_model,
     "picture": lambda: VisionModel(3, (4, 4), (2, 2), C, stack(), head=nn.Linear(C, 2)),
@@ -170,7 +159,7 @@ def test_a_tensor_of_another_shape(model: Any, place: int, assign: bool, strict:
 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
-    layer = drawn(EncoderLayer(C, H, 20))
+    layer = drawn(modules.EncoderLayer(C, H, 20))
     state = foreign(layer)
     del state["feed_norm.weight"]
     state |= {
@@ -269,8 +258,12 @@ def test_the_other_storage_loads_or_is_refused_whole(fused: bool) -> None:
     torch.testing.assert_close(layer(x, states), other(x, states))
 
 
-def heads(fused: bool, width: int = C, **options: Any) -> MultiHeadAttention:
-    return drawn(MultiHeadAttention(width, H, projections=Projections(fused=fused), **options))
+def heads(fused: bool, width: int = C, **options: Any) -> modules.MultiHeadAttention:
+    return drawn(
+        modules.MultiHeadAttention(
+            width, H, projections=modules.Projections(fused=fused), **options
+        )
+    )
 
 
 OTHER_WIDTH = [
@@ -304,13 +297,13 @@ UNFIT: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], list[st
         ["qkv_weight: expected shape (36, 12); got shape (12, 7)."],
     ),
     "an encoder layer": (
-        lambda: EncoderLayer(C, H, 20),
-        lambda: EncoderLayer(24, H, 20),
+        lambda: modules.EncoderLayer(C, H, 20),
+        lambda: modules.EncoderLayer(24, H, 20),
         ["self_attention.qkv_weight: expected shape (36, 12); got shape (72, 24)"],
     ),
     "a decoder layer from an encoder layer": (
-        lambda: DecoderLayer(C, H, 20),
-        lambda: EncoderLayer(24, H, 20),
+        lambda: modules.DecoderLayer(C, H, 20),
+        lambda: modules.EncoderLayer(24, H, 20),
         ["self_attention.qkv_weight: expected shape (36, 12); got shape (72, 24)"],
     ),
 }
@@ -360,7 +353,7 @@ def test_a_module_of_ones_own_with_the_same_base() -> None:
     class Pair(AllOrNothing):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b = nn.Linear(2, 2), EncoderLayer(C, H, 20)
+            self.a, self.b = nn.Linear(2, 2), modules.EncoderLayer(C, H, 20)
 
     pair = drawn(Pair())
     state = foreign(pair)

@@ -25,7 +25,6 @@ WORD = 1.05 / 72
 HEADING, NOTES = 10.5, 7.5
 """Sizes of the heading of a figure and of the notes below it, in points."""
 HEAD: dict[str, Any] = {"size": HEADING, "ha": "left", "va": "top", "linespacing": 1.25}
-NOTE: dict[str, Any] = {"size": NOTES, "color": QUIET}
 
 
 def width_of(texts: Iterable[str], size: float) -> float:
@@ -113,6 +112,10 @@ class Sheet:
             place = left / self.width, 1 - top / self.height
             self.figure.text(*place, text, parse_math=False, **{**HEAD, **options})
 
+    def note(self, left: float, top: float, text: str) -> None:
+        """Write a note, small and grey, whose top left corner stands at this place."""
+        self.write(left, top, text, size=NOTES, color=QUIET)
+
 
 def wrapped(text: str, width: float, size: float) -> str:
     """Return the text with line breaks such that it fits ``width`` inches at ``size`` points."""
@@ -122,6 +125,12 @@ def wrapped(text: str, width: float, size: float) -> str:
         characters = max(8, math.floor(len(line) * ratio))
         lines += [line] if ratio >= 1 else textwrap.wrap(line, characters)
     return "\n".join(lines)
+
+
+def heading_of(text: str, width: float) -> tuple[str, float]:
+    """Return a heading wrapped to ``width`` inches, and its height in inches."""
+    heading = wrapped(text, width, HEADING)
+    return heading, height_of(heading, HEADING)
 
 
 def captions(texts: tuple[str, str], width: float) -> tuple[str, str]:

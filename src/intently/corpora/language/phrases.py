@@ -18,6 +18,7 @@ from intently.corpora.language.words import (
 
 # Who the subject is, as the French verb needs to know it.
 JE, WE, YOU, HE, SHE, THEY_M, THEY_F = range(7)
+FEMININE, PLURAL = (SHE, THEY_F), (WE, THEY_M, THEY_F)
 
 SURE, POSSIBLE = True, False
 
@@ -80,12 +81,16 @@ def phrase(english: str, french: str) -> Phrase:
 # The French of an English determiner: masculine and feminine, the same before a vowel, and plural.
 # "" is the bare noun, for a mass noun the partitive.
 POSSESSIVES = {
-    "my": ("mon", "ma", "mon", "mon", "mes"),
-    "your": ("votre", "votre", "votre", "votre", "vos"),
-    "his": ("son", "sa", "son", "son", "ses"),
-    "her": ("son", "sa", "son", "son", "ses"),
-    "our": ("notre", "notre", "notre", "notre", "nos"),
-    "their": ("leur", "leur", "leur", "leur", "leurs"),
+    # Before a vowel the feminine is as the masculine: mon amie.
+    english: (masculine, feminine, masculine, masculine, plural)
+    for english, masculine, feminine, plural in (
+        ("my", "mon", "ma", "mes"),
+        ("your", "votre", "votre", "vos"),
+        ("his", "son", "sa", "ses"),
+        ("her", "son", "sa", "ses"),
+        ("our", "notre", "notre", "nos"),
+        ("their", "leur", "leur", "leurs"),
+    )
 }
 DETERMINERS = {
     **POSSESSIVES,

@@ -6,13 +6,12 @@ from functools import cache
 
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.phrases import (
+    FEMININE,
     HE,
     NOTHING,
-    SHE,
+    PLURAL,
     SURE,
-    THEY_F,
     THEY_M,
-    WE,
     YOU,
     Phrase,
     Slot,
@@ -82,11 +81,12 @@ VERY = ((("", ""),), (("", ""),), (("very", "très"),))
 def quality(adjective: Adjective, agreement: int, english: str = "", french: str = "") -> Phrase:
     """Return the adjective as a predicate that agrees, perhaps with its degree.
 
+    >>> from intently.corpora.language.phrases import SHE
     >>> from intently.corpora.language.words import ADJECTIVE
     >>> quality(ADJECTIVE["wide"], SHE, "too", "trop").french
     ('trop', 'large')
     """
-    form = adjective.form(agreement in (SHE, THEY_F), agreement in (WE, THEY_M, THEY_F))
+    form = adjective.form(agreement in FEMININE, agreement in PLURAL)
     if not english:
         return Phrase((adjective.name,), (form,))
     return Phrase((english, adjective.name), (french, form), ((0, 0, SURE), (1, 1, SURE)))
@@ -207,7 +207,7 @@ def there_is(choose: Choose) -> Draft:
     thing, mode, place = choose(things), choose(THERE_MODES), choose(places)
     check_apart(thing, place)
     thing = as_object(thing, mode.negative)
-    plural = thing.agreement in (THEY_M, THEY_F)
+    plural = thing.agreement in PLURAL
     return Draft((THERE[mode.tense, mode.negative, plural], thing, place, STOP), int(thing.held))
 
 

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 
 from intently.corpora.language.pair import Draft
 from intently.corpora.language.phrases import (
-    HE,
     JE,
-    SHE,
-    THEY_F,
-    THEY_M,
     WE,
     YOU,
     Phrase,
@@ -26,7 +22,7 @@ from intently.corpora.language.phrases import (
     phrases,
 )
 from intently.corpora.language.slots import ANYONE, NAMED, SOMEONE, STOP, WHOM, things, when
-from intently.corpora.language.verbs import DATIVE, DIRECT, VERB, ObjectPronoun, Verb
+from intently.corpora.language.verbs import ANTECEDENT, DATIVE, DIRECT, VERB, ObjectPronoun, Verb
 from intently.corpora.language.words import NUMBERS, Name, Noun, held_out, nouns
 
 Choose = Callable[[Any], Any]
@@ -106,9 +102,7 @@ FOOD = (
     frame("eat", ANYONE, "count_food"),
     frame("drink", SOMEONE, "drink"),
     frame("like", SOMEONE, "food drink tale"),
-    frame("buy", SOMEONE, "food drink"),
-    frame("want", SOMEONE, "food drink"),
-    frame("sell", SOMEONE, "food drink"),
+    *(frame(verb, SOMEONE, "food drink") for verb in ("buy", "want", "sell")),
 )
 PERSONAL = tuple(
     frame(verb, SOMEONE, "person kin", WHOM)
@@ -267,12 +261,6 @@ CHAINED = tuple(
     for first, second, classes in CHAINS
 )
 AND = phrase("and", "et")
-ANTECEDENT = {
-    HE: ObjectPronoun("it", "le", HE),
-    SHE: ObjectPronoun("it", "la", SHE),
-    THEY_M: DIRECT["them"],
-    THEY_F: ObjectPronoun("them", "les", THEY_F),
-}
 
 
 def and_it(choose: Choose) -> Draft:

@@ -13,8 +13,10 @@ from functools import cache
 
 from intently.corpora.language.lexicon import VERBS
 from intently.corpora.language.phrases import (
+    FEMININE,
     HE,
     JE,
+    PLURAL,
     POSSIBLE,
     SHE,
     SURE,
@@ -51,26 +53,29 @@ class ObjectPronoun:
     direct: bool = True
 
 
+# English, French, French as the receiver, agreement.
+OBJECT_PRONOUNS = (
+    ("me", "me", "me", HE),
+    ("you", "vous", "vous", HE),
+    ("him", "le", "lui", HE),
+    ("her", "la", "lui", SHE),
+    ("us", "nous", "nous", THEY_M),
+    ("them", "les", "leur", THEY_M),
+)
 DIRECT = {
     english: ObjectPronoun(english, french, agreement)
-    for english, french, agreement in (
-        ("me", "me", HE),
-        ("you", "vous", HE),
-        ("him", "le", HE),
-        ("her", "la", SHE),
-        ("us", "nous", THEY_M),
-        ("them", "les", THEY_M),
-    )
+    for english, french, _, agreement in OBJECT_PRONOUNS
 }
 DATIVE = {
     english: ObjectPronoun(english, french, agreement, direct=False)
-    for english, french, agreement in (
-        ("him", "lui", HE),
-        ("her", "lui", SHE),
-        ("them", "leur", THEY_M),
-        ("me", "me", HE),
-        ("us", "nous", THEY_M),
-    )
+    for english, _, french, agreement in OBJECT_PRONOUNS
+}
+# What stands for a noun phrase of this agreement.
+ANTECEDENT = {
+    HE: ObjectPronoun("it", "le", HE),
+    SHE: ObjectPronoun("it", "la", SHE),
+    THEY_M: DIRECT["them"],
+    THEY_F: ObjectPronoun("them", "les", THEY_F),
 }
 
 
@@ -80,9 +85,8 @@ def participle(masculine: str, agreement: int) -> str:
     >>> participle("vu", SHE), participle("assis", THEY_M), participle("pris", THEY_F)
     ('vue', 'assis', 'prises')
     """
-    plural = agreement in (WE, THEY_M, THEY_F)
-    form = masculine + "e" * (agreement in (SHE, THEY_F))
-    return form + "s" * (plural and not form.endswith("s"))
+    form = masculine + "e" * (agreement in FEMININE)
+    return form + "s" * (agreement in PLURAL and not form.endswith("s"))
 
 
 class Verb:

@@ -15,17 +15,7 @@ from intently.show.choosing import Choice, Source, one_of
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
 from intently.show.reading import Names, at_most, missing, outside, shown_names, weights
-from intently.show.sheet import (
-    HEADING,
-    LINE,
-    NOTE,
-    NOTES,
-    WORD,
-    Sheet,
-    captions,
-    height_of,
-    width_of,
-)
+from intently.show.sheet import HEADING, LINE, NOTES, WORD, Sheet, captions, height_of, width_of
 from intently.show.style import ACCENT, QUIET, ink_on, style, weight_map
 
 if TYPE_CHECKING:
@@ -152,7 +142,7 @@ def _draw(
     _outline(axes, *links)
     sheet.colour_bar((left + wide + 0.12, top, 0.11, high), norm, label="weight")
     sheet.write(MARGIN, MARGIN, heading)
-    sheet.write(MARGIN, top + high + below - 0.02, foot, **NOTE)
+    sheet.note(MARGIN, top + high + below - 0.02, foot)
     return sheet.figure
 
 

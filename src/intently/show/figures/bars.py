@@ -10,16 +10,7 @@ from intently.errors import ArgumentError, build
 from intently.show.figures.by_length import Interval, is_interval
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
-from intently.show.sheet import (
-    HEADING,
-    Sheet,
-    few_ticks,
-    height_of,
-    name_panel,
-    open_axes,
-    width_of,
-    wrapped,
-)
+from intently.show.sheet import Sheet, few_ticks, heading_of, name_panel, open_axes, width_of
 from intently.show.style import INK, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -59,8 +50,8 @@ def bars(
     with style((heading, *labels, *values)):
         left = MARGIN + 0.1 + width_of(labels, 8)
         width = left + len(values) * WIDE + (len(values) - 1) * BETWEEN + RIGHT
-        heading = wrapped(heading, width - 2 * MARGIN, HEADING)
-        top = MARGIN + height_of(heading, HEADING) + ABOVE
+        heading, tall = heading_of(heading, width - 2 * MARGIN)
+        top = MARGIN + tall + ABOVE
         high = ROW * len(names)
         sheet = Sheet.of(width, top + high + BELOW)
         for column, (panel, numbers) in enumerate(values.items()):

@@ -12,16 +12,14 @@ from intently.errors import ArgumentError, build
 from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
 from intently.show.sheet import (
-    HEADING,
     End,
     Sheet,
     few_ticks,
-    height_of,
+    heading_of,
     name_ends,
     name_panel,
     open_axes,
     width_of,
-    wrapped,
 )
 from intently.show.style import FRAME, HOLE, LINES, QUIET, style
 
@@ -74,8 +72,8 @@ def by_length(
         wide = max(WIDE, len(buckets) * (0.06 + width_of(chain(*labels), size)))
         right = 0.2 + width_of(models, 8)
         width = LEFT + len(scores) * wide + (len(scores) - 1) * BETWEEN + right
-        heading = wrapped(heading, width - 2 * MARGIN, HEADING)
-        top = MARGIN + height_of(heading, HEADING) + ABOVE
+        heading, tall = heading_of(heading, width - 2 * MARGIN)
+        top = MARGIN + tall + ABOVE
         sheet = Sheet.of(width, top + HIGH + BELOW)
         for column, (panel, lines) in enumerate(scores.items()):
             axes = sheet.axes(LEFT + column * (wide + BETWEEN), top, wide, HIGH)

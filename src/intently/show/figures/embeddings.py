@@ -16,7 +16,7 @@ from intently.show.files import destination, finish
 from intently.show.given import as_numbers
 from intently.show.labels import bare, titled, visible
 from intently.show.reading import numbers
-from intently.show.sheet import HEADING, NOTE, NOTES, Sheet, height_of, width_of, wrapped
+from intently.show.sheet import NOTES, Sheet, heading_of, width_of, wrapped
 from intently.show.style import ACCENT, FRAME, GRID, INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ def _draw(
     heading: str,
 ) -> Figure:
     centres, joined = marked
-    heading = wrapped(heading, WIDE, HEADING)
-    top = MARGIN + height_of(heading, HEADING) + 0.06
+    heading, tall = heading_of(heading, WIDE)
+    top = MARGIN + tall + 0.06
     sheet = Sheet.of(WIDE + 2 * MARGIN, top + HIGH + 0.42)
     axes = sheet.axes(MARGIN, top, WIDE, HIGH)
     ends = plane.before if plane.after is None else plane.after
@@ -168,7 +168,7 @@ def _draw(
     _name(axes, places, names, list(named), plane.every, centres, joints)
     if centres:
         said += f"; lines join the {NEAREST} nearest by cosine"
-    sheet.write(MARGIN, top + HIGH + 0.09, wrapped(said, WIDE, NOTES), **NOTE)
+    sheet.note(MARGIN, top + HIGH + 0.09, wrapped(said, WIDE, NOTES))
     sheet.write(MARGIN, MARGIN, heading)
     return sheet.figure
 

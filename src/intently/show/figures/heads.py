@@ -32,17 +32,7 @@ from intently.show.reading import (
     pooled,
     shown_names,
 )
-from intently.show.sheet import (
-    HEADING,
-    LINE,
-    NOTE,
-    NOTES,
-    WORD,
-    Sheet,
-    captions,
-    height_of,
-    width_of,
-)
+from intently.show.sheet import HEADING, LINE, NOTES, WORD, Sheet, captions, height_of, width_of
 from intently.show.style import ACCENT, QUIET, style
 
 if TYPE_CHECKING:
@@ -316,7 +306,7 @@ def _draw(
     high = max(_panel_height(groups[0], plan.panel), 1.0)
     place = MARGIN + plan.width + 0.15, first + NAME + TITLE, 0.1, high
     sheet.colour_bar(place, norm, size=7, label=label)
-    sheet.write(MARGIN, top + 0.04, foot, **NOTE)
+    sheet.note(MARGIN, top + 0.04, foot)
     return sheet.figure
 
 

@@ -11,6 +11,7 @@ import torch
 from intently.errors import ArgumentError, build
 from intently.foundation.checks import check_word
 from intently.matrix import LazyMatrix
+from intently.show import reading
 from intently.show.cells import (
     count_steps,
     crowded_limits,
@@ -27,22 +28,10 @@ from intently.show.figures.survey import Survey, survey
 from intently.show.files import destination, finish
 from intently.show.given import Plain
 from intently.show.labels import shown, titled
-from intently.show.reading import (
-    Names,
-    Pooling,
-    any_numbers,
-    measured,
-    missing,
-    numbers,
-    picture,
-    pooled,
-    shown_names,
-    weights,
-)
+from intently.show.reading import Names, Pooling
 from intently.show.sheet import (
     HEADING,
     LINE,
-    NOTE,
     NOTES,
     WORD,
     Sheet,
@@ -110,14 +99,14 @@ def heatmap(
     path = destination(save)
     check_word(scale, "scale", ("linear", "log"))
     check_word(sink, "sink", SINKS)
-    lazy, chosen = one_of(matrix, head, read=any_numbers)
+    lazy, chosen = one_of(matrix, head, read=reading.any_numbers)
     plain = lazy.no_weights() if isinstance(lazy, Plain) else ""
     found, notes = _numbers(lazy, how, plain) if plain else _survey(lazy, how)
     if plain:
         _check_plain(found.cells, scale, sink, plain)
-    elif unknown := missing(found.cells):
+    elif unknown := reading.missing(found.cells):
         notes.append(f"{unknown}, and left out of the column sums")
-    labels = shown_names(lazy, shown)
+    labels = reading.shown_names(lazy, shown)
     if sink == "hide":
         notes += _hide_sink(found, labels.columns)
     texts = titled(title, chosen), "\n".join(notes)
@@ -138,9 +127,9 @@ def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str
     """Read numbers that are no weights, and have no entropy and no column sums to show."""
     notes = [f"numbers as they are, no attention weights: {why}"]
     if max(lazy.shape) > CELLS:
-        notes.append(pooled(lazy.shape, CELLS, how, "numbers"))
-    cells = picture(lazy, CELLS, how).copy()
-    if unknown := missing(cells):
+        notes.append(reading.pooled(lazy.shape, CELLS, how, "numbers"))
+    cells = reading.picture(lazy, CELLS, how).copy()
+    if unknown := reading.missing(cells):
         notes.append(unknown.replace("weights", "numbers"))
     return Survey(cells, np.empty(0), np.empty(0), float(np.nanmax(cells, initial=0.0))), notes
 
@@ -149,13 +138,13 @@ def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
     """Read a matrix that fits cell for cell, a larger one in one pass."""
     if max(lazy.shape) > CELLS:
         found = survey(lazy, CELLS, CELLS, how)
-        note = pooled(lazy.shape, CELLS, how)
+        note = reading.pooled(lazy.shape, CELLS, how)
         if how != "max":
             note += f"; the largest single weight is {found.highest:.2g}"
         return found, [note]
     with torch.no_grad():
-        entropy, received = numbers(lazy.entropy()), numbers(lazy.received())
-    cells = weights(lazy).copy()
+        entropy, received = reading.numbers(lazy.entropy()), reading.numbers(lazy.received())
+    cells = reading.weights(lazy).copy()
     if not np.isfinite(received).all():
         received = np.where(np.isfinite(cells), cells, 0).sum(0)
     return Survey(cells, entropy, received, float(np.nanmax(cells, initial=0.0))), []
@@ -188,7 +177,7 @@ class Look(NamedTuple):
 def _look(values: np.ndarray, scale: Scale, how: Pooling | None, plain: bool) -> Look:
     from matplotlib.colors import Normalize
 
-    label = measured(how, "number" if plain else "weight")
+    label = reading.measured(how, "number" if plain else "weight")
     if plain and (values < 0).any():
         top = float(np.abs(values[np.isfinite(values)]).max())
         return Look(Normalize(-top, top), signed_map(), label)
@@ -260,7 +249,7 @@ def _draw(
         format=None if logarithmic else "{x:.3g}",
     )
     sheet.write(MARGIN, MARGIN, heading)
-    sheet.write(left, top + high + below, foot, **NOTE)
+    sheet.note(left, top + high + below, foot)
     return sheet.figure
 
 

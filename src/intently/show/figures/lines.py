@@ -14,7 +14,7 @@ from intently.show.choosing import Choice, Source, one_of, place
 from intently.show.files import destination, finish
 from intently.show.labels import shown, titled
 from intently.show.reading import Names, at_most, missing, names, outside, shown_names, weights
-from intently.show.sheet import HEADING, LINE, NOTE, NOTES, Sheet, captions, height_of, width_of
+from intently.show.sheet import HEADING, LINE, NOTES, Sheet, captions, height_of, width_of
 from intently.show.style import ACCENT, FRAME, INK, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _draw(
     _name(axes, (BETWEEN + 0.07, "left"), sides[1], columns, heights[1], [INK] * s)
     _legend(sheet, (left, above + high + 0.16), top)
     sheet.write(MARGIN, MARGIN, heading)
-    sheet.write(MARGIN, below - 0.02, foot, **NOTE)
+    sheet.note(MARGIN, below - 0.02, foot)
     return sheet.figure
 
 

@@ -26,7 +26,7 @@ from intently.show.files import destination, finish
 from intently.show.given import as_numbers, as_truths
 from intently.show.labels import lines, titled, visible
 from intently.show.reading import edges, numbers, pooled
-from intently.show.sheet import NOTE, NOTES, WORD, Sheet, few_ticks, height_of, width_of, wrapped
+from intently.show.sheet import NOTES, WORD, Sheet, few_ticks, height_of, width_of, wrapped
 from intently.show.style import FRAME, QUIET, signed_map, style, weight_map
 
 if TYPE_CHECKING:
@@ -281,5 +281,5 @@ def _sheet(
         bar = sheet.colour_bar(place, norm, colours, FRAME, 7, format="{x:.3g}")
         few_ticks(bar.yaxis, 5)
     sheet.write(MARGIN, MARGIN, heading, size=TITLE)
-    sheet.write(MARGIN, below - 0.01, foot, **NOTE)
+    sheet.note(MARGIN, below - 0.01, foot)
     return sheet.figure

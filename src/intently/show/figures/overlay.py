@@ -17,7 +17,7 @@ from intently.show.files import destination, finish
 from intently.show.labels import titled, visible
 from intently.show.pictures import read
 from intently.show.reading import looked, missing, names
-from intently.show.sheet import HEADING, NOTE, NOTES, Sheet, captions, few_ticks, height_of
+from intently.show.sheet import HEADING, NOTES, Sheet, captions, few_ticks, height_of
 from intently.show.style import ACCENT, FRAME, QUIET, style, weight_map
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _draw(
     bar = sheet.colour_bar(place, norm, _map(), FRAME, NOTES, label=label, format="{x:.3g}")
     few_ticks(bar.yaxis, 5)
     sheet.write(MARGIN, MARGIN, heading)
-    sheet.write(MARGIN, below - 0.01, foot, **NOTE)
+    sheet.note(MARGIN, below - 0.01, foot)
     return sheet.figure
 
 

@@ -18,7 +18,7 @@ from intently.show.files import destination, finish
 from intently.show.given import one_item
 from intently.show.labels import titled
 from intently.show.reading import numbers
-from intently.show.sheet import HEADING, NOTES, Sheet, height_of, open_axes, wrapped
+from intently.show.sheet import NOTES, Sheet, heading_of, open_axes
 from intently.show.style import FRAME, INK, QUIET, WEIGHTS, signed_map, style
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
 
     t, c = waves.values.shape
     width = LEFT + WIDE + RIGHT
-    heading = wrapped(heading, width - 2 * MARGIN, HEADING)
-    top = MARGIN + height_of(heading, HEADING) + ABOVE
+    heading, tall = heading_of(heading, width - 2 * MARGIN)
+    top = MARGIN + tall + ABOVE
     middle = top + MATRIX + BETWEEN + ABOVE
     bottom = middle + CURVES + BETWEEN + ABOVE
     sheet = Sheet.of(width, bottom + CURVES + 0.48)

@@ -19,7 +19,6 @@ from intently.show.reading import at_most, looked, missing, names, shown_names
 from intently.show.sheet import (
     HEADING,
     LINE,
-    NOTE,
     NOTES,
     Sheet,
     boxed,
@@ -167,7 +166,7 @@ def _draw(passages: Sequence[Passage], ends: tuple[float, float], texts: tuple[s
         down += BETWEEN
     _scale(sheet, norm, scale)
     sheet.write(MARGIN, MARGIN, heading)
-    sheet.write(MARGIN, scale + 0.24, foot, **NOTE)
+    sheet.note(MARGIN, scale + 0.24, foot)
     return sheet.figure
 
 

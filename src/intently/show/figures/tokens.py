@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 from intently.errors import ArgumentError, KindError, build
 from intently.show.files import destination, finish
 from intently.show.labels import lines, mostly_right_to_left, titled, visible
-from intently.show.sheet import (
-    HEADING,
-    LINE,
-    Sheet,
-    boxed,
-    broken,
-    height_of,
-    width_of,
-    widths_of,
-    wrapped,
-)
+from intently.show.sheet import LINE, Sheet, boxed, broken, heading_of, width_of, widths_of
 from intently.show.style import INK, QUIET, WEIGHTS, style
 
 if TYPE_CHECKING:
@@ -104,8 +94,8 @@ def _draw(named: Mapping[str, list[str]], heading: str) -> Figure:
     left = 0.2 + max(width_of(named, 9), width_of(counts.values(), 7.5))
     room = PAPER - 2 * MARGIN - left
     laid = {name: _laid(found, room) for name, found in named.items()}
-    heading = wrapped(heading, PAPER - 2 * MARGIN, HEADING)
-    top = MARGIN + height_of(heading, HEADING) + 0.1
+    heading, tall = heading_of(heading, PAPER - 2 * MARGIN)
+    top = MARGIN + tall + 0.1
     high = sum(max(len(rows), 1.25) * STEP + APART for _, rows in laid.values()) - APART
     sheet = Sheet.of(PAPER, top + high + 0.12)
     axes = sheet.blank(MARGIN, top, PAPER - 2 * MARGIN, high)

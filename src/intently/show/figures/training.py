@@ -11,18 +11,7 @@ import numpy as np
 from intently.errors import ArgumentError, build
 from intently.show.files import destination, finish
 from intently.show.labels import titled
-from intently.show.sheet import (
-    HEADING,
-    NOTE,
-    End,
-    Sheet,
-    few_ticks,
-    height_of,
-    name_ends,
-    name_panel,
-    open_axes,
-    wrapped,
-)
+from intently.show.sheet import End, Sheet, few_ticks, heading_of, name_ends, name_panel, open_axes
 from intently.show.style import LINES, style
 
 if TYPE_CHECKING:
@@ -115,8 +104,8 @@ def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
     heights = [panel.height for panel in panels] + ([bottom] if paces else [])
 
     width = LEFT + len(clocks) * WIDE + (len(clocks) - 1) * BETWEEN + RIGHT
-    heading = wrapped(heading, width - 2 * MARGIN, HEADING)
-    first = MARGIN + height_of(heading, HEADING) + (0.0 if heading else -0.04)
+    heading, tall = heading_of(heading, width - 2 * MARGIN)
+    first = MARGIN + tall + (0.0 if heading else -0.04)
     height = first + sum(heights) + len(heights) * (ABOVE + BELOW) + 0.35 + (0.2 if foot else 0)
     sheet = Sheet.of(width, height)
 
@@ -136,7 +125,7 @@ def _draw(history: Sequence[Row], heading: str, foot: str) -> Figure:
             axes.tick_params(axis="x", labelbottom=False)
         _clock(here[-1], unit)
     sheet.write(MARGIN, MARGIN, heading)
-    sheet.write(LEFT, height - 0.22, foot, **NOTE)
+    sheet.note(LEFT, height - 0.22, foot)
     return sheet.figure
 
 
