@@ -281,7 +281,7 @@ def test_a_mode_that_fails_leaves_nothing_replaced(
         def __exit__(self, *error: object) -> None:
             raise ZeroDivisionError
 
-    monkeypatch.setattr(deep, "mode", Fails)
+    monkeypatch.setattr(by_hand, "whole_model", Fails)
     with pytest.raises(ZeroDivisionError), it.watch(deep=True):
         assert when == "__exit__"
 

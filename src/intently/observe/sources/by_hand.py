@@ -43,7 +43,7 @@ from intently.observe.sources.followed import Lost, Scores, Stage
 from intently.observe.sources.functional import how_of
 from intently.observe.watching.call import Call
 from intently.observe.watching.recorder import Recorder
-from intently.observe.watching.revealed import formula
+from intently.observe.watching.revealed import formula, multiplies
 from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
@@ -119,19 +119,23 @@ def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextM
     """
     if _here.whole:
         return None
-    if attends_by_hand(type(module)) and any(x.wants(module) for x in recorders):
+    if attends_by_hand(module) and any(x.wants(module) for x in recorders):
         return mode()
     if not _here.count or not (module._parameters or module._buffers or module._modules):
         return None
     return _paused()
 
 
-def attends_by_hand(kind: type[nn.Module]) -> bool:
-    """Whether modules of a class are followed."""
+def attends_by_hand(module: nn.Module) -> bool:
+    """Whether modules of this class are followed."""
+    kind = type(module)
     known = _kinds.get(kind)
     if known is None:
         ours = kind.__module__.split(".")[0] in ("intently", "torch")
-        known = _kinds[kind] = not ours and formula(kind) is not None
+        known = _kinds[kind] = not ours and (
+            formula(kind) is not None
+            or (any(isinstance(x, nn.Softmax) for x in module.children()) and multiplies(kind))
+        )
     return known
 
 
@@ -327,17 +331,23 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     n = len(found.sizes)
     ones = tuple(i for i in (*row, *column) if i < n - 2 and found.sizes[i] == 1)
     last = [tuple(i for i in axes if i not in ones) for axes in (row, column)]
-    if last != ([(n - 2,), (n - 1,)] if side == 0 else [(n - 1,), (n - 2,)]):
+    rows, keys = last if side == 0 else reversed(last)
+    if keys != (n - 1,) or rows[-1:] != (n - 2,):
         return "the weights are summed over another axis than the keys"
     v, y = (b, out) if side == 0 else (a.mT, out.mT)
-    q, k, shaped, how = found.operands((ones, *lead))
-    return Call(q, k, shaped(v), shaped(y), how, BY_HAND, columns=found.columns)
+    order = [i for axes in (ones, *lead, rows[:-1]) for i in axes]  # several rows share values
+    q, k, how = found.operands(order)
+    sizes = [found.sizes[i] for i in order]
+    y = y.reshape(*sizes, found.sizes[-2], y.shape[-1])
+    shared = len(rows) - 1
+    v = v.reshape(*sizes[: len(sizes) - shared], *(1,) * shared, *v.shape[-2:])
+    return Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why)
 
 
 def _entry_by_entry(found: Scores) -> Call:
     """The call of weights that are multiplied with values entry by entry, and added up later."""
-    q, k, _, how = found.operands(tuple((i,) for i in range(len(found.sizes) - 2)))
-    return Call(q, k, k, None, how, BY_HAND)
+    q, k, how = found.operands(range(len(found.sizes) - 2))
+    return Call(q, k, k, None, how, BY_HAND, as_it_is=found.why)
 
 
 def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:

@@ -252,15 +252,11 @@ class Scores:
             layout[0] = (*held, *layout[0])
         return replace(scores, layout=tuple(layout))
 
-    def operands(
-        self, held: Layout
-    ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor], AttentionSpec]:
-        """Q, k, the function that shapes v, and the spec, with leading axes ordered by ``held``."""
-        order = [i for axes in held for i in axes]
-        lead = [self.sizes[i] for i in order]
+    def operands(self, order: Sequence[int]) -> tuple[Tensor, Tensor, AttentionSpec]:
+        """Q, k and the spec, with the leading axes in ``order``."""
         n = len(self.sizes)
         turned = self.changed(lambda x: x.permute(*order, n - 2, n - 1))
-        return turned.q, turned.k, lambda x: x.reshape(*lead, *x.shape[-2:]), turned.how()
+        return turned.q, turned.k, turned.how()
 
 
 def _scaled(bias: Tensor, factor: float | Tensor) -> Tensor:

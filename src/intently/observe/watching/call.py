@@ -73,9 +73,9 @@ class Call:
 
     ``source`` names the source that saw it. ``module`` is the caller if the source knows it;
     otherwise the innermost running module is. y is None where nothing can be compared. If v holds
-    the values of some keys only, ``columns`` says which. ``handed`` is the tensor that the model
-    continues with, if that is not y itself, and ``back`` turns its gradient into that of y
-    (b, h, t, e).
+    the values of some keys only, ``columns`` says which. ``as_it_is`` is why the weights themselves
+    are kept, where they are. ``handed`` is the tensor that the model continues with, if that is not
+    y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
     """
 
     q: Tensor | Projected
@@ -86,6 +86,7 @@ class Call:
     source: str = "functional"
     module: nn.Module | None = None
     columns: slice | None = None
+    as_it_is: str | None = None
     handed: Tensor | None = None
     back: Callable[[Tensor], Tensor] | None = None
 

@@ -27,6 +27,8 @@ from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax,
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
+AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+
 
 class Recorder:
     """Keeps the calls of one watch."""
@@ -131,6 +133,8 @@ class Recorder:
         return name if name is not None and self.names.wanted(name) else None
 
     def _keep(self, name: str, call: Call) -> None:
+        if call.as_it_is is not None:
+            self.recording.covered.note(AS_IT_IS.format(name, call.as_it_is))
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)

@@ -103,6 +103,11 @@ def formula(kind: type[nn.Module]) -> str | None:
     return _formulas[kind]
 
 
+def multiplies(kind: type[nn.Module]) -> bool:
+    """Whether the forward of a class names a product."""
+    return any(word.text in PRODUCTS for code in _codes(kind) for word in words(code))
+
+
 def _formula(code: CodeType) -> str | None:
     found = words(code) if FORMULAS.keys() & code.co_names else ()
     for word in found:

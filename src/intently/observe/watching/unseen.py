@@ -113,7 +113,7 @@ def unseen(
         if why is not None:
             fixed.update(module.modules())
         elif name in by_hand:
-            why = _by_hand(by_hand[name], name in known, deep)
+            why = _by_hand(by_hand[name], name in known)
         elif not _under(name, told):
             why = _suspect(module, ran, deep)
             if why is not None and any(names.get(m) in told for m in module.modules()):
@@ -131,13 +131,11 @@ def _under(name: str, known: set[str]) -> bool:
     return any(".".join(parts[:n]) in known for n in range(1, len(parts) + 1))
 
 
-def _by_hand(softmax: Softmax, seen: bool, deep: bool) -> str:
+def _by_hand(softmax: Softmax, seen: bool) -> str:
     """The note on a module in which a softmax ran by hand, ``seen`` otherwise or not."""
     text = "" if seen else "no call of an attention function was seen, but "
     text += f"a softmax of {softmax.shape}{' ran beside what was seen' if seen else ''}"
-    if deep:
-        text += f"; {softmax.why or 'its weights met no product'}"
-    return f"{text}: attention by hand, if it is any{'' if deep else DEEPER}"
+    return f"{text}; {softmax.why or 'its weights met no product'}: attention by hand, if it is any"
 
 
 def _written_out(module: nn.Module, ran: Ran, deep: bool) -> str | None:
