@@ -130,6 +130,14 @@ def stack(count: int = 3) -> Stack:
     return Stack(*[SelfAttention() for _ in range(count)])
 
 
+class DividedLast(nn.Module):
+    """Exponentials of scores meet values before they are divided: no weights ever stand alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        e = torch.exp(x @ x.mT / 16)
+        return e @ x / e.sum(-1, keepdim=True)
+
+
 class Softmaxes(TorchDispatchMode):
     """Writes down what every softmax of PyTorch returns."""
 

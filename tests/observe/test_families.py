@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe import Recording
 
-from .attending import Softmaxes, close, seen_by, watched
+from .attending import DividedLast, Softmaxes, close, seen_by
 
 B, H, T, S, D = 2, 2, 5, 7, 8
 Made = Callable[[Tensor], Tensor]
@@ -220,12 +220,6 @@ class Divided(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         e = torch.exp(x @ x.mT / 16)
         return torch.matmul(e / e.sum(-1, keepdim=True), x)
-
-
-class DividedLast(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        e = torch.exp(x @ x.mT / 16)
-        return e @ x / e.sum(-1, keepdim=True)
 
 
 def _shared(x: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def test_names_calls_and_counts() -> None:
 
 def test_other_names_and_numbers_are_refused() -> None:
     seen = seen_once()
-    unseen = seen_once(Stack(SelfAttention(), HandAttention()))
+    unseen = seen_once(Stack(SelfAttention(), DividedLast()))
     refuses(
         it.errors.ArgumentError,
         {
@@ -51,7 +51,9 @@ def test_other_names_and_numbers_are_refused() -> None:
             ),
             r"i: expected a number from 0 to 0; got 1": lambda: seen["layers.1", 1],
             r"i: expected a number .* got True": lambda: seen["layers.1", True],
-            r"got 'layers.1'. No call of an attention": lambda: unseen["layers.1"],
+            r"got 'layers.1'. By hand: exponentials of scores meet values before": lambda: unseen[
+                "layers.1"
+            ],
         },
     )
 
@@ -110,11 +112,11 @@ class HandAttention(nn.Module):
 
 
 def test_coverage_lists_what_was_not_seen() -> None:
-    seen = seen_once(Stack(SelfAttention(), HandAttention()))
+    seen = seen_once(Stack(SelfAttention(), DividedLast()))
     assert str(seen.coverage()).splitlines() == [
         "layers.0  1 call    functional  verified on 2 of 4 rows",
-        "layers.1  not seen              no call of an attention function was seen, but a softmax "
-        "of (1, 4, 4): attention by hand, if it is any (watch with deep=True)",
+        "layers.1  not seen              by hand: exponentials of scores meet values before they "
+        "are divided by their sum",
     ]
 
 
@@ -260,15 +262,11 @@ class BothWays(nn.Module):
         return (y @ x.mT).softmax(-1) @ x
 
 
-def test_attention_by_hand_beside_a_call_is_said() -> None:
-    seen = seen_once(model := nn.Sequential(BothWays()))
-    assert str(seen.coverage()).splitlines() == [
-        "0  1 call  functional  verified on 2 of 4 rows",
-        "0: a softmax of (1, 4, 4) ran beside what was seen: attention by hand, if it is any "
-        "(watch with deep=True)",
-    ]
-    seen = seen_once(model, deep=True)
-    assert len(seen.calls) == 2 and seen.coverage().notes == [LAST_BITS]
+@pytest.mark.parametrize("deep", [False, True])
+def test_attention_by_hand_beside_a_call_is_seen(deep: bool) -> None:
+    seen = seen_once(nn.Sequential(BothWays()), deep=deep)
+    assert {entry.source for entry in seen.calls} == {"functional", "by hand"}
+    assert len(seen.calls) == 2 and seen.coverage().notes == [LAST_BITS] * deep
 
 
 OPEN = (
