@@ -39,8 +39,8 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
     "copy" (own copies of q and of new key rows), "reference" (the tensors themselves, refused once
     they were changed in place) or "disk" (a temporary file that is mapped into memory); ``dtype``
     is a floating-point type to store in; ``gradients`` keeps v, and after a backward pass the
-    gradient of the output; ``deep`` also sees hand-written matmul, softmax, matmul, which makes
-    the model slower.
+    gradient of the output. Attention that is written by hand is followed within the modules whose
+    code makes weights; ``deep`` follows every operation of the model, which makes it slower.
 
     Outputs are the same bit for bit. With ``deep`` every operation passes through Python; the last
     bits differ if PyTorch picks another kernel because of that. A generator that holds a watch open
