@@ -19,12 +19,12 @@ any.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -39,11 +39,11 @@ from torch.utils._python_dispatch import (
 )
 
 from intently.observe.sources.flex import operator_call
-from intently.observe.sources.followed import Lost, Scores, Stage
+from intently.observe.sources.followed import GIVEN, Lost, Scores, Stage
 from intently.observe.sources.functional import how_of
 from intently.observe.watching.call import Call
 from intently.observe.watching.recorder import Recorder
-from intently.observe.watching.revealed import formula, multiplies
+from intently.observe.watching.revealed import writes_attention
 from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
@@ -127,21 +127,19 @@ def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextM
 
 
 def attends_by_hand(module: nn.Module) -> bool:
-    """Whether modules of this class are followed."""
-    kind = type(module)
-    known = _kinds.get(kind)
+    """Whether a module is followed."""
+    if type(module) in _caught:
+        return True
+    known = _known.get(module)
     if known is None:
-        ours = kind.__module__.split(".")[0] in ("intently", "torch")
-        known = _kinds[kind] = not ours and (
-            formula(kind) is not None
-            or (any(isinstance(x, nn.Softmax) for x in module.children()) and multiplies(kind))
-        )
+        ours = type(module).__module__.split(".")[0] in ("intently", "torch")
+        known = _known[module] = not ours and writes_attention(module)
     return known
 
 
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
-    _kinds[type(module)] = True
+    _caught.add(type(module))
     if _here.whole or _is_on():
         return
     late = mode()
@@ -161,10 +159,20 @@ def ended(module: nn.Module) -> None:
     late = _here.late.pop(module, None)
     if late is not None:
         late.__exit__(None, None, None)
+    mine = [x for x in _here.lost if x[0].module is module]
+    if mine:
+        _here.lost = [x for x in _here.lost if x[0].module is not module]
+    for softmax, make in mine:
+        if not softmax.met:
+            softmax.met = True
+            tell(current(), BY_HAND, module, make)
 
 
-_kinds: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
-"""The classes of modules that were asked about, and whether they attend by hand."""
+_known: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+"""Whether the code of a module attends by hand, as far as it tells."""
+
+_caught: WeakSet[type[nn.Module]] = WeakSet()
+"""Classes whose code did not tell, and that were caught with a softmax."""
 
 
 class _Follow(TorchDispatchMode):
@@ -232,14 +240,16 @@ class _Follow(TorchDispatchMode):
         if after.stage == "weights":
             softmax = found.softmax or _begun(outs[0])
             if isinstance(after, Lost):
+                if isinstance(found, Scores) and found.stage == "weights" and softmax.why is None:
+                    _here.lost.append((softmax, partial(_unmixed, found, args[at], after.why)))
                 softmax.why, after.softmax = softmax.why or after.why, softmax
             else:
                 after = replace(after, softmax=softmax)
         if isinstance(after, Lost) and after.stage in _MIXES and _leaves(name, args, at, outs[0]):
             softmax = found.softmax
-            if isinstance(found, Scores) and name == "mul" and softmax and softmax.likely:
+            if isinstance(found, Scores) and name == "mul" and softmax and softmax.module:
                 softmax.met = True
-                tell(current(), BY_HAND, None, partial(_entry_by_entry, found))
+                tell(current(), BY_HAND, None, partial(_unmixed, found, args[at]))
             return
         for out in outs:
             self.keep(out, after)
@@ -253,10 +263,12 @@ class _Follow(TorchDispatchMode):
             if found is None or found.stage not in _MIXES:
                 continue
             if found.softmax is not None:
+                if isinstance(found, Lost) and any(x is found.softmax for x, _ in _here.lost):
+                    return  # told when the module ends
                 if found.softmax.met and isinstance(found, Scores) and found.columns is not None:
                     return  # another part of the same weights
                 found.softmax.met = True
-            tell(current(), BY_HAND, None, partial(_call, found, a, b, out, side))
+            tell(current(), BY_HAND, None, partial(_met, found, a, b, out, side))
             return
         self.keep(out, _product(name, a, b, args, kwargs))
 
@@ -288,6 +300,7 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.mode, self.count, self.whole = _Follow(), 0, 0
         self.late: dict[nn.Module, mode] = {}
+        self.lost: list[tuple[Softmax, Callable[[], Call]]] = []
 
 
 _here = _Here()
@@ -318,6 +331,15 @@ def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores 
         return Lost(lost.why)
 
 
+def _met(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Call | str:
+    """The call of a product of weights with values, or with something else."""
+    call = _call(found, a, b, out, side)
+    if isinstance(call, str) and isinstance(found, Scores) and found.stage == "weights":
+        if found.softmax is not None and found.softmax.module is not None:
+            return _unmixed(found, (a, b)[side], call)
+    return call
+
+
 def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Call | str:
     """The call whose weights are the left (0) or the right (1) factor of ``out``."""
     if isinstance(found, Lost):
@@ -341,13 +363,34 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     y = y.reshape(*sizes, found.sizes[-2], y.shape[-1])
     shared = len(rows) - 1
     v = v.reshape(*sizes[: len(sizes) - shared], *(1,) * shared, *v.shape[-2:])
-    return Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why)
+    real = (a if side == 0 else b.mT).reshape(*sizes, *found.sizes[-2:])
+    call = Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why)
+    _let_compare(call, found, real)
+    return call
 
 
-def _entry_by_entry(found: Scores) -> Call:
-    """The call of weights that are multiplied with values entry by entry, and added up later."""
+def _as_weights(call: Call, why: str) -> Call:
+    """The same call with the weights themselves in place of queries and keys."""
+    assert call.real is not None
+    given = Scores.given(call.real, -1)
+    return replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+
+
+def _unmixed(found: Scores, weights: Tensor, then: str | None = None) -> Call:
+    """The call of weights whose product with values is not seen: ``then`` is what they met."""
     q, k, how = found.operands(range(len(found.sizes) - 2))
-    return Call(q, k, k, None, how, BY_HAND, as_it_is=found.why)
+    call = Call(q, k, k, None, how, BY_HAND, as_it_is=found.why, then=then)
+    _let_compare(call, found, found.ordered(weights.detach()))
+    return call
+
+
+def _let_compare(call: Call, found: Scores, real: Tensor) -> None:
+    """Let a call be compared with the weights that ran, and be replaced by them."""
+    if found.columns is not None or found.dropout:
+        return
+    call.real = real
+    if found.why is None and real.numel() <= GIVEN:
+        call.as_weights = partial(_as_weights, call)
 
 
 def _fused_call(func: Any, args: Any, kwargs: Any, y: Tensor) -> Call:
@@ -396,7 +439,7 @@ def _begun(weights: Tensor) -> Softmax:
     """Tell whoever watches of a softmax, before its weights meet anything."""
     softmax = Softmax(tuple(weights.shape))
     for recorder in current():
-        softmax.likely |= recorder.softmax(weights, softmax) is not None
+        softmax.module = recorder.softmax(weights, softmax) or softmax.module
     return softmax
 
 
@@ -408,7 +451,7 @@ def told(weights: Tensor) -> None:
     for recorder in current():
         module = recorder.softmax(weights, softmax)
         if module is not None and recorder.wants(module):
-            softmax.likely = True
+            softmax.module = module
             follow_from(module, weights, softmax)
             return
 

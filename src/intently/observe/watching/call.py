@@ -72,10 +72,12 @@ class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
 
     ``source`` names the source that saw it. ``module`` is the caller if the source knows it;
-    otherwise the innermost running module is. y is None where nothing can be compared. If v holds
-    the values of some keys only, ``columns`` says which. ``as_it_is`` is why the weights themselves
-    are kept, where they are. ``handed`` is the tensor that the model continues with, if that is not
-    y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
+    otherwise the innermost running module is. ``handed`` is the tensor that the model continues
+    with, if that is not y itself, and ``back`` turns its gradient into that of y (b, h, t, e).
+
+    Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
+    values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
+    ran; ``as_weights`` of a reason makes a call that keeps them, and ``as_it_is`` is that reason.
     """
 
     q: Tensor | Projected
@@ -87,6 +89,9 @@ class Call:
     module: nn.Module | None = None
     columns: slice | None = None
     as_it_is: str | None = None
+    then: str | None = None
+    real: Tensor | None = None
+    as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
     back: Callable[[Tensor], Tensor] | None = None
 

@@ -50,10 +50,14 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     """
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
-    if call.y is None:
-        return Verdict(None, "its weights are multiplied with values entry by entry")
-    if 0 in (*matrix.shape, *call.v.shape):
+    if 0 in (*matrix.shape, *call.v.shape[:-1]):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
+    if call.real is not None and call.real.shape[-1] >= matrix.shape[-1]:
+        found = _same_weights(call.real, matrix, sample(matrix.shape[-2], turn))
+        if found is not None:
+            return found
+    if call.y is None:
+        return Verdict(None, "the product of its weights with values was not seen")
     real = call.y.output if isinstance(call.y, After) else call.y
     dtypes = {real.dtype, matrix.dtype, stored or matrix.dtype}
     coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
@@ -65,6 +69,20 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
             rows = sample(t, turn, count).to(matrix.device)
             found = replace(_compared(call, matrix, real, rows, coarsest), rows=len(rows))
     return found
+
+
+def _same_weights(real: Tensor, matrix: Attention, rows: Tensor) -> Verdict | None:
+    """True where weights that ran are those of the matrix; None where rounding hides it."""
+    rows = rows.to(matrix.device)
+    shown = real.detach().index_select(-2, rows)
+    tile, eps = matrix.tile(rows), torch.finfo(real.dtype).eps
+    cut = shown[..., matrix.shape[-1] :]
+    margin = (RELATIVE + 4 * eps) * tile.double().amax(-1, keepdim=True)
+    close = (tile.double() - shown[..., : matrix.shape[-1]].double()).abs() <= margin
+    empty = (tile == 0).all(-1, keepdim=True)
+    if bool((close | empty).all()) and not bool(cut.any()):
+        return Verdict(True, rows=len(rows))
+    return None
 
 
 def _compared(

@@ -27,6 +27,7 @@ from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax,
 
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
+THEN = "{}: the weights are those of the softmax; afterwards, {}."
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 
 
@@ -133,17 +134,28 @@ class Recorder:
         return name if name is not None and self.names.wanted(name) else None
 
     def _keep(self, name: str, call: Call) -> None:
-        if call.as_it_is is not None:
-            self.recording.covered.note(AS_IT_IS.format(name, call.as_it_is))
+        for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
+            if why is not None:
+                self.recording.covered.note(text.format(name, why))
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)
         if entry.steps & (entry.steps - 1) == 0 or entry.steps % 32 == 0:
             self._check(entry, made, matrix)
+        if entry.steps == 1 and not entry.verified and call.as_weights is not None:
+            self._replace(entry, call.as_weights(entry.why or "they were not compared"))
+            return
         if self._gradients is not None:
             self._gradients.keep(entry, call)
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
+
+    def _replace(self, entry: Entry, call: Call) -> None:
+        """Keep the weights themselves of a call whose queries and keys give others."""
+        step = self._normalised(call)
+        entry.rows = self._generations.rows(step)
+        self.recording.covered.note(AS_IT_IS.format(entry.name, call.as_it_is))
+        self._check(entry, call, step.matrix or entry.attention)
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()

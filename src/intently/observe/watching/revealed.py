@@ -103,9 +103,24 @@ def formula(kind: type[nn.Module]) -> str | None:
     return _formulas[kind]
 
 
-def multiplies(kind: type[nn.Module]) -> bool:
-    """Whether the forward of a class names a product."""
-    return any(word.text in PRODUCTS for code in _codes(kind) for word in words(code))
+def writes_attention(module: nn.Module) -> bool:
+    """Whether the code of a forward, or of functions that it may call, makes weights by hand.
+
+    These are functions that it names, of any file but PyTorch's, and those that the module holds.
+    """
+    held = [x for x in vars(module).values() if isinstance(x, FunctionType)]
+    codes = [*_codes(type(module), anywhere=True), *_called(held, {}, anywhere=True)]
+    names = [{word.text for word in words(code)} for code in codes]
+    if any(_formula(code) is not None for code in codes) or any(map(_calls_operator, names)):
+        return True
+    softmax = any(isinstance(x, nn.Softmax) for x in module.children())
+    return softmax and any(some & PRODUCTS for some in names)
+
+
+def _calls_operator(names: set[str]) -> bool:
+    """Whether code calls an operator of fused attention and not PyTorch's function."""
+    fused = any(name.startswith("_scaled_dot_product") for name in names)
+    return fused or {"ops", "aten", "scaled_dot_product_attention"} <= names
 
 
 def _formula(code: CodeType) -> str | None:
@@ -150,10 +165,13 @@ def methods(kind: type) -> dict[str, Any]:
     return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
 
 
-def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
+def _codes(kind: type[nn.Module], anywhere: bool = False) -> Iterator[CodeType]:
     """The code of a forward, of the methods it names, and of functions of the same file."""
     own = methods(kind)
-    left = [own.get(name) for name in ("forward", "call", "__call__")]
+    return _called([own.get(name) for name in ("forward", "call", "__call__")], own, anywhere)
+
+
+def _called(left: list[Any], own: dict[str, Any], anywhere: bool) -> Iterator[CodeType]:
     known: set[object] = set()
     while left:
         function = left.pop()
@@ -165,5 +183,11 @@ def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
         for name in function.__code__.co_names:
             other = function.__globals__.get(name)
             left.append(own.get(name))
-            if isinstance(other, FunctionType) and other.__module__ == function.__module__:
+            if isinstance(other, FunctionType) and (
+                other.__module__ == function.__module__ or (anywhere and not _passed(other))
+            ):
                 left.append(other)
+
+
+def _passed(function: FunctionType) -> bool:
+    return str(function.__module__).split(".")[0] in ("torch", "intently")

@@ -55,12 +55,13 @@ MOST = 64
 class Softmax:
     """A softmax by hand that may be one of scores, and the fate of its weights.
 
-    The code after it says if that is ``likely``. Its weights ``met`` values, in a product that was
-    seen or reported; else ``why`` is the first operation that could not be followed.
+    ``module`` is whose it is, if the code after it goes on as attention does. Its weights ``met``
+    values, in a product that was seen or reported; else ``why`` is the first operation that could
+    not be followed.
     """
 
     shape: tuple[int, ...]
-    likely: bool = False
+    module: nn.Module | None = None
     met: bool = False
     why: str | None = None
 
