@@ -334,9 +334,9 @@ def _product(name: str, a: Tensor, b: Tensor, args: Any, kwargs: Any) -> Scores 
 def _met(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Call | str:
     """The call of a product of weights with values, or with something else."""
     call = _call(found, a, b, out, side)
-    if isinstance(call, str) and isinstance(found, Scores) and found.stage == "weights":
-        if found.softmax is not None and found.softmax.module is not None:
-            return _unmixed(found, (a, b)[side], call)
+    whose = found.softmax.module if found.softmax is not None else None
+    if whose is not None and isinstance(call, str) and isinstance(found, Scores):
+        return _unmixed(found, (a, b)[side], call) if found.stage == "weights" else call
     return call
 
 
