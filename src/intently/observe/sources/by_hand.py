@@ -163,7 +163,7 @@ def ended(module: nn.Module) -> None:
     if mine:
         _here.lost = [x for x in _here.lost if x[0].module is not module]
     for softmax, make in mine:
-        if not softmax.met:
+        if softmax.sure and not softmax.met:
             softmax.met = True
             tell(current(), BY_HAND, module, make)
 
@@ -247,7 +247,7 @@ class _Follow(TorchDispatchMode):
                 after = replace(after, softmax=softmax)
         if isinstance(after, Lost) and after.stage in _MIXES and _leaves(name, args, at, outs[0]):
             softmax = found.softmax
-            if isinstance(found, Scores) and name == "mul" and softmax and softmax.module:
+            if isinstance(found, Scores) and name == "mul" and softmax and softmax.sure:
                 softmax.met = True
                 tell(current(), BY_HAND, None, partial(_unmixed, found, args[at]))
             return

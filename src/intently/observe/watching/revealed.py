@@ -89,8 +89,12 @@ def mixes(shape: Sequence[int], come: set[str]) -> bool:
         return True
     if come & CHOICES:
         return False
-    pooled = {"*", "sum"} <= come and "log" not in come
-    return len(shape) > 2 or shape[0] == shape[1] or pooled
+    return len(shape) > 2 or shape[0] == shape[1] or pools(come)
+
+
+def pools(come: set[str]) -> bool:
+    """Whether code weighs values entry by entry and adds them up."""
+    return {"*", "sum"} <= come and "log" not in come
 
 
 _formulas: WeakKeyDictionary[type[nn.Module], str | None] = WeakKeyDictionary()

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from intently.models.recurrent_steps import Attentional
 from intently.modules.recurrent import AttentionalVector
 from intently.observe.watching.revealed import (
+    PRODUCTS,
     formula,
     methods,
     mixes,
     only_calls_its_parts,
+    pools,
     still_to_come,
 )
 
@@ -55,13 +57,15 @@ MOST = 64
 class Softmax:
     """A softmax by hand that may be one of scores, and the fate of its weights.
 
-    ``module`` is whose it is, if the code after it goes on as attention does. Its weights ``met``
+    ``module`` is whose it is, if the code after it goes on as attention does; it is ``sure`` if
+    not by the number of its rows alone, which may be those of a router. Its weights ``met``
     values, in a product that was seen or reported; else ``why`` is the first operation that could
     not be followed.
     """
 
     shape: tuple[int, ...]
     module: nn.Module | None = None
+    sure: bool = False
     met: bool = False
     why: str | None = None
 
@@ -84,8 +88,10 @@ class Ran:
         if inner is None:
             return None
         depth = 1 + next(n for n, m in enumerate(reversed(running)) if m is inner)
-        if not mixes(weights.shape, still_to_come(depth)):
+        come = still_to_come(depth)
+        if not mixes(weights.shape, come):
             return None
+        softmax.sure = weights.ndim > 2 or bool(come & PRODUCTS) or pools(come)
         known = [x for x in self.softmax.get(inner, []) if not x.met]
         self.softmax[inner] = [*known[: MOST - 1], softmax]
         return inner
