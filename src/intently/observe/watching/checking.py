@@ -50,7 +50,7 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     """
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
-    if 0 in (*matrix.shape, *call.v.shape[:-1]):
+    if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     if call.real is not None and call.real.shape[-1] >= matrix.shape[-1]:
         found = _same_weights(call.real, matrix, sample(matrix.shape[-2], turn))
