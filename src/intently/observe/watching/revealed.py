@@ -124,7 +124,7 @@ def writes_attention(module: nn.Module) -> bool:
 def _calls_operator(names: set[str]) -> bool:
     """Whether code calls an operator of fused attention and not PyTorch's function."""
     fused = any(name.startswith("_scaled_dot_product") for name in names)
-    return fused or {"ops", "aten", "scaled_dot_product_attention"} <= names
+    return fused or ("scaled_dot_product_attention" in names and bool(names & {"aten", "_nn"}))
 
 
 def _formula(code: CodeType) -> str | None:
