@@ -3,7 +3,8 @@
 A softmax is found if its weights equal those of one entry of the recording, all rows in order. If
 none does, its rows may lie in entries that are laid out otherwise: steps of a generation joined,
 heads on another axis, keys that no row sees left out or added, keys in another order. A row of the
-recording that is zero stands for one that may attend nothing, whose softmax is uniform or NaN.
+recording that is zero stands for one that may attend nothing, whose softmax is uniform. A softmax
+that is NaN is not compared.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
                 used.add(i)
                 return True
     for weights in _forms(truth):
-        left = torch.ones(len(weights), dtype=torch.bool)
+        left = ~weights.isnan().any(-1)
         for i in order:
             rows = entries[i].rows
             if rows is None or _distance(truth.module, entries[i].name) > 2:
@@ -152,7 +153,8 @@ def _same(weights: Tensor, rows: Tensor) -> bool:
         padded[:, start : start + narrow.shape[-1]] = narrow
         close = ~((wide - padded).abs() > CLOSE).any(-1) & ~padded.isnan().any(-1)
         close &= ~wide.isnan().any(-1)
-        if bool((close | (_nothing(rows) & _blind(weights))).all()):
+        free = weights.isnan().any(-1) | (_nothing(rows) & _blind(weights))
+        if bool((close | free).all()):
             return True
     return False
 

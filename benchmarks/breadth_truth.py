@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import flex_attention
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -35,6 +36,7 @@ SOFTMAX = {"softmax", "_softmax", "_safe_softmax", "special_softmax"}
 LOG_SOFTMAX = {"log_softmax", "_log_softmax", "special_log_softmax"}
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "matmul": (0, 1), "mv": (0, 1), "dot": (0, 1)}
 PRODUCTS |= {"addmm": (1, 2), "baddbmm": (1, 2), "addmv": (1, 2), "linear": (0, 1)}
+NATIVE = {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}
 FUSED = "scaled_dot_product"
 MOVES = set(
     "view _unsafe_view reshape permute transpose t mT expand slice select squeeze unsqueeze clone "
@@ -47,7 +49,8 @@ POINTWISE = set(
     "clamp_max to type_as mul_ div_ add_ sub_ masked_fill_ nan_to_num_ dropout_ clamp_ relu "
     "copy_ pow softplus threshold maximum minimum".split()
 )
-KNOWN = SOFTMAX | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "mean", "exp"}
+STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "logsumexp"}
+KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum"}
 
 
 @dataclass
@@ -75,7 +78,7 @@ class _Mark:
     kind: str
     source: Attended | None
     keys: Tensor | None
-    axis: int = -1
+    axis: int | Sequence[int] = -1
     shared: bool = False
 
 
@@ -106,16 +109,13 @@ class Truth(TorchDispatchMode):
 
     @contextmanager
     def on(self) -> Iterator[Truth]:
-        """Record within the block, without PyTorch's fused encoder layers, which hide inside."""
-        fast = torch.backends.mha.get_fastpath_enabled()
+        """Record within the block."""
         before = hooks.register_module_forward_pre_hook(self._enter)
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
-        torch.backends.mha.set_fastpath_enabled(False)
         try:
             with _flex_replaced(self._flex), self:
                 yield self
         finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
             before.remove()
             after.remove()
             self._marks.clear()
@@ -135,13 +135,15 @@ class Truth(TorchDispatchMode):
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         if FUSED in name and "backward" not in name and "fused_sdp_choice" not in name:
             self._fused(name, func, args, kwargs)
+        elif name in NATIVE:
+            self._native(name, func, args, kwargs)
         elif torch.is_inference_mode_enabled() and name not in KNOWN:
             with self:  # composite operations arrive whole: look inside
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
         inputs = [(x, m) for x in _tensors((args, kwargs)) if (m := self._mark(x)) is not None]
-        if not inputs and name not in SOFTMAX | LOG_SOFTMAX | {"exp"}:
+        if not inputs and name not in STARTS:
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
         self._follow(name, func, args, kwargs, inputs, out)
@@ -162,6 +164,8 @@ class Truth(TorchDispatchMode):
             self._weights(out, _axis(args, kwargs), name)
         elif name in LOG_SOFTMAX:
             self._put(out, _Mark("log", None, None, _axis(args, kwargs)))
+        elif name == "logsumexp":
+            self._put(out, _Mark("lse", None, None, args[1]))
         elif name == "exp":
             logs = [m for _, m in inputs if m.kind == "log"]
             if logs:
@@ -170,28 +174,36 @@ class Truth(TorchDispatchMode):
                 self._put(out, _Mark("exp", None, None))
         elif any(m.kind == "exp" for _, m in inputs):
             self._by_hand(name, args, inputs, out)
+        elif any(m.kind == "lse" for _, m in inputs):
+            mark = next(m for _, m in inputs if m.kind == "lse")
+            if name in ("sub", "sub_") and self._mark(args[1]) is mark:
+                self._put(out, _Mark("log", None, None, mark.axis))
+            elif name in POINTWISE or name in MOVES:
+                self._put(out, mark)
         elif any(m.kind == "log" for _, m in inputs):
             self._move(name, func, args, kwargs, [p for p in inputs if p[1].kind == "log"], out)
         elif name in PRODUCTS:
             self._product(PRODUCTS[name], name, args, out)
-        elif name == "sum" or name == "mean":
+        elif name == "sum":
             self._sum(args, kwargs, inputs, out)
         elif name in MOVES or name in POINTWISE or name == "as_strided":
             self._move(name, func, args, kwargs, inputs, out)
         else:
             self.stopped[name] = self.stopped.get(name, 0) + 1
 
-    def _weights(self, out: Tensor, axis: int, how: str) -> None:
-        """A softmax, or what equals one."""
+    def _weights(self, out: Tensor, axis: int | Sequence[int], how: str) -> None:
+        """A softmax, or what equals one, over one axis or several."""
+        axes = [axis % out.dim()] if isinstance(axis, int) else [i % out.dim() for i in axis]
         if out.dim() == 0 or not out.is_floating_point():
             return
-        source = Attended(self._where(), how, out.detach().movedim(axis, -1).clone())
+        last = list(range(-len(axes), 0))
+        weights = out.detach().movedim(axes, last).flatten(-len(axes)).clone()
+        source = Attended(self._where(), how, weights)
         self.all.append(source)
-        s = out.shape[axis]
-        shape = [1] * out.dim()
-        shape[axis] = s
-        keys = torch.arange(1, s + 1, dtype=torch.int32).view(shape).expand(out.shape).clone()
-        self._put(out, _Mark("weights", source, keys))
+        sizes = [out.shape[i] for i in axes]
+        keys = torch.arange(1, math.prod(sizes) + 1, dtype=torch.int32).view(sizes)
+        keys = keys.expand(*(n for i, n in enumerate(out.shape) if i not in axes), *sizes)
+        self._put(out, _Mark("weights", source, keys.movedim(last, axes).contiguous()))
 
     def _by_hand(
         self, name: str, args: tuple[Any, ...], inputs: list[tuple[Tensor, _Mark]], out: Any
@@ -201,7 +213,7 @@ class Truth(TorchDispatchMode):
         mark = self._mark(first) if first is not None else None
         if name == "sum" and mark is not None and mark.kind == "exp" and len(args) > 1 and args[1]:
             axes = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
-            self._put(out, _Mark("exp sum", None, None, int(axes[0])))
+            self._put(out, _Mark("exp sum", None, None, list(axes)))
         elif name in ("div", "div_") and mark is not None and mark.kind == "exp":
             below = self._mark(args[1]) if isinstance(args[1], Tensor) else None
             if below is not None and below.kind == "exp sum" and args[1].dim() == out.dim():
@@ -311,13 +323,48 @@ class Truth(TorchDispatchMode):
     # --- fused calls ----------------------------------------------------------------------------
 
     def _fused(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = {a.name: a.default_value for a in func._schema.arguments}
-        given |= dict(zip(given, args)) | kwargs
+        given = _arguments(func, args, kwargs)
         mask = given.get("attn_mask", given.get("attn_bias"))
         weights = fused_weights(
             given["query"], given["key"], mask, given.get("is_causal"), given.get("scale")
         )
         self.all.append(Attended(self._where(), name, weights, counts=True))
+
+    def _native(
+        self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """PyTorch's fused layers: queries and keys follow from their input and weights."""
+        given = _arguments(func, args, kwargs)
+        x = given.get("query", given.get("src"))
+        y = given.get("key", x)
+        if given.get("norm_first"):
+            y = x = F.layer_norm(
+                x, x.shape[-1:], given["norm_weight_1"], given["norm_bias_1"], given["eps"]
+            )
+        heads = given.get("num_heads", given.get("num_head"))
+        w, b = given["qkv_weight"].chunk(3), given["qkv_bias"].chunk(3)
+        q, k = (
+            F.linear(z, w[i], b[i]) for i, z in enumerate((x, y))
+        )
+        mask = given["mask"]
+        if q.is_nested:
+            weights = [
+                fused_weights(*(z.unflatten(-1, (heads, -1)).transpose(-3, -2) for z in pair))
+                for pair in zip(q.unbind(), k.unbind())
+            ]
+            t = max(len(z) for z in q.unbind())
+            found = torch.full((len(weights), heads, t, t), torch.nan, dtype=torch.float64)
+            for row, part in zip(found, weights):
+                row[..., : part.shape[-2], :] = 0.0
+                row[..., : part.shape[-2], : part.shape[-1]] = part
+        else:
+            q, k = (z.unflatten(-1, (heads, -1)).transpose(1, 2) for z in (q, k))
+            if mask is not None and given["mask_type"] == 1:
+                mask = mask[:, None, None]
+            if mask is not None and mask.dtype == torch.bool:
+                mask = ~mask  # True means masked in these layers
+            found = fused_weights(q, k, mask)
+        self.all.append(Attended(self._where(), name, found, counts=True))
 
     def _flex(self, original: Any, q: Tensor, k: Tensor, v: Tensor, *args: Any, **given: Any) -> Any:
         """FlexAttention; its weights are what it makes of the unit vectors as values."""
@@ -373,7 +420,11 @@ def _flex_replaced(by: Any) -> Iterator[None]:
 
 
 def fused_weights(
-    q: Tensor, k: Tensor, mask: Tensor | None, causal: bool | None, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None = None,
+    causal: bool | None = False,
+    scale: float | None = None,
 ) -> Tensor:
     """The weights (…, t, s) in float64; rows that see nothing are zero."""
     q, k = q.detach().double(), k.detach().double()
@@ -388,6 +439,12 @@ def fused_weights(
         past = torch.ones(z.shape[-2:], dtype=torch.bool).tril()
         z = z.masked_fill(~past, -torch.inf)
     return z.softmax(-1).nan_to_num(0.0)
+
+
+def _arguments(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of an operator by name, defaults included."""
+    given = {a.name: a.default_value for a in func._schema.arguments}
+    return given | dict(zip(given, args)) | kwargs
 
 
 def _axis(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
