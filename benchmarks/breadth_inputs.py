@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from breadth_families import INPUTS
 from breadth_shrink import IMAGE
 from torch import Tensor, nn
 
 BATCH, LENGTH, TARGET, PADDED = 2, 12, 7, 3
-TRIALS = 24
-
-INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {}
-"""Inputs that a family needs, by its type and the name in its signature, from its config."""
+TRIALS = 40
 
 
 def value(config: Any, names: str, default: Any) -> Any:

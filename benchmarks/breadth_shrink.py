@@ -5,19 +5,24 @@ A number is replaced by what its name says it counts. `OVERRIDES` holds what a f
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from breadth_families import OVERRIDES
 
 LAYERS, WIDTH, HEADS, HEAD, INNER, VOCABULARY, POSITIONS = 2, 32, 4, 8, 64, 99, 128
 IMAGE, PATCH = 32, 8
 
 NUMBERS: tuple[tuple[str, int], ...] = (
-    (r"(.*_)?vocab(ulary)?_size(_.*)?|n_vocab|.*_vocab|num_embeddings|codebook_size", VOCABULARY),
+    (r"(.*_)?vocab(ulary)?_size(_.*)?|n_vocab|.*_vocab|num_embeddings", VOCABULARY),
+    (r"(.*_)?codebook_size", 64),
     (r"max_(.*_)?position_embeddings|n_positions|n_ctx|max_.*positions|max_seq_len|seq_length|"
      r"max_position|max_target_positions|.*block_size|max_sequence_length", POSITIONS),
     (r"qk_rope_head_dim|qk_nope_head_dim|v_head_dim|(.*_)?head_dim(ension)?|.*_head_dim|d_kv|"
      r"kv_channels|attention_head_size|d_head|(.*_)?attention_head_dim|head_size", HEAD),
+    (r"rotary_dim", HEAD),
     (r"num_hidden_layers|n_layers?|num_layers|depth|(.*_)?(encoder|decoder|transformer|conformer|"
      r"hidden|text|vision|audio)_layers|(.*_)?num_(.*_)?layers|num_blocks|.*_depth|"
      r"layers_num|num_hidden_blocks|num_(.*_)?blocks", LAYERS),
@@ -29,6 +34,9 @@ NUMBERS: tuple[tuple[str, int], ...] = (
      r"num_(.*_)?experts", 4),
     (r"num_experts_per_tok(en)?|moe_topk|moe_k|top_k_experts|num_selected_experts|moe_top_?k|"
      r"experts_per_token|router_topk|num_experts_per_topk", 2),
+    (r"mamba_(d_head|head_dim)", 16),
+    (r"mamba_d_ssm|lru_width", 2 * WIDTH),
+    (r"(mamba_)?n_groups", 1),
     (r"n_group|topk_group|num_expert_group", 1),
     (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
     (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|dim|"
@@ -51,8 +59,9 @@ HEADS_ALL = (
 KEY_HEADS = r"(.*_)?num_key_value_heads|n_head_kv|num_kv_heads|multi_query_group_num|.*kv_heads"
 DERIVED = (
     r"_.*|transformers_version|architectures|id2label|label2id|out_features|out_indices|"
-    r"stage_names|torch_dtype|dtype|mlp_only_layers|no_rope_layers"
+    r"stage_names|torch_dtype|dtype|mlp_only_layers|no_rope_layers|per_layer_config|attention_layers"
 )
+KEPT_BY_WIDTH = {"num_layers", "stage_names"}
 KEPT = r"num_feat_extract_layers|num_convpos.*|num_channels|n_channels|chunk_size_feed_forward|num_feature_levels|initializer_.*|.*_token_id|.*_ratio"
 
 LISTS = {
@@ -61,33 +70,70 @@ LISTS = {
     "conv_dim": 16, "tdnn_dim": 16, "neck_hidden_sizes": 16, "reassemble_factors": None,
 }  # fmt: skip
 
-OVERRIDES: dict[str, dict[str, Any]] = {}
-"""Values that a family's configuration needs, by its type and the path of the value."""
+UNSET: dict[str, int] = {
+    "head_dim": HEAD, "num_key_value_heads": HEADS, "n_routed_experts": 4, "n_shared_experts": 1,
+    "num_experts_per_tok": 2, "num_experts_per_token": 2, "prediction_length": 4,
+}  # fmt: skip
+"""What a number is where the default configuration leaves it open."""
+RESNET = {
+    "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32],
+    "depths": [1, 1, 1, 1], "out_features": ["stage2", "stage3", "stage4"],
+}  # fmt: skip
+"""In place of backbones of timm, which transformers only wraps."""
+
+TINY, SHALLOW, FULL = range(3)
+LEVELS = (TINY, SHALLOW, FULL)
+"""How far a configuration is shrunk: all numbers, numbers of layers only, or not at all."""
 
 
-def shrunk(given: Mapping[str, Any], family: str = "", path: str = "") -> dict[str, Any]:
-    """Return the dictionary of a configuration with all numbers small."""
-    given = {k: v for k, v in given.items() if not re.fullmatch(DERIVED, k)}
+def shrunk(
+    given: Mapping[str, Any], family: str = "", path: str = "", level: int = TINY
+) -> dict[str, Any]:
+    """Return the dictionary of a configuration with small numbers."""
+    if given.get("model_type") == "timm_backbone":
+        return dict(RESNET)
+    given = {k: v for k, v in given.items() if not re.fullmatch(DERIVED, str(k))}
+    if level != TINY:
+        given = {k: v for k, v in given.items() if k not in KEPT_BY_WIDTH}
     out = dict(given)
     layers = _layers(out)
     for name, value in given.items():
+        inner = f"{path}{name}."
         if isinstance(value, Mapping):
-            out[name] = _rotary(value) if "rope" in name else shrunk(value, family, f"{name}.")
+            rotary = "rope" in name
+            out[name] = _rotary(value) if rotary else shrunk(value, family, inner, level)
+        elif value is None and level == TINY:
+            out[name] = UNSET.get(name)
+        elif isinstance(value, bool) or re.fullmatch(KEPT, name):
             continue
-        if isinstance(value, bool) or re.fullmatch(KEPT, name):
-            continue
-        if isinstance(value, int):
-            out[name] = _number(name, value, out)
-        elif isinstance(value, (list, tuple)) and value:
+        elif isinstance(value, int):
+            out[name] = _number(name, value, out) if level == TINY else _count(name, value, out)
+        elif isinstance(value, (list, tuple)) and value and (level == TINY or layers):
             out[name] = _sequence(name, list(value), layers)
-    for name, value in given.items():
-        if re.fullmatch(r".*_token_id|.*_token_index|.*_token_idx|.*_token", name):
+        if level == TINY and re.fullmatch(r".*_token_(id|index|idx)|.*_token", name):
             out[name] = _token(name, value)
-    for name, value in OVERRIDES.get(family, {}).items():
+    for name, value in _overrides(family).items():
         prefix, _, last = name.rpartition(".")
         if (f"{prefix}." if prefix else "") == path:
-            out[last] = value
+            out[last] = {**out[last], **value} if isinstance(value, dict) else value
     return out
+
+
+def _overrides(family: str) -> dict[str, Any]:
+    """What all patterns that match a family say."""
+    found: dict[str, Any] = {}
+    for pattern, values in OVERRIDES.items():
+        if any(fnmatch.fnmatch(family, x) for x in pattern.split()):
+            found |= values
+    return found
+
+
+def _count(name: str, value: int, config: dict[str, Any]) -> int:
+    """A number of layers, or any other number as it is."""
+    layers = next(pattern for pattern, small in NUMBERS if small == LAYERS and "depth" in pattern)
+    if value > LAYERS and re.fullmatch(layers, name) and "depths" not in config:
+        return _layer_count(value, config)
+    return value
 
 
 def _layers(config: Mapping[str, Any]) -> list[int] | None:
@@ -163,9 +209,11 @@ def _token(name: str, value: Any) -> Any:
     return VOCABULARY - 1 - sum(map(ord, name)) % 40
 
 
-def made(config_class: type, family: str) -> Any:
-    """A tiny configuration of a class of transformers."""
+def made(config_class: type, family: str, level: int = TINY) -> Any:
+    """A small configuration of a class of transformers."""
     full = config_class()
+    if level == FULL:
+        return full
     given = full.to_dict()
     given.pop("model_type", None)
-    return config_class(**shrunk(given, family))
+    return config_class(**shrunk(given, family, level=level))

@@ -10,10 +10,12 @@ from typing import Any
 import breadth_inputs as inputs
 import torch
 from breadth_run import Way, stirred, told
-from breadth_shrink import made
+from breadth_shrink import LEVELS, made
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 STEPS = 5
+PARAMETERS = 150_000_000
+"""The largest model that is built, where a family cannot be made smaller."""
 HEADS_THAT_GENERATE = (
     "CAUSAL_LM",
     "SEQ_TO_SEQ_CAUSAL_LM",
@@ -69,46 +71,67 @@ def _classes(family: str) -> tuple[type | None, type | None]:
 
 
 def ways(family: str) -> Iterator[Way | tuple[str, str]]:
-    """Forward under every implementation and padding, then the generations."""
+    """Forward under every implementation and padding, then the generations.
+
+    Where no implementation runs with the smallest configuration, the next larger one is tried.
+    """
     from transformers import CONFIG_MAPPING
 
     base, head = _classes(family)
     if base is None:
         yield "forward", "its class is not exported"
         return
-    try:
-        config = made(CONFIG_MAPPING[family], family)
-    except Exception as error:
-        yield "config", told(error)
-        return
-    ran = []
-    for name in IMPLEMENTATIONS:
+    failed: list[tuple[str, str]] = []
+    for level in LEVELS:
         try:
-            model = _built(base, config, name)
+            config = made(CONFIG_MAPPING[family], family, level)
         except Exception as error:
-            yield name, told(error)
+            failed.append(("config", told(error)))
             continue
-        ran.append(name)
-        yield from _forward(model, family, name)
-    if head is not None:
-        yield from _generations(head, config, family, ran)
+        ran, tried = [], []
+        for name in IMPLEMENTATIONS:
+            try:
+                model = _built(base, config, name)
+                ways = list(_forward(model, family, name))
+            except Exception as error:
+                tried.append((name, told(error)))
+                continue
+            ran.append(name)
+            yield from ways
+        failed += tried
+        if ran:
+            yield from tried
+            if head is not None:
+                yield from _generations(head, config, family, ran)
+            return
+    yield from failed[:4]
 
 
 def _built(kind: Any, config: Any, implementation: str) -> Any:
+    """A model with random weights; raises if it is larger than one can run here."""
     torch.manual_seed(0)
+    with torch.device("meta"):
+        size = _size(kind, copy.deepcopy(config), implementation)
+    if size > PARAMETERS:
+        raise MemoryError(f"{size / 1e6:,.0f} million parameters")
     return stirred(kind._from_config(copy.deepcopy(config), attn_implementation=implementation))
 
 
-def _forward(model: Any, family: str, name: str) -> Iterator[Way | tuple[str, str]]:
+def _size(kind: Any, config: Any, implementation: str) -> int:
+    """The number of parameters; 0 if the model cannot be built without memory."""
+    try:
+        made = kind._from_config(config, attn_implementation=implementation)
+    except Exception:  # building it in earnest tells the reason
+        return 0
+    return sum(x.numel() for x in made.parameters())
+
+
+def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
+    """Forward with padding at either side, or once if the model knows no padding."""
     for side in ("right", "left"):
-        try:
-            given = inputs.working(model, model.config, family, side)
-        except Exception as error:
-            yield name, told(error)
-            return
+        given = inputs.working(model, model.config, family, side)
         padded = "attention_mask" in given
-        way = f"{name} {side}" if padded else name
-        yield Way(way, model, functools.partial(model, **given))
+        yield Way(f"{name} {side}" if padded else name, model, functools.partial(model, **given))
         if not padded:
             return
 
