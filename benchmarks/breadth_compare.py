@@ -3,8 +3,10 @@
 A softmax is found if its weights equal those of one entry of the recording, all rows in order. If
 none does, its rows may lie in entries that are laid out otherwise: steps of a generation joined,
 heads on another axis, keys that no row sees left out or added, keys in another order. A row of the
-recording that is zero stands for one that may attend nothing, whose softmax is uniform. A softmax
-that is NaN is not compared.
+recording that is zero or uniform stands for one that may attend nothing, whose softmax is uniform,
+over other keys where a cache has empty places. A softmax that is NaN is not compared. Where a model
+has a sink, which takes a part of every row, that part may be applied to the softmax or to the output:
+rows are compared by their shares.
 """
 
 from __future__ import annotations
@@ -89,13 +91,13 @@ def judge(truth: Sequence[Attended], others: Sequence[Attended], recording: Any)
 def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
     """Whether an entry holds the weights; entries of near modules are asked first."""
     order = sorted(range(len(entries)), key=lambda i: _distance(truth.module, entries[i].name))
-    for weights in _forms(truth):
+    for weights in truth.forms():
         for i in order:
             rows = entries[i].rows
             if i not in used and rows is not None and _same(weights, rows):
                 used.add(i)
                 return True
-    for weights in _forms(truth):
+    for weights in truth.forms():
         left = ~weights.isnan().any(-1)
         for i in order:
             rows = entries[i].rows
@@ -119,7 +121,7 @@ def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -
             continue
         left = ~_nothing(entry.rows)
         for x in sorted(truth, key=lambda x: _distance(x.module, entry.name)):
-            for weights in _forms(x):
+            for weights in x.forms():
                 if left.any():
                     left[left.clone()] = ~among(entry.rows[left], weights)
         if left.any():
@@ -127,26 +129,30 @@ def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -
     return found
 
 
-def _forms(truth: Attended) -> list[Tensor]:
-    """The weights as the softmax left them, and as they were multiplied."""
-    forms = [truth.weights, *truth.used]
-    return [x.double().reshape(-1, x.shape[-1]) for x in forms]
+def _whole(rows: Tensor) -> Tensor:
+    """Rows that sum to less than 1 made to sum to 1: a sink takes the rest."""
+    sums = rows.sum(-1, keepdim=True)
+    return torch.where((sums > 1e-7) & (sums < 0.999), rows / sums, rows)
 
 
 def _nothing(rows: Tensor) -> Tensor:
-    """Which rows of a recording stand for a query that may attend nothing."""
-    return (rows == 0).all(-1)
+    """Which rows of a recording stand for a query that may attend nothing: zero, or all alike."""
+    some = rows.abs() > 1e-12
+    least = rows.masked_fill(~some, torch.inf).amin(-1)
+    alike = (some.sum(-1) > 1) & ((rows.amax(-1) - least).abs() < 1e-6)
+    return ~some.any(-1) | alike
 
 
 def _blind(rows: Tensor) -> Tensor:
     """Which rows of a softmax may be those of a query that may attend nothing."""
-    return rows.isnan().any(-1) | ((rows.amax(-1) - rows.amin(-1)) < 1e-6)
+    return rows.isnan().any(-1) | _nothing(rows)
 
 
 def _same(weights: Tensor, rows: Tensor) -> bool:
     """Whether all rows are equal, in order; keys that nobody sees may be left out at either end."""
     if len(weights) != len(rows):
         return False
+    weights, rows = _whole(weights), _whole(rows)
     wide, narrow = (weights, rows) if weights.shape[-1] >= rows.shape[-1] else (rows, weights)
     for start in {0, wide.shape[-1] - narrow.shape[-1]}:
         padded = torch.zeros_like(wide)
@@ -164,11 +170,11 @@ def among(rows: Tensor, pool: Tensor) -> Tensor:
     found = torch.zeros(len(rows), dtype=torch.bool)
     if not len(rows) or not len(pool):
         return found
-    if bool(_nothing(pool).any()):
+    if bool(_blind(pool).any()):
         found |= _blind(rows)
     if len(rows) * len(pool) * max(rows.shape[-1], pool.shape[-1]) > PAIRS:
         return found
-    rows, pool = rows.nan_to_num(-1.0), pool.nan_to_num(-2.0)
+    rows, pool = _whole(rows.nan_to_num(-1.0)), _whole(pool.nan_to_num(-2.0))
     n, m = rows.shape[-1], pool.shape[-1]
     for start in range(abs(n - m) + 1) if abs(n - m) < 64 else (0, abs(n - m)):
         found |= _nearest(_placed(rows, start, m), _placed(pool, start, n)) <= CLOSE

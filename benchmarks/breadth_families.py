@@ -19,7 +19,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "glm4v_text glm_image_text glm_ocr_text qwen2_5_vl_text qwen2_vl_text": MROPE,
     "colqwen2": {"vlm_config.text_config.rope_parameters": {"mrope_section": [2, 1, 1]}},
     "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 4},
-    "falcon_h1": {"mamba_n_heads": 4, "mamba_d_ssm": 64},
     "granitemoehybrid": {
         "mamba_n_heads": 4, "layer_types": ["linear_attention", "full_attention"],
     },
@@ -40,14 +39,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "full_attention": {"rope_type": "default", "rope_theta": 10000.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
     }},
-    "kimi_linear bailing_hybrid": {"num_experts_per_token": 2, "num_experts_per_tok": 2,
-                                   "num_expert_group": 1, "n_group": 1, "topk_group": 1},
     "mistral4": {"head_dim": 16, "qk_head_dim": 16},
     "longcat_flash": {"head_dim": 8, "qk_head_dim": 16, "zero_expert_num": 2},
     "mimo_v2_flash": {"head_dim": 16, "num_key_value_heads": 2},
     "gemma3n_text": {"num_kv_shared_layers": 0, "activation_sparsity_pattern": None,
                      "intermediate_size": 64, "hidden_size_per_layer_input": 8},
-    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "reformer": {"axial_pos_embds_dim": [16, 16], "axial_pos_shape": [4, 32],
                  "attn_layers": ["local", "lsh"], "num_buckets": 4, "num_hashes": 1,
@@ -59,10 +55,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "lilt": {"hidden_size": 48, "channel_shrink_ratio": 2},
     "sam sam_hq": {"vision_config.window_size": 0, "vision_config.global_attn_indexes": [1]},
-    "musicgen musicgen_melody": {},
     "detr conditional_detr table-transformer dab-detr deformable_detr": {
         "use_timm_backbone": False, "use_pretrained_backbone": False},
-    "chameleon emu3": {"vocabulary_map": {"<image>": 9}},
+    "chameleon": {"vocabulary_map": {"<image>": 9}},
     "pvt": {"image_size": 64},
     "decision_transformer": {"hidden_size": 32, "n_head": 4},
     "time_series_transformer informer autoformer": {
@@ -70,7 +65,17 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "num_time_features": 1},
     "timesfm": {"patch_length": 8, "horizon_length": 8, "context_length": 32},
     "clvp": {"text_config.use_rotary_embedding": False, "speech_config.use_rotary_embedding": False},
-    "vibevoice": {},
+    "falcon_h1": {"mamba_n_heads": 4, "mamba_d_ssm": 64, "mamba_d_head": 16},
+    "bailing_hybrid kimi_linear dots3_note_text kyutai_speech_to_text glm_image_text": {
+        "pad_token_id": 0, "num_experts_per_token": 2, "num_experts_per_tok": 2,
+        "num_expert_group": 1, "n_group": 1, "topk_group": 1, "codebook_size": 64},
+    "dots3_note glm_image": {"text_config.pad_token_id": 0},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "hunyuan_vl": {"text_config.rope_parameters": {"alpha": 1.0}},
+    "musicgen musicgen_melody": {"dropout": 0.0},
+    "qwen3_omni_moe_thinker qwen2_5_omni_thinker": {"vision_start_token_id": 90},
+    "csm mimi mimi_decoder mimi_encoder moshi": {"codebook_size": 64, "num_filters": 16,
+        "hidden_size": 64, "upsample_groups": 32},
 }  # fmt: skip
 """Values that configurations need: family patterns, then the path of the value."""
 

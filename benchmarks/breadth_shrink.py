@@ -115,7 +115,8 @@ def shrunk(
     for name, value in _overrides(family).items():
         prefix, _, last = name.rpartition(".")
         if (f"{prefix}." if prefix else "") == path:
-            out[last] = {**out[last], **value} if isinstance(value, dict) else value
+            held = out.get(last)
+            out[last] = {**held, **value} if isinstance(held, dict) else value
     return out
 
 

@@ -14,7 +14,7 @@ from breadth_shrink import LEVELS, made
 
 IMPLEMENTATIONS = ("sdpa", "eager")
 STEPS = 5
-PARAMETERS = 150_000_000
+PARAMETERS = 60_000_000
 """The largest model that is built, where a family cannot be made smaller."""
 HEADS_THAT_GENERATE = (
     "CAUSAL_LM",

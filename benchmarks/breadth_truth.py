@@ -9,8 +9,9 @@ Nothing here knows `intently`. A softmax counts as attention where its weights m
 
 On the way it may be moved (views, slices, copies, concatenation) and changed entry by entry
 (dropout, masks, casts). Whatever selects (`topk`, `argmax`, `multinomial`) or sums otherwise ends
-the way, so that routers and samplers do not count, nor does a weighted sum of values that every row
-has of its own (mixtures of experts, deformable sampling). `log_softmax` then `exp`, and `exp`
+the way, and a softmax of scores that `topk` chose does not count where it weighs entry by entry, so
+that routers and samplers are left out. Nor does a weighted sum count of values that every row has of
+its own (mixtures of experts, deformable sampling). `log_softmax` then `exp`, and `exp`
 divided by its sum, count like a softmax. The weights of fused calls are computed from their
 arguments, in float64.
 """
@@ -49,7 +50,7 @@ POINTWISE = set(
     "clamp_max to type_as mul_ div_ add_ sub_ masked_fill_ nan_to_num_ dropout_ clamp_ relu "
     "copy_ pow softplus threshold maximum minimum".split()
 )
-STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "logsumexp"}
+STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "logsumexp", "topk", "sort"}
 KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum"}
 
 
@@ -67,6 +68,22 @@ class Attended:
     counts: bool = False
     beams: bool = False
 
+    def forms(self) -> list[Tensor]:
+        """The rows (n, s) in float64 as normalised, and as multiplied if that differs in width.
+
+        A part of the keys may be left out (a sink), or multiplied in several pieces: then all
+        pieces together are one form.
+        """
+        whole = self.weights.double().reshape(-1, self.weights.shape[-1])
+        pieces: list[Tensor] = []
+        for x in self.used:
+            rows = x.double().reshape(-1, x.shape[-1])
+            if len(rows) != len(whole):
+                return [whole]
+            if not any(rows.shape == y.shape and torch.equal(rows, y) for y in pieces):
+                pieces.append(rows)
+        return [whole, torch.cat(pieces, -1)] if pieces else [whole]
+
 
 @dataclass
 class _Mark:
@@ -80,6 +97,7 @@ class _Mark:
     keys: Tensor | None
     axis: int | Sequence[int] = -1
     shared: bool = False
+    chosen: bool = False
 
 
 class Truth(TorchDispatchMode):
@@ -160,8 +178,15 @@ class Truth(TorchDispatchMode):
         inputs: list[tuple[Tensor, _Mark]],
         out: Any,
     ) -> None:
-        if name in SOFTMAX:
-            self._weights(out, _axis(args, kwargs), name)
+        if name in ("topk", "sort"):
+            self._put(out[0], _Mark("chosen", None, None))
+        elif name in SOFTMAX:
+            chosen = any(m.kind == "chosen" for _, m in inputs)
+            self._weights(out, _axis(args, kwargs), name, chosen)
+        elif any(m.kind == "chosen" for _, m in inputs):
+            if name in MOVES or name in POINTWISE:
+                for x in _tensors(out):
+                    self._put(x, _Mark("chosen", None, None))
         elif name in LOG_SOFTMAX:
             self._put(out, _Mark("log", None, None, _axis(args, kwargs)))
         elif name == "logsumexp":
@@ -191,8 +216,10 @@ class Truth(TorchDispatchMode):
         else:
             self.stopped[name] = self.stopped.get(name, 0) + 1
 
-    def _weights(self, out: Tensor, axis: int | Sequence[int], how: str) -> None:
-        """A softmax, or what equals one, over one axis or several."""
+    def _weights(
+        self, out: Tensor, axis: int | Sequence[int], how: str, chosen: bool = False
+    ) -> None:
+        """A softmax, or what equals one, over one axis or several; ``chosen``: by a router."""
         axes = [axis % out.dim()] if isinstance(axis, int) else [i % out.dim() for i in axis]
         if out.dim() == 0 or not out.is_floating_point():
             return
@@ -203,7 +230,8 @@ class Truth(TorchDispatchMode):
         sizes = [out.shape[i] for i in axes]
         keys = torch.arange(1, math.prod(sizes) + 1, dtype=torch.int32).view(sizes)
         keys = keys.expand(*(n for i, n in enumerate(out.shape) if i not in axes), *sizes)
-        self._put(out, _Mark("weights", source, keys.movedim(last, axes).contiguous()))
+        mark = _Mark("weights", source, keys.movedim(last, axes).contiguous(), chosen=chosen)
+        self._put(out, mark)
 
     def _by_hand(
         self, name: str, args: tuple[Any, ...], inputs: list[tuple[Tensor, _Mark]], out: Any
@@ -246,7 +274,7 @@ class Truth(TorchDispatchMode):
         elif mark.keys is not None and name != "as_strided":
             keys = [_spread(mark.keys, x.shape) for x in outs]
         for x, k in zip(outs, keys):
-            self._put(x, _Mark(mark.kind, mark.source, k, mark.axis, mark.shared))
+            self._put(x, _Mark(mark.kind, mark.source, k, mark.axis, mark.shared, mark.chosen))
         if name == "copy_":  # written into a part of another tensor: all of it may hold weights
             target = args[0]
             stored = _Mark(mark.kind, mark.source, None, mark.axis, mark.shared)
@@ -278,7 +306,7 @@ class Truth(TorchDispatchMode):
         """Whether weights are multiplied with features, which a sum is to follow."""
         weights, mark = inputs[0]
         other = args[1] if args[0] is weights else args[0]
-        if mark.kind != "weights" or mark.source is None or mark.keys is None:
+        if mark.kind != "weights" or mark.source is None or mark.keys is None or mark.chosen:
             return False
         if not isinstance(other, Tensor) or out.shape == weights.shape or self._constant(other):
             return False
@@ -317,7 +345,7 @@ class Truth(TorchDispatchMode):
     def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
         if source is not None:
             source.counts = True
-            if used is not None and used.numel() == source.weights.numel():
+            if used is not None:
                 source.used.append(used.clone())
 
     # --- fused calls ----------------------------------------------------------------------------
