@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import json
 import os
 import resource
@@ -30,16 +31,17 @@ import breadth_libraries as libraries
 import breadth_transformers as of_transformers
 import report
 import torch
-from breadth_run import NO_ATTENTION, NOT_BUILT, VERDICTS, WORST, Row, measured, told
 from breadth_compare import RIGHT, shortened
+from breadth_run import NO_ATTENTION, NOT_BUILT, VERDICTS, WORST, Row, measured, told
 
 SECONDS = 60
 MEMORY = 8 * 2**30
 
 FAST = (
-    "bert gpt2 llama t5 bart whisper vit clip deberta-v2 xlnet bloom gptj gpt_neo swin longformer "
-    "big_bird led mixtral gemma3_text qwen2 mamba wav2vec2 opt falcon blip detr"
-).split()
+    "bert", "gpt2", "llama", "t5", "bart", "whisper", "vit", "clip", "deberta-v2", "xlnet",
+    "bloom", "gptj", "gpt_neo", "swin", "longformer", "big_bird", "led", "mixtral",
+    "gemma3_text", "qwen2", "mamba", "wav2vec2", "opt", "falcon", "blip", "detr",
+)  # fmt: skip
 """Families of transformers in the fast part, beside all of `libraries.FAST`."""
 
 
@@ -213,7 +215,8 @@ def main(given: argparse.Namespace) -> int:
     todo = chosen(given)
     of_transformers.warm()
     rows = before(given.json)
-    one: Callable[[str, str], Row] = run if given.debug else isolated
+    limited = functools.partial(isolated, seconds=given.seconds)
+    one: Callable[[str, str], Row] = run if given.debug else limited
     for n, key in enumerate(todo, 1):
         if key in rows and not given.debug:
             continue
@@ -239,5 +242,6 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here")
     parser.add_argument("--json", type=Path, metavar="FILE.jsonl", help="rows; a run goes on here")
     parser.add_argument("--debug", action="store_true", help="in this process, with all reasons")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each family (60)")
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (1)")
     raise SystemExit(main(parser.parse_args()))

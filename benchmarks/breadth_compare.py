@@ -4,9 +4,9 @@ A softmax is found if its weights equal those of one entry of the recording, all
 none does, its rows may lie in entries that are laid out otherwise: steps of a generation joined,
 heads on another axis, keys that no row sees left out or added, keys in another order. A row of the
 recording that is zero or uniform stands for one that may attend nothing, whose softmax is uniform,
-over other keys where a cache has empty places. A softmax that is NaN is not compared. Where a model
-has a sink, which takes a part of every row, that part may be applied to the softmax or to the output:
-rows are compared by their shares.
+over other keys where a cache has empty places. A softmax that is NaN is not compared. Where a
+model has a sink, which takes a part of every row, that part may be applied to the softmax or to
+the output: rows are compared by their shares.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from breadth_truth import Attended
+from breadth_marks import Attended
 from torch import Tensor
 
 from intently.errors import IntentlyError

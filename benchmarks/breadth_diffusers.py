@@ -14,7 +14,7 @@ from breadth_run import Way, stirred, told
 from torch import Tensor, nn
 
 BATCH, WIDTH, HEADS, HEAD, WORDS, SIDE = 2, 32, 2, 8, 7, 8
-TRIALS, PARAMETERS = 60, 100_000_000
+TRIALS, PARAMETERS = 60, 60_000_000
 
 NUMBERS: tuple[tuple[str, int], ...] = (
     (r"(.*_)?num_(.*_)?layers|num_.*blocks|depth|.*_depth|n_layers?|num_single_layers", 1),
@@ -28,6 +28,8 @@ NUMBERS: tuple[tuple[str, int], ...] = (
     (r"sample_frames|num_frames|video_length", 2),
     (r"layers_per_block|num_res_blocks|transformer_layers_per_block|layers_per_.*", 1),
     (r"vocab_size", 50),
+    (r"attention_head_dim|head_dim", 128),
+    (r"(.*_)?hidden_dim|inner_dim|(.*_)?embed_dim|model_dim", 64),
 )  # fmt: skip
 """What a number becomes, by its name; widths of heads stay, as rotary axes have to fill them."""
 
@@ -40,14 +42,15 @@ def _kinds() -> dict[str, Any]:
     try:
         import diffusers
         from diffusers.models import attention_processor
+        from diffusers.models.modeling_utils import ModelMixin
     except ImportError:
         return {}
     models = {
         name: kind
         for name in dir(diffusers)
         if inspect.isclass(kind := getattr(diffusers, name, None))
-        and issubclass(kind, diffusers.ModelMixin)
-        and kind is not diffusers.ModelMixin
+        and issubclass(kind, ModelMixin)
+        and kind is not ModelMixin
     }
     processors = {
         name: kind
@@ -88,9 +91,11 @@ def ways(family: str) -> Iterator[Way | tuple[str, str]]:
 
 
 def _telling(errors: list[Exception]) -> Exception:
-    """The error that says most: one of the last stage, and not about an argument's absence."""
-    return next((x for x in reversed(errors) if not isinstance(x, TypeError)),
-                errors[-1] if errors else TypeError("no way to build it is known"))  # fmt: skip
+    """The error that says most: the last of the smallest form, rather of shapes than of names."""
+    if not errors:
+        return TypeError("none of its inputs is known")
+    shapes = [x for x in errors if not isinstance(x, (TypeError, MemoryError))]
+    return next(iter(reversed(shapes)), errors[0])
 
 
 def _called(model: nn.Module, given: dict[str, Any]) -> list[Any]:
@@ -125,13 +130,13 @@ def _options(kind: Any, patterns: tuple[tuple[str, int], ...]) -> dict[str, Any]
     for name, x in inspect.signature(kind.__init__).parameters.items():
         if name == "self" or x.kind in (x.VAR_KEYWORD, x.VAR_POSITIONAL):
             continue
-        value = WIDTH if x.default is x.empty else x.default
+        value: Any = WIDTH if x.default is x.empty else x.default
         small = next((n for p, n in patterns if re.fullmatch(p, name)), None)
         if isinstance(value, bool) or value is None or (x.default is not x.empty and not patterns):
             continue
         if isinstance(value, int) and small is not None:
             out[name] = min(value, small)
-        elif name in WIDTHS and patterns is NUMBERS:
+        elif name in WIDTHS and patterns is NUMBERS and isinstance(value, (list, tuple)):
             out[name] = tuple(WIDTH for _ in value)
         elif x.default is x.empty:
             out[name] = value
@@ -157,8 +162,9 @@ def _inputs(model: Any) -> Iterator[dict[str, Any]]:
     some = [n for n in every if n in needed or n.startswith(("encoder_hid", "timestep", "pooled"))]
     for names in dict.fromkeys(map(tuple, (needed, some, every))):
         if all(n in known for n in names):
-            for tensors in itertools.product(*(known[n] for n in names)):
-                yield dict(zip(names, tensors))
+            kinds = [known[n] for n in reversed(names)]  # the first input, the image, varies first
+            for tensors in itertools.product(*kinds):
+                yield dict(zip(names, reversed(tensors)))
 
 
 def _first(config: Any, names: str, default: int) -> int:
@@ -169,8 +175,12 @@ def _first(config: Any, names: str, default: int) -> int:
 def _known(c: Any) -> dict[str, list[Any]]:
     """The tensors that an input may be, by its name."""
     channels = _first(c, "in_channels latent_channels in_chans num_channels input_dim", 4)
-    text = _first(c, "joint_attention_dim text_dim caption_channels cross_attention_dim "
-                     "text_embed_dim text_in_dim cap_feat_dim context_dim hidden_size", WIDTH)
+    text = _first(
+        c,
+        "joint_attention_dim text_dim caption_channels cross_attention_dim "
+        "text_embed_dim text_in_dim cap_feat_dim context_dim hidden_size",
+        WIDTH,
+    )
     image = [
         _normal(BATCH, channels, SIDE, SIDE),
         _normal(BATCH, channels, 2, SIDE, SIDE),
@@ -185,7 +195,7 @@ def _known(c: Any) -> dict[str, list[Any]]:
     steps = [torch.tensor([10, 10]), torch.tensor([0.5, 0.5]), torch.tensor(10)]
     pooled = [_normal(BATCH, _first(c, "pooled_projection_dim embedding_dim", WIDTH))]
     ids = [torch.randint(0, 40, (BATCH, WORDS), generator=torch.Generator().manual_seed(1))]
-    words = [_normal(BATCH, WORDS, text)]
+    words = [_normal(BATCH, WORDS, n) for n in dict.fromkeys((text, WIDTH, 768))]
     return {
         "hidden_states": image, "sample": image, "x": image, "latents": image, "z": image,
         "timestep": steps, "t": steps,
@@ -237,24 +247,23 @@ def _hosts(kind: Any) -> Iterator[Callable[[], Built]]:
         plain | {"pre_only": True, "qk_norm": "rms_norm"},
     ]
     for form in forms:
-        for fuse in ("Fused" in kind.__name__,):
-            yield functools.partial(_host, kind, form, fuse)
+        yield functools.partial(_host, kind, form)
 
 
-def _host(kind: Any, form: dict[str, Any], fuse: bool) -> Built:
+def _host(kind: Any, form: dict[str, Any]) -> Built:
     from diffusers.models.attention_processor import Attention
 
     names = inspect.signature(kind.__init__).parameters
-    known = {"slice_size": 2, "hidden_size": WIDTH, "cross_attention_dim": WIDTH, "num_tokens": (4,),
-             "scale": 1.0, "ip_hidden_states_dim": WIDTH, "ip_encoder_hidden_states_dim": WIDTH,
-             "head_dim": HEAD, "timesteps_emb_dim": WIDTH}  # fmt: skip
+    known: dict[str, Any] = {
+        "slice_size": 2, "hidden_size": WIDTH, "cross_attention_dim": WIDTH, "num_tokens": (4,),
+        "scale": 1.0, "ip_hidden_states_dim": WIDTH, "ip_encoder_hidden_states_dim": WIDTH,
+        "head_dim": HEAD, "timesteps_emb_dim": WIDTH,
+    }  # fmt: skip
     processor = kind(**{n: known[n] for n in names if n in known})
     attention = Attention(**form)
-    if fuse:
+    if "Fused" in kind.__name__:
         attention.fuse_projections()
     attention.set_processor(processor)
-    if not isinstance(processor, nn.Module):
-        return attention, _calls()
     return attention, _calls()
 
 

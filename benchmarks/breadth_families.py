@@ -64,7 +64,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "d_model": 32,
         "num_time_features": 1},
     "timesfm": {"patch_length": 8, "horizon_length": 8, "context_length": 32},
-    "clvp": {"text_config.use_rotary_embedding": False, "speech_config.use_rotary_embedding": False},
+    "clvp": {"text_config.use_rotary_embedding": False,
+             "speech_config.use_rotary_embedding": False},
     "falcon_h1": {"mamba_n_heads": 4, "mamba_d_ssm": 64, "mamba_d_head": 16},
     "bailing_hybrid kimi_linear dots3_note_text kyutai_speech_to_text glm_image_text": {
         "pad_token_id": 0, "num_experts_per_token": 2, "num_experts_per_tok": 2,

@@ -84,20 +84,35 @@ def _pixels(config: Any) -> list[Any]:
 
 
 def _features(config: Any) -> list[Any]:
-    bins = value(config, "num_mel_bins input_feat_per_channel feature_size n_mels input_size "
-                 "input_dim num_features feature_projection_input_dim input_channels", 16)
+    bins = value(
+        config,
+        "num_mel_bins input_feat_per_channel feature_size n_mels input_size "
+        "input_dim num_features feature_projection_input_dim input_channels",
+        16,
+    )
     bins = bins if isinstance(bins, int) else 16
     length = value(config, "max_source_positions", 32)
-    return [normal(BATCH, bins, 2 * int(length)), normal(BATCH, 64, bins), normal(BATCH, bins, 64),
-            normal(BATCH, 1, 64, bins), normal(BATCH, bins, 200), normal(BATCH, 256, bins)]
+    return [
+        normal(BATCH, bins, 2 * int(length)),
+        normal(BATCH, 64, bins),
+        normal(BATCH, bins, 64),
+        normal(BATCH, 1, 64, bins),
+        normal(BATCH, bins, 200),
+        normal(BATCH, 256, bins),
+    ]
 
 
 def _waves(config: Any) -> list[Any]:
     bins = value(config, "num_mel_bins", 16)
     length, width = (value(config, name, 64) for name in ("max_length", "num_mel_bins"))
-    return [normal(BATCH, 4000), normal(BATCH, 1, 3200), normal(BATCH, 64, bins),
-            normal(BATCH, int(length), int(width)), normal(BATCH, 1, 1920 * 4),
-            normal(BATCH, 1, 16000)]
+    return [
+        normal(BATCH, 4000),
+        normal(BATCH, 1, 3200),
+        normal(BATCH, 64, bins),
+        normal(BATCH, int(length), int(width)),
+        normal(BATCH, 1, 1920 * 4),
+        normal(BATCH, 1, 16000),
+    ]
 
 
 def _boxes(_: Any) -> list[Any]:
@@ -188,9 +203,7 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
     raise next((x for x in errors if not isinstance(x, TypeError)), errors[0])
 
 
-def _trials(
-    model: nn.Module, config: Any, family: str, side: str
-) -> Iterator[dict[str, Any]]:
+def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:
     """What to try: the main input and what has no default, then all that are known."""
     parameters = inspect.signature(model.forward).parameters
     fixed = INPUTS.get(family, {})

@@ -13,7 +13,7 @@ import breadth_styles as styles
 import torch
 from breadth_run import Way, stirred, told
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 Ways = Iterator[Way | tuple[str, str]]
 WIDTH, HEADS, LENGTH, BATCH = 32, 4, 10, 2
@@ -56,7 +56,7 @@ def _torch_models() -> dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Mod
     masked = past == 0
     options: dict[str, Any] = {"nhead": HEADS, "dim_feedforward": 48, "batch_first": True}
 
-    def encoder_layer(**more: Any) -> nn.Module:
+    def encoder_layer(**more: Any) -> nn.TransformerEncoderLayer:
         return nn.TransformerEncoderLayer(WIDTH, **options | more)
 
     def attends(m: nn.Module, side: str, **more: Any) -> Any:

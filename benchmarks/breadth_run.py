@@ -64,9 +64,7 @@ class Row:
         return asdict(self)
 
 
-def measured(
-    row: Row, ways: Iterator[Way | tuple[str, str]], after: Callable[[Row], None]
-) -> Row:
+def measured(row: Row, ways: Iterator[Way | tuple[str, str]], after: Callable[[Row], None]) -> Row:
     """Fill a row, and hand it over after each mode.
 
     A pair of ``ways`` is a mode that does not run, and why.

@@ -59,10 +59,14 @@ HEADS_ALL = (
 KEY_HEADS = r"(.*_)?num_key_value_heads|n_head_kv|num_kv_heads|multi_query_group_num|.*kv_heads"
 DERIVED = (
     r"_.*|transformers_version|architectures|id2label|label2id|out_features|out_indices|"
-    r"stage_names|torch_dtype|dtype|mlp_only_layers|no_rope_layers|per_layer_config|attention_layers"
+    r"stage_names|torch_dtype|dtype|mlp_only_layers|no_rope_layers|per_layer_config|"
+    r"attention_layers"
 )
 KEPT_BY_WIDTH = {"num_layers", "stage_names"}
-KEPT = r"num_feat_extract_layers|num_convpos.*|num_channels|n_channels|chunk_size_feed_forward|num_feature_levels|initializer_.*|.*_token_id|.*_ratio"
+KEPT = (
+    r"num_feat_extract_layers|num_convpos.*|num_channels|n_channels|chunk_size_feed_forward|"
+    r"num_feature_levels|initializer_.*|.*_token_id|.*_ratio"
+)
 
 LISTS = {
     "hidden_sizes": WIDTH, "embed_dims": WIDTH, "encoder_hidden_size": WIDTH, "embed_dim": WIDTH,
@@ -142,16 +146,12 @@ def _layers(config: Mapping[str, Any]) -> list[int] | None:
     for name in ("layer_types", "layers_block_type", "attention_types", "attn_layers"):
         kinds = config.get(name)
         if isinstance(kinds, (list, tuple)) and len(kinds) > LAYERS:
-            kept = sorted({kinds.index(kind) for kind in map(_hashable, kinds)})
+            kept = sorted({kinds.index(kind) for kind in kinds})
             rest = (i for i in range(len(kinds)) if i not in kept)
             while len(kept) < LAYERS:
                 kept.append(next(rest))
             return sorted(kept)
     return None
-
-
-def _hashable(x: Any) -> Any:
-    return x if not isinstance(x, list) else x
 
 
 def _number(name: str, value: int, config: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from einops import rearrange
 from torch import Tensor, einsum, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 WIDTH, HEADS = 32, 4
 NEGATIVE = -1e9

@@ -159,7 +159,9 @@ def _generations(
                 setattr(options, token, 2)
         for way in GENERATIONS if n == 0 else ("batch",):
             yield Way(
-                f"{name} {way}", model, functools.partial(_generate, model, given, way),
+                f"{name} {way}",
+                model,
+                functools.partial(_generate, model, given, way),
                 beams=way == "beams",
             )
 
