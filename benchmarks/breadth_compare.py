@@ -22,7 +22,7 @@ from torch import Tensor
 from intently.errors import IntentlyError
 
 CLOSE = 1e-4
-PAIRS = 200_000_000
+PAIRS = 4_000_000_000
 """Comparisons of single weights beyond which rows are not looked up in other layouts."""
 
 RIGHT, SAID, SILENT, WRONG, CHANGED = "right", "said", "silent miss", "wrong", "output changed"
@@ -122,7 +122,9 @@ def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -
         left = ~_nothing(entry.rows)
         for x in sorted(truth, key=lambda x: _distance(x.module, entry.name)):
             for weights in x.forms():
-                if left.any():
+                if _large(entry.rows, weights):
+                    left[:] = False  # not looked up, so nothing is said against it
+                elif left.any():
                     left[left.clone()] = ~among(entry.rows[left], weights)
         if left.any():
             found.append(entry.name)
@@ -172,7 +174,7 @@ def among(rows: Tensor, pool: Tensor) -> Tensor:
         return found
     if bool(_blind(pool).any()):
         found |= _blind(rows)
-    if len(rows) * len(pool) * max(rows.shape[-1], pool.shape[-1]) > PAIRS:
+    if _large(rows, pool):
         return found
     rows, pool = _whole(rows.nan_to_num(-1.0)), _whole(pool.nan_to_num(-2.0))
     n, m = rows.shape[-1], pool.shape[-1]
@@ -186,6 +188,10 @@ def among(rows: Tensor, pool: Tensor) -> Tensor:
         distance[:, ~empty[1]] = torch.inf
         found |= empty[0] & (distance.amin(-1) <= CLOSE)
     return found
+
+
+def _large(rows: Tensor, pool: Tensor) -> bool:
+    return len(rows) * len(pool) * max(rows.shape[-1], pool.shape[-1]) > PAIRS
 
 
 def _placed(x: Tensor, start: int, width: int) -> Tensor:

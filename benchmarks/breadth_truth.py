@@ -130,24 +130,26 @@ class Truth(TorchDispatchMode):
         out: Any,
     ) -> None:
         if name in ("topk", "sort"):
-            self._put(out[0], Mark("chosen", None, None))
+            for x in out:  # values and places
+                self._put(x, Mark("chosen", None, None))
         elif name in SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._weights(out, axis_of(args, kwargs), name, chosen)
-        elif any(m.kind == "chosen" for _, m in inputs):
-            if name in MOVES or name in POINTWISE:
-                for x in tensors(out):
-                    self._put(x, Mark("chosen", None, None))
         elif name in LOG_SOFTMAX:
-            self._put(out, Mark("log", None, None, axis_of(args, kwargs)))
+            chosen = any(m.kind == "chosen" for _, m in inputs)
+            self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
         elif name == "logsumexp":
             self._put(out, Mark("lse", None, None, args[1]))
         elif name == "exp":
             logs = [m for _, m in inputs if m.kind == "log"]
             if logs:
-                self._weights(out, logs[0].axis, "log_softmax, exp")
+                self._weights(out, logs[0].axis, "log_softmax, exp", logs[0].chosen)
             elif out.is_floating_point() and out.dim() > 1:
                 self._put(out, Mark("exp", None, None))
+        elif any(m.kind == "chosen" for _, m in inputs):
+            if name in MOVES or name in POINTWISE or name == "gather":
+                for x in tensors(out):
+                    self._put(x, Mark("chosen", None, None))
         elif any(m.kind == "exp" for _, m in inputs):
             self._by_hand(name, args, inputs, out)
         elif any(m.kind == "lse" for _, m in inputs):
@@ -196,7 +198,8 @@ class Truth(TorchDispatchMode):
             self._put(out, Mark("exp sum", None, None, list(second)))
         elif name in ("div", "div_") and mark is not None and mark.kind == "exp":
             below = self._mark(second) if isinstance(second, Tensor) else None
-            if below is not None and below.kind == "exp sum" and second.dim() == out.dim():
+            wide = isinstance(second, Tensor) and second.dim() == out.dim()
+            if below is not None and below.kind == "exp sum" and wide:
                 self._weights(out, below.axis, "exp / sum")
         elif name in POINTWISE or name in MOVES:
             kept = inputs[0][1]
@@ -216,7 +219,7 @@ class Truth(TorchDispatchMode):
         outs = [x for x in tensors(out) if x.is_floating_point()]
         if mark.kind == "log":
             for x in outs:
-                self._put(x, Mark("log", None, None, mark.axis))
+                self._put(x, Mark("log", None, None, mark.axis, chosen=mark.chosen))
             return
         if name in ("mul", "mul_") and outs and self._weighs(args, inputs, outs[0]):
             return
