@@ -218,7 +218,7 @@ def main(given: argparse.Namespace) -> int:
     limited = functools.partial(isolated, seconds=given.seconds)
     one: Callable[[str, str], Row] = run if given.debug else limited
     for n, key in enumerate(todo, 1):
-        if key in rows and not given.debug:
+        if given.table or (key in rows and not given.debug):
             continue
         row = rows[key] = one(*key)
         print(f"{n}/{len(todo)} {'/'.join(key)}: {row.verdict}, {row.seconds} s", file=sys.stderr)
@@ -227,7 +227,7 @@ def main(given: argparse.Namespace) -> int:
         elif given.json:
             with given.json.open("a") as out:
                 out.write(json.dumps(row.json(), ensure_ascii=False) + "\n")
-    text = markdown(rows[key] for key in todo)
+    text = markdown(rows[key] for key in todo if key in rows)
     if given.out:
         given.out.write_text(f"{report.facts()}\n\n{text}\n")
     print(text)
@@ -241,6 +241,7 @@ if __name__ == "__main__":
     parser.add_argument("--fast", action="store_true", help="a fixed list, within two minutes")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table here")
     parser.add_argument("--json", type=Path, metavar="FILE.jsonl", help="rows; a run goes on here")
+    parser.add_argument("--table", action="store_true", help="run nothing, write what is there")
     parser.add_argument("--debug", action="store_true", help="in this process, with all reasons")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each family (60)")
     parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (1)")
