@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from breadth_inputs import BATCH
 from breadth_marks import Attended
 from torch import Tensor
 
@@ -108,9 +109,16 @@ def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
                 left[left.clone()] = ~held_here
             if not left.any():
                 return True
-        if truth.beams and not left.all():
-            return True  # beams that were given up are not kept
+        if truth.beams and _one_of_each(left, truth.beams):
+            return True
     return False
+
+
+def _one_of_each(left: Tensor, beams: int) -> bool:
+    """Whether one beam at least of every text has all its rows: those given up are not kept."""
+    if len(left) % (BATCH * beams):
+        return False
+    return bool((~left).view(BATCH, beams, -1).any(1).all())
 
 
 def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -> list[str]:

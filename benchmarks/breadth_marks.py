@@ -37,7 +37,8 @@ KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "conv
 class Attended:
     """One softmax: the ``weights`` (…, s) as normalised, and as they were multiplied (``used``).
 
-    ``counts`` says that it met values; ``beams`` that a search may have given up some of its rows.
+    ``counts`` says that it met values; ``beams`` is the number of beams of a search, which may have
+    given up some of them.
     """
 
     module: str
@@ -45,7 +46,7 @@ class Attended:
     weights: Tensor
     used: list[Tensor] = field(default_factory=list)
     counts: bool = False
-    beams: bool = False
+    beams: int = 0
 
     def forms(self) -> list[Tensor]:
         """The rows (n, s) in float64 as normalised, and as multiplied if that differs in width.

@@ -14,13 +14,13 @@ import breadth_compare as compare
 import numpy as np
 import torch
 from breadth_compare import CHANGED, RIGHT, SAID, SILENT, WRONG, Finding
+from breadth_inputs import BATCH
 from breadth_truth import Nothing, Truth
 from torch import Tensor, nn
 
 import intently as it
 from intently.errors import IntentlyError
 
-BATCH = 2
 SEED = 3
 
 DEEP_ONLY, NO_ATTENTION, NOT_BUILT = "right with deep only", "no attention", "not built"
@@ -31,12 +31,12 @@ WORST = {x: n for n, x in enumerate((NO_ATTENTION, *VERDICTS[:4], CHANGED, WRONG
 
 @dataclass
 class Way:
-    """One way to run a model: ``call`` gives its outputs. ``beams``: a search gives up some."""
+    """One way to run a model: ``call`` gives its outputs; ``beams`` is the number of a search."""
 
     name: str
     model: nn.Module
     call: Callable[[], Any]
-    beams: bool = False
+    beams: int = 0
 
 
 @dataclass

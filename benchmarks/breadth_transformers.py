@@ -162,7 +162,7 @@ def _generations(
                 f"{name} {way}",
                 model,
                 functools.partial(_generate, model, given, way),
-                beams=way == "beams",
+                beams=GENERATIONS[way].get("num_beams", 0),
             )
 
 
