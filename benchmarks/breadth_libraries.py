@@ -191,6 +191,11 @@ BESIDE: dict[str, dict[str, Any]] = {
     "attn_learned_value_residual_mix": {"add_value_residual": True},
     "cross_residual_attn": {"cross_attend": True},
     "only_cross": {"cross_attend": True},
+    "adaptive_condition_mlp": {"use_adaptive_layernorm": True},
+    "attn_flash_pack_seq": {"rotary_pos_emb": True},
+    "attn_aggregated_residuals": {"attn_aggregated_residual_kwargs": {"lora_rank": 8}},
+    "gated_multi_residual": {"residual_fn_kwargs": {"read_gate_rank": 8}},
+    "qkv_receive_diff_residuals": {"integrate_layers": True},
 }
 SKIPPED = {"causal", "flash", "verbose", "dropout", "onnxable", "cross_attend_kwargs"}
 
@@ -214,6 +219,8 @@ def _x_options() -> dict[str, dict[str, Any]]:
             else:
                 continue
             option = f"{prefix}{name}"
+            if prefix and name in found:  # the layers hand it on under its own name
+                continue
             found[option] = {option: value, **BESIDE.get(option, {})}
     return found
 
