@@ -71,7 +71,7 @@ def measured(row: Row, ways: Iterator[Way | tuple[str, str]], after: Callable[[R
     """
     for way in ways:
         if isinstance(way, tuple):
-            row.failed[way[0]] = way[1]
+            row.failed.setdefault(*way)  # the first reason is that of the smallest model
             continue
         row.kind = row.kind or type(way.model).__name__
         try:

@@ -108,9 +108,7 @@ def shrunk(
             out[name] = _rotary(value) if rotary else shrunk(value, family, inner, level)
         elif value is None and level == TINY:
             out[name] = UNSET.get(name)
-        elif isinstance(value, bool) or re.fullmatch(KEPT, name):
-            continue
-        elif isinstance(value, int):
+        elif type(value) is int and not re.fullmatch(KEPT, name):
             out[name] = _number(name, value, out) if level == TINY else _count(name, value, out)
         elif isinstance(value, (list, tuple)) and value and (level == TINY or layers):
             out[name] = _sequence(name, list(value), layers)
