@@ -142,7 +142,7 @@ def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -
 def _whole(rows: Tensor) -> Tensor:
     """Rows that sum to less than 1 made to sum to 1: a sink takes the rest."""
     sums = rows.sum(-1, keepdim=True)
-    return torch.where((sums > 1e-7) & (sums < 0.999), rows / sums, rows)
+    return torch.where((sums > 1e-7) & (sums < 1 - 1e-6), rows / sums, rows)
 
 
 def _nothing(rows: Tensor) -> Tensor:
