@@ -1,0 +1,112 @@
+"""What `breadth_truth` knows of tensors, and of PyTorch's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOFTMAX = {"softmax", "_softmax", "_safe_softmax", "special_softmax"}
+LOG_SOFTMAX = {"log_softmax", "_log_softmax", "special_log_softmax"}
+PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "matmul": (0, 1), "mv": (0, 1), "dot": (0, 1)}
+PRODUCTS |= {"addmm": (1, 2), "baddbmm": (1, 2), "addmv": (1, 2), "linear": (0, 1)}
+NATIVE = {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}
+FUSED = "scaled_dot_product"
+MOVES = {
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "mT", "expand", "slice",
+    "select", "squeeze", "unsqueeze", "clone", "contiguous", "alias", "detach", "split",
+    "split_with_sizes", "chunk", "unbind", "cat", "stack", "constant_pad_nd", "roll",
+    "flip", "repeat", "narrow", "unfold", "index", "index_select", "lift_fresh",
+    "_reshape_alias", "movedim", "view_as", "_reshape_copy", "permute_copy", "flatten",
+    "unflatten",
+}  # fmt: skip
+POINTWISE = {
+    "mul", "div", "add", "sub", "where", "masked_fill", "dropout", "native_dropout",
+    "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "mul_",
+    "div_", "add_", "sub_", "masked_fill_", "nan_to_num_", "dropout_", "clamp_", "relu",
+    "copy_", "pow", "softplus", "threshold", "maximum", "minimum",
+}  # fmt: skip
+STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "logsumexp", "topk", "sort"}
+KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "convolution"}
+
+
+@dataclass
+class Attended:
+    """One softmax: the ``weights`` (…, s) as normalised, and as they were multiplied (``used``).
+
+    ``counts`` says that it met values; ``beams`` is the number of beams of a search, which may have
+    given up some of them.
+    """
+
+    module: str
+    how: str
+    weights: Tensor
+    used: list[Tensor] = field(default_factory=list)
+    counts: bool = False
+    beams: int = 0
+
+    def forms(self) -> list[Tensor]:
+        """The rows (n, s) in float64 as normalised, and as multiplied if that differs in width.
+
+        A part of the keys may be left out (a sink), or multiplied in several pieces: then all
+        pieces together are one form.
+        """
+        whole = self.weights.double().reshape(-1, self.weights.shape[-1])
+        pieces: list[Tensor] = []
+        for x in self.used:
+            rows = x.double().reshape(-1, x.shape[-1])
+            if len(rows) != len(whole):
+                return [whole]
+            if not any(rows.shape == y.shape and torch.equal(rows, y) for y in pieces):
+                pieces.append(rows)
+        return [whole, torch.cat(pieces, -1)] if pieces else [whole]
+
+
+@dataclass
+class Mark:
+    """What is known of a tensor: which softmax it holds, and which of its keys, from 1.
+
+    ``keys`` has the shape of the tensor, or is None where the places are not known any more.
+    """
+
+    kind: str
+    source: Attended | None
+    keys: Tensor | None
+    axis: int | Sequence[int] = -1
+    shared: bool = False
+    chosen: bool = False
+
+
+def axis_of(args: Sequence[Any], kwargs: dict[str, Any]) -> int:
+    """The axis that a softmax is asked for."""
+    return int(args[1] if len(args) > 1 else kwargs["dim"])
+
+
+def tensors(x: Any) -> Iterator[Tensor]:
+    """All tensors of nested arguments or results."""
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, (list, tuple)):
+        for y in x:
+            yield from tensors(y)
+    elif isinstance(x, dict):
+        for y in x.values():
+            yield from tensors(y)
+
+
+def spread(keys: Tensor, shape: Sequence[int]) -> Tensor | None:
+    """Keys broadcast to a shape, None if they do not fit."""
+    try:
+        return keys.expand(shape)
+    except RuntimeError:
+        return None
+
+
+def varies(keys: Tensor, axis: int) -> bool:
+    """Whether different keys lie along an axis; one key alone lies along any axis of size 1."""
+    if keys.numel() == 0 or keys.shape[axis] == 1:
+        return keys.numel() > 0 and int(keys.max()) <= 1
+    return bool((keys.amax(axis) != keys.amin(axis)).any())

@@ -1,0 +1,177 @@
+"""Every model type of transformers' auto classes, built tiny with random weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import breadth_inputs as inputs
+import torch
+from breadth_run import Way, stirred, told
+from breadth_shrink import LEVELS, made
+
+IMPLEMENTATIONS = ("sdpa", "eager")
+STEPS = 5
+PARAMETERS = 60_000_000
+"""The largest model that is built, where a family cannot be made smaller."""
+HEADS_THAT_GENERATE = (
+    "CAUSAL_LM",
+    "SEQ_TO_SEQ_CAUSAL_LM",
+    "IMAGE_TEXT_TO_TEXT",
+    "MULTIMODAL_LM",
+    "SPEECH_SEQ_2_SEQ",
+    "TEXT_TO_WAVEFORM",
+)
+GENERATIONS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "batch": {},
+    "beams": {"num_beams": 3},
+    "static": {"cache_implementation": "static", "disable_compile": True},
+}
+
+
+@functools.cache
+def _mappings() -> dict[str, dict[str, Any]]:
+    from transformers.models.auto import modeling_auto
+
+    names = [n for n in vars(modeling_auto) if n.endswith("_MAPPING_NAMES") and n[0] == "M"]
+    return {n.removesuffix("_MAPPING_NAMES"): dict(getattr(modeling_auto, n)) for n in names}
+
+
+def warm() -> None:
+    """Import what all models need, so that forked processes have it."""
+    from transformers import GenerationMixin, PreTrainedModel, logging
+
+    logging.set_verbosity_error()
+    assert GenerationMixin and PreTrainedModel
+
+
+def families() -> list[str]:
+    """All model types that any auto class builds."""
+    return sorted(set().union(*_mappings().values()))
+
+
+def _classes(family: str) -> tuple[type | None, type | None]:
+    """The class that runs forward, and the one that generates, if there is one."""
+    import transformers
+    from transformers import GenerationMixin
+
+    def found(mapping: str) -> type | None:
+        name = _mappings().get(mapping, {}).get(family)
+        name = name[0] if isinstance(name, (list, tuple)) else name
+        return getattr(transformers, name, None) if name else None
+
+    every = [found(name) for name in sorted(_mappings())]
+    base = found("MODEL") or next((x for x in every if x is not None), None)
+    heads = [found(f"MODEL_FOR_{name}") for name in HEADS_THAT_GENERATE]
+    able = (x for x in (*heads, base) if x is not None and issubclass(x, GenerationMixin))
+    return base, next(able, None)
+
+
+def ways(family: str) -> Iterator[Way | tuple[str, str]]:
+    """Forward under every implementation and padding, then the generations.
+
+    Where no implementation runs with the smallest configuration, the next larger one is tried.
+    """
+    from transformers import CONFIG_MAPPING
+
+    base, head = _classes(family)
+    if base is None:
+        yield "forward", "its class is not exported"
+        return
+    failed: list[tuple[str, str]] = []
+    for level in LEVELS:
+        try:
+            config = made(CONFIG_MAPPING[family], family, level)
+        except Exception as error:
+            failed.append(("config", told(error)))
+            continue
+        ran, tried = [], []
+        for name in IMPLEMENTATIONS:
+            try:
+                model = _built(base, config, name)
+                ways = list(_forward(model, family, name))
+            except Exception as error:
+                tried.append((name, told(error)))
+                continue
+            ran.append(name)
+            yield from ways
+        failed += tried
+        if ran:
+            yield from tried
+            if head is not None:
+                yield from _generations(head, config, family, ran)
+            return
+    yield from failed[:4]
+
+
+def _built(kind: Any, config: Any, implementation: str) -> Any:
+    """A model with random weights; raises if it is larger than one can run here."""
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        size = _size(kind, copy.deepcopy(config), implementation)
+    if size > PARAMETERS:
+        raise MemoryError(f"{size / 1e6:,.0f} million parameters")
+    return stirred(kind._from_config(copy.deepcopy(config), attn_implementation=implementation))
+
+
+def _size(kind: Any, config: Any, implementation: str) -> int:
+    """The number of parameters; 0 if the model cannot be built without memory."""
+    try:
+        made = kind._from_config(config, attn_implementation=implementation)
+    except Exception:  # building it in earnest tells the reason
+        return 0
+    return sum(x.numel() for x in made.parameters())
+
+
+def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
+    """Forward with padding at either side, or once if the model knows no padding."""
+    for side in ("right", "left"):
+        given = inputs.working(model, model.config, family, side)
+        padded = "attention_mask" in given
+        yield Way(f"{name} {side}" if padded else name, model, functools.partial(model, **given))
+        if not padded:
+            return
+
+
+def _generations(
+    head: Any, config: Any, family: str, ran: list[str]
+) -> Iterator[Way | tuple[str, str]]:
+    """Generate with each implementation that runs; the later ones only as a padded batch."""
+    for n, name in enumerate(ran):
+        settings = copy.deepcopy(config)
+        if hasattr(settings, "is_decoder") and not settings.is_encoder_decoder:
+            settings.is_decoder = True
+        try:
+            model = _built(head, settings, name)
+            given = inputs.working(model, settings, family, _side(settings))
+        except Exception as error:
+            yield f"{name} generate", told(error)
+            return
+        given = {k: v for k, v in given.items() if not k.startswith("decoder_")}
+        options = model.generation_config
+        options.eos_token_id = None
+        options.pad_token_id = 0
+        for token in ("decoder_start_token_id", "bos_token_id"):
+            if settings.is_encoder_decoder and getattr(options, token, None) is None:
+                setattr(options, token, 2)
+        for way in GENERATIONS if n == 0 else ("batch",):
+            yield Way(
+                f"{name} {way}",
+                model,
+                functools.partial(_generate, model, given, way),
+                beams=GENERATIONS[way].get("num_beams", 0),
+            )
+
+
+def _side(config: Any) -> str:
+    return "right" if config.is_encoder_decoder else "left"
+
+
+def _generate(model: Any, given: dict[str, Any], way: str) -> Any:
+    options = {"max_new_tokens": STEPS, "do_sample": False, **GENERATIONS[way]}
+    if way == "greedy":
+        given = {k: v[:1] if isinstance(v, torch.Tensor) else v for k, v in given.items()}
+    return model.generate(**given, **options)

@@ -1,0 +1,349 @@
+"""What a model really attends: a dispatch mode that follows every softmax to its values.
+
+Nothing here knows `intently`. A softmax counts as attention where its weights meet values:
+
+- as an operand of a matrix product that sums over the axis that the softmax normalised, the other
+  operand being no parameter or buffer (a distribution over bins times their centres is none); or
+- multiplied with features and summed over that axis, where the values are shared by several rows of
+  weights, or there is one row for each entry of the batch (pooling).
+
+On the way it may be moved (views, slices, copies, concatenation) and changed entry by entry
+(dropout, masks, casts). Whatever selects (`topk`, `argmax`, `multinomial`) or sums otherwise ends
+the way, and a softmax of scores that `topk` chose does not count where it weighs entry by entry, so
+that routers and samplers are left out. Nor does a weighted sum count of values that every row has
+of its own (mixtures of experts, deformable sampling). `log_softmax` then `exp`, and `exp` divided
+by its sum, count like a softmax. The weights of fused calls are computed from their arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from breadth_fused import arguments, flex_replaced, fused_weights, native_weights, operands
+from breadth_marks import (
+    FUSED,
+    KNOWN,
+    LOG_SOFTMAX,
+    MOVES,
+    NATIVE,
+    POINTWISE,
+    PRODUCTS,
+    SOFTMAX,
+    STARTS,
+    Attended,
+    Mark,
+    axis_of,
+    spread,
+    tensors,
+    varies,
+)
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+
+class Truth(TorchDispatchMode):
+    """Record what a model attends while the mode is on.
+
+    ``found`` are the softmaxes that met values, ``others`` those that did not; ``stopped`` counts
+    the operations that ended their way.
+    """
+
+    def __init__(self, model: nn.Module, batch: int) -> None:
+        super().__init__()
+        self.all: list[Attended] = []
+        self.stopped: dict[str, int] = {}
+        self._batch = batch
+        self._names = {id(m): name for name, m in model.named_modules()}
+        self._constants = {
+            x.untyped_storage().data_ptr() for x in [*model.parameters(), *model.buffers()]
+        }
+        self._marks: dict[int, tuple[Tensor, Mark]] = {}
+        self._stored: dict[int, tuple[Tensor, Mark]] = {}
+        self._running: list[str] = []
+
+    @property
+    def found(self) -> list[Attended]:
+        """The softmaxes that met values, in their order."""
+        return [x for x in self.all if x.counts]
+
+    @contextmanager
+    def on(self) -> Iterator[Truth]:
+        """Record within the block."""
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            with flex_replaced(self._flex), self:
+                yield self
+        finally:
+            before.remove()
+            after.remove()
+            self._marks.clear()
+            self._stored.clear()
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        self._running.append(self._names.get(id(module), self._where()))
+
+    def _leave(self, *_: Any) -> None:
+        if self._running:
+            self._running.pop()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        if FUSED in name and "backward" not in name and "fused_sdp_choice" not in name:
+            self._add(name, fused_weights(**operands(func, args, kwargs)))
+        elif name in NATIVE:
+            self._add(name, native_weights(arguments(func, args, kwargs)))
+        elif torch.is_inference_mode_enabled() and name not in KNOWN:
+            with self:  # composite operations arrive whole: look inside
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        inputs = [(x, m) for x in tensors((args, kwargs)) if (m := self._mark(x)) is not None]
+        if not inputs and name not in STARTS:
+            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        self._follow(name, func, args, kwargs, inputs, out)
+        return out
+
+    # --- following ------------------------------------------------------------------------------
+
+    def _follow(
+        self,
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[tuple[Tensor, Mark]],
+        out: Any,
+    ) -> None:
+        if name in ("topk", "sort"):
+            for x in out:  # values and places
+                self._put(x, Mark("chosen", None, None))
+        elif name in SOFTMAX:
+            chosen = any(m.kind == "chosen" for _, m in inputs)
+            self._weights(out, axis_of(args, kwargs), name, chosen)
+        elif name in LOG_SOFTMAX:
+            chosen = any(m.kind == "chosen" for _, m in inputs)
+            self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
+        elif name == "logsumexp":
+            self._put(out, Mark("lse", None, None, args[1]))
+        elif name == "exp":
+            logs = [m for _, m in inputs if m.kind == "log"]
+            if logs:
+                self._weights(out, logs[0].axis, "log_softmax, exp", logs[0].chosen)
+            elif out.is_floating_point() and out.dim() > 1:
+                self._put(out, Mark("exp", None, None))
+        elif any(m.kind == "chosen" for _, m in inputs):
+            if name in MOVES or name in POINTWISE or name == "gather":
+                for x in tensors(out):
+                    self._put(x, Mark("chosen", None, None))
+        elif any(m.kind == "exp" for _, m in inputs):
+            self._by_hand(name, args, inputs, out)
+        elif any(m.kind == "lse" for _, m in inputs):
+            mark = next(m for _, m in inputs if m.kind == "lse")
+            if name in ("sub", "sub_") and self._mark(args[1]) is mark:
+                self._put(out, Mark("log", None, None, mark.axis))
+            elif name in POINTWISE or name in MOVES:
+                self._put(out, mark)
+        elif any(m.kind == "log" for _, m in inputs):
+            self._move(name, func, args, kwargs, [p for p in inputs if p[1].kind == "log"], out)
+        elif name in PRODUCTS:
+            self._product(PRODUCTS[name], name, args, out)
+        elif name == "convolution" and self._mark(args[0]) is not None:  # heads are mixed
+            self._put(out, replace(inputs[0][1], keys=None))
+        elif name == "sum":
+            self._sum(args, kwargs, inputs, out)
+        elif name in MOVES or name in POINTWISE or name == "as_strided":
+            self._move(name, func, args, kwargs, inputs, out)
+        else:
+            self.stopped[name] = self.stopped.get(name, 0) + 1
+
+    def _weights(
+        self, out: Tensor, axis: int | Sequence[int], how: str, chosen: bool = False
+    ) -> None:
+        """A softmax, or what equals one, over one axis or several; ``chosen``: by a router."""
+        axes = [axis % out.dim()] if isinstance(axis, int) else [i % out.dim() for i in axis]
+        if out.dim() == 0 or not out.is_floating_point():
+            return
+        last = list(range(-len(axes), 0))
+        weights = out.detach().movedim(axes, last).flatten(-len(axes)).clone()
+        source = Attended(self._where(), how, weights)
+        self.all.append(source)
+        sizes = [out.shape[i] for i in axes]
+        keys = torch.arange(1, math.prod(sizes) + 1, dtype=torch.int32).view(sizes)
+        keys = keys.expand(*(n for i, n in enumerate(out.shape) if i not in axes), *sizes)
+        mark = Mark("weights", source, keys.movedim(last, axes).contiguous(), chosen=chosen)
+        self._put(out, mark)
+
+    def _by_hand(
+        self, name: str, args: tuple[Any, ...], inputs: list[tuple[Tensor, Mark]], out: Any
+    ) -> None:
+        """`exp` of scores, its sum, and their quotient."""
+        first, second = (*args, None, None)[:2]
+        mark = self._mark(first) if isinstance(first, Tensor) else None
+        if name == "sum" and mark is not None and mark.kind == "exp" and second:
+            self._put(out, Mark("exp sum", None, None, list(second)))
+        elif name in ("div", "div_") and mark is not None and mark.kind == "exp":
+            below = self._mark(second) if isinstance(second, Tensor) else None
+            wide = isinstance(second, Tensor) and second.dim() == out.dim()
+            if below is not None and below.kind == "exp sum" and wide:
+                self._weights(out, below.axis, "exp / sum")
+        elif name in POINTWISE or name in MOVES:
+            kept = inputs[0][1]
+            for x in tensors(out):
+                self._put(x, Mark(kept.kind, None, None, kept.axis))
+
+    def _move(
+        self,
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        inputs: list[tuple[Tensor, Mark]],
+        out: Any,
+    ) -> None:
+        mark = inputs[0][1]
+        outs = [x for x in tensors(out) if x.is_floating_point()]
+        if mark.kind == "log":
+            for x in outs:
+                self._put(x, Mark("log", None, None, mark.axis, chosen=mark.chosen))
+            return
+        if name in ("mul", "mul_") and outs and self._weighs(args, inputs, outs[0]):
+            return
+        keys: list[Tensor | None] = [None] * len(outs)
+        if name in MOVES and mark.keys is not None:
+            keys = self._moved(func, args, kwargs, len(outs))
+        elif mark.keys is not None and name != "as_strided":
+            keys = [spread(mark.keys, x.shape) for x in outs]
+        for x, k in zip(outs, keys):
+            self._put(x, Mark(mark.kind, mark.source, k, mark.axis, mark.shared, mark.chosen))
+        if name == "copy_":  # written into a part of another tensor: all of it may hold weights
+            target = args[0]
+            stored = Mark(mark.kind, mark.source, None, mark.axis, mark.shared)
+            self._stored[target.untyped_storage().data_ptr()] = (target, stored)
+
+    def _moved(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], n: int
+    ) -> list[Tensor | None]:
+        """The keys, moved by the same operation."""
+
+        def keys(x: Any) -> Any:
+            if isinstance(x, Tensor) and x.is_floating_point():
+                mark = self._mark(x)
+                known = None if mark is None else mark.keys
+                return torch.zeros(x.shape, dtype=torch.int32) if known is None else known
+            if isinstance(x, (list, tuple)):
+                return type(x)(map(keys, x))
+            return x
+
+        try:
+            made = list(tensors(func(*keys(args), **kwargs)))
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            return [None] * n
+        return list(made) if len(made) == n else [None] * n
+
+    def _weighs(
+        self, args: tuple[Any, ...], inputs: list[tuple[Tensor, Mark]], out: Tensor
+    ) -> bool:
+        """Whether weights are multiplied with features, which a sum is to follow."""
+        weights, mark = inputs[0]
+        other = args[1] if args[0] is weights else args[0]
+        if mark.kind != "weights" or mark.source is None or mark.keys is None or mark.chosen:
+            return False
+        if not isinstance(other, Tensor) or out.shape == weights.shape or self._constant(other):
+            return False
+        keys = spread(mark.keys, out.shape)
+        padded = (1,) * (out.dim() - other.dim()) + tuple(other.shape)
+        shared = any(n > 1 == m for n, m in zip(out.shape, padded))
+        alone = mark.source.weights[..., 0].numel() == self._batch
+        self._put(out, Mark("weighted", mark.source, keys, mark.axis, shared or alone))
+        return True
+
+    def _sum(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: Any, out: Any) -> None:
+        mark = inputs[0][1]
+        axes = args[1] if len(args) > 1 else kwargs.get("dim")
+        if mark.kind != "weighted" or mark.keys is None or axes is None:
+            return
+        for axis in axes if isinstance(axes, (list, tuple)) else [axes]:
+            if varies(mark.keys, axis) and mark.shared:
+                self._met(mark.source)
+
+    def _product(self, places: tuple[int, int], name: str, args: tuple[Any, ...], out: Any) -> None:
+        first, second = (args[i] for i in places)
+        for x, other, axis in ((first, second, -1), (second, first, -2)):
+            mark = self._mark(x)
+            if mark is None or mark.source is None or mark.kind != "weights":
+                continue
+            axis = -1 if x.dim() == 1 or name == "linear" else axis
+            if mark.keys is not None and not varies(mark.keys, axis):
+                self._put(out, Mark("weights", mark.source, None))  # heads are mixed
+            elif not self._constant(other):
+                self._met(mark.source, x.detach().movedim(axis, -1))
+
+    def _met(self, source: Attended | None, used: Tensor | None = None) -> None:
+        if source is not None:
+            source.counts = True
+            if used is not None:
+                source.used.append(used.clone())
+
+    # --- fused calls ----------------------------------------------------------------------------
+
+    def _add(self, how: str, weights: Tensor) -> None:
+        """Record the weights of a fused call."""
+        self.all.append(Attended(self._where(), how, weights.detach(), counts=True))
+
+    def _flex(
+        self, original: Any, q: Tensor, k: Tensor, v: Tensor, *args: Any, **given: Any
+    ) -> Any:
+        """FlexAttention; its weights are what it makes of the unit vectors as values."""
+        unit = torch.eye(k.shape[-2], dtype=v.dtype).expand(*v.shape[:-1], -1).contiguous()
+        with _disable_current_modes():
+            weights = original(q, k, unit, *args, **given)
+            out = original(q, k, v, *args, **given)
+        weights = weights[0] if isinstance(weights, tuple) else weights
+        self._add("flex_attention", weights)
+        return out
+
+    # --- marks ----------------------------------------------------------------------------------
+
+    def _where(self) -> str:
+        return self._running[-1] if self._running else ""
+
+    def _put(self, x: Any, mark: Mark) -> None:
+        if isinstance(x, Tensor):
+            self._marks[id(x)] = (x, mark)
+
+    def _mark(self, x: Tensor) -> Mark | None:
+        found = self._marks.get(id(x))
+        if found is None and self._stored and x.layout == torch.strided:
+            found = self._stored.get(x.untyped_storage().data_ptr())
+        return found and found[1]
+
+    def _constant(self, x: Tensor) -> bool:
+        return x.untyped_storage().data_ptr() in self._constants
+
+
+class Nothing(TorchDispatchMode):
+    """A dispatch mode that does nothing: under any, PyTorch may pick other kernels."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return func(*args, **(kwargs or {}))

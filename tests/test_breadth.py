@@ -1,0 +1,134 @@
+"""The instrument of `benchmarks/breadth.py`: its truth, and that it notices what is wrong."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import intently as it
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    pytest.importorskip("einops")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+class Routes(nn.Module):
+    def forward(self, x):
+        weights, chosen = x.softmax(-1).topk(2)
+        return (weights[..., None] * x[:, :, None]).sum(-2), chosen
+
+
+class RoutesLate(nn.Module):
+    def forward(self, x):
+        weights, chosen = x[:, 0].topk(2)
+        return (weights.softmax(-1)[..., None] * x[:, :2]).sum(1), chosen
+
+
+class Samples(nn.Module):
+    def forward(self, x):
+        return x[0].softmax(-1).multinomial(1)
+
+
+class Expects(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bins", torch.arange(32.0))
+
+    def forward(self, x):
+        return x.softmax(-1) @ self.bins
+
+
+def truth(model, x, mode=torch.no_grad):
+    from breadth_truth import Truth
+
+    found = Truth(model, len(x))
+    with mode(), found.on():
+        model(x)
+    return found
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    ("style", "count"),
+    [
+        ("mingpt", 2),
+        ("lucidrains", 2),
+        ("keys_first", 2),
+        ("concatenated", 2),
+        ("sink_column", 2),
+        ("exp_and_sum", 2),
+        ("log_softmax_exp", 2),
+        ("weighted_sum", 2),
+        ("talking_heads", 2),
+        ("row_by_row", 16),
+        ("fused", 2),
+        ("fused_operator", 2),
+        ("pooling", 1),
+        ("luong_recurrent", 3),
+        ("cached_by_hand", 14),
+    ],
+)
+def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
+    import breadth_styles
+
+    model, given = breadth_styles.build(style)
+    assert len(truth(model, given["input"], mode).found) == count
+
+
+@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects])
+def test_routers_samplers_and_expectations_are_no_attention(kind):
+    found = truth(kind(), torch.randn(2, 5, 32))
+    assert found.all and not found.found
+
+
+def test_fused_weights_are_those_of_the_formula():
+    from breadth_fused import fused_weights
+
+    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 6, 8)
+    mask = torch.rand(5, 6) > 0.3
+    weights = fused_weights(q, k, mask, scale=0.5).float()
+    expected = it.attend(q, k, mask=it.allowed(mask), scale=0.5).dense()
+    assert torch.allclose(weights, expected, atol=1e-5)
+
+
+def spoilt(held, how):
+    """Entries as a faulty recording would hold them."""
+    if how == "one is missing":
+        return held[:-1]
+    if how == "half of the rows":
+        return [x._replace(rows=x.rows[: len(x.rows) // 2]) for x in held]
+    if how == "another scale":
+        return [x._replace(rows=(x.rows.log() * 1.02).softmax(-1)) for x in held]
+    if how == "keys moved by one":
+        return [x._replace(rows=x.rows.roll(1, -1)) for x in held]
+    return held
+
+
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [
+        ("nothing", "right"),
+        ("one is missing", "silent miss"),
+        ("half of the rows", "silent miss"),
+        ("another scale", "wrong"),
+        ("keys moved by one", "wrong"),
+    ],
+)
+def test_faults_of_a_recording_are_noticed(how, state, monkeypatch):
+    import breadth_compare
+    import breadth_run
+    import breadth_styles
+
+    model, given = breadth_styles.build("fused")
+    breadth_run.stirred(model)
+    with torch.no_grad(), it.watch(model) as seen:
+        model(**given)
+    read = breadth_compare.held
+    monkeypatch.setattr(breadth_compare, "held", lambda recording: spoilt(read(recording), how))
+    found = breadth_compare.judge(truth(model, given["input"]).found, [], seen)
+    assert found.state == state
