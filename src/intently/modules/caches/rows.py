@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -13,10 +13,13 @@ from intently.masks import Mask, padding
 from intently.masks.geometry import integers
 
 
+R = TypeVar("R", bound="Rows")
+
+
 class Rows:
     """Base of frozen dataclasses of tensors that have the axis of the batch first."""
 
-    def expand(self, index: Int[Tensor, " n"]) -> Self:
+    def expand(self: R, index: Int[Tensor, " n"]) -> R:
         """Return rows ``index`` of the memory, for beams.
 
         Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
