@@ -12,7 +12,6 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
 from intently.masks.geometry import integers
 
-
 R = TypeVar("R", bound="Rows")
 
 
