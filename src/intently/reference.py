@@ -190,7 +190,7 @@ def multi_head(
 
 
 def lse(q: ArrayLike, k: ArrayLike, *, sinks: ArrayLike | None = None, **options: Any) -> Array:
-    """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended.
+    """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where no key may be attended to.
 
     >>> lse([[0]], [[1], [2]]).round(4)
     array([0.6931])

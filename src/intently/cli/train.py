@@ -76,7 +76,7 @@ def _parameters(options: TrainingOptions) -> int:
 
 
 class Work(NamedTuple):
-    """A training: the text, the dev set, the options, and test sets."""
+    """A training run: the text, the dev set, the options, and the test sets."""
 
     text: ParallelText
     dev: ParallelText
@@ -104,7 +104,7 @@ def train(
     ] = None,
     **flags: Any,
 ) -> None:
-    """Train a translator on files of yours, or by a recipe.
+    """Train a translator on your files, or with a recipe.
 
     Files are two line-parallel texts or one TSV, gzip or not. A recipe names its corpus and its
     options; flags override the options. `intently recipes` lists the recipes.
@@ -161,7 +161,7 @@ def train(
                 f"interrupted; {out}/model is the best so far. "
                 "Go on with the same command and --resume"
             )
-            here.wait()  # torchrun ends those who are late
+            here.wait()  # torchrun kills late processes
             raise typer.Exit(1)
         if origin is not None and here.first:
             _judge(run.translator, origin, work, out, console)

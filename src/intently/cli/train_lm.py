@@ -48,9 +48,10 @@ def train_lm(
 ) -> None:
     """Train a language model on any text.
 
-    The end of the text is held out. Afterwards its loss is printed by position: how well a token is
-    predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that
-    never sees more than 8, and writes beside the first. Each takes one to three minutes by default.
+    The end of the text is held out. Afterwards, its loss is printed by position: how well a token
+    is predicted from 1, 2, 4, … tokens before it. With --against 8, a second model is trained that
+    never sees more than 8 tokens, and both write samples. Each takes one to three minutes by
+    default.
     """
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}

@@ -43,8 +43,8 @@ def watch(
 ) -> None:
     """Run a model on a text and print what each head attends to.
 
-    The model runs as it always does; the table is checked against what came out.
-    Of a transformers folder only safetensors are read, and no code of it is run.
+    The model runs unchanged; the table is checked against the model's outputs. From a transformers
+    folder, only safetensors are read, and none of its code is run.
     """
     if listed is not None:
         if given or layers or save:

@@ -84,7 +84,7 @@ def cache_folder() -> Path:
     if named:
         return Path(named).expanduser().absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # a relative path there is to be ignored, says the XDG specification
+    # the XDG specification says to ignore a relative path
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "intently"
 
 
@@ -92,7 +92,7 @@ def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> l
     """Return the paths of a corpus' files: in ``data_dir``, else in the cache, downloaded.
 
     ``data_dir`` is the corpus' own folder, or one with a folder ``corpus`` in it. Raises DataError
-    that lists the files missing there, or says what to do where a download fails.
+    that lists missing files, or says what to do if a download fails.
     """
     if data_dir is not None:
         return _copies(corpus, files, data_dir)
@@ -132,14 +132,14 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
     other: list[str] = []
     for file, path in zip(files, paths):
         actual = checksum(path)
-        if actual not in (None, file.sha256):  # of a damaged one, the reader reports the line
+        if actual not in (None, file.sha256):  # the reader reports the line of a damaged file
             other.append(f"{path}: SHA-256 {actual}, known is {file.sha256}")
     if other:
         warnings.warn(
             f"{corpus}: files that are not the known ones are used as they are, so scores do not "
             "compare with those of others:\n  " + "\n  ".join(other),
             UserWarning,
-            stacklevel=5,  # who called `load_corpus`
+            stacklevel=5,  # the caller of `load_corpus`
         )
     return paths
 
@@ -148,7 +148,7 @@ def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
     """Yield the paths of the file in the folder, under any of its names."""
     for name in file.names:
         for path in (folder / name, folder / f"{name}.gz"):
-            if os.path.isfile(path):  # False, too, where nobody may look
+            if os.path.isfile(path):  # also False without permission
                 yield path
 
 

@@ -1,4 +1,4 @@
-"""A hypothesis: what the model wrote, its probability, and its attention.
+"""A hypothesis: the model's output, its probability, and its attention.
 
 A search does not reorder the queries and keys it keeps: every step leaves them in the order of the
 beams at that step. A hypothesis knows its row in each step, and gathers its own on demand:

@@ -47,7 +47,8 @@ def search(
     where the vocabulary and the limits allow no more. Batching does not change results.
 
     With ``keep_attention`` the queries and keys of a batch stay in memory as long as one of its
-    hypotheses does (see `Trace`). For a large file, pass few sentences at a time or switch it off.
+    hypotheses does (see `Trace`). For a large file, pass few sentences at a time or disable
+    ``keep_attention``.
 
     Source: the beam of Sutskever et al. 2014, section 3.2; length penalty of Wu et al. 2016,
     section 7. `intently.decoding.beams` says when a search may stop.

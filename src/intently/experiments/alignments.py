@@ -184,7 +184,7 @@ def table(result: dict[str, Any], console: Console) -> None:
         title_justify="left",
     )
     shown.add_column("")
-    # as narrow as a terminal of 80 columns needs
+    # narrow enough for a terminal of 80 columns
     for name in ("error", "exact", "BLEU", "head", "parameters", "time"):
         shown.add_column(name, justify="right")
     for model in result["models"]:

@@ -88,7 +88,7 @@ def train_all(
 
 
 def _check_apart(systems: Sequence[System]) -> None:
-    """Check that no two systems share a folder or a line of the figure."""
+    """Check that no two systems share a folder or a label in the figure."""
     for what, names in {
         "label": [system.label for system in systems],
         "recipe's name": [system.recipe.name for system in systems],
@@ -161,8 +161,8 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 def share_interval(right: int, total: int) -> Interval:
     """Return a share with the ends of its 95 % interval.
 
-    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": it stays
-    between 0 and 1, and has a width where none or all are right.
+    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": the
+    interval stays within 0 and 1, and has a positive width even if none or all are right.
 
     >>> [round(x, 3) for x in share_interval(0, 100)]
     [0.0, 0.0, 0.037]

@@ -2,7 +2,8 @@
 
 Cho et al. 2014, "On the Properties of Neural Machine Translation: Encoder–Decoder Approaches"
 (figure 4), found that a fixed context vector loses long sentences; Bahdanau et al. 2015, "Neural
-Machine Translation by Jointly Learning to Align and Translate" (figure 2), that attention does not.
+Machine Translation by Jointly Learning to Align and Translate" (figure 2), showed that attention
+does not.
 """
 
 from __future__ import annotations

@@ -63,8 +63,9 @@ class KeyValueAttention(AllOrNothing):
 
     ``extra`` names keys that are appended to those of every sequence and attended by every query:
     "learned" has a key and a value for each head, "zero" is a key and a value of zeros, so that a
-    query may attend to nothing. Of `nn.MultiheadAttention` they are ``bias_k``, ``bias_v`` and
-    ``add_zero_attn``. Where neither is needed, use `intently.modules.MultiHeadAttention`.
+    query may attend to nothing. In `nn.MultiheadAttention`, these options are ``bias_k``,
+    ``bias_v`` and ``add_zero_attn``. If you need neither, use
+    `intently.modules.MultiHeadAttention`.
 
     >>> layer = KeyValueAttention(8, 2, key_width=3, value_width=5, extra=("learned", "zero"))
     >>> x, keys, values = torch.zeros(1, 4, 8), torch.zeros(1, 6, 3), torch.zeros(1, 6, 5)

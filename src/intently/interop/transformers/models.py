@@ -1,4 +1,4 @@
-"""Whole models out of stacks: text to states or logits, pictures to states, text to text."""
+"""Whole models built from stacks: text to states or logits, pictures to states, text to text."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _OneStack(AllOrNothing):
     pooler: nn.Module | None
 
     def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
-        """Return the pooler's summary of the first state; refused where there is no pooler."""
+        """Return the pooler's summary of the first state; raises if there is no pooler."""
         if self.pooler is None:
             raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
         return self.pooler(states[:, 0])
