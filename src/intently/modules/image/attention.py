@@ -61,7 +61,7 @@ class ImageAttention(AllOrNothing):
     sequence (b, s, context_width) in place of each other. ``attention`` is what the block attends
     by; ``it.grid(height, width, radius)`` as its mask lets pixels see their neighbours alone.
     Without the residual, ``projections`` may give the image other channels. Raises `KindError` and
-    `ArgumentError` for parts that are none or do not fit.
+    `ArgumentError` for parts of other types or sizes.
 
     Source: Wang et al. 2018, "Non-local Neural Networks", section 3.3; Ho et al. 2020, "Denoising
     Diffusion Probabilistic Models", appendix B.
@@ -191,7 +191,7 @@ class SpatialTransformer(AllOrNothing):
     projection out, residual. Without ``context_width`` there is no cross-attention. ``attention``
     is what the pixels attend each other by (``it.grid``, say); ``projections`` are the maps of all
     attention, without biases in the paper: ``Projections(bias=False)``. Raises `KindError` and
-    `ArgumentError` for parts that are none or do not fit.
+    `ArgumentError` for parts of other types or sizes.
 
     Source: Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
     section 3.3 and appendix E.2.1; GEGLU after Shazeer 2020, "GLU Variants Improve Transformer".
