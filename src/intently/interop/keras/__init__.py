@@ -10,8 +10,9 @@ Where Keras's layers differ from ours in use:
 * ``use_causal_mask`` starts at the first key (top-left); `it.causal()` lets the last query see the
   last key. The two agree where t = s; elsewhere write `it.causal(offset=0)`;
 * masks that Keras propagates automatically (``Embedding(mask_zero=True)``) are arguments here:
-``mask=it.padding(lengths)``. Keras's masks also hide padded queries, whose outputs are then the
-  mean of all values. A ``query_mask`` handed to `MultiHeadAttention` itself is ignored (Keras 3.15).
+  ``mask=it.padding(lengths)``. Keras's masks also hide padded queries, whose outputs are then the
+  mean of all values. A ``query_mask`` handed to `MultiHeadAttention` itself is ignored (Keras
+  3.15).
 
 Weights are copied; what is not ``trainable`` is frozen. Blocks come in eval mode, as a Keras layer
 that is called without ``training`` drops nothing.
