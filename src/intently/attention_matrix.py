@@ -46,8 +46,8 @@ def attend(
     ``score`` is the scaled dot product unless given; ``mask`` a mask or a boolean tensor, True
     means attend; ``bias`` a tensor added to the scores; ``scale`` multiplies the scores (1/√d
     unless given; a tensor has shape () or (…, 1, 1)); ``softcap`` bounds them as c·tanh(z/c);
-    ``sinks`` () or (…, h) are logits that take weight and give nothing; ``dropout`` in [0, 1) acts
-    in ``A @ v`` only.
+    ``sinks`` () or (…, h) are logits that take weight and contribute no value; ``dropout`` in [0,
+    1) acts in ``A @ v`` only.
 
     Nothing is computed until needed. Tensors are used without a copy and must not change in place
     before the matrix is read. Lists, NumPy arrays and integers are copied: floating-point arrays

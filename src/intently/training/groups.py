@@ -22,7 +22,7 @@ from intently.text.vocabularies import REMOVED
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words and as a test."""
+    """A rule for a value, in words and as a test."""
 
     words: str
     test: Callable[[Any], bool]

@@ -1,4 +1,4 @@
-"""All options of a training run, in one frozen value that is stored with the run.
+"""All options of a training run, as one frozen value that is stored with the run.
 
 A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the eight groups of
 `intently.training.groups`.
@@ -221,7 +221,7 @@ def _unknown(
     what: str,
     homes: Mapping[str, str] | None = None,
 ) -> ArgumentError:
-    """Return the error for an unknown name, with the nearest valid one, or that of its section."""
+    """Return the error for an unknown name, with the nearest valid name or its section."""
     homes = homes or {}
     near = difflib.get_close_matches(name, valid, n=1)
     near_elsewhere = difflib.get_close_matches(name, homes, n=1)
