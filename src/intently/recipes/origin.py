@@ -51,7 +51,7 @@ class Origin:
 
     @classmethod
     def load(cls, folder: Path | str) -> Origin | None:
-        """Return the origin recorded in a run's folder, None if there is none.
+        """Return the origin recorded in a run's folder, or None.
 
         Raises `DataError` where the file is damaged.
         """

@@ -170,7 +170,7 @@ class Writer:
         stack.callback(lock.release)
 
     def _about(self) -> tuple[dict[str, Any], IntentlyError | None]:
-        """Return the content of `ABOUT`, or {} and an error with the reason it cannot be trusted."""
+        """Return the content of `ABOUT`, or {} and an error that says why it is not trusted."""
         expected = "Intently's record of the files beside it"
         fix = "delete it where all of these are Intently's, or choose another folder"
         file = File(self.folder / ABOUT, expected, ArgumentError, fix)

@@ -1,4 +1,4 @@
-"""A soft dictionary: every key answers, as much as it matches (users × films)."""
+"""A soft dictionary: every key contributes as much as it matches (users × films)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def dictionary(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell attention as a dictionary that answers with a mixture, one query after another.
+    """Explain attention as a dictionary that answers with a mixture, one query after another.
 
     ``matrix`` is an attention (t, s) of users to films, say, or one ``head`` of (h, t, s);
-    ``values`` (s, e) are what stands behind each key; ``features`` name the d numbers of queries
+    ``values`` (s, e) belong to the keys; ``features`` name the d numbers of queries
     and keys. Returns the story, written to ``save`` if given.
 
-    Raises ArgumentError for more than 8 queries or 16 keys, scores that are no dot products, and
+    Raises ArgumentError for more than 8 queries or 16 keys, scores that are not dot products, and
     features that do not fit.
 
     >>> import torch
