@@ -144,7 +144,7 @@ def height_of(text: str, size: float, pad: float = 0.0) -> float:
 
 
 def open_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """Leave out the frame above and on the right, and the marks; draw a grid behind the curves."""
+    """Remove the top and right frame and the ticks; draw a grid behind the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, color=GRID, lw=0.6)
     axes.set_axisbelow(True)
@@ -174,7 +174,7 @@ class End(NamedTuple):
 
 
 def name_ends(axes: Axes, ends: Iterable[End], places: Transform) -> None:
-    """Write the name of each curve beside its end; names that would touch move apart.
+    """Write the name of each curve beside its end, moved apart where names would touch.
 
     ``places`` takes the ends to pixels.
     """
