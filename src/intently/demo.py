@@ -206,7 +206,7 @@ def remove_finished(out: Path) -> None:
                 ArgumentError,
                 "out",
                 "a folder with no checkpoints but those of a finished demo",
-                f"{out} with checkpoints/{name}, which none says it wrote",
+                f"{out} with checkpoints/{name}, not listed in result.json",
                 "it would be deleted",
                 "choose another folder, or delete it yourself",
             )

@@ -132,7 +132,7 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
                 name,
                 f"leading axes that broadcast with {tuple(lead)}",
                 shape_of(x),
-                fix="where heads of query share a head of key, say enable_gqa=True",
+                fix="if query heads share key heads, pass enable_gqa=True",
             ) from None
 
 

@@ -302,7 +302,7 @@ def _mask(mask: Any, z: Array) -> Any:
             "mask",
             "booleans, True means attend, or a mask such as it.causal()",
             f"dtype {found.dtype}",
-            "numbers may mean the opposite elsewhere",
+            "numbers may mean the opposite in other code",
             "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1",
         )
     return _fitting(found, z, "mask")

@@ -112,7 +112,7 @@ class Dot(Score):
 class General(Score):
     """The bilinear score qᵀ W k, for queries (…, t, d) and keys (…, s, d_k); not scaled.
 
-    ``weight`` (…, d, d_k). Raises `ArgumentError` where widths do not fit.
+    ``weight`` (…, d, d_k). Raises `ArgumentError` if widths do not fit.
 
     Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
     Translation", section 3.1, equation 8 ("general").
@@ -161,7 +161,7 @@ class Additive(Score):
     """A layer of a units: vᵀ tanh(W q + U k + bias), for queries of width d, keys of width d_k.
 
     ``query_weight`` W (…, a, d), ``key_weight`` U (…, a, d_k), ``energy`` v (…, a) and, if there
-    is one, ``bias`` (…, a). Not scaled. Raises `ArgumentError` where sizes do not fit.
+    is one, ``bias`` (…, a). Not scaled. Raises `ArgumentError` if sizes do not fit.
 
     Its (…, t, s, a) numbers are computed in slices of at most 2²⁰ (4 MiB of float32) and recomputed
     for the first derivative, so that nothing of that size is stored; second derivatives store all
@@ -207,7 +207,7 @@ def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
     """Return the score vᵀ tanh(W [q; k]): additive attention with W and U concatenated.
 
     ``weight`` (…, a, d + d_k), its first ``d`` columns for the queries (half of them unless
-    given); ``energy`` v (…, a). Raises `ArgumentError` where sizes do not fit.
+    given); ``energy`` v (…, a). Raises `ArgumentError` if sizes do not fit.
 
     Source: Luong et al. 2015, section 3.1, equation 8 ("concat").
 
@@ -223,7 +223,7 @@ def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
             "weight",
             "an even number of columns, half for q and half for k",
             shape_of(weight),
-            fix="say the width of the queries: concat(weight, energy, d)",
+            fix="pass the width of the queries: concat(weight, energy, d)",
         )
     d = wide // 2 if d is None else d
     if not 0 <= d <= wide:

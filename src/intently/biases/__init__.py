@@ -1,8 +1,8 @@
 """Biases as values, added to the scores before the mask and the softmax.
 
 A bias is made without knowing t and s; tiles of it are evaluated later, when the `Geometry` of the
-matrix is known, so nothing of size t × s is built. By default query i of t stands at position s − t
-+ i, as in every mask, and biases add with ``+``:
+matrix is known, so nothing of size t × s is built. By default, query i of t is at position s − t +
+i, as in every mask. Biases add with ``+``:
 
 >>> import torch
 >>> alibi(8) + relative_buckets(torch.zeros(32, 8))

@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": ("demo", "Train a translator before your eyes; draw what it attends to."),
     "translate": ("translate", "Translate a text, the lines of a file, or standard input (-)."),
     "recipes": ("train", "List the recipes of `intently train --recipe`, or print one."),
-    "train": ("train", "Train a translator on files of yours, or by a recipe."),
+    "train": ("train", "Train a translator on your files, or with a recipe."),
     "evaluate": ("evaluate", "Score a translator: BLEU, chrF, exact match, alignment error."),
     "lengths": ("experiments", "Train three kinds of model, and score them by sentence length."),
     "alignments": ("experiments", "Train every kind of attention, and score how well each aligns."),

@@ -20,7 +20,7 @@ Out = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="of all trainings (default: the recipes')")]
 Steps = Annotated[
-    int | None, typer.Option(min=1, help="of each training, for a try (default: the recipes')")
+    int | None, typer.Option(min=1, help="of each training, for a trial (default: the recipes')")
 ]
 
 
@@ -66,7 +66,7 @@ def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
 def _tell(result: dict[str, Any] | None, experiment: Any, figure: Path, console: Console) -> None:
     """Print the table of a result, or how to resume an interrupted experiment."""
     if result is None:
-        console.print("interrupted. The same command goes on where it stopped")
+        console.print("interrupted. The same command resumes where it stopped")
         raise typer.Exit(1)
     experiment.table(result, console)
     console.print(f"{figure} is the figure, {figure.with_suffix('.json')} holds the numbers")

@@ -26,7 +26,7 @@ def look(
         list[str] | None,
         typer.Argument(
             metavar="[TEXT] [TEXT]",
-            help="what it reads; several stand side by side",
+            help="the text to read; several are shown side by side",
             show_default=False,
         ),
     ] = None,
@@ -37,7 +37,7 @@ def look(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="a translator or language model of ours, or a model of transformers; the embedded "
+            help="an Intently translator or language model, or a transformers model; the embedded "
             "translator if left out",
         ),
     ] = None,

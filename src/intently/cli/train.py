@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(help="print this recipe's TOML, to begin one's own with")
+        str | None, typer.Argument(help="print this recipe's TOML, as a template")
     ] = None,
 ) -> None:
     """List the recipes of `intently train --recipe`, or print one."""
@@ -94,13 +94,13 @@ def train(
         str | None, typer.Option(help="corpus and options in place of SOURCE")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="where the recipe's corpus is; none: it is downloaded")
+        Path | None, typer.Option(help="a local copy of its corpus; none: it is downloaded")
     ] = None,
     dev: Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")] = None,
     config: Annotated[Path | None, typer.Option(help="options as TOML")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
     resume_from: Annotated[
-        str | None, typer.Option(help="go on from this checkpoint, not the latest")
+        str | None, typer.Option(help="resume from this checkpoint, not the latest")
     ] = None,
     **flags: Any,
 ) -> None:
@@ -114,7 +114,7 @@ def train(
         console = plain_console(quiet=not here.first)
         begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
-            console.print(f"{out} holds no checkpoint to go on from: a new run begins")
+            console.print(f"{out} has no checkpoint to resume from: a new run begins")
         here.device(flags["device"] or "auto")  # refused before the corpus is read
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:

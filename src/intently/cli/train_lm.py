@@ -43,7 +43,7 @@ def train_lm(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
     samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
     **flags: Any,
 ) -> None:
     """Train a language model on any text.

@@ -73,7 +73,7 @@ def translate(
             "--show, --pictures",
             "a model with attention",
             'one with attention="none"',
-            "it knows the source by one vector, and looks at no word",
+            "it sees the source as one vector, and attends to no word",
         )
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def watch(
     ] = 1,
     save: Annotated[Path | None, typer.Option(help="write the recording, as safetensors")] = None,
     listed: Annotated[
-        Path | None, typer.Option("--list", metavar="FILE", help="say what a recording holds")
+        Path | None, typer.Option("--list", metavar="FILE", help="list the content of a recording")
     ] = None,
 ) -> None:
     """Run a model on a text and print what each head attends to.

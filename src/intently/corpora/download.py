@@ -1,7 +1,7 @@
 """Files of public corpora: downloaded once and verified, or the user's copies.
 
-A copy in a folder that the user names is used as it is, with a warning where its checksum is not
-the known one. A download with another checksum is discarded.
+A copy in a user's folder is used unchanged, with a warning if its checksum is not the known one. A
+download with another checksum is discarded.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
             "data_dir",
             f"a folder with the files of {corpus}, plain or with .gz",
             there,
-            fix=f"they can be had from\n  {_list(missing)}",
+            fix=f"they are available from\n  {_list(missing)}",
         )
     paths = [path for path in found.values() if path is not None]
     other: list[str] = []
@@ -188,7 +188,7 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
             str(folder),
             "a folder that takes downloads",
             error.strerror or str(error),
-            fix="set INTENTLY_DATA to a folder that can be written and has room",
+            fix="set INTENTLY_DATA to a writable folder with enough space",
         ) from error
     return target
 

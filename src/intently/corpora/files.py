@@ -31,7 +31,7 @@ class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
     ``report`` is one line with the origin of the pairs and their number, ``skipped`` the number of
-    pairs left out since. Raises ArgumentError where the sides differ in number.
+    pairs left out since. Raises ArgumentError if the sides differ in number.
     """
 
     sources: list[str] = field(repr=False)
@@ -50,7 +50,7 @@ class ParallelText:
     def split_off(self, count: int) -> tuple[ParallelText, ParallelText]:
         """Return the text without its last ``count`` pairs, and those pairs.
 
-        Raises ArgumentError where either part would be empty.
+        Raises ArgumentError if either part would be empty.
 
         >>> first, last = ParallelText(["a", "b", "c"], ["x", "y", "z"]).split_off(1)
         >>> first.sources, last.sources
@@ -204,7 +204,7 @@ class TextFile:
             )
             return None
         if "\0" in text:
-            self.refuse(f"byte {line.index(0) + 1} of the line is NUL: this is no text", number)
+            self.refuse(f"byte {line.index(0) + 1} of the line is NUL: this is not text", number)
             return None
         return text
 

@@ -88,7 +88,7 @@ class Hypothesis:
         or the decoder's input: SOS and the tokens before. Forced decoding of the same output gives
         the same matrices.
 
-        Raises `ArgumentError` where the search did not keep it.
+        Raises `ArgumentError` if the search did not keep it.
         """
         if self._trace is None or self._path is None:
             raise build(

@@ -32,7 +32,7 @@ class SearchOptions:
     (by default twice the number of source tokens plus ten; at most 100,000). PAD and SOS are never
     produced, nor are the ids in ``forbid``.
 
-    Raises `ArgumentError` where the numbers contradict each other, `KindError` for wrong types.
+    Raises `ArgumentError` if the numbers contradict each other, `KindError` for wrong types.
 
     >>> SearchOptions(beam=4, n_best=2).limit(6)
     22

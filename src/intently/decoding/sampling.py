@@ -197,7 +197,7 @@ def _check_empty(cache: Any) -> None:
             "cache",
             "an empty one",
             got,
-            "the prompts would go on from its text",
+            "the prompts would continue its text",
             "make a new one: model.new_cache(…)",
         )
 

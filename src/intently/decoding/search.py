@@ -40,7 +40,7 @@ def search(
     padding included and counted once for each beam (a short sentence counts as 16), or one
     sentence. The model is in evaluation mode meanwhile.
 
-    Raises `ArgumentError` where free memory does not hold the logits of a step.
+    Raises `ArgumentError` if free memory cannot hold the logits of a step.
 
     Outputs that ended come before those cut at their limit, each group by score, equal scores by
     the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only

@@ -115,7 +115,7 @@ def compare(
     """Train the systems, measure how they align, and return the content of ``alignments.json``.
 
     ``out`` gets a folder for each run with the alignment of one sentence, ``alignments.json`` and
-    ``alignments.png``; the translator of each run keeps its measured head. Returns None where the
+    ``alignments.png``; the translator of each run keeps its measured head. Returns None if the
     training was interrupted; the same call resumes it.
     """
     names = ("alignments.json", "alignments.png", *(f"{e.recipe.name}.png" for e in compared))

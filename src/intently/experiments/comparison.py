@@ -58,12 +58,13 @@ def train_all(
 ) -> list[Run] | None:
     """Train every system into ``out`` / its recipe's name, and return the runs in their order.
 
-    A finished run is used as it is, an unfinished one resumes from its checkpoints. Only the sole
-    writer of ``out`` may call this. Returns None where a run was interrupted; the same call resumes
-    it. Each run's folder records its corpus, if it is that of the recipe.
+    A finished run is reused, an unfinished one resumes from its checkpoints. Only the sole writer
+    of ``out`` may call this. Returns None if a run was interrupted; the same call resumes it. Each
+    run's folder records its corpus, if it is that of the recipe.
 
-    Raises `ArgumentError` where two systems share a label or a recipe's name, where a folder holds
-    a run of other steps (both before anything is trained), or one with other options or data.
+    Raises `ArgumentError` if two systems share a label or a recipe's name, if a folder holds a run
+    with a different number of steps (both before anything is trained), or with other options or
+    data.
     """
     _check_apart(systems)
     _check_steps(systems, out)

@@ -196,9 +196,9 @@ def compare(
 ) -> dict[str, Any] | None:
     """Train the systems, score them by length, and return the content of ``lengths.json``.
 
-    ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None where the
-    training was interrupted; the same call resumes it. Raises, before anything is trained,
-    as `buckets`, `SearchOptions` and `train_all` do.
+    ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None if the
+    training was interrupted; the same call resumes it. Raises, before anything is trained, as
+    `buckets`, `SearchOptions` and `train_all` do.
     """
     options = SearchOptions(beam=beam)  # before hours of training, as both may raise
     tests = buckets(corpus, edges)

@@ -81,9 +81,9 @@ left over. Our block would compute something else without them.
 def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
     """Return the module from ``make`` with exactly these parameters and buffers.
 
-    Makes it without drawing random numbers. The tensors become its own and keep their dtypes,
-    devices and ``requires_grad`` (`copy_requires_grad`); None stands for a tensor that the module
-    must not have. Raises `CheckpointError` where names or shapes are not those of the module.
+    The module is made without drawing random numbers. The tensors become its own and keep their
+    dtypes, devices and ``requires_grad`` (`copy_requires_grad`); None stands for a tensor that the
+    module must not have. Raises `CheckpointError` if names or shapes are not those of the module.
 
     >>> fill(lambda: nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": None})
     Traceback (most recent call last):
@@ -197,7 +197,7 @@ def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) ->
         ours.kv_heads == ours.heads,
         f"kv_heads=heads={ours.heads}",
         ours.kv_heads,
-        f"heads share no keys in {there}",
+        f"heads do not share keys in {there}",
     )
     check_options(
         "MultiHeadAttention",

@@ -162,7 +162,7 @@ def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
             "v",
             f"dtype and device of the matrix, {dtype} on {device}",
             f"{v.dtype} on {v.device}",
-            fix="convert it with .to(…), an array with .astype(…); lists and integers just fit",
+            fix="convert it with .to(…), an array with .astype(…); lists and integers always fit",
         )
     if v.ndim < 2 or v.shape[-2] != shape[-1]:
         raise build(

@@ -249,8 +249,8 @@ class Problem:
     def softmax(self, z: Tensor, limit: float | None) -> tuple[Tensor, Tensor]:
         """Softmax over the columns of some logits, in place, and its lse (…, rows, 1).
 
-        Logits up to ``limit`` are hidden, None where there are none. PyTorch's softmax reads a
-        tile once, and its largest weight tells the lse. Rows in which all is hidden have lse −∞
+        Logits up to ``limit`` are hidden; None if there are none. PyTorch's softmax reads a tile
+        once, and the lse follows from its largest weight. Rows in which all is hidden have lse −∞
         and any finite weights.
         """
         top = z.amax(-1, keepdim=True)

@@ -148,8 +148,8 @@ def _results(p: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
 def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tuple[Tensor, Tensor]:
     """Y (…, rows, e) and lse (…, rows) of one block of rows.
 
-    Each tile gives the softmax of its own columns, whose largest weight tells the tile's lse; the
-    tiles are then averaged by exp lse.
+    Each tile gives the softmax of its own columns, whose largest weight determines the tile's lse;
+    the tiles are then averaged with weights exp lse.
     """
     rows = slice(block.start, block.stop)
     shape = (*p.geometry.lead, block.stop - block.start)

@@ -85,7 +85,7 @@ class TorchFused(Kernel):
         return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and the mask where it is written out."""
+        """Bytes beside the inputs: the result, its lse, and the mask if it is materialised."""
         p = problem
         rows = math.prod(p.geometry.shape[:-1])
         return rows * (v.shape[-1] * p.q.element_size() + 4) + _written_bytes(p)
@@ -184,7 +184,7 @@ def _choice(
 
 
 def _written_bytes(p: Problem) -> int:
-    """Bytes of a mask or bias that has to be written out for all queries and keys."""
+    """Bytes of a mask or bias that must be materialised for all queries and keys."""
     if _knows_mask(p):
         return 0
     first, size = torch.arange(1, device=p.q.device), p.q.element_size()
@@ -216,7 +216,7 @@ def _four(p: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _written(p: Problem) -> Tensor:
-    """The mask and the bias, of which there is at least one, written out in one tensor."""
+    """The mask and the bias, at least one of which exists, materialised as one tensor."""
     allow, bias = p.allow(), p.bias_tile()
     if bias is None:
         assert allow is not None

@@ -102,7 +102,7 @@ class TextModel:
     def load(cls, folder: Path | str) -> TextModel:
         """Read a model from its folder, or from a run's folder that holds one in ``model``.
 
-        Raises `CheckpointError` where it is missing, damaged, or of a newer format.
+        Raises `CheckpointError` if it is missing, damaged, or of a newer format.
         """
         path = model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)

@@ -65,7 +65,7 @@ def states(g: Geometry, rows: int, cols: int, empty: Tensor, full: Tensor) -> Te
 
 
 def reduced(allow: Tensor, rows: int, cols: int) -> Tensor:
-    """Return the states of the blocks of a rule written out, (…, t or 1, s or 1)."""
+    """Return the states of the blocks of a materialised rule, (…, t or 1, s or 1)."""
     t, s = allow.shape[-2:]
     rows, cols = rows if t > 1 else 1, cols if s > 1 else 1
     t, s = -(-t // rows), -(-s // cols)

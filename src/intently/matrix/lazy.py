@@ -234,7 +234,7 @@ class Derived(LazyMatrix):
 
 
 class Transposed(Derived):
-    """Aᵀ, of shape (…, s, t): who looks at each key."""
+    """Aᵀ, of shape (…, s, t): the queries that look at each key."""
 
     def __init__(self, matrix: LazyMatrix) -> None:
         super().__init__(matrix)

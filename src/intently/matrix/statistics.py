@@ -51,7 +51,7 @@ class Statistics:
         return None
 
     def _allowed(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        """`_allow` written out over rows and columns: (…, rows, cols), True without a mask."""
+        """`_allow` expanded over rows and columns: (…, rows, cols), True without a mask."""
         allow = self._allow(rows, cols)
         if allow is None:
             allow = torch.ones((), dtype=torch.bool, device=self.device)
@@ -64,7 +64,7 @@ class Statistics:
         return math.prod(self.shape[:-2]) * self.shape[-1]
 
     def _blocks(self, size: int | None = None) -> Iterator[Block]:
-        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller.
+        """Yield all weights that are not 0 as blocks of rows, which the caller may change.
 
         A block holds about ``size`` weights and all heads of its rows; without a size about
         `BLOCK` weights, and not always all heads.
@@ -186,7 +186,7 @@ class Statistics:
     def distance(self) -> Tensor:
         """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
 
-        Query i stands at position s − t + i (bottom-right).
+        Query i is at position s − t + i (bottom-right).
         """
         t, s = self.shape[-2:]
         every = torch.arange(max(s, t), device=self.device)
@@ -201,8 +201,8 @@ class Statistics:
     def pool(self, rows: int, cols: int, how: str = "mean") -> Tensor:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
 
-        Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
-        for more cells than there are entries gives the matrix itself. Masked entries count as 0.
+        Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and the corresponding
+        keys; asking for more cells than entries gives the matrix itself. Masked entries count as 0.
         """
         check_word(how, "how", ("mean", "max", "sum"))
         whole_number(rows, "rows", 1)

@@ -84,7 +84,7 @@ class LanguageOptions:
                 "positions",
                 "None beside attention=AttentionOptions(positions=…)",
                 self.positions,
-                "queries and keys would be turned twice",
+                "queries and keys would be rotated twice",
             )
 
 

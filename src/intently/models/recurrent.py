@@ -327,8 +327,8 @@ class RecurrentSeq2Seq(Seq2Seq):
                 "memory",
                 states if needs else none,
                 none if needs else states,
-                "another model has read the source",
-                "use what encode of this one returns",
+                "another model encoded the source",
+                "use the result of this model's encode",
             )
         width = memory.summary.shape[-1]
         if width != self.options.width:
@@ -337,8 +337,8 @@ class RecurrentSeq2Seq(Seq2Seq):
                 "memory",
                 f"a summary (b, c={self.options.width})",
                 f"c={width}",
-                "another model has read the source",
-                "use what encode of this one returns",
+                "another model encoded the source",
+                "use the result of this model's encode",
             )
 
     def _check_cache(self, cache: RecurrentCache, rows: int) -> None:

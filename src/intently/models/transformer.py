@@ -102,7 +102,7 @@ class TransformerOptions:
                 "positions",
                 '"sinusoidal" or "learned" for heads of an odd width',
                 f'"rotary" where width/heads={self.width // self.heads}',
-                "rotary positions turn pairs of numbers",
+                "rotary positions rotate pairs of numbers",
                 "choose other heads or another width",
             )
 

@@ -93,8 +93,8 @@ class EncoderLayer(_Residual):
         """Return a layer with copies of these parts, which hold the weights of other code.
 
         Make the parts with their own ``from_weights``. ``norms`` are the norms of the attention and
-        of the feed-forward with their weights, such as ``nn.LayerNorm``. Raises `ArgumentError`
-        where widths do not fit and `KindError` for other parts and mixed dtypes.
+        of the feed-forward with their weights, such as ``nn.LayerNorm``. Raises `ArgumentError` if
+        widths do not fit and `KindError` for other parts and mixed dtypes.
 
         >>> parts = MultiHeadAttention(16, 4), FeedForward(16, 64)
         >>> layer = EncoderLayer.from_weights(*parts, [nn.LayerNorm(16), nn.LayerNorm(16)])

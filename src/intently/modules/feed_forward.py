@@ -104,8 +104,8 @@ class FeedForward(_Maps):
         """Return a layer with copies of the weights of other code.
 
         ``up`` is (inner, c), ``down`` (c, inner), stored (out, in): each a tensor, a pair
-        (weight, bias), an ``nn.Linear`` or a 1 × 1 convolution. Raises `ArgumentError`
-        where shapes do not fit and `KindError` for other types, mixed dtypes and integers.
+        (weight, bias), an ``nn.Linear`` or a 1 × 1 convolution. Raises `ArgumentError` if shapes do
+        not fit and `KindError` for other types, mixed dtypes and integers.
 
         >>> import torch
         >>> FeedForward.from_weights(torch.ones(64, 16), nn.Linear(64, 16)).down.bias.shape

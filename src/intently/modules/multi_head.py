@@ -102,8 +102,8 @@ class MultiHeadAttention(Projected):
         ======================  ==============================================================
 
         ``out`` is (c, h·e). ``heads`` must be given except with a list. ``"3 h d"`` and ``"h 3 d"``
-        have the same shape but are different layers. Raises `ArgumentError` where shapes do not
-        fit and `KindError` for other types, mixed dtypes and integers.
+        have the same shape but are different layers. Raises `ArgumentError` if shapes do not fit
+        and `KindError` for other types, mixed dtypes and integers.
 
         >>> import torch
         >>> W = torch.randn(3 * 8, 8)

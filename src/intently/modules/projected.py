@@ -107,7 +107,7 @@ class Projected(AllOrNothing):
                 "positions",
                 f"Rotary(d={self.d}), as wide as a head",
                 f"Rotary(d={positions.d})",
-                fix="to turn some of the dimensions only, write Rotary(d, width=…)",
+                fix="to rotate only some dimensions, write Rotary(d, width=…)",
             )
         self.attention = options
         self.mask = None if options.mask is None else as_mask(options.mask)

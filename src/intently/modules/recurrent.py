@@ -162,7 +162,7 @@ class AdditiveAttention(RecurrentAttention):
         (weight, bias) or an ``nn.Linear``; ``energy`` is v, (a,) or (1, a). The biases of W and U
         are added together; a bias of v would shift all scores of a query equally, and is omitted.
         One map of [q; k] corresponds to two: ``W[:, :c]`` and ``W[:, c:]``. Raises `ArgumentError`
-        where shapes do not fit and `KindError` for other types, mixed dtypes and integers.
+        if shapes do not fit and `KindError` for other types, mixed dtypes and integers.
 
         >>> AdditiveAttention.from_weights(nn.Linear(16, 32), nn.Linear(24, 32), torch.ones(32))
         AdditiveAttention(
@@ -299,8 +299,8 @@ class AttentionalVector(AllOrNothing):
 
         ``join`` is W (c, k + c), stored (out, in): a tensor, a pair (weight, bias) or an
         ``nn.Linear``. ``layout`` says whose columns come first: ``"context query"``, as in the
-        paper, or ``"query context"``. Raises `ArgumentError` where shapes do not fit and
-        `KindError` for other types and integers.
+        paper, or ``"query context"``. Raises `ArgumentError` if shapes do not fit and `KindError`
+        for other types and integers.
 
         >>> AttentionalVector.from_weights(torch.ones(16, 24 + 16), layout="query context").width
         16

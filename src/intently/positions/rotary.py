@@ -57,7 +57,7 @@ class Rotary:
                 name,
                 f"an even number of dimensions ≥ 2{most}",
                 width,
-                "dimensions turn in pairs",
+                "dimensions are rotated in pairs",
             )
         if self.scaling is not None:
             if not isinstance(self.scaling, Scaling):
@@ -82,7 +82,7 @@ class Rotary:
         Step i is at ``offset + i``; an offset (b,) has one entry for each batch row, the leftmost
         axis. ``positions`` (t,) or (b, t) replace it. ``length``, an int or (b,), is the length for
         scalings that depend on it: by default the position after each row's last. Differentiable in
-        x. Raises `ArgumentError` where shapes do not fit.
+        x. Raises `ArgumentError` if shapes do not fit.
         """
         check_floats(x, "x", "a floating-point tensor (…, t, d)")
         if x.ndim < 2 or x.shape[-1] != self.d:

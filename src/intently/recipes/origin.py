@@ -53,7 +53,7 @@ class Origin:
     def load(cls, folder: Path | str) -> Origin | None:
         """Return the origin recorded in a run's folder, or None.
 
-        Raises `DataError` where the file is damaged.
+        Raises `DataError` if the file is damaged.
         """
         file = File(Path(folder) / FILE, "the origin of a run", DataError)
         return cls(**file.sealed(SHAPE, old=True)) if file.exists() else None

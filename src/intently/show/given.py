@@ -73,7 +73,7 @@ def as_weights(value: object, argument: str) -> LazyMatrix:
             argument,
             "attention weights, not below 0, at most 1 in a row together",
             why,
-            "these numbers are no weights",
+            "these numbers are not weights",
             "scores become weights by .softmax(-1); intently.show.heatmap draws any numbers",
         )
     return found

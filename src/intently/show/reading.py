@@ -115,9 +115,8 @@ def measured(how: Pooling | None, what: str = "weight") -> str:
 
 
 def names(matrix: LazyMatrix) -> Names:
-    """Return the tokens that rows and columns stand for, numbered from 0 where none are known.
-
-    A row that is labelled with the token it writes, the next one, stands for the token before.
+    """Return the tokens of rows and columns, numbered from 0 if unknown. A row labelled with the
+    token that it writes, the next one, belongs to the token before.
     """
     rows, columns = matrix.labels
     t, s = matrix.shape[-2:]

@@ -107,13 +107,13 @@ class Sheet:
         return bar
 
     def write(self, left: float, top: float, text: str, **options: Any) -> None:
-        """Write a text, by default a heading, whose top left corner stands at this place."""
+        """Write a text, by default a heading, with its top left corner at this place."""
         if text:
             place = left / self.width, 1 - top / self.height
             self.figure.text(*place, text, parse_math=False, **{**HEAD, **options})
 
     def note(self, left: float, top: float, text: str) -> None:
-        """Write a note, small and grey, whose top left corner stands at this place."""
+        """Write a note, small and grey, with its top left corner at this place."""
         self.write(left, top, text, size=NOTES, color=QUIET)
 
 

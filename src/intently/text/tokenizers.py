@@ -89,7 +89,7 @@ class Tokenizer:
                 "min_frequency",
                 f"no more than the count of the most frequent {kind}",
                 min_frequency,
-                f"none is seen {min_frequency} times",
+                f"no {kind} occurs {min_frequency} times",
             )
         return tokenizer
 

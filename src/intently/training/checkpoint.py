@@ -99,7 +99,7 @@ class Checkpoints:
                 "out",
                 "a folder without a run",
                 f"{self.folder.parent} with {names[-1]}",
-                fix="go on with it (--resume, in Python resume=True), or choose another folder",
+                fix="resume it (--resume, in Python resume=True), or choose another folder",
             )
         if isinstance(resume, str) and resume not in names:
             raise self._missing(resume)
@@ -158,14 +158,16 @@ class Checkpoints:
             last = self.last()
             told = "No checkpoint is complete yet: begin again when there is room."
             if last is not None:
-                told = f"The last complete checkpoint is {self.folder / last}: go on with --resume."
+                told = (
+                    f"The last complete checkpoint is {self.folder / last}: continue with --resume."
+                )
             raise WriteError(f"{error} {told}") from error.__cause__
 
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
         ``state`` is the shape that its state must have, see `files.fault`. Raises CheckpointError
-        where it is missing, damaged, foreign or of a newer version, and names the newest good one;
+        if it is missing, damaged, foreign or of a newer version, and names the newest good one;
         nothing is deleted. A checkpoint that cannot be read is not called damaged.
         """
         name = self.latest() if name is None else name
@@ -182,13 +184,15 @@ class Checkpoints:
             if isinstance(error.__cause__, OSError) and not absent:
                 raise
             good = self._newest_good(but=name)
-            advice = good and f" The newest good checkpoint is {good}: go on with {_resume(good)}."
+            advice = (
+                good and f" The newest good checkpoint is {good}: continue with {_resume(good)}."
+            )
             raise CheckpointError(f"{error}{advice or ''}") from error.__cause__
 
     def latest(self) -> str:
         """Return the name of the last written checkpoint.
 
-        Raises CheckpointError where there is none.
+        Raises CheckpointError if there is none.
         """
         names = self.names()
         if not names:
@@ -201,7 +205,7 @@ class Checkpoints:
         name = _named(content)
         if name is None:
             good = self._newest_good()
-            fix = f"go on with {_resume(good)}" if good else None
+            fix = f"continue with {_resume(good)}" if good else None
             raise pointer.refusal(repr(content[:80]), "it is damaged", fix)
         return name
 

@@ -92,7 +92,7 @@ class Writer:
                 "out",
                 f"a folder without {strange[0]}, or one that Intently wrote",
                 f"{self.out} with {strange[0]}",
-                "it would be written over",
+                "it would be overwritten",
                 "choose another folder",
             )
         self._claimed.update(own, writes)

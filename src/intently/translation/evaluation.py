@@ -71,7 +71,7 @@ def evaluate(
     """Translate ``sources``, score the outputs against one reference each, and return both.
 
     With ``bootstrap``, a number of resampled corpora, every BLEU has a 95 % interval. Raises
-    `ArgumentError` where the two differ in number or are empty.
+    `ArgumentError` if the two differ in number or are empty.
     """
     check_references("sources", sources, references)
     texts = [translation.text for translation in translator.stream(sources, options)]
@@ -168,7 +168,7 @@ def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[Alig
     """Return the alignment error rate of every cross-attention head under forced decoding.
 
     Rows are produced words; the final full stop and its gold links are left out. Raises
-    `ArgumentError` where there are no pairs, or the model has no attention. Source: Och & Ney 2003,
+    `ArgumentError` if there are no pairs, or the model has no attention. Source: Och & Ney 2003,
     section 5.1.
     """
     if not pairs:
@@ -202,7 +202,7 @@ def best_alignment_head(
 ) -> tuple[AlignmentHead, float]:
     """Return the head with the lowest alignment error on ``pairs``, and that error.
 
-    Raises `ArgumentError` where there are no pairs, or the model has no attention.
+    Raises `ArgumentError` if there are no pairs, or the model has no attention.
     """
     errors = alignment_errors(translator, pairs)
     head = min(errors, key=lambda h: errors[h])
@@ -245,7 +245,7 @@ def _shares(
     """Return the share of marked pairs in which a head is right, for every head over the source.
 
     ``side`` is "encoder" or "decoder"; ``right`` returns a boolean for each head (h,). Raises
-    `ArgumentError` where no pair has a marked pronoun.
+    `ArgumentError` if no pair has a marked pronoun.
     """
     marked = [(pair, pair.pronoun) for pair in pairs if pair.pronoun]
     if not marked:
@@ -264,7 +264,7 @@ def _shares(
 def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
     """Ablate a head within the block: its columns of the output projection become 0.
 
-    Afterwards, the weights are restored bit for bit. Raises `ArgumentError` where the model has no
+    Afterwards, the weights are restored bit for bit. Raises `ArgumentError` if the model has no
     such head.
     """
     module = attention_module(model, head.layer)
@@ -282,7 +282,7 @@ def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
 def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
     """Return the attention module with a name such as "decoder.1.cross".
 
-    Raises `ArgumentError` where the model has no such layer.
+    Raises `ArgumentError` if the model has no such layer.
     """
     try:
         side, number, kind = layer.split(".")

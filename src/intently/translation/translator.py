@@ -128,7 +128,7 @@ class Translation:
 
         Without a measured head: the mean over heads of the penultimate cross-attention
         (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2). Raises
-        `ArgumentError` where the model has no attention.
+        `ArgumentError` if the model has no attention.
         """
         if not self.sides[0].ids:
             return Dense(torch.zeros(0, 0))
@@ -165,7 +165,7 @@ class Translator:
     def load(cls, folder: Path | str | None = None) -> Translator:
         """Read a translator from its folder, or from a run's folder that holds one in ``model``.
 
-        Without a folder: the embedded English–French translator. Raises `CheckpointError` where the
+        Without a folder: the embedded English–French translator. Raises `CheckpointError` if the
         folder is missing, foreign, damaged or of a newer format.
         """
         path = _embedded() if folder is None else model_folder.find(Path(folder), ABOUT)
@@ -194,7 +194,7 @@ class Translator:
         """Write the translator into ``folder``; ``half`` stores float16 weights, at half the size.
 
         A full disk or a kill leaves the old translator, the new one, or a folder that `load`
-        refuses, but never a mixture. Raises `WriteError` where the files cannot be written.
+        refuses, but never a mixture. Raises `WriteError` if the files cannot be written.
         """
         from safetensors.torch import save
 
@@ -339,7 +339,7 @@ class Translator:
     def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
         """Return the alignment matrix: that of the measured head, or a mean over heads.
 
-        Raises `ArgumentError` where the model has no attention.
+        Raises `ArgumentError` if the model has no attention.
         """
         if not cross_heads(self.model.options):
             raise build(
@@ -347,7 +347,7 @@ class Translator:
                 "alignment",
                 "a model with attention",
                 'one with attention="none"',
-                "it knows the source by one vector, and looks at no word",
+                "it sees the source as one vector, and attends to no word",
             )
         if self.alignment_head is not None:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]

@@ -120,13 +120,7 @@ def _options(inner: MultiHeadAttention) -> dict[str, Any]:
         ),
         ("head_widths", inner.d == inner.e, "d = e", (inner.d, inner.e), "diffusers has one width"),
         ("dropout", not inner.dropout, "0", inner.dropout, "diffusers drops outputs, not weights"),
-        (
-            "attention.scale",
-            own.scale in scales,
-            "1 or 1/√d",
-            own.scale,
-            "diffusers knows no other",
-        ),
+        ("attention.scale", own.scale in scales, "1 or 1/√d", own.scale, "diffusers has no other"),
         (
             "attention.scale",
             own.scale != 1 or inner.q_norm is None,

@@ -148,7 +148,7 @@ def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
     if kinds or kind not in (nn.LayerNorm, RMSNorm) or width != d or eps is None:
         expected = f"the same layer or RMS norm of each head, d={d}"
         got = f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}"
-        refuse(name, "qk_norm", expected, got, "norms across heads are no part of our block")
+        refuse(name, "qk_norm", expected, got, "our block has no norms across heads")
     affine = q.weight is not None
     if kind is RMSNorm:
         return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)

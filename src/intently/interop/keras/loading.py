@@ -133,7 +133,7 @@ def _check_plain(ours: MultiHeadAttention) -> None:
     scales, out_width = (None, ours.d**-0.5), len(ours.out_weight)
     check_options(
         "MultiHeadAttention",
-        ("attention.scale", own.scale in scales, "1/√d", own.scale, "SelfAttention knows no other"),
+        ("attention.scale", own.scale in scales, "1/√d", own.scale, "SelfAttention has no other"),
         ("dropout", not ours.dropout, "0", ours.dropout, "there is none in SelfAttention"),
         (
             "context_width",

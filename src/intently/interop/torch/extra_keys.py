@@ -117,8 +117,8 @@ class KeyValueAttention(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c); ``keys`` (b, s, k) are x and ``values`` (b, s, v) keys unless given.
 
-        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError`
-        where widths, batch or steps do not fit.
+        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError` if
+        widths, batch or steps do not fit.
         """
         keys = x if keys is None else keys
         values = keys if values is None else values

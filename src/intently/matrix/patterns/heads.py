@@ -67,5 +67,5 @@ def entropies(w: Tensor) -> Tensor:
 
 
 def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
-    """Yield all weights that are not certainly 0, about ``size`` at a time, heads never parted."""
+    """Yield all weights that may differ from 0, about ``size`` at a time, all heads together."""
     return matrix._blocks(size)

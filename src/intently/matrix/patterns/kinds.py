@@ -16,7 +16,7 @@ from intently.matrix.lazy import LazyMatrix
 
 
 def previous() -> Mask:
-    """Allow the one key that stands just before the query.
+    """Allow only the key just before the query.
 
     ::
 

@@ -89,7 +89,7 @@ def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
             "ids",
             f"None where t={t} > s={s}",
             shape_of(tokens),
-            "patterns of tokens are those of self-attention",
+            "token patterns need self-attention",
         )
     if tuple(tokens.shape) not in {(s,), (*items, s)}:
         expected = f"shape (s,) = ({s},)" + (f" or {(*items, s)}" if items else "")

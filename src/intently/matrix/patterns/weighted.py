@@ -1,4 +1,4 @@
-"""Weights times what they carry: the norms of values, the gradient of a loss."""
+"""Weights multiplied by value norms or by the gradient of a loss."""
 
 from __future__ import annotations
 

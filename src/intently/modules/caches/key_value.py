@@ -68,7 +68,7 @@ class KeyValueCache(Steps):
         return rule if self.lengths is None else standing(rule, self.lengths)
 
     def places(self, device: torch.device) -> None:
-        """Positions of the keys handed out last: None, they are 0 … s − 1."""
+        """Positions of the keys returned last: None, as they are 0 … s − 1."""
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add new keys (b, g, n, d) and values (b, g, n, e); return all of them so far.

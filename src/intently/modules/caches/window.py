@@ -86,7 +86,7 @@ class WindowCache(Steps):
         return self.lengths - self.lengths.clamp(max=self._most)
 
     def places(self, device: torch.device) -> Tensor | None:
-        """Positions (s,) or (b, s) of the keys handed out last, None where they are 0 … s − 1."""
+        """Positions (s,) or (b, s) of the keys returned last, None if they are 0 … s − 1."""
         if self.lengths is not None and self._held is not None and self._k is not None:
             cols = torch.arange(self._k.shape[-2], device=device)
             places = at_places(cols, self.sinks, (self.lengths - self._held)[:, None])
@@ -97,7 +97,8 @@ class WindowCache(Steps):
         return at_places(torch.arange(held, device=device), self.sinks, self.length - held)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new keys (b, g, n, d) and values (b, g, n, e); return those that they attend.
+        """Add new keys (b, g, n, d) and values (b, g, n, e); return the keys and values to attend
+        to.
 
         Raises as `KeyValueCache.append` does.
         """
@@ -194,7 +195,7 @@ class WindowCache(Steps):
                 f"at least {least} steps, or at most sinks={self.sinks}",
                 here.tolist(),
                 "the keys of the window before them are forgotten",
-                "crop before the text goes on, or make the window larger",
+                "crop before the text continues, or make the window larger",
             )
         self._forget(here)
         self._keep(here)

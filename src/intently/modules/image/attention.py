@@ -104,8 +104,8 @@ class ImageAttention(AllOrNothing):
                 "projections",
                 f"out_width={channels}, or None",
                 f"out_width={projections.out_width}",
-                "the outcome is added to the image",
-                "write residual=False where it should not be",
+                "the output is added to the image",
+                "write residual=False to skip that",
             )
 
     @classmethod
@@ -140,8 +140,8 @@ class ImageAttention(AllOrNothing):
                 "out",
                 f"shape (c={c}, h·e)",
                 shape_of(like),
-                "the outcome is added to the image",
-                "write residual=False where it should not be",
+                "the output is added to the image",
+                "write residual=False to skip that",
             )
         block = cls(1, 1, norm=None, residual=residual)
         block.channels, block.attention = c, inner
@@ -242,7 +242,7 @@ class SpatialTransformer(AllOrNothing):
         ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a 1 × 1 convolution, an ``nn.Linear``,
         a weight, or a pair (weight, bias). Make ``layers`` with their own ``from_weights``, all
         with cross-attention or none; ``norm`` is the first norm with its weights.
-        Raises `ArgumentError` where widths do not fit and `KindError` for other parts and mixed
+        Raises `ArgumentError` if widths do not fit and `KindError` for other parts and mixed
         dtypes.
 
         >>> layer = EncoderLayer(32, 2, 64)

@@ -261,7 +261,7 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
             "conv",
             "an nn.Conv2d with weights",
             f"{type(conv).__name__} without",
-            fix="call it once, and it knows its channels",
+            fix="call it once to set its channels",
         )
     layer = ConvolutionAsAttention(conv).train(conv.training)
     return layer.to(device=conv.weight.device)

@@ -62,7 +62,7 @@ def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
                 "groups",
                 f"a divisor of channels={channels}",
                 groups,
-                fix="leave it out, and one is found",
+                fix="leave it out to choose one",
             )
         return nn.GroupNorm(math.gcd(32, channels) if groups is None else groups, channels, eps)
 

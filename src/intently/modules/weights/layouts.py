@@ -215,7 +215,7 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> Found:
             f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q",
             shape_of(k),
             TRANSPOSED,
-            "say kv_heads= where query heads share keys" if heads > 1 else TURN,
+            "pass kv_heads= if query heads share keys" if heads > 1 else TURN,
         )
     if len(v) % kv_heads or v.shape[1] != c:
         raise build(

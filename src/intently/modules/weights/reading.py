@@ -94,7 +94,7 @@ def _floats(x: Any, name: str) -> Tensor:
             name,
             "a layer with weights",
             "one without",
-            fix="call it once, and it knows its sizes",
+            fix="call it once to set its sizes",
         )
     return x.detach()
 

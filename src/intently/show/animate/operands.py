@@ -85,7 +85,7 @@ def most_keys(matrix: Attention, most: int) -> None:
 def finite(values: np.ndarray, argument: str) -> np.ndarray:
     """Return the numbers as float64.
 
-    Raises ArgumentError where one is NaN or infinite.
+    Raises ArgumentError if one is NaN or infinite.
     """
     if not np.isfinite(values).all():
         raise build(ArgumentError, argument, "finite numbers", "NaN or ∞")

@@ -118,9 +118,11 @@ def heatmap(
 def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
     """Refuse options for weights if the numbers are not weights."""
     if sink == "hide":
-        raise build(ArgumentError, "sink", "'show' of numbers that are no weights", repr(sink), why)
+        raise build(
+            ArgumentError, "sink", "'show' for numbers that are not weights", repr(sink), why
+        )
     if scale == "log" and (cells < 0).any():
-        raise build(ArgumentError, "scale", "'linear' of numbers below 0", repr(scale), why)
+        raise build(ArgumentError, "scale", "'linear' for numbers below 0", repr(scale), why)
 
 
 def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str]]:

@@ -84,7 +84,7 @@ def mask(
             f"at most {LARGEST:,} entries in all panels",
             f"{t * s * len(places):,}",
             "every entry is asked",
-            "a rule looks alike at smaller sizes: t=1024, s=1024",
+            "a rule looks the same at smaller sizes: t=1024, s=1024",
         )
     panels = [_share(moved, g, at) for at in places]
     notes = [*_differ(g.lead), "blue attends, white does not"]

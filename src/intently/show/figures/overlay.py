@@ -151,10 +151,10 @@ def _grid(n: int, grid: tuple[int, int] | None) -> Grid:
             "grid",
             f"(rows, columns) with at most {n} patches",
             "None" if grid is None else repr(grid),
-            f"{n} tokens are no square of patches, with or without one before them"
+            f"{n} tokens do not form a square of patches, with or without one before them"
             if grid is None
             else "the side of the matrix that is the picture has fewer tokens",
-            "say grid=(rows, columns), and looks= where it is the other side",
+            "pass grid=(rows, columns), and looks= if the picture is the other side",
         )
     return Grid(rows, columns, n - rows * columns)
 

@@ -67,7 +67,7 @@ def items_of(
 ) -> list[Item]:
     """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
 
-    ``sides`` are texts and pictures that stand for every axis of their length. A list of items is
+    ``sides`` are texts and pictures, assigned to every axis of the same length. A list of items is
     returned unchanged. Raises `KindError` for anything else, `ArgumentError` if there is nothing to
     show, and for a side that fits no axis.
 

@@ -35,7 +35,7 @@ def destination(path: str | os.PathLike[str]) -> Path:
 def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
     """Write the page atomically, and make its folders.
 
-    Raises `WriteError` where the file cannot be written.
+    Raises `WriteError` if the file cannot be written.
     """
     final = Path(path)
     files.make_folder(final.parent)

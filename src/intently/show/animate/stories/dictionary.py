@@ -42,7 +42,7 @@ def dictionary(
 ) -> Animation:
     """Explain attention as a dictionary that answers with a mixture, one query after another.
 
-    ``matrix`` is an attention (t, s) of users to films, say, or one ``head`` of (h, t, s);
+    ``matrix`` is an attention (t, s) of users to films, for example, or one ``head`` of (h, t, s);
     ``values`` (s, e) belong to the keys; ``features`` name the d numbers of queries
     and keys. Returns the story, written to ``save`` if given.
 
@@ -88,7 +88,7 @@ def dictionary(
     for i, one in enumerate(every):
         output = one.weights @ table.values
         _turn(stage, table, asking[i], queries[i], largest)
-        said = f"‘{queries[i]}’ asks for something that is no key"
+        said = f"‘{queries[i]}’ asks for something that is not a key"
         stage.scene(said + ("." if i else ": nobody would answer."), SHORT if i else USUAL)
         for j, match in enumerate(one.scaled):
             table.figure("match", j, float(match))

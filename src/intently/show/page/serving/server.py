@@ -55,7 +55,7 @@ SAFE = {
 class Server(ThreadingHTTPServer):
     """Serves the page of some items from a free port of 127.0.0.1; ``address`` is where.
 
-    Raises `OSError` where the given port is taken.
+    Raises `OSError` if the given port is taken.
     """
 
     allow_reuse_address = True
