@@ -100,7 +100,7 @@ def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
     with monkeypatch.context() as patch:
         patch.setattr(progress.Lines, "__call__", interrupt)
         outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
-    assert outcome.status == 1 and "Go on with the same command and --resume" in outcome.out
+    assert outcome.status == 1 and "Resume with the same command and --resume" in outcome.out
     outcome = intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
     assert refused(outcome) == (
         f"intently: --recipe: expected {RECIPE}, with which the run began; got tatoeba-en-fr.\n"

@@ -32,7 +32,7 @@ def demo(
     again = f"intently demo --out {out}" + (f" --{size.name}" if size.name != "usual" else "")
     if result is None:
         console.print(
-            f"interrupted; {out}/model is usable as it is. Go on with:\n  {again} --resume",
+            f"interrupted; {out}/model is usable. Resume with:\n  {again} --resume",
             markup=False,
         )
         raise typer.Exit(1)

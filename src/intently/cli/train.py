@@ -159,7 +159,7 @@ def train(
         if run.history.stopped == "interrupted":
             console.print(
                 f"interrupted; {out}/model is the best so far. "
-                "Go on with the same command and --resume"
+                "Resume with the same command and --resume"
             )
             here.wait()  # torchrun kills late processes
             raise typer.Exit(1)

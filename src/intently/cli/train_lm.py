@@ -96,7 +96,7 @@ def _fit(
         )
     if run.history.stopped == "interrupted":
         console.print(
-            f"interrupted; {out}/model is the best so far. Go on with the same command and --resume"
+            f"interrupted; {out}/model is the best yet. Resume with the same command and --resume"
         )
         raise typer.Exit(1)
     return run
