@@ -32,8 +32,7 @@ def demo(
     again = f"intently demo --out {out}" + (f" --{size.name}" if size.name != "usual" else "")
     if result is None:
         console.print(
-            f"interrupted; {out}/model is usable. Resume with:\n  {again} --resume",
-            markup=False,
+            f"interrupted; {out}/model is usable. Resume with:\n  {again} --resume", markup=False
         )
         raise typer.Exit(1)
     steps.table(result, console)
