@@ -21,7 +21,7 @@ class Rows:
     def expand(self: R, index: Int[Tensor, " n"]) -> R:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
+        Raises `ArgumentError` for rows out of range and `KindError` for anything but integers.
         """
         return type(self)(**{name: _expanded(x, index) for name, x in vars(self).items()})
 
@@ -73,9 +73,8 @@ def check_index(index: Tensor) -> None:
 
 
 def row_lengths(lengths: Any, states: Tensor, name: str = "states") -> Tensor:
-    """Return the lengths (b,) of the rows of states (b, s, …), or raise; lists are welcome.
-
-    Their range is checked where that stops no accelerator.
+    """Return the lengths (b,) of the rows of states (b, s, …), or raise; lists are accepted. The
+    range is checked only if that does not synchronise an accelerator.
 
     >>> row_lengths([3, 1], torch.zeros(2, 3, 4))
     tensor([3, 1])
