@@ -1,6 +1,6 @@
 """Intently: attention you can compute, see and trust.
 
-The names stand in the order in which one learns them: attend, the masks, scores, biases,
+The names are listed in learning order: attend, the masks, scores, biases,
 positions, kernels. Models, training and pictures are imported from their own packages.
 
 Each name is imported when it is first used, so that the command line can answer ``--help``

@@ -46,12 +46,12 @@ def attend(
     ``score`` is the scaled dot product unless given; ``mask`` a mask or a boolean tensor, True
     means attend; ``bias`` a tensor added to the scores; ``scale`` multiplies the scores (1/√d
     unless given; a tensor has shape () or (…, 1, 1)); ``softcap`` bounds them as c·tanh(z/c);
-    ``sinks`` () or (…, h) are logits that take weight and give nothing; ``dropout`` in [0, 1) acts
-    in ``A @ v`` only.
+    ``sinks`` () or (…, h) are logits that take weight and contribute no value; ``dropout`` in [0,
+    1) acts in ``A @ v`` only.
 
-    Nothing is computed until asked for. Tensors are used as they are, and must not change in place
-    before the matrix answered. Lists, NumPy arrays and integers are copied: floating-point arrays
-    keep their dtype; lists and integers take that of the other operand where it has one, else
+    Nothing is computed until needed. Tensors are used without a copy and must not change in place
+    before the matrix is read. Lists, NumPy arrays and integers are copied: floating-point arrays
+    keep their dtype; lists and integers take the dtype of the other operand if it has one, else
     PyTorch's default. Raises `ArgumentError` for shapes that do not fit and `KindError` for
     booleans, complex numbers, ragged lists, mixed dtypes and devices.
 
@@ -127,7 +127,7 @@ class Attention(LazyMatrix):
 
     @property
     def mask(self) -> Mask | None:
-        """The mask, None where nothing is forbidden."""
+        """The mask, None if every key is allowed."""
         return self.problem.mask
 
     @property
@@ -160,7 +160,7 @@ class Attention(LazyMatrix):
     def _stream(
         self, part: Callable[[Tensor | None], Tensor], rows: Tensor | None, block: int | None
     ) -> Tensor:
-        """``part`` (…, rows, n) of all the rows, at most ``block`` weights at a time."""
+        """``part`` (…, rows, n) of all rows, with at most ``block`` weights at a time."""
         self._check_fresh()
         n = self.shape[-2] if rows is None else len(rows)
         with no_autocast(self.device):
@@ -198,7 +198,7 @@ class Attention(LazyMatrix):
         return streamed.viewers(self.problem)
 
     def plan(self, v: Tensor | Numbers | None = None) -> kernels.Plan:
-        """Say which kernel ``A @ v`` runs, why not a faster one, and the memory it takes.
+        """Report which kernel ``A @ v`` runs, why not a faster one, and its memory.
 
         Without v, values as wide as the keys are assumed.
         """
@@ -210,7 +210,7 @@ class Attention(LazyMatrix):
 
     @property
     def lse(self) -> Tensor:
-        """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended."""
+        """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where no key may be attended to."""
         self._check_fresh()
         if self._lse is None or differentiated(self.problem.tensors()):
             with no_autocast(self.device):
@@ -285,7 +285,7 @@ class Scores:
 
 
 def _product(problem: Problem, v: Tensor, autocast: bool) -> Tensor:
-    """Y (…, h, t, e) by the kernel that is chosen for it."""
+    """Y (…, h, t, e), computed by the chosen kernel."""
     v = values_of(problem, v, autocast)
     with no_autocast(problem.q.device):
         problem = problem if problem.score is DOT else problem.as_dot()

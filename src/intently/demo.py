@@ -189,8 +189,8 @@ def run(size: Size, out: Path, console: Console, *, resume: bool = False) -> dic
 def remove_finished(out: Path) -> None:
     """Remove the checkpoints and the result of a finished demo, to make room for another.
 
-    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` where
-    there are others: they may be somebody's work.
+    ``result.json`` holds the checksums of the demo's checkpoints. Raises `ArgumentError` if the
+    folder holds other checkpoints: they may be somebody's work.
     """
     file = File(out / "result.json", "the result of a demo")
     if not file.exists():
@@ -206,7 +206,7 @@ def remove_finished(out: Path) -> None:
                 ArgumentError,
                 "out",
                 "a folder with no checkpoints but those of a finished demo",
-                f"{out} with checkpoints/{name}, which none says it wrote",
+                f"{out} with checkpoints/{name}, not listed in result.json",
                 "it would be deleted",
                 "choose another folder, or delete it yourself",
             )
@@ -284,7 +284,7 @@ def _it(translator: Translator, because: Sequence[Pair]) -> dict[str, Any]:
 
 
 def pictures(done: Run, shown: Sequence[Translation], result: dict[str, Any], out: Path) -> None:
-    """Draw the loss, the alignment of each sentence, every head, and what decides il or elle."""
+    """Draw the loss, the alignments, every head, and the word that decides il or elle."""
     folder = out / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     show.training(done.history.rows(), title="Learning to translate", save=folder / "loss.png")

@@ -1,7 +1,7 @@
 """PyTorch's ``scaled_dot_product_attention``, name by name, on `attention`.
 
-Code that calls ``torch.nn.functional.scaled_dot_product_attention`` may call this instead: the
-same arguments mean the same thing, and what PyTorch refuses is refused.
+Code that calls ``torch.nn.functional.scaled_dot_product_attention`` may call this instead: the same
+arguments mean the same thing, and what PyTorch refuses raises an error here, too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def scaled_dot_product_attention(
 
     Raises `ArgumentError` for shapes that do not fit and `KindError` for dtypes that do not. Three
     things are better than in PyTorch: NaN and ∞ in keys and values that no query may see change
-    nothing, lengths of key and value that differ are refused always, and a mask beside
+    nothing, different lengths of key and value always raise an error, and a mask beside
     ``is_causal`` is accepted for every shape.
 
     Source: PyTorch 2.13, ``torch.nn.functional.scaled_dot_product_attention``.
@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
     flat = False
     for name, x in zip(("query", "key", "value"), tensors):
         check_floats(x, name, "a floating-point tensor (…, steps, width)", LISTS)
-    if all(x.ndim > 1 for x in tensors):  # else `attend` says what is not
+    if all(x.ndim > 1 for x in tensors):  # else `attend` reports the error
         if enable_gqa:
             _check_groups(query, key, value)
             flat = max(x.ndim for x in tensors) == 3
@@ -132,7 +132,7 @@ def _check_lead(query: Tensor, key: Tensor, value: Tensor) -> None:
                 name,
                 f"leading axes that broadcast with {tuple(lead)}",
                 shape_of(x),
-                fix="where heads of query share a head of key, say enable_gqa=True",
+                fix="if query heads share key heads, pass enable_gqa=True",
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""The one place where messages are built: which argument, what was expected, what came, what to do.
+"""Builds all error messages: which argument, what was expected, what was given, what to do.
 
 >>> raise build(ArgumentError, "heads", "a divisor of width=128", 5, fix="use 4 or 8")
 Traceback (most recent call last):
@@ -30,11 +30,11 @@ class KindError(IntentlyError, TypeError):
 
 
 class StaleError(IntentlyError, RuntimeError):
-    """A lazy matrix was asked after its tensors had been changed in place."""
+    """A lazy matrix was read after its tensors had been changed in place."""
 
 
 class MissingLibraryError(IntentlyError, ImportError):
-    """A library that was asked for by name is not installed."""
+    """A required optional library is not installed."""
 
 
 class MemoryRefused(IntentlyError, MemoryError):  # noqa: N818 - it is a refusal
@@ -42,15 +42,15 @@ class MemoryRefused(IntentlyError, MemoryError):  # noqa: N818 - it is a refusal
 
 
 class KernelError(IntentlyError, RuntimeError):
-    """The kernel that was asked for cannot serve this call."""
+    """The requested kernel does not support this call."""
 
 
 class UnverifiedError(IntentlyError, RuntimeError):
-    """Recorded weights do not give what the model put out."""
+    """Recorded weights do not reproduce the model's output."""
 
 
 class DataError(IntentlyError, ValueError):
-    """A file of the user's holds something that cannot be used."""
+    """A user's file has content that cannot be used."""
 
 
 class CheckpointError(IntentlyError, RuntimeError):
@@ -82,8 +82,8 @@ def build(
 ) -> E:
     """Return (not raise) the error ``kind`` with the message every part of Intently uses.
 
-    ``argument`` names what was wrong, ``expected`` and ``got`` say what should have come and what
-    did, ``cause`` the likely reason and ``fix`` what to do about it.
+    ``argument`` names what was wrong, ``expected`` and ``got`` say what was expected and what was
+    given, ``cause`` the likely reason and ``fix`` what to do.
     """
     said = str(got)
     said = said if len(said) <= SHOWN else f"{said[:SHOWN]}…"
@@ -93,7 +93,7 @@ def build(
 
 
 def one_line(error: E) -> E:
-    r"""Return the error with a message that a terminal takes as one line of text, and nothing else.
+    r"""Return the error with its message as one line of printable text, safe for a terminal.
 
     >>> str(one_line(DataError("got 'a\x1b[2J\n'")))
     "got 'a\\x1b[2J\\n'"
@@ -103,5 +103,5 @@ def one_line(error: E) -> E:
 
 
 def shape_of(tensor: object) -> str:
-    """Say the shape of a tensor as messages do: ``shape (2, 3, 4)``."""
+    """Return the shape of a tensor as messages write it: ``shape (2, 3, 4)``."""
     return f"shape {tuple(getattr(tensor, 'shape', ()))}"

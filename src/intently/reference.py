@@ -1,14 +1,14 @@
-"""Attention in NumPy and float64, a step at a time: the oracle of all tests.
+"""Attention in NumPy and float64, step by step: the reference for all tests.
 
-The steps, in the order of a pencil: `project` makes queries, keys and values, `split_heads` gives
-each head its part; `dot` matches every query with every key, `logits` scales and masks, `softmax`
-makes weights of it, `weighted_sum` mixes the values; `join_heads` puts the heads side by side.
-`weights`, `attention` and `multi_head` are several steps in one.
+The steps, in the order of a calculation by hand: `project` makes queries, keys and values,
+`split_heads` gives each head its part; `dot` matches every query with every key, `logits` scales
+and masks, `softmax` turns logits into weights, `weighted_sum` averages the values; `join_heads`
+concatenates the heads. `weights`, `attention` and `multi_head` are several steps in one.
 
-Integers and lists are welcome. Shapes: q (…, h, t, d), k (…, g, s, d), v (…, g, s, e); heads may
+Integers and lists are accepted. Shapes: q (…, h, t, d), k (…, g, s, d), v (…, g, s, e); heads may
 share keys (h a multiple of g) where there are four or more axes. Every function raises
-`ArgumentError` for shapes that do not fit and `KindError` for what holds no numbers.
-Source: Vaswani et al. 2017, section 3.2; each score names its own.
+`ArgumentError` for shapes that do not fit and `KindError` for values that are not numbers.
+Source: Vaswani et al. 2017, section 3.2; each score names its own source.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Score: TypeAlias = Callable[[Array, Array], Array]
 def project(x: ArrayLike, weight: ArrayLike, bias: ArrayLike = (0,)) -> Array:
     """Return x W + bias, (…, t, n), of x (…, t, c), W (c, n) and bias (n,).
 
-    W (h, c, n) and bias (h, n) hold a map for each head, and the result is (…, h, t, n). On paper a
-    map stands as here, (in, out); ``nn.Linear`` keeps it the other way round.
+    W (h, c, n) and bias (h, n) hold a map for each head, and the result is (…, h, t, n). Papers
+    write a map as here, (in, out); ``nn.Linear`` stores the transpose.
 
     >>> project([[1, 2]], [[1, 0, 3], [0, 1, 1]])
     array([[1., 2., 5.]])
@@ -65,7 +65,7 @@ def split_heads(x: ArrayLike, heads: int) -> Array:
 
 
 def join_heads(y: ArrayLike) -> Array:
-    """Return (…, t, h·e) of y (…, h, t, e): the heads of each row side by side.
+    """Return (…, t, h·e) of y (…, h, t, e): the heads of each row, concatenated.
 
     >>> join_heads([[[1, 2]], [[3, 4]]])
     array([[1., 2., 3., 4.]])
@@ -100,7 +100,7 @@ def logits(
     q = _array(q, "q", 2)
     k = _per_query_head(_array(k, "k", 2), q, "k")
     usual = 1 / np.sqrt(max(1, q.shape[-1])) if score is dot else 1
-    with np.errstate(invalid="ignore"):  # ∞ and NaN may stand where nobody looks
+    with np.errstate(invalid="ignore"):  # masked entries may hold ∞ and NaN
         z = _scored(score, q, k)
         z = z * _over(usual if scale is None else scale, z, "scale")
         if softcap is not None:
@@ -113,7 +113,7 @@ def logits(
 def softmax(z: ArrayLike, *, sinks: ArrayLike | None = None) -> Array:
     """Weights (…, h, t, s) of logits z: exp z / (Σ exp z + exp sink), each row by itself.
 
-    A row of −∞ is zero. ``sinks`` () or (h,) take weight and give nothing.
+    A row of −∞ is zero. ``sinks`` () or (h,) take weight and contribute no value.
 
     >>> softmax([[0, 0], [0, -np.inf], [-np.inf, -np.inf]])
     array([[0.5, 0.5],
@@ -129,7 +129,7 @@ def softmax(z: ArrayLike, *, sinks: ArrayLike | None = None) -> Array:
 
 
 def weighted_sum(weights: ArrayLike, v: ArrayLike) -> Array:
-    """Return weights @ v, (…, h, t, e); a value without weight in any row counts for nothing.
+    """Return weights @ v, (…, h, t, e); a value without weight in every row is ignored.
 
     >>> weighted_sum([[0.5, 0.5, 0]], [[2, 0], [4, 0], [np.nan, np.inf]])
     array([[3., 0.]])
@@ -173,7 +173,7 @@ def multi_head(
     """Return (…, t, n) of x (…, t, c): queries, keys and values of each head, joined, times out.
 
     Weights q (h, c, d), k (g, c, d), v (g, c, e) and out (h·e, n); keys and values come from
-    ``context`` (…, s, k) where there is one; ``options`` are those of `weights`.
+    ``context`` (…, s, k) if given; ``options`` are those of `weights`.
     Source: Vaswani et al. 2017, section 3.2.2.
 
     >>> multi_head([[1], [3]], [[[0]], [[1]]], [[[1]], [[0]]], [[[1]], [[2]]], [[1, 0], [0, 1]])
@@ -190,7 +190,7 @@ def multi_head(
 
 
 def lse(q: ArrayLike, k: ArrayLike, *, sinks: ArrayLike | None = None, **options: Any) -> Array:
-    """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where nothing may be attended.
+    """log(Σ exp z + exp sink) of each query, (…, h, t); −∞ where no key may be attended to.
 
     >>> lse([[0]], [[1], [2]]).round(4)
     array([0.6931])
@@ -253,7 +253,7 @@ def _array(x: ArrayLike, name: str, axes: int = 0) -> Array:
 
 
 def _scored(score: Score, q: Array, k: Array) -> Array:
-    """Return score(q, k); say what did not fit in words."""
+    """Return score(q, k); raise a readable error if shapes do not fit."""
     from intently.scores import Score as Value
 
     if not callable(score) or isinstance(score, Value):
@@ -302,14 +302,14 @@ def _mask(mask: Any, z: Array) -> Any:
             "mask",
             "booleans, True means attend, or a mask such as it.causal()",
             f"dtype {found.dtype}",
-            "numbers may mean the opposite elsewhere",
+            "numbers may mean the opposite in other code",
             "what is added to the scores is a bias: bias=; ones and zeros: np.array(mask) == 1",
         )
     return _fitting(found, z, "mask")
 
 
 def _written(rule: Any, z: Array) -> Any:
-    """Return a mask or a bias of ours as an array over z (…, t, s)."""
+    """Return one of our masks or biases as an array over z (…, t, s)."""
     import torch
 
     from intently.masks import Geometry, Mask

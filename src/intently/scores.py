@@ -1,8 +1,8 @@
-"""Score functions: how well a query matches a key, before scale, softcap, bias and mask.
+"""Score functions measure how well a query matches a key, before scale, softcap, bias and mask.
 
-A score is a value handed to ``attend(q, k, score=…)``: it turns queries (…, t, d) and keys
-(…, s, d) into raw scores (…, t, s). Queries and keys come in the dtype that scores are summed in;
-a score casts its own tensors to it. Tensors of a score may have leading axes, (h, …) say, which
+A score is a value passed to ``attend(q, k, score=…)``: it turns queries (…, t, d) and keys
+(…, s, d) into raw scores (…, t, s). Queries and keys arrive in the accumulation dtype; a score
+casts its own tensors to this dtype. Tensors of a score may have leading axes, such as (h, …), which
 broadcast with those of the matrix.
 """
 
@@ -25,7 +25,7 @@ SLICE = 2**20
 
 
 class Score(Value):
-    """What `attend` needs of a score; a subclass gives ``operands``, or else ``__call__``."""
+    """The interface of scores; a subclass defines ``operands``, or else ``__call__``."""
 
     axes: ClassVar[tuple[int, ...]] = ()
     """For each part, how many of its last axes are its own; those before them are leading."""
@@ -38,18 +38,18 @@ class Score(Value):
         return made[0] @ made[1].mT
 
     def operands(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Queries and keys whose dot products are the scores, None where there are none.
+        """Queries and keys whose dot products are the scores; None if there are none.
 
-        With them, kernels made for dot products serve the score too.
+        With ``operands``, kernels for dot products also support the score.
         """
         return None
 
     def default_scale(self, d: int) -> float:
-        """Return the scale used where the caller gives none."""
+        """Return the default scale."""
         return 1.0
 
     def check(self, q: Tensor, k: Tensor) -> None:
-        """Raise where the widths of q and k, the leading axes or the device do not fit."""
+        """Raise if the widths of q and k, the leading axes or the device do not fit."""
         if q.shape[-1] != k.shape[-1]:
             raise build(
                 ArgumentError,
@@ -91,7 +91,7 @@ class Score(Value):
 
 
 class Dot(Score):
-    """The dot product q·k; scaled by 1/√d where no scale is given.
+    """The dot product q·k; scaled by 1/√d by default.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.1, equation 1.
 
@@ -112,7 +112,7 @@ class Dot(Score):
 class General(Score):
     """The bilinear score qᵀ W k, for queries (…, t, d) and keys (…, s, d_k); not scaled.
 
-    ``weight`` (…, d, d_k). Raises `ArgumentError` where widths do not fit.
+    ``weight`` (…, d, d_k). Raises `ArgumentError` if widths do not fit.
 
     Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
     Translation", section 3.1, equation 8 ("general").
@@ -161,11 +161,11 @@ class Additive(Score):
     """A layer of a units: vᵀ tanh(W q + U k + bias), for queries of width d, keys of width d_k.
 
     ``query_weight`` W (…, a, d), ``key_weight`` U (…, a, d_k), ``energy`` v (…, a) and, if there
-    is one, ``bias`` (…, a). Not scaled. Raises `ArgumentError` where sizes do not fit.
+    is one, ``bias`` (…, a). Not scaled. Raises `ArgumentError` if sizes do not fit.
 
-    Its (…, t, s, a) numbers are computed in slices of at most 2²⁰ (4 MiB of float32) and
-    computed again for the first derivative, so that nothing of that size is kept; second
-    derivatives keep all of them.
+    Its (…, t, s, a) numbers are computed in slices of at most 2²⁰ (4 MiB of float32) and recomputed
+    for the first derivative, so that nothing of that size is stored; second derivatives store all
+    of them.
 
     Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and
     Translate", appendix A.1.2.
@@ -204,10 +204,10 @@ class Additive(Score):
 
 
 def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
-    """Return the score vᵀ tanh(W [q; k]): additive attention with W and U side by side.
+    """Return the score vᵀ tanh(W [q; k]): additive attention with W and U concatenated.
 
     ``weight`` (…, a, d + d_k), its first ``d`` columns for the queries (half of them unless
-    given); ``energy`` v (…, a). Raises `ArgumentError` where sizes do not fit.
+    given); ``energy`` v (…, a). Raises `ArgumentError` if sizes do not fit.
 
     Source: Luong et al. 2015, section 3.1, equation 8 ("concat").
 
@@ -223,7 +223,7 @@ def concat(weight: Tensor, energy: Tensor, d: int | None = None) -> Additive:
             "weight",
             "an even number of columns, half for q and half for k",
             shape_of(weight),
-            fix="say the width of the queries: concat(weight, energy, d)",
+            fix="pass the width of the queries: concat(weight, energy, d)",
         )
     d = wide // 2 if d is None else d
     if not 0 <= d <= wide:
@@ -309,7 +309,7 @@ class _Energies(Function):
 
 
 def _joined_lead(q: Tensor, k: Tensor) -> tuple[int, ...]:
-    """The leading axes of the matrix; key heads that query heads share count as those."""
+    """The leading axes of the matrix; shared key heads count as query heads."""
     lead_q, lead_k = list(q.shape[:-2]), list(k.shape[:-2])
     n = max(len(lead_q), len(lead_k))
     both = zip([1] * (n - len(lead_q)) + lead_q, [1] * (n - len(lead_k)) + lead_k)

@@ -235,7 +235,7 @@ def test_train_translate_evaluate_resume(intently: Command, files: tuple[str, st
     outcome = intently("evaluate", "run", *files, "--beam", "1")
     assert "exact match 0.0% [0.0%, 6.0%]\nlower-cased BLEU 0." in outcome.out
     assert "|version:" in outcome.out
-    assert "Go on with it (--resume" in refused(intently(*again))
+    assert "Resume it (--resume" in refused(intently(*again))
     assert intently(*again, "--resume").status == 0
     assert "width: expected 16, with which the run began; got 32" in (
         intently(*again, "--resume", "--width", "32").err

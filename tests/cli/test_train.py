@@ -75,7 +75,7 @@ def test_a_recipe_trains_and_is_scored(intently: Command, asked: list[object]) -
     assert scores["tests"]["test_one"]["sentences"] == 4
     kept = Origin.load("run")
     assert kept == Origin("multi30k", "de", "en", str(Path("data").absolute()), RECIPE)
-    assert "Go on with it (--resume" in refused(
+    assert "Resume it (--resume" in refused(
         intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", *TINY)
     )
     assert Origin.load("run") == kept
@@ -100,7 +100,7 @@ def test_an_interrupted_recipe_goes_on_by_its_folder_alone(
     with monkeypatch.context() as patch:
         patch.setattr(progress.Lines, "__call__", interrupt)
         outcome = intently("train", "--recipe", RECIPE, "--out", "run", *TINY)
-    assert outcome.status == 1 and "Go on with the same command and --resume" in outcome.out
+    assert outcome.status == 1 and "Resume with the same command and --resume" in outcome.out
     outcome = intently("train", "--recipe", "tatoeba-en-fr", "--out", "run", "--resume")
     assert refused(outcome) == (
         f"intently: --recipe: expected {RECIPE}, with which the run began; got tatoeba-en-fr.\n"
@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_passed_over_as_the_message_says(
     weights = Path("run/checkpoints/step-000004/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     outcome = intently(*command, "--resume")
-    found = re.search(r"go on with (--resume-from \S+),", outcome.err)
+    found = re.search(r"continue with (--resume-from \S+),", outcome.err)
     assert outcome.status == 2 and found is not None, outcome.err
     outcome = intently(*command, *found[1].split())
     assert outcome.status == 0 and "step 4/4" in outcome.out
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_passed_over_as_the_message_says(
 def test_going_on_says_where_it_stands(intently: Command, files: tuple[str, str]) -> None:
     command = ("train", *files, "--out", "run", *TINY, "--resume")
     first = intently(*command)
-    assert first.status == 0 and first.out.startswith("run holds no checkpoint to go on from: a n")
+    assert first.status == 0 and first.out.startswith("run has no checkpoint to resume from: a n")
     again = intently(*command)
     assert again.status == 0
     assert "going on after step 4/4: none is left (more: a higher steps)" in again.out

@@ -176,7 +176,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: it.attention(x(2, 3), x(2, 3), np.ones((2, 3))),
         KindError,
         "v: expected dtype and device of the matrix, torch.float32 on cpu; got torch.float64 on "
-        "cpu. Convert it with .to(…), an array with .astype(…); lists and integers just fit.",
+        "cpu. Convert it with .to(…), an array with .astype(…); lists and integers always fit.",
     ),
     (
         lambda: it.attend(x(2, 3), x(2, 3)) @ [[True], [False]],

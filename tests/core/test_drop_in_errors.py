@@ -26,8 +26,8 @@ REFUSED: list[tuple[Callable[[Callable[..., Tensor]], object], type[Exception], 
     (
         lambda f: f(Q, x(2, 2, 6, 8), x(2, 2, 6, 8)),
         ArgumentError,
-        "key: expected leading axes that broadcast with (2, 4); got shape (2, 2, 6, 8). Where "
-        "heads of query share a head of key, say enable_gqa=True.",
+        "key: expected leading axes that broadcast with (2, 4); got shape (2, 2, 6, 8). If "
+        "query heads share key heads, pass enable_gqa=True.",
     ),
     (
         lambda f: f(Q, K, x(2, 2, 6, 8)),

@@ -316,7 +316,7 @@ WORDS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: Rotary(7),
         ArgumentError,
-        "d: expected an even number of dimensions ≥ 2; got 7. Dimensions turn in pairs.",
+        "d: expected an even number of dimensions ≥ 2; got 7. Dimensions are rotated in pairs.",
     ),
     (
         lambda: Rotary(8, width=10),

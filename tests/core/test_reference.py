@@ -135,8 +135,8 @@ test_what_does_not_fit_is_refused = raises(
             lambda: R.weights(X, X, mask=np.array([[0.0, -INF], [0, 0]])),
             KindError,
             "mask: expected booleans, True means attend, or a mask such as it.causal(); got dtype "
-            "float64. Numbers may mean the opposite elsewhere. What is added to the scores is a "
-            "bias: bias=; ones and zeros: np.array(mask) == 1.",
+            "float64. Numbers may mean the opposite in other code. What is added to the scores is "
+            "a bias: bias=; ones and zeros: np.array(mask) == 1.",
         ),
         (
             lambda: R.weights(X, X, mask=[[1, 0], [1, 1]]),

@@ -63,7 +63,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: concat(x(3, 5), x(3)),
         ArgumentError,
         "weight: expected an even number of columns, half for q and half for k; got shape "
-        "(3, 5). Say the width of the queries: concat(weight, energy, d).",
+        "(3, 5). Pass the width of the queries: concat(weight, energy, d).",
     ),
     (
         lambda: concat(x(3, 5), x(3), 6),

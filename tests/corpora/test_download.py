@@ -243,7 +243,7 @@ class TestRefused:
             obtain("words", [remote(site)], None)
         told = str(caught.value)
         assert told.startswith(f"{cache / 'words'}: expected a folder that takes downloads; got ")
-        assert told.endswith("Set INTENTLY_DATA to a folder that can be written and has room.")
+        assert told.endswith("Set INTENTLY_DATA to a writable folder with enough space.")
         assert site.asked == []
 
     def test_all_that_is_missing_is_named_with_the_first_failure(
@@ -289,7 +289,7 @@ class TestCopies:
             obtain("words", [file, other], tmp_path)
         assert str(caught.value) == (
             "data_dir: expected a folder with the files of words, plain or with .gz; got no "
-            f"words.en or w.txt, words.fr in {tmp_path}. They can be had from\n"
+            f"words.en or w.txt, words.fr in {tmp_path}. They are available from\n"
             "  http://127.0.0.1:9/x.gz as words.en.gz\n  http://127.0.0.1:9/y.gz as words.fr.gz."
         )
 

@@ -120,7 +120,7 @@ class TestRefusals:
                 "\n  a:3: byte 1 of the line is not UTF-8 (0xE2, in Windows-1252 'â').",
             ),
             ({"t": b"one\tun\n\x81\tdeux\n"}, "t:2: byte 1 of the line is not UTF-8"),
-            ({"t": b"one\tun\na\0b\tdeux\n"}, "t:2: byte 2 of the line is NUL: this is no text"),
+            ({"t": b"one\tun\na\0b\tdeux\n"}, "t:2: byte 2 of the line is NUL: this is not text"),
             (
                 {"t": b"caf\xe9\tcoffee\nth\xe9\ttea\n"},
                 "2 problems\n  t:1: byte 4 of the line is not UTF-8 (0xE9, in Windows-1252 'é')"
@@ -154,7 +154,7 @@ class TestRefusals:
     def test_bytes_are_told_where_no_tab_was_read(self) -> None:
         write("t", b"x\n" * 30 + b"a\0\tb\n")
         _, first, second, *_, last = refusal("t").splitlines()
-        assert first == "  t:31: byte 2 of the line is NUL: this is no text"
+        assert first == "  t:31: byte 2 of the line is NUL: this is not text"
         assert second == "  t:1: no tab in the line" and last == "  and 21 more."
 
     def test_at_most_ten_problems_are_told_and_both_files_have_their_share(self) -> None:

@@ -121,6 +121,6 @@ def test_the_command_passes_on_what_it_is_told(
     monkeypatch.setattr(alignments, "compare", compare)
     done = CliRunner().invoke(app, ["alignments", "--out", str(tmp_path), "--steps", "9"])
     assert done.exit_code == 1
-    assert "The same command goes on where it stopped" in done.output
+    assert "The same command resumes where it stopped" in done.output
     assert {e.recipe.options.schedule.steps for e in asked["entries"]} == {9}
     assert asked["out"] == tmp_path

@@ -193,7 +193,7 @@ def test_the_command_passes_on_what_it_is_told(
     flags = ["--corpus", "multi30k", "--beam", "3", "--seed", "7", "--steps", "9"]
     done = CliRunner().invoke(app, ["lengths", "--out", str(tmp_path), *flags])
     assert done.exit_code == 1  # None: it was interrupted
-    assert "The same command goes on where it stopped" in done.output
+    assert "The same command resumes where it stopped" in done.output
     told = asked["beam"], asked["edges"], asked["out"]
     assert told == (3, lengths.EDGES["multi30k"], tmp_path)
     options = [entry.recipe.options for entry in asked["entries"]]

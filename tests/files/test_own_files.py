@@ -48,7 +48,7 @@ def test_of_every_command(intently: Command, tmp_path: Path, command: str, name:
     outcome = intently(*COMMANDS[command][0], "--out", "mine")
     assert refused(outcome, silent=command != "train-lm") == (
         f"intently: out: expected a folder without {name}, or one that Intently wrote; got mine "
-        f"with {name}. It would be written over. Choose another folder.\n"
+        f"with {name}. It would be overwritten. Choose another folder.\n"
     )
     assert state(tmp_path / "mine") == before
 
@@ -99,10 +99,10 @@ def test_checkpoints_that_no_demo_names_stay(
         demo.remove_finished(finished)
     assert str(error.value) == (
         "out: expected a folder with no checkpoints but those of a finished demo; got "
-        f"{finished} with checkpoints/step-000001, which none says it wrote. It would be deleted. "
+        f"{finished} with checkpoints/step-000001, not listed in result.json. It would be deleted. "
         "Choose another folder, or delete it yourself."
     )
-    assert "which none says it wrote" in refused(intently("demo", "--quick", "--out", finished))
+    assert "not listed in result.json" in refused(intently("demo", "--quick", "--out", finished))
     assert state(finished) == before
 
 
@@ -112,7 +112,7 @@ def test_a_run_in_the_place_of_a_demo_stays(finished: Path) -> None:
     again = Checkpoints(finished / "checkpoints")
     again.save("step-000001", Checkpoint({"a": torch.zeros(1)}, {}, {}))
     before = state(finished)
-    with pytest.raises(ArgumentError, match="step-000001, which none says it wrote"):
+    with pytest.raises(ArgumentError, match=r"step-000001, not listed in result\.json"):
         demo.remove_finished(finished)
     assert state(finished) == before
 

@@ -206,7 +206,7 @@ REFUSED: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "groups": (
         lambda: MultiHeadAttention(8, 2, kv_heads=1),
         ArgumentError,
-        "MultiHeadAttention.kv_heads: expected kv_heads=heads=2; got 1. Heads share no keys in "
+        "MultiHeadAttention.kv_heads: expected kv_heads=heads=2; got 1. Heads do not share keys in "
         "SelfAttention.",
     ),
     "widths": (
@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[Any, type[IntentlyError], str]] = {
     "scale": (
         lambda: MultiHeadAttention(8, 2, attention=AttentionOptions(scale=1.0)),
         ArgumentError,
-        "MultiHeadAttention.attention.scale: expected 1/√d; got 1.0. SelfAttention knows no other.",
+        "MultiHeadAttention.attention.scale: expected 1/√d; got 1.0. SelfAttention has no other.",
     ),
 }
 

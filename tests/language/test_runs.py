@@ -207,7 +207,7 @@ def test_reading_files(tmp_path: Path) -> None:
     for content, message in [
         (b"\xff\xfa", "is not UTF-8|UTF-16|not text"),
         (b"", "the file is empty"),
-        (b"words\n\x7fELF\0\0", "byte 5 of the line is NUL: this is no text"),
+        (b"words\n\x7fELF\0\0", "byte 5 of the line is NUL: this is not text"),
         (b"\xe9\n" * 9, r"a\.gz:1: byte 1 .* not UTF-8 .*a\.gz:2: .*\); and 7 more\."),
     ]:
         file.write_bytes(content)

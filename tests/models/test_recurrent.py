@@ -376,7 +376,7 @@ test_inputs_are_refused_by_name = raises(
             lambda: model().decode(TARGET, encoded(attention="none")),
             ArgumentError,
             "memory: expected the states that attention reads; got the fixed vector alone. "
-            "Another model has read the source. Use what encode of this one returns.",
+            "Another model encoded the source. Use the result of this model's encode.",
         ),
         (
             lambda: model(attention="none").decode(TARGET, encoded()),

@@ -296,7 +296,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         {"width": 12, "heads": 4, "positions": "rotary"},
         ArgumentError,
         'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
-        "where width/heads=3. Rotary positions turn pairs of numbers. Choose other heads or "
+        "where width/heads=3. Rotary positions rotate pairs of numbers. Choose other heads or "
         "another width.",
     ),
 ]

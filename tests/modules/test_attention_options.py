@@ -238,15 +238,15 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(8))),
         ArgumentError,
-        "positions: expected Rotary(d=6), as wide as a head; got Rotary(d=8). To turn some of the "
-        "dimensions only, write Rotary(d, width=…).",
+        "positions: expected Rotary(d=6), as wide as a head; got Rotary(d=8). To rotate only some "
+        "dimensions, write Rotary(d, width=…).",
     ),
     (
         lambda: MultiHeadAttention(C, H, attention=AttentionOptions(positions=it.Rotary(D)))(
             x().float(), x().float()
         ),
         ArgumentError,
-        "context: expected none: positions turn the steps of x alone; got shape (2, 7, 24).",
+        "context: expected none: positions rotate only the steps of x; got shape (2, 7, 24).",
     ),
     (
         lambda: MultiHeadAttention(C, H)(x()),

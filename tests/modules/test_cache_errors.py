@@ -89,7 +89,7 @@ CASES: list[Case] = [
         lambda cache: cache.crop(torch.tensor([13, 7])),
         ArgumentError,
         "length: expected at least [8, 8] steps, or at most sinks=1; got [13, 7]. The keys of the "
-        "window before them are forgotten. Crop before the text goes on, or make",
+        "window before them are forgotten. Crop before the text continues, or make",
     ),
     (
         lambda: WindowCache(4, 1),
@@ -141,7 +141,7 @@ def test_a_refused_call_changes_nothing(make: Any, call: Any, kind: Any, text: s
             x(),
             layer("turned"),
             ArgumentError,
-            "cache: expected a KeyValueCache or WindowCache; got a FixedCache. Positions turn",
+            "cache: expected a KeyValueCache or WindowCache; got a FixedCache. Positions rotate",
         ),
     ],
     ids=["another batch", "another dtype", "positions"],

@@ -187,7 +187,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
         ArgumentError,
         "k: expected shape (g·d=6, c) for g=2 and d=3 of q; got shape (3, 8). "
         + STORED
-        + " Say kv_heads= where query heads share keys.",
+        + " Pass kv_heads= if query heads share keys.",
     ),
     (
         made(v=random(6, 7)),

@@ -86,7 +86,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: FeedForward.from_weights(nn.LazyLinear(A), random(C, A)),
         KindError,
-        "up: expected a layer with weights; got one without. Call it once, and it knows its sizes.",
+        "up: expected a layer with weights; got one without. Call it once to set its sizes.",
     ),
     (
         lambda: GatedFeedForward.from_weights(random(A, C), None, random(C, A)),
@@ -166,8 +166,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: image(out=random(C + 1, E)),
         ArgumentError,
-        "out: expected shape (c=8, h·e); got shape (9, 3). The outcome is added to the image. "
-        "Write",
+        "out: expected shape (c=8, h·e); got shape (9, 3). The output is added to the image. Write",
     ),
     (
         lambda: image(norm=nn.GroupNorm(2, 4).double()),

@@ -150,9 +150,9 @@ MAKE: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: Image(32, 4, projections=Projections(out_width=16)),
         ArgumentError,
-        "projections: expected out_width=32, or None; got out_width=16. The outcome is "
+        "projections: expected out_width=32, or None; got out_width=16. The output is "
         "added to the "
-        "image. Write residual=False where it should not be.",
+        "image. Write residual=False to skip that.",
     ),
     (lambda: Image(0, 4), ArgumentError, "channels: expected an int ≥ 1; got 0."),
     (lambda: Image("8", 4), KindError, "channels: expected an int ≥ 1; got '8'."),

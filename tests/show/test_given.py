@@ -180,10 +180,10 @@ def test_large_numbers_are_pooled_and_say_so():
 test_numbers_have_no_sink_and_below_0_no_logarithm = refusals(
     {
         ArgumentError: {
-            r"sink: expected 'show' of numbers.*The lowest": lambda: show.heatmap(
+            r"sink: expected 'show' for numbers.*The lowest": lambda: show.heatmap(
                 torch.randn(3, 3), sink="hide"
             ),
-            "scale: expected 'linear' of numbers below 0": lambda: show.heatmap(
+            "scale: expected 'linear' for numbers below 0": lambda: show.heatmap(
                 [[1, -1]], scale="log"
             ),
         }

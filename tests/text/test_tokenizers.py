@@ -248,7 +248,7 @@ NO_IDS = "ids: expected a flat sequence of integers; got "
         (
             lambda: train(["a b"], kind="word", min_frequency=9),
             ArgumentError,
-            "None is seen 9 times",
+            "No word occurs 9 times",
         ),
         (lambda: encode(3), KindError, "sentence: expected a string; got int"),
         (lambda: encode("a\ud800"), ArgumentError, r"the lone surrogate U\+D800 at character 1"),

@@ -168,7 +168,7 @@ def test_tied_weights_are_saved_once_and_stay_tied() -> None:
 def test_a_pointer_with_another_digit_is_not_followed(two: Checkpoints) -> None:
     pointer = two.folder / "latest"
     pointer.write_text(pointer.read_text().replace("step-000002", "step-000001"))
-    refuses(CheckpointError, {r"latest: .*damaged\. Go on with --resume-from s": two.load})
+    refuses(CheckpointError, {r"latest: .*damaged\. Continue with --resume-from s": two.load})
     pointer.write_text("step-000001")  # as it was before pointers had a checksum
     assert two.load().state == {"number": 1.0}
 
@@ -192,7 +192,9 @@ def test_a_full_disk_says_what_survives_and_what_to_do(
     told, there = str(caught.value), two.names()
     assert told.startswith(str(two.folder / ("step-000003" if moment < 7 else "latest")))
     assert "got No space left on device. What was there before is as it was. Free some room" in told
-    assert f"last complete checkpoint is {two.folder / 'step-000002'}: go on with --resume." in told
+    assert (
+        f"last complete checkpoint is {two.folder / 'step-000002'}: continue with --resume." in told
+    )
     assert two.load().state == {"number": 2.0}
     assert not list(two.folder.glob(".*"))
     assert there == ["step-000001", "step-000002"] or moment > 5  # renamed before it was synced

@@ -216,7 +216,7 @@ def test_they_describe_a_recurrent_model(tmp_path) -> None:
         (
             {"positions": "rotary", "width": 20},
             'positions: expected "sinusoidal" or "learned" for heads of an odd width; got "rotary" '
-            "where width/heads=5. Rotary positions turn pairs of numbers. Choose other heads or "
+            "where width/heads=5. Rotary positions rotate pairs of numbers. Choose other heads or "
             "another width.",
         ),
         (

@@ -117,7 +117,7 @@ def test_it_stops_in_time(tmp_path) -> None:
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path) -> None:
     tiny.run(tmp_path, tiny.OPTIONS.with_flags(steps=2))
     with pytest.raises(
-        ArgumentError, match=r"out: .*with step-000002\. Go on with it \(--resume, in Py"
+        ArgumentError, match=r"out: .*with step-000002\. Resume it \(--resume, in Py"
     ):
         tiny.run(tmp_path)
 

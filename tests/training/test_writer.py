@@ -131,7 +131,7 @@ def test_what_a_person_put_there_is_not_written_over(tmp_path, name: str) -> Non
         path.unlink()
     assert str(error.value) == (
         f"out: expected a folder without {name}, or one that Intently wrote; got {tmp_path} with "
-        f"{name}. It would be written over. Choose another folder."
+        f"{name}. It would be overwritten. Choose another folder."
     )
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 

@@ -118,7 +118,7 @@ def test_a_run_is_not_overwritten(text: ParallelText, tmp_path: Path) -> None:
         fit(ParallelText(["other words"] * 9, ["autres mots"] * 9), OPTIONS, tmp_path)
     assert str(error.value) == (
         f"out: expected a folder without a run; got {tmp_path} with step-000006. "
-        "Go on with it (--resume, in Python resume=True), or choose another folder."
+        "Resume it (--resume, in Python resume=True), or choose another folder."
     )
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 

@@ -1,8 +1,8 @@
-"""Biases as values: what is added to the scores, before the mask and the softmax.
+"""Biases as values, added to the scores before the mask and the softmax.
 
-A bias is made without knowing t and s; it is asked for tiles of a matrix whose `Geometry` is known
-by then, so that nothing of size t × s is built. By default query i of t stands at position
-s − t + i, as in every mask, and biases add with ``+``:
+A bias is made without knowing t and s; tiles of it are evaluated later, when the `Geometry` of the
+matrix is known, so nothing of size t × s is built. By default, query i of t is at position s − t +
+i, as in every mask. Biases add with ``+``:
 
 >>> import torch
 >>> alibi(8) + relative_buckets(torch.zeros(32, 8))

@@ -1,4 +1,4 @@
-"""What every bias can do: be asked, checked, cut and added; and the bias that is a tensor."""
+"""The base class of biases (evaluate, check, slice, add), and the bias that is a tensor."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Bias(Rule):
     ) -> Tensor:
         """Bias of some rows and columns, broadcastable to (…, len(rows), len(cols)).
 
-        It is differentiable in the tensors of the rule. Without ``dtype`` it comes in the dtype
-        that the rule is known in, float64 for numbers that follow from a formula.
+        It is differentiable in the tensors of the rule. Without ``dtype``, the result has the
+        rule's own dtype: float64 for numbers computed from a formula.
         """
         raise NotImplementedError
 
@@ -33,7 +33,7 @@ class Bias(Rule):
         return bias_html(self)
 
     def __add__(self, other: Bias | Tensor | Numbers) -> Bias:
-        """Both are added to the scores."""
+        """The sum of both biases."""
         return _Sum(self, as_bias(other))
 
     def __radd__(self, other: Tensor | Numbers) -> Bias:
@@ -43,8 +43,8 @@ class Bias(Rule):
 class TensorBias(Bias):
     """A tensor that broadcasts to (…, h, t, s) as NumPy does; its gradient has its own shape.
 
-    Arrays, lists and integers are copied. Raises `KindError` for what holds no numbers: booleans
-    are masks.
+    Arrays, lists and integers are copied. Raises `KindError` for values that are not numbers:
+    booleans are masks.
 
     >>> TensorBias(torch.zeros(4, 1, 6))
     TensorBias(4×1×6 tensor)
@@ -108,5 +108,5 @@ def as_bias(bias: Bias | Tensor | Numbers, like: Kind | None = None) -> Bias:
 
 
 def shown(tensor: Tensor) -> str:
-    """Write a tensor by its shape."""
+    """Describe a tensor by its shape."""
     return f"{'×'.join(map(str, tensor.shape)) or 'scalar'} tensor"

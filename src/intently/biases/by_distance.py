@@ -1,4 +1,4 @@
-"""Biases that look at how far a key is from its query: ALiBi and the buckets of T5."""
+"""Biases by the distance between query and key: ALiBi and the buckets of T5."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class _Buckets(_ByDistance):
         return distance.abs() if self.bidirectional else (-distance).clamp(min=0)
 
     def _ahead(self, distance: Tensor) -> Tensor:
-        """Where the buckets of the key's side begin."""
+        """The first bucket on the key's side of the query."""
         return (distance > 0).long() * (self._side if self.bidirectional else 0)
 
     def __repr__(self) -> str:
@@ -184,11 +184,11 @@ def alibi(
 ) -> Bias:
     """−slope · |distance|: each head attends less to distant keys, with its own slope.
 
-    Without ``heads`` the heads of the matrix are counted; their slopes are 2^(−8i/h) for i = 1 … h
-    where h is a power of two, else those of the next smaller power n, followed by every other one
-    of 2n heads. ``slopes`` (h,) or () takes their place (a tensor of them learns). ``offset`` is
-    the position of query 0, an int or a tensor (b,); s − t unless given. Raises `ArgumentError`
-    where both are given, or where the matrix has other heads.
+    Without ``heads``, their number is that of the matrix. The slopes are 2^(−8i/h) for i = 1 … h if
+    h is a power of two, else the slopes for the next smaller power n, followed by every other slope
+    for 2n heads. ``slopes`` (h,) or () replaces them (a tensor can be learned). ``offset`` is the
+    position of query 0, an int or a tensor (b,); s − t unless given. Raises `ArgumentError` if both
+    are given, or if the matrix has another number of heads.
 
     Source: Press et al. 2022, "Train Short, Test Long", section 3.
 
@@ -225,12 +225,12 @@ def relative_buckets(
     """table[bucket, h]: a learned number for each head and each bucket of distances.
 
     ``table`` has shape (buckets, h), or (buckets, 1) for all heads; it gets gradients. Half of the
-    buckets hold one distance each, the others reach from there to ``max_distance`` in logarithmic
-    steps; the last takes all beyond. ``bidirectional`` gives keys ahead of the query the second
-    half of the table, otherwise they share the bucket of distance 0 (a decoder does not see them).
-    ``offset`` is the position of query 0, an int or a tensor (b,); s − t unless given. Raises
-    `ArgumentError` for a table of another shape, too few buckets or a ``max_distance`` within
-    those that hold one distance.
+    buckets hold one distance each, the other half covers the distances up to ``max_distance`` in
+    logarithmic steps; the last bucket takes everything beyond. ``bidirectional`` uses the second
+    half of the table for keys ahead of the query; otherwise these keys share the bucket of distance
+    0 (a decoder does not see them). ``offset`` is the position of query 0, an int or a tensor (b,);
+    s − t unless given. Raises `ArgumentError` for a table of another shape, too few buckets, or a
+    ``max_distance`` within the buckets of one distance.
 
     Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning", section 2.1.
 
@@ -260,7 +260,7 @@ def relative_buckets(
 
 
 def _edges(n: int, max_distance: int) -> tuple[int, ...]:
-    """The least distance of each of n buckets but the first.
+    """The smallest distance of each of n buckets except the first.
 
     Bucket m + k, m = n // 2, begins at m · (max_distance / m)^(k / (n − m)).
     """

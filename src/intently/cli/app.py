@@ -3,8 +3,8 @@
 A command is imported when it is called, so that ``intently --help`` needs no PyTorch.
 
 Every deliberate error of Intently is printed as one line and ends with status 2 (1 where a run was
-interrupted, or its folder deleted); so are errors of the system, such as a full disk. Anything else
-is a bug and shows its traceback.
+interrupted, or its folder deleted); the same holds for errors of the operating system, such as a
+full disk. Anything else is a bug and shows its traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": ("demo", "Train a translator before your eyes; draw what it attends to."),
     "translate": ("translate", "Translate a text, the lines of a file, or standard input (-)."),
     "recipes": ("train", "List the recipes of `intently train --recipe`, or print one."),
-    "train": ("train", "Train a translator on files of yours, or by a recipe."),
+    "train": ("train", "Train a translator on your files, or with a recipe."),
     "evaluate": ("evaluate", "Score a translator: BLEU, chrF, exact match, alignment error."),
     "lengths": ("experiments", "Train three kinds of model, and score them by sentence length."),
     "alignments": ("experiments", "Train every kind of attention, and score how well each aligns."),
@@ -67,7 +67,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # `rich` would take longer to load than everything else here
+    rich_markup_mode=None,  # loading `rich` would take longer than everything else here
 )
 
 

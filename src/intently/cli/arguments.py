@@ -29,14 +29,14 @@ Layers = Annotated[
 
 
 def out_folder(name: str | Path) -> Path:
-    """Return the folder that --out names; refuse "", which would be the current folder."""
+    """Return the folder given by --out; refuse "", which would mean the current folder."""
     if not str(name):
         raise typer.BadParameter('expected a folder; got "". For the one you are in write "."')
     return Path(name)
 
 
 def plain_console(*, quiet: bool = False) -> Console:
-    """Return a console that prints text as it is, and wraps lines on a terminal only."""
+    """Return a console that prints text unchanged and wraps lines only on a terminal."""
     from rich.console import Console
 
     wraps = sys.stdout.isatty()
@@ -46,7 +46,7 @@ def plain_console(*, quiet: bool = False) -> Console:
 def model_and_text(given: list[str], example: str) -> tuple[Path | None, str | None]:
     """Return the folder of a model and a text from one or two arguments; None where left out.
 
-    ``example`` is a right command, which the error for more arguments shows.
+    ``example`` is a correct command, shown in the error for too many arguments.
     """
     if not 0 < len(given) < 3:
         got = f"{len(given)} arguments"
@@ -96,7 +96,7 @@ def _help(flag: Flag) -> str:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type of an option without its None."""
+    """Return the type of an option without ``None``."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         return next(part for part in typing.get_args(kind) if part is not type(None))
     return kind

@@ -15,13 +15,11 @@ from intently.errors import ArgumentError, build
 
 def demo(
     out: Annotated[
-        Path, typer.Option(parser=out_folder, help="where model, result.json and pictures go")
+        Path, typer.Option(parser=out_folder, help="folder for the model, result.json and pictures")
     ] = Path("intently-demo"),
     quick: Annotated[bool, typer.Option("--quick", help="40 seconds, lower quality")] = False,
     thorough: Annotated[bool, typer.Option("--thorough", help="20 minutes, as embedded")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with an interrupted demo")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume an interrupted demo")] = False,
 ) -> None:
     """Train a translator before your eyes; draw what it attends to."""
     from rich.console import Console
@@ -34,8 +32,7 @@ def demo(
     again = f"intently demo --out {out}" + (f" --{size.name}" if size.name != "usual" else "")
     if result is None:
         console.print(
-            f"interrupted; {out}/model is usable as it is. Go on with:\n  {again} --resume",
-            markup=False,
+            f"interrupted; {out}/model is usable. Resume with:\n  {again} --resume", markup=False
         )
         raise typer.Exit(1)
     steps.table(result, console)

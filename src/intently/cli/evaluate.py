@@ -44,7 +44,7 @@ def evaluate(
         str | None, typer.Option(help="tests of a public corpus: multi30k:en-de, tatoeba:en-fr")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="where that corpus is; none: it is downloaded")
+        Path | None, typer.Option(help="a local copy of that corpus; none: it is downloaded")
     ] = None,
     beam: Annotated[int, typer.Option(min=1, help="hypotheses followed at once")] = 5,
     length_penalty: Annotated[

@@ -20,7 +20,7 @@ Out = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(min=0, help="of all trainings (default: the recipes')")]
 Steps = Annotated[
-    int | None, typer.Option(min=1, help="of each training, for a try (default: the recipes')")
+    int | None, typer.Option(min=1, help="of each training, for a trial (default: the recipes')")
 ]
 
 
@@ -36,8 +36,8 @@ def lengths(
 ) -> None:
     """Train three kinds of model, and score them by sentence length.
 
-    They are a fixed vector, recurrent attention and a Transformer.
-    A run that is finished in the folder is used as it is, one that was interrupted goes on.
+    The models use a fixed vector, recurrent attention, and a Transformer. Finished runs in the
+    folder are reused; interrupted runs resume.
     """
     systems = [system.with_flags(seed=seed, steps=steps) for system in by_length.systems(corpus)]
     first = systems[0].recipe
@@ -53,7 +53,7 @@ def lengths(
 def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
     """Train every kind of attention, and score how well each aligns.
 
-    A run that is finished in the folder is used as it is, one that was interrupted goes on.
+    Finished runs in the folder are reused; interrupted runs resume.
     """
     systems = [system.with_flags(seed=seed, steps=steps) for system in by_alignment.systems()]
     first = systems[0].recipe
@@ -64,9 +64,9 @@ def alignments(out: Out, seed: Seed = None, steps: Steps = None) -> None:
 
 
 def _tell(result: dict[str, Any] | None, experiment: Any, figure: Path, console: Console) -> None:
-    """Print the table of a result, or how an interrupted experiment goes on."""
+    """Print the table of a result, or how to resume an interrupted experiment."""
     if result is None:
-        console.print("interrupted. The same command goes on where it stopped")
+        console.print("interrupted. The same command resumes where it stopped")
         raise typer.Exit(1)
     experiment.table(result, console)
     console.print(f"{figure} is the figure, {figure.with_suffix('.json')} holds the numbers")

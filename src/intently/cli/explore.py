@@ -28,8 +28,9 @@ def explore(
 ) -> None:
     """Look at a recording of any length in the browser.
 
-    Ctrl-C ends it. The numbers stay in the file and are computed when they are looked at. Only
-    this machine can reach the page, and only with the printed address, which holds a random token.
+    Ctrl-C stops the server. The numbers stay in the file; weights are computed when you look at
+    them. Only this machine can reach the page, and only with the printed address, which holds a
+    random token.
     """
     seen = load_recording(recording)
     if not seen.calls:
@@ -46,7 +47,7 @@ def explore(
         print(file=sys.stderr)
     finally:
         server.server_close()
-    if server.working:  # a thread within PyTorch would abort the interpreter's own end
+    if server.working:  # a thread inside PyTorch would abort the shutdown of the interpreter
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

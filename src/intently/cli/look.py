@@ -26,7 +26,7 @@ def look(
         list[str] | None,
         typer.Argument(
             metavar="[TEXT] [TEXT]",
-            help="what it reads; several stand side by side",
+            help="the text to read; several are shown side by side",
             show_default=False,
         ),
     ] = None,
@@ -37,7 +37,7 @@ def look(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="a translator or language model of ours, or a model of transformers; the embedded "
+            help="an Intently translator or language model, or a transformers model; the embedded "
             "translator if left out",
         ),
     ] = None,
@@ -50,8 +50,8 @@ def look(
 ) -> None:
     """Run a model and write a page with every head of every layer.
 
-    The page is one file that needs no network. The model runs as it always does.
-    Of a transformers folder only safetensors are read, and no code of it is run.
+    The page is one file that needs no network. The model runs unchanged. From a transformers
+    folder, only safetensors are read, and none of its code is run.
     """
     if bool(texts) == (image is not None):
         got = "both" if texts else "neither"

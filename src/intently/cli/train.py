@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(help="print this recipe's TOML, to begin one's own with")
+        str | None, typer.Argument(help="print this recipe's TOML, as a template")
     ] = None,
 ) -> None:
     """List the recipes of `intently train --recipe`, or print one."""
@@ -76,7 +76,7 @@ def _parameters(options: TrainingOptions) -> int:
 
 
 class Work(NamedTuple):
-    """A training: the text, the dev set, the options, and test sets."""
+    """A training run: the text, the dev set, the options, and the test sets."""
 
     text: ParallelText
     dev: ParallelText
@@ -94,17 +94,17 @@ def train(
         str | None, typer.Option(help="corpus and options in place of SOURCE")
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="where the recipe's corpus is; none: it is downloaded")
+        Path | None, typer.Option(help="a local copy of its corpus; none: it is downloaded")
     ] = None,
     dev: Annotated[tuple[Path, Path] | None, typer.Option(help="dev SOURCE TARGET")] = None,
     config: Annotated[Path | None, typer.Option(help="options as TOML")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
     resume_from: Annotated[
-        str | None, typer.Option(help="go on from this checkpoint, not the latest")
+        str | None, typer.Option(help="resume from this checkpoint, not the latest")
     ] = None,
     **flags: Any,
 ) -> None:
-    """Train a translator on files of yours, or by a recipe.
+    """Train a translator on your files, or with a recipe.
 
     Files are two line-parallel texts or one TSV, gzip or not. A recipe names its corpus and its
     options; flags override the options. `intently recipes` lists the recipes.
@@ -114,7 +114,7 @@ def train(
         console = plain_console(quiet=not here.first)
         begun = here.from_first(partial(Checkpoints(out / "checkpoints").begun, again))
         if again and not begun:
-            console.print(f"{out} holds no checkpoint to go on from: a new run begins")
+            console.print(f"{out} has no checkpoint to resume from: a new run begins")
         here.device(flags["device"] or "auto")  # refused before the corpus is read
         kept = here.from_first(partial(Origin.load, out)) if again else None
         if source is not None and not begun:
@@ -159,9 +159,9 @@ def train(
         if run.history.stopped == "interrupted":
             console.print(
                 f"interrupted; {out}/model is the best so far. "
-                "Go on with the same command and --resume"
+                "Resume with the same command and --resume"
             )
-            here.wait()  # torchrun ends those who are late
+            here.wait()  # torchrun kills late processes
             raise typer.Exit(1)
         if origin is not None and here.first:
             _judge(run.translator, origin, work, out, console)

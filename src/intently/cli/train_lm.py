@@ -43,14 +43,15 @@ def train_lm(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="these options and more, as TOML")] = None,
     samples: Annotated[int, typer.Option(min=0, max=100, help="texts written at the end")] = 2,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the run")] = False,
     **flags: Any,
 ) -> None:
     """Train a language model on any text.
 
-    The end of the text is held out. Afterwards its loss is printed by position: how well a token is
-    predicted from 1, 2, 4, … tokens before it. With --against 8 a second model is trained that
-    never sees more than 8, and writes beside the first. Each takes one to three minutes by default.
+    The end of the text is held out. Afterwards, its loss is printed by position: how well a token
+    is predicted from 1, 2, 4, … tokens before it. With --against 8, a second model is trained that
+    never sees more than 8 tokens, and both write samples. Each takes one to three minutes by
+    default.
     """
     given: dict[str, Any] = {} if config is None else read_config(config)
     given |= {name: value for name, value in flags.items() if value is not None}
@@ -95,7 +96,7 @@ def _fit(
         )
     if run.history.stopped == "interrupted":
         console.print(
-            f"interrupted; {out}/model is the best so far. Go on with the same command and --resume"
+            f"interrupted; {out}/model is the best yet. Resume with the same command and --resume"
         )
         raise typer.Exit(1)
     return run

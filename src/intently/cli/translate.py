@@ -73,7 +73,7 @@ def translate(
             "--show, --pictures",
             "a model with attention",
             'one with attention="none"',
-            "it knows the source by one vector, and looks at no word",
+            "it sees the source as one vector, and attends to no word",
         )
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def translate(
         for rank, one in enumerate((made, *made.alternatives)):
             shown = _one_line(one.text, raw=not (show or sys.stdout.isatty()))
             print(shown if n_best == 1 else f"{number}\t{one.score:z.4f}\t{shown}", flush=typed)
-            drawn = all(side.words for side in one.sides)  # a model may write white space only
+            drawn = all(side.words for side in one.sides)  # a model may write only white space
             if show and drawn:
                 print(figures.blocks(one.alignment))
             if pictures and drawn:

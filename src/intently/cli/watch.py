@@ -38,13 +38,13 @@ def watch(
     ] = 1,
     save: Annotated[Path | None, typer.Option(help="write the recording, as safetensors")] = None,
     listed: Annotated[
-        Path | None, typer.Option("--list", metavar="FILE", help="say what a recording holds")
+        Path | None, typer.Option("--list", metavar="FILE", help="list the content of a recording")
     ] = None,
 ) -> None:
     """Run a model on a text and print what each head attends to.
 
-    The model runs as it always does; the table is checked against what came out.
-    Of a transformers folder only safetensors are read, and no code of it is run.
+    The model runs unchanged; the table is checked against the model's outputs. From a transformers
+    folder, only safetensors are read, and none of its code is run.
     """
     if listed is not None:
         if given or layers or save:

@@ -13,7 +13,7 @@ class Alignment:
     """The links between the words of a pair, as (source index, target index).
 
     Every annotator would draw a *sure* link; a *possible* one may be drawn or left out. Sure links
-    are possible, too; raises `ArgumentError` where one is not.
+    must also be possible; raises `ArgumentError` otherwise.
 
     >>> Alignment.of(sure=[(0, 0)], possible=[(0, 1)]).possible == {(0, 0), (0, 1)}
     True
@@ -32,7 +32,7 @@ class Alignment:
     def of(
         cls, sure: Iterable[tuple[int, int]], possible: Iterable[tuple[int, int]] = ()
     ) -> Alignment:
-        """Return the alignment with these links; the sure ones are added to the possible ones.
+        """Return the alignment with these links; sure links also become possible links.
 
         >>> sorted(Alignment.of([(1, 1)], [(1, 0)]).possible)
         [(1, 0), (1, 1)]

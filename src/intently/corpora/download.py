@@ -1,7 +1,7 @@
 """Files of public corpora: downloaded once and verified, or the user's copies.
 
-A copy in a folder that the user names is used as it is, with a warning where its checksum is not
-the known one. A download with another checksum is discarded.
+A copy in a user's folder is used unchanged, with a warning if its checksum is not the known one. A
+download with another checksum is discarded.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def cache_folder() -> Path:
     if named:
         return Path(named).expanduser().absolute()
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # a relative path there is to be ignored, says the XDG specification
+    # the XDG specification says to ignore a relative path
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "intently"
 
 
@@ -92,7 +92,7 @@ def obtain(corpus: str, files: Sequence[RemoteFile], data_dir: Path | None) -> l
     """Return the paths of a corpus' files: in ``data_dir``, else in the cache, downloaded.
 
     ``data_dir`` is the corpus' own folder, or one with a folder ``corpus`` in it. Raises DataError
-    that lists the files missing there, or says what to do where a download fails.
+    that lists missing files, or says what to do if a download fails.
     """
     if data_dir is not None:
         return _copies(corpus, files, data_dir)
@@ -126,20 +126,20 @@ def _copies(corpus: str, files: Sequence[RemoteFile], data_dir: Path) -> list[Pa
             "data_dir",
             f"a folder with the files of {corpus}, plain or with .gz",
             there,
-            fix=f"they can be had from\n  {_list(missing)}",
+            fix=f"they are available from\n  {_list(missing)}",
         )
     paths = [path for path in found.values() if path is not None]
     other: list[str] = []
     for file, path in zip(files, paths):
         actual = checksum(path)
-        if actual not in (None, file.sha256):  # of a damaged one, the reader reports the line
+        if actual not in (None, file.sha256):  # the reader reports the line of a damaged file
             other.append(f"{path}: SHA-256 {actual}, known is {file.sha256}")
     if other:
         warnings.warn(
             f"{corpus}: files that are not the known ones are used as they are, so scores do not "
             "compare with those of others:\n  " + "\n  ".join(other),
             UserWarning,
-            stacklevel=5,  # who called `load_corpus`
+            stacklevel=5,  # the caller of `load_corpus`
         )
     return paths
 
@@ -148,7 +148,7 @@ def _present(file: RemoteFile, folder: Path) -> Iterator[Path]:
     """Yield the paths of the file in the folder, under any of its names."""
     for name in file.names:
         for path in (folder / name, folder / f"{name}.gz"):
-            if os.path.isfile(path):  # False, too, where nobody may look
+            if os.path.isfile(path):  # also False without permission
                 yield path
 
 
@@ -188,7 +188,7 @@ def _fetch(file: RemoteFile, folder: Path, wanted: Sequence[RemoteFile]) -> Path
             str(folder),
             "a folder that takes downloads",
             error.strerror or str(error),
-            fix="set INTENTLY_DATA to a folder that can be written and has room",
+            fix="set INTENTLY_DATA to a writable folder with enough space",
         ) from error
     return target
 

@@ -30,8 +30,8 @@ NOT_TEXT = {
 class ParallelText:
     """Sentence pairs: ``targets[i]`` translates ``sources[i]``.
 
-    ``report`` says in one line where the pairs come from and how many were read, ``skipped`` how
-    many were left out since. Raises ArgumentError where the sides differ in number.
+    ``report`` is one line with the origin of the pairs and their number, ``skipped`` the number of
+    pairs left out since. Raises ArgumentError if the sides differ in number.
     """
 
     sources: list[str] = field(repr=False)
@@ -50,7 +50,7 @@ class ParallelText:
     def split_off(self, count: int) -> tuple[ParallelText, ParallelText]:
         """Return the text without its last ``count`` pairs, and those pairs.
 
-        Raises ArgumentError where either part would be empty.
+        Raises ArgumentError if either part would be empty.
 
         >>> first, last = ParallelText(["a", "b", "c"], ["x", "y", "z"]).split_off(1)
         >>> first.sources, last.sources
@@ -69,8 +69,8 @@ class ParallelText:
     ) -> ParallelText:
         """Return the pairs with neither side longer than ``limit``, in any unit.
 
-        Raises ArgumentError where there are not as many lengths as pairs, DataError where no pair
-        is left.
+        Raises ArgumentError if the numbers of lengths and pairs differ, DataError if no pair is
+        left.
 
         >>> text = ParallelText(["a", "a b c"], ["x", "x"])
         >>> text.without_longer_than(2, source_lengths=[1, 3], target_lengths=[1, 1]).sources
@@ -123,7 +123,7 @@ def read_parallel(source: str | Path, target: str | Path | None = None) -> Paral
                 "line by line one must translate the other"
             ]
         names = f"{source} and {target}"
-        apart = list({file.path: file for file in files}.values())  # the same may be given twice
+        apart = list({file.path: file for file in files}.values())  # may be the same file
         _refuse_problems(names, "a text in each line of each file", apart, unequal)
         source = names
     return ParallelText(sources, targets, f"{counted(len(sources))} from {source}")
@@ -165,7 +165,7 @@ class TextFile:
             self.problems.append(f"{self.path}:{line}: {problem}")
 
     def lines(self) -> Iterator[tuple[int, str | None]]:
-        """Yield each line with its number from 1, None for a line that is refused."""
+        """Yield each line with its number from 1, None for a refused line."""
         number = 0
         try:
             with open(self.path, "rb") as handle:
@@ -204,7 +204,7 @@ class TextFile:
             )
             return None
         if "\0" in text:
-            self.refuse(f"byte {line.index(0) + 1} of the line is NUL: this is no text", number)
+            self.refuse(f"byte {line.index(0) + 1} of the line is NUL: this is not text", number)
             return None
         return text
 
@@ -245,7 +245,7 @@ def _columns(file: TextFile) -> tuple[list[str], list[str]]:
 def _refuse_problems(
     names: str, expected: str, files: Sequence[TextFile], unequal: Sequence[str] = ()
 ) -> None:
-    """Raise DataError where there are problems; each file gets a share of those listed."""
+    """Raise DataError if there are problems; each file gets a share of the list."""
     count = len(unequal) + sum(file.count for file in files)
     if not count:
         return

@@ -1,18 +1,17 @@
 """Beam search over one batch of sentences, without a loop over sentences or hypotheses.
 
 Every sentence has m slots. In a step all continuations of its live beams compete for the slots
-that are left; a winner that is EOS has ended and keeps its slot for good, so the beam narrows until
-all slots are taken. With one slot this is greedy decoding.
-
-A sentence may stop earlier, when nothing that is still alive can reach its n best. A live beam of
-log-probability p after t tokens ends, if ever, with p' ≤ p at a length between t + 1 and its limit.
-The penalty is monotone in the length, so its score is at most
+that are left; a winner that is EOS has ended and keeps its slot, so the beam narrows until all
+slots are taken. With one slot this is greedy decoding. A sentence stops earlier if no live beam can
+still reach its n best. A live beam of log-probability p after t tokens ends, if ever, with p' ≤ p
+at a length between t + 1 and its limit. The penalty is monotone in the length, so its score is at
+most
 
     bound = max(p / penalty(t + 1), p / penalty(limit)),
 
 and the sentence is done once its n-th best ended hypothesis scores at least the bound of its best
-live beam. The n best are then the same as those of a search that went on. (An output that was cut
-stands behind those that ended, so it cannot displace one.)
+live beam. The n best are then the same as without stopping. (A cut output ranks behind ended ones,
+so it cannot displace them.)
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Model(Protocol):
     """What a search needs of a model: see `intently.models.Transformer`.
 
     ``decode`` takes m consecutive target rows for each row of the memory. A memory has
-    ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and what it
-    keeps of the attention in ``history`` and ``cross_keys``; ``replays`` says what it attended by.
+    ``expand(index)``; a cache ``reorder_targets(index)`` and ``reorder_memory(index)``, and records
+    the attention in ``history`` and ``cross_keys``; ``replays`` returns the attention settings.
     """
 
     def encode(self, source: Tensor, lengths: Tensor | None = None, cache: Any = None) -> Any: ...
@@ -103,7 +102,7 @@ class Steps(Protocol):
 
 
 def _steps(model: Model, memory: Any, keep: bool) -> Steps:
-    """The short way to take the steps of a search where it serves the model, else `decode`."""
+    """The fast path for the steps of a search if it supports the model, else `decode`."""
     if stepping.serves(model):
         return stepping.Steps(model, memory, keep_queries=keep)
     return _Decoding(model, memory, keep)
@@ -136,7 +135,7 @@ class _Decoding:
 
 
 class _Left(NamedTuple):
-    """The hypotheses that left the beams, one entry each: ended or cut."""
+    """The finished hypotheses, one entry each: ended or cut."""
 
     sentence: Tensor
     ended: Tensor
@@ -182,7 +181,7 @@ class Beams:
     def step(self, logits: Tensor) -> Tensor | None:
         """Choose the next beams from the logits (n·m, V) of the tokens after `tokens`.
 
-        The logits are overwritten. Returns which of the sentences stay, None where all do;
+        The logits are overwritten. Returns the sentences that stay, None if all do;
         `tokens` and the last of `parents` are those of the next step.
         """
         self.inputs.append(self.tokens)
@@ -250,7 +249,7 @@ class Beams:
         return scores
 
     def _may_be_done(self) -> bool:
-        """Whether something has ended, or a beam is dead or NaN: a cheap test."""
+        """Whether a hypothesis has ended, or a beam is dead or NaN: a cheap test."""
         return bool(self._left) or not math.isfinite(self.live.sum())
 
     def _done(self, length: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""A hypothesis: what the model wrote, its probability, and its attention.
+"""A hypothesis: the model's output, its probability, and its attention.
 
 A search does not reorder the queries and keys it keeps: every step leaves them in the order of the
 beams at that step. A hypothesis knows its row in each step, and gathers its own on demand:
@@ -88,7 +88,7 @@ class Hypothesis:
         or the decoder's input: SOS and the tokens before. Forced decoding of the same output gives
         the same matrices.
 
-        Raises `ArgumentError` where the search did not keep it.
+        Raises `ArgumentError` if the search did not keep it.
         """
         if self._trace is None or self._path is None:
             raise build(

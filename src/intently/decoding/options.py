@@ -25,14 +25,14 @@ STEEPEST = 6
 class SearchOptions:
     """The options of `search`.
 
-    ``beam`` is how many hypotheses are followed at once, 10,000 at most; 1 takes the likeliest
-    token at every step. ``n_best`` ≤ ``beam`` are handed back. ``length_penalty`` is α of
+    ``beam`` is how many hypotheses are followed at once, at most 10,000; 1 takes the likeliest
+    token at every step. ``n_best`` ≤ ``beam`` are returned. ``length_penalty`` is α of
     `penalty`, from −6 to 6: 0 compares plain log-probabilities, more prefers longer outputs. An
     output holds at least ``min_length`` tokens (EOS not counted) and is cut after ``max_length``
-    (twice the source's tokens and ten unless given; 100,000 at most). PAD and SOS are never
+    (by default twice the number of source tokens plus ten; at most 100,000). PAD and SOS are never
     produced, nor are the ids in ``forbid``.
 
-    Raises `ArgumentError` where the numbers contradict each other, `KindError` for wrong types.
+    Raises `ArgumentError` if the numbers contradict each other, `KindError` for wrong types.
 
     >>> SearchOptions(beam=4, n_best=2).limit(6)
     22
@@ -89,7 +89,7 @@ class SearchOptions:
             )
 
     def limit(self, source_length: int) -> int:
-        """Return where an output is cut, for a source of this many tokens without EOS."""
+        """Return the maximum output length for a source of this many tokens without EOS."""
         if self.max_length is not None:
             return self.max_length
         return max(2 * source_length + 10, self.min_length + 1)
@@ -108,7 +108,7 @@ class SearchOptions:
 
 
 def checked(options: SearchOptions | None) -> SearchOptions:
-    """Return the options, for None the default ones; raises `KindError` for another type.
+    """Return the options, or the defaults for None; raises `KindError` for other types.
 
     >>> checked(None) == SearchOptions()
     True

@@ -50,9 +50,9 @@ def sample(
 
     ``prompts`` are token ids, at least one each, of any lengths. With ``stop`` a row ends before
     that token. ``temperature`` 0 always takes the likeliest token. The model is in evaluation mode
-    meanwhile. Keys and values are cached, so each token costs one step; ``cache``, an empty one,
-    replaces the model's own where that would grow too large. ``generator`` must be on the device of
-    the model.
+    meanwhile. Keys and values are cached, so each token costs one step; ``cache``, which must be
+    empty, replaces the model's own cache if that would grow too large. ``generator`` must be on the
+    device of the model.
 
     Raises `ArgumentError` for prompts without tokens, numbers out of range, texts longer than the
     model's positions and a cache that is not empty; `KindError` for wrong types.
@@ -161,7 +161,7 @@ def distribution(
     if temperature == 0:
         temperature, top_k = 1.0, 1
     z = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    z = (z - z.amax(-1, keepdim=True)) / temperature  # small temperatures overflow without
+    z = (z - z.amax(-1, keepdim=True)) / temperature  # otherwise small temperatures overflow
     _check_logits(z)
     ordered = z.sort(dim=-1, descending=True, stable=True)
     chances = torch.softmax(ordered.values, -1)
@@ -176,7 +176,7 @@ def distribution(
 
 
 def _check_logits(z: Tensor) -> None:
-    """Raise where a row, less its maximum, has NaN; on the CPU only, to avoid a GPU sync."""
+    """Raise if a row minus its maximum has NaN; on the CPU only, to avoid a GPU sync."""
     if z.device.type == "cpu" and not torch.compiler.is_compiling() and bool(z.isnan().any()):
         raise build(
             ArgumentError,
@@ -197,7 +197,7 @@ def _check_empty(cache: Any) -> None:
             "cache",
             "an empty one",
             got,
-            "the prompts would go on from its text",
+            "the prompts would continue its text",
             "make a new one: model.new_cache(…)",
         )
 

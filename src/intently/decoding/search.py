@@ -40,14 +40,15 @@ def search(
     padding included and counted once for each beam (a short sentence counts as 16), or one
     sentence. The model is in evaluation mode meanwhile.
 
-    Raises `ArgumentError` where free memory does not hold the logits of a step.
+    Raises `ArgumentError` if free memory cannot hold the logits of a step.
 
     Outputs that ended come before those cut at their limit, each group by score, equal scores by
     the step they ended at, then by the rank of their beam. Fewer than ``n_best`` come back only
     where the vocabulary and the limits allow no more. Batching does not change results.
 
     With ``keep_attention`` the queries and keys of a batch stay in memory as long as one of its
-    hypotheses does (see `Trace`). For a large file, pass few sentences at a time or switch it off.
+    hypotheses does (see `Trace`). For a large file, pass few sentences at a time or disable
+    ``keep_attention``.
 
     Source: the beam of Sutskever et al. 2014, section 3.2; length penalty of Wu et al. 2016,
     section 7. `intently.decoding.beams` says when a search may stop.

@@ -115,7 +115,7 @@ def compare(
     """Train the systems, measure how they align, and return the content of ``alignments.json``.
 
     ``out`` gets a folder for each run with the alignment of one sentence, ``alignments.json`` and
-    ``alignments.png``; the translator of each run keeps its measured head. Returns None where the
+    ``alignments.png``; the translator of each run keeps its measured head. Returns None if the
     training was interrupted; the same call resumes it.
     """
     names = ("alignments.json", "alignments.png", *(f"{e.recipe.name}.png" for e in compared))
@@ -184,7 +184,7 @@ def table(result: dict[str, Any], console: Console) -> None:
         title_justify="left",
     )
     shown.add_column("")
-    # as narrow as a terminal of 80 columns needs
+    # narrow enough for a terminal of 80 columns
     for name in ("error", "exact", "BLEU", "head", "parameters", "time"):
         shown.add_column(name, justify="right")
     for model in result["models"]:

@@ -58,12 +58,13 @@ def train_all(
 ) -> list[Run] | None:
     """Train every system into ``out`` / its recipe's name, and return the runs in their order.
 
-    A finished run is used as it is, an unfinished one resumes from its checkpoints. Only the sole
-    writer of ``out`` may call this. Returns None where a run was interrupted; the same call resumes
-    it. Each run's folder records its corpus, if it is that of the recipe.
+    A finished run is reused, an unfinished one resumes from its checkpoints. Only the sole writer
+    of ``out`` may call this. Returns None if a run was interrupted; the same call resumes it. Each
+    run's folder records its corpus, if it is that of the recipe.
 
-    Raises `ArgumentError` where two systems share a label or a recipe's name, where a folder holds
-    a run of other steps (both before anything is trained), or one with other options or data.
+    Raises `ArgumentError` if two systems share a label or a recipe's name, if a folder holds a run
+    with a different number of steps (both before anything is trained), or with other options or
+    data.
     """
     _check_apart(systems)
     _check_steps(systems, out)
@@ -88,7 +89,7 @@ def train_all(
 
 
 def _check_apart(systems: Sequence[System]) -> None:
-    """Check that no two systems share a folder or a line of the figure."""
+    """Check that no two systems share a folder or a label in the figure."""
     for what, names in {
         "label": [system.label for system in systems],
         "recipe's name": [system.recipe.name for system in systems],
@@ -161,8 +162,8 @@ def write_result(path: Path, result: Mapping[str, Any]) -> None:
 def share_interval(right: int, total: int) -> Interval:
     """Return a share with the ends of its 95 % interval.
 
-    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": it stays
-    between 0 and 1, and has a width where none or all are right.
+    Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference": the
+    interval stays within 0 and 1, and has a positive width even if none or all are right.
 
     >>> [round(x, 3) for x in share_interval(0, 100)]
     [0.0, 0.0, 0.037]

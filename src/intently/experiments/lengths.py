@@ -2,7 +2,8 @@
 
 Cho et al. 2014, "On the Properties of Neural Machine Translation: Encoder–Decoder Approaches"
 (figure 4), found that a fixed context vector loses long sentences; Bahdanau et al. 2015, "Neural
-Machine Translation by Jointly Learning to Align and Translate" (figure 2), that attention does not.
+Machine Translation by Jointly Learning to Align and Translate" (figure 2), showed that attention
+does not.
 """
 
 from __future__ import annotations
@@ -195,9 +196,9 @@ def compare(
 ) -> dict[str, Any] | None:
     """Train the systems, score them by length, and return the content of ``lengths.json``.
 
-    ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None where the
-    training was interrupted; the same call resumes it. Raises, before anything is trained,
-    as `buckets`, `SearchOptions` and `train_all` do.
+    ``out`` gets a folder for each run, ``lengths.json`` and ``lengths.png``. Returns None if the
+    training was interrupted; the same call resumes it. Raises, before anything is trained, as
+    `buckets`, `SearchOptions` and `train_all` do.
     """
     options = SearchOptions(beam=beam)  # before hours of training, as both may raise
     tests = buckets(corpus, edges)

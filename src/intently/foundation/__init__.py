@@ -1,1 +1,1 @@
-"""What everything else stands on: values, arrays, memory, names imported on demand."""
+"""The foundation of all other code: values, arrays, memory, names imported on demand."""

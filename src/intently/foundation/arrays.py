@@ -23,16 +23,16 @@ INTEGERS = (
 
 @runtime_checkable
 class Kind(Protocol):
-    """Anything with a dtype and a device, for numbers without: a tensor, a lazy matrix."""
+    """Anything with a dtype and a device: a tensor, a lazy matrix."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that they take."""
+        """The dtype that plain numbers take."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where they go."""
+        """The device that plain numbers go to."""
         ...
 
 
@@ -44,8 +44,8 @@ def as_tensor(value: Tensor | Numbers, name: str, like: Kind | None = None) -> T
     numbers and integers, tensors of integers included, take the dtype of ``like``, or PyTorch's
     default. Anything but a tensor goes to the device of ``like``.
 
-    Raises `KindError` for booleans, complex numbers, ragged lists, lists of tensors and whatever
-    else holds no real numbers.
+    Raises `KindError` for booleans, complex numbers, ragged lists, lists of tensors and anything
+    else without real numbers.
 
     >>> as_tensor([[1, 2], [3, 4]], "q")
     tensor([[1., 2.],
@@ -69,7 +69,7 @@ def as_tensor(value: Tensor | Numbers, name: str, like: Kind | None = None) -> T
 def as_tensors(**operands: Tensor | Numbers) -> tuple[Tensor, ...]:
     """Return `as_tensor` of each operand of one product, by name.
 
-    Those without a dtype of their own, lists and integers, take that of the first which has one,
+    Operands without a dtype, lists and integers, take the dtype of the first operand that has one,
     tensors before arrays.
 
     >>> [x.dtype for x in as_tensors(q=[[1, 2]], k=np.ones((3, 2)))]

@@ -1,4 +1,4 @@
-"""Arguments checked: numbers within bounds, and words from a list."""
+"""Checks of arguments: numbers within bounds, and words from a list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from intently.errors import ArgumentError, KindError, build
 
 
 def whole_number(value: Any, name: str, least: int, most: int | None = None) -> int:
-    """Return an int from ``least`` to ``most``; raise for others, and for booleans.
+    """Return an int from ``least`` to ``most``; raise for anything else, booleans included.
 
     >>> whole_number(0, "heads", 1)
     Traceback (most recent call last):
@@ -26,7 +26,7 @@ def whole_number(value: Any, name: str, least: int, most: int | None = None) -> 
 
 
 def divisor(value: Any, name: str, of: str, size: int) -> int:
-    """Return an int ≥ 1 that divides ``size``, that of the argument ``of``; raise for others.
+    """Return an int ≥ 1 that divides ``size``, the size of the argument ``of``; else raise.
 
     >>> divisor(3, "kv_heads", "heads", 8)
     Traceback (most recent call last):
@@ -46,7 +46,7 @@ def check_kind(
     cause: str | None = None,
     fix: str | None = None,
 ) -> None:
-    """Raise `KindError` unless a value is of the kind, or of one of them.
+    """Raise `KindError` unless a value is of this kind, or of one of these kinds.
 
     >>> check_kind("4", int, "heads", "an int")
     Traceback (most recent call last):
@@ -58,7 +58,7 @@ def check_kind(
 
 
 def is_number(value: object) -> bool:
-    """Whether this is an int or a float, and no boolean."""
+    """Whether this is an int or a float, but not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -70,7 +70,7 @@ def probability(value: float, name: str) -> float:
 
 
 def check_word(value: object, name: str, known: Iterable[str], cause: str | None = None) -> None:
-    """Raise unless an option is one of the words it knows.
+    """Raise unless an option is one of its allowed words.
 
     >>> check_word("mid", "norm", ("pre", "post"))
     Traceback (most recent call last):

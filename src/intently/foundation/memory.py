@@ -27,7 +27,7 @@ def peak() -> int | None:
 
 
 def available(device: torch.device | None = None) -> int | None:
-    """Return the free bytes on ``device``, None where the system does not say.
+    """Return the free bytes on ``device``, None if the system does not tell.
 
     On the CPU: the smaller of what the machine and the container have free; outside Linux, all
     memory of the machine.
@@ -41,7 +41,7 @@ def available(device: torch.device | None = None) -> int | None:
 def check_fits(
     argument: str, needs: float, got: str, fix: str, device: torch.device | None = None
 ) -> None:
-    """Raise `ArgumentError` unless memory has the bytes that something ``needs`` at least.
+    """Raise `ArgumentError` unless the bytes that something ``needs`` at least are free.
 
     >>> check_fits("beam", 10, "beam=1", "try less")
     """
@@ -69,7 +69,7 @@ def _machine() -> int | None:
 
 
 def _container() -> int | None:
-    """Return what a control group (version 2) has free, with inactive file cache."""
+    """Return the free memory of a control group (version 2), with inactive file cache."""
     try:
         most = int((CONTAINER / "memory.max").read_text(encoding="ascii"))
         taken = int((CONTAINER / "memory.current").read_text(encoding="ascii"))

@@ -14,8 +14,8 @@ from intently.errors import MissingLibraryError, build
 def names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose modules ``homes`` hold these public names.
 
-    The package's own modules are found as well. No module may have the name of something that
-    another attribute stands for: the import system would put the module in its place.
+    The package's own modules are found as well. No module may share its name with a public
+    attribute: the import system would replace the attribute with the module.
 
     >>> find = names("intently", {"masks": ("causal",)})
     >>> find("causal")(), find("errors").__name__

@@ -1,7 +1,7 @@
 """`Value`, the base of masks, scores and biases: an immutable value made of its arguments.
 
-The arguments are kept in ``parts``. From them follow the tensors that a value holds, the same
-value with other tensors, and a text that a compiled graph can carry in place of the object.
+The arguments are kept in ``parts``. They determine the tensors that a value holds, the same value
+with other tensors, and a text that a compiled graph can carry instead of the object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Value:
-    """An immutable rule: ``type(self)(*self.parts)`` makes it again."""
+    """An immutable rule; ``type(self)(*self.parts)`` recreates it."""
 
     _kinds: ClassVar[dict[str, type[Value]]] = {}
     _kind: ClassVar[str]
@@ -90,7 +90,7 @@ def freeze(*values: Value | None) -> tuple[str, list[Tensor]]:
 
 
 def thaw(form: str, tensors: Sequence[Tensor]) -> list[Value | None]:
-    """Make the values again that `freeze` made plain, with these tensors in them."""
+    """Recreate the values that `freeze` turned into text, with these tensors."""
     left = iter(tensors)
     return [None if value is None else _thaw(value, left) for value in _read(form)]
 

@@ -1,4 +1,4 @@
-"""Encoder and decoder layers one after another, for inputs that are embedded already."""
+"""Stacks of encoder and decoder layers, for inputs that are already embedded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intently.modules.weights.loading import AllOrNothing
 
 
 class _Stack(AllOrNothing):
-    """Layers, then a norm where there is one, then dropout."""
+    """Layers, then an optional norm, then dropout."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Tensors of another library's module: each is consumed once, and none may be left over."""
+"""Tensors of a module from another library: each is consumed once, none may be left over."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ left over. Our block would compute something else without them.
 
 
 def fill(make: Callable[[], M], tensors: Mapping[str, Tensor | None]) -> M:
-    """Return the module that ``make`` makes with these parameters and buffers, and no others.
+    """Return the module from ``make`` with exactly these parameters and buffers.
 
-    Makes it without drawing random numbers. The tensors become its own and keep their dtypes,
-    devices and ``requires_grad`` (`copy_requires_grad`); None stands for a tensor that the module
-    must not have. Raises `CheckpointError` where names or shapes are not those of the module.
+    The module is made without drawing random numbers. The tensors become its own and keep their
+    dtypes, devices and ``requires_grad`` (`copy_requires_grad`); None stands for a tensor that the
+    module must not have. Raises `CheckpointError` if names or shapes are not those of the module.
 
     >>> fill(lambda: nn.Linear(2, 1), {"weight": torch.ones(1, 2), "bias": None})
     Traceback (most recent call last):
@@ -113,7 +113,7 @@ def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
     """Set ``requires_grad`` of each parameter to that of the tensors behind it.
 
     ``given`` are those tensors by name, with queries, keys and values fused or separate. Raises
-    `ArgumentError` where a parameter is made of frozen and trainable tensors.
+    `ArgumentError` if a parameter combines frozen and trainable tensors.
 
     >>> import torch
     >>> layer = nn.Linear(2, 1)
@@ -128,7 +128,7 @@ def copy_requires_grad(module: nn.Module, given: Mapping[str, Tensor]) -> None:
 
 
 def learns(name: str, parts: Mapping[str, Tensor]) -> bool:
-    """Say whether the parts of a parameter require grad; raise `ArgumentError` if only some do."""
+    """Return whether the parts of a parameter require grad; raise `ArgumentError` if mixed."""
     frozen = sorted(part for part, x in parts.items() if not x.requires_grad)
     if 0 < len(frozen) < len(parts):
         raise build(
@@ -170,7 +170,7 @@ def check_options(source: str, *options: tuple[str, bool, str, object, str]) -> 
 
 
 def check_kind(module: object, *kinds: type, verb: str) -> None:
-    """Raise `KindError` unless the module is of these classes and computes what they do.
+    """Raise `KindError` unless the module is of these classes and computes the same.
 
     Subclasses without a ``forward`` or ``call`` of their own are accepted.
     """
@@ -197,7 +197,7 @@ def check_plain(ours: MultiHeadAttention, options: Iterable[str], there: str) ->
         ours.kv_heads == ours.heads,
         f"kv_heads=heads={ours.heads}",
         ours.kv_heads,
-        f"heads share no keys in {there}",
+        f"heads do not share keys in {there}",
     )
     check_options(
         "MultiHeadAttention",
@@ -229,7 +229,7 @@ def read_norm(theirs: nn.Module, weights: Weights, *kinds: type) -> nn.Module:
 def assemble(
     width: int, parts: Mapping[str, nn.Module | None], **options: Any
 ) -> EncoderLayer | DecoderLayer:
-    """Return a layer of ours with these parts, by its own names for them."""
+    """Return our layer with these parts, by our names."""
     kind = DecoderLayer if "cross_attention" in parts else EncoderLayer
     with torch.device("meta"):
         layer = kind(width, 1, nn.Identity(), **options)

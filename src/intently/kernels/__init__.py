@@ -52,7 +52,8 @@ setattr(_asked_for, "_dynamo_marked_constant", True)  # noqa: B010 - torch.compi
 
 @contextmanager
 def use(name: str) -> Iterator[None]:
-    """Within the block every ``A @ v`` runs the kernel ``name`` or raises `KernelError` with why.
+    """Within the block, every ``A @ v`` runs the kernel ``name`` or raises `KernelError` with a
+    reason.
 
     A graph that torch.compile traces within the block keeps that kernel.
 
@@ -71,9 +72,9 @@ def use(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What ``A @ v`` will run: the kernel, why not a faster one, the bytes beside the inputs.
+    """The plan for ``A @ v``: the kernel, why not a faster one, the bytes beside the inputs.
 
-    ``writes`` says what of size t × s is written out, None where nothing is.
+    ``writes`` names what is materialised at size t × s; None if nothing is.
     """
 
     kernel: str
@@ -91,7 +92,7 @@ class Plan:
 
 
 def choose(problem: Problem, v: Tensor) -> Kernel:
-    """Return the first kernel that serves the call well, or the one that `use` asks for."""
+    """Return the first kernel that suits the call, or the one that `use` forces."""
     forced = _asked_for()
     if forced is None:
         for kernel in _for(problem):
@@ -126,7 +127,7 @@ def lse(problem: Problem) -> Tensor:
 
 
 def plan(problem: Problem, v: Tensor) -> Plan:
-    """Describe what `choose` picks and why the faster kernels were passed over."""
+    """Describe the choice of `choose` and why it passed over faster kernels."""
     kernel = choose(problem, v)
     refused: dict[str, str] = {}
     for faster in _for(problem):

@@ -1,8 +1,8 @@
-"""Dropout that a tile can draw again: which weights stay follows from a number per row and column.
+"""Dropout that any tile can regenerate from one random number per row and one per column.
 
 Random numbers for every weight are drawn one after the other on a CPU, which costs more than the
-attention itself, and the backward pass would need them again. Here two random numbers, one of the
-row and one of the column, are mixed for each weight.
+attention itself, and the backward pass would need them again. Instead, two random numbers, one per
+row and one per column, are mixed for each weight.
 
 Source of the mixing function: Wellons 2018, "Prospecting for Hash Functions" (lowbias32).
 """
@@ -16,13 +16,13 @@ from intently.kernels.problem import Problem, Span, cut_lead
 
 
 class Dropping:
-    """Numbers drawn for rows (…, t, 1) and columns (1, s); the share ``rate`` is dropped."""
+    """Random numbers of rows (…, t, 1) and columns (1, s); the share ``rate`` is dropped."""
 
     def __init__(self, rows: Tensor, cols: Tensor, rate: float) -> None:
         self.rows, self.cols, self.rate = rows, cols, rate
 
     def part(self, cut: tuple[slice, ...]) -> Dropping:
-        """Return what holds under one slice for each leading axis."""
+        """Return the same dropout under one slice for each leading axis."""
         return Dropping(cut_lead(self.rows, cut), self.cols, self.rate)
 
     def factors(self, rows: Span, cols: Span, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""The plain formula on one screen: it builds the (…, t, s) matrix, and serves every call."""
+"""The plain formula on one screen: it materialises the (…, t, s) matrix and supports every call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def weights(problem: Problem, rows: Tensor | None = None) -> Tensor:
 
 
 def entries(problem: Problem, rows: Tensor | None = None) -> Tensor:
-    """Weights (…, rows, s) as they are shown: 0 where masked, even for a query of NaN."""
+    """Weights (…, rows, s) for display: 0 where masked, even for a NaN query."""
     w = weights(problem, rows)
     if problem.mask is None or not w.numel():
         return w
@@ -35,7 +35,7 @@ def entries(problem: Problem, rows: Tensor | None = None) -> Tensor:
 
 
 def lse(problem: Problem, rows: Tensor | None = None) -> Tensor:
-    """log(Σ exp z + exp sink) of each query (…, rows); −∞ where nothing may be attended."""
+    """log(Σ exp z + exp sink) of each query (…, rows); −∞ where no key may be attended to."""
     z, empty = _masked(problem, rows)
     if z.shape[-1] == 0:
         return z.new_full(z.shape[:-1], -math.inf)
@@ -44,9 +44,9 @@ def lse(problem: Problem, rows: Tensor | None = None) -> Tensor:
 
 
 def _masked(problem: Problem, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Logits, −∞ where masked, the sink their last column; and the rows that hold nothing else.
+    """Logits, −∞ where masked, with the sink as last column; and the rows that are all −∞.
 
-    Those rows hold 0 instead of −∞, so that no derivative is NaN; the caller takes them out.
+    Those rows hold 0 instead of −∞, so that no derivative is NaN; the caller removes them.
     """
     z = problem.ready().masked(rows)
     if problem.sinks is not None:
@@ -60,7 +60,7 @@ def _masked(problem: Problem, rows: Tensor | None) -> tuple[Tensor, Tensor | Non
 
 
 class Eager(Kernel):
-    """y = weights @ v with the matrix built: O(t·s) memory, any score, mask and derivative."""
+    """y = weights @ v with the whole matrix: O(t·s) memory, any score, mask and derivative."""
 
     name = "eager"
     note = "every derivative, forward mode, torch.func and torch.compile"

@@ -1,12 +1,12 @@
 """FlexAttention: PyTorch's generator of fused CUDA kernels, fed with our masks and biases.
 
 PyTorch compiles ``score_mod`` and ``mask_mod``, two functions of single entries, into its kernel.
-Masks and biases have such a form (``at``); the sizes t and s go in as tensors, so that a new length
-is no new kernel. The blocks to skip come from ``Mask.blocks`` in closed form: create_block_mask,
-the usual way, asks every entry of the t × s matrix first. They are kept with the mask, as PyTorch
-advises, because layers share them.
+Masks and biases have such a form (``at``); the sizes t and s are passed as tensors, so that a new
+length needs no new kernel. The blocks to skip come from ``Mask.blocks`` in closed form:
+create_block_mask, the usual way, evaluates every entry of the t × s matrix. The blocks are cached
+with the mask, as PyTorch advises, because layers share them.
 
-Sinks are no score: FlexAttention leaves them out, and each result is scaled by
+Sinks are not scores: FlexAttention leaves them out, and each result is scaled by
 sigmoid(lse − sink) = Σ exp z / (Σ exp z + exp sink) afterwards.
 
 Tested on a GPU by tests/gpu, elsewhere through the uncompiled reference path.
@@ -61,14 +61,14 @@ class Flex(Kernel):
     device = "cuda"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why FlexAttention cannot serve this call; None where it can."""
+        """Why FlexAttention cannot run this call; None if it can."""
         p = problem
         if p.q.device.type != "cuda":
             return "FlexAttention runs on CUDA here; tiled serves the CPU"
         return unserved(p, v)
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """A few queries, as in decoding, take less time in any kernel than this one's call."""
+        """With few queries, as in decoding, any other kernel is faster than launching this one."""
         return f"t={problem.geometry.t} is below {BLOCK}" if problem.geometry.t < BLOCK else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
@@ -86,7 +86,7 @@ class Flex(Kernel):
 
 
 def _options(p: Problem) -> dict[str, Any]:
-    """Settings of the kernel, each against a failure seen on an H100.
+    """Kernel options, each of which avoids a failure seen on an H100.
 
     Its kernel for few queries cannot be compiled for some lengths. Where tiles of a bias are read
     beside those of k and v, tiles of the usual size do not fit into shared memory.
@@ -129,7 +129,7 @@ def unserved(p: Problem, v: Tensor) -> str | None:
 
 
 def _at_known(value: Value) -> bool:
-    """Whether the value and those in it have the form for single entries."""
+    """Whether the value and its inner values have the form for single entries (``at``)."""
     inner = all(_at_known(part) for part in value.parts if isinstance(part, Value))
     return inner and getattr(type(value), "at", Rule.at) is not Rule.at
 
@@ -165,7 +165,7 @@ def kept(lse: Tensor, sinks: Tensor) -> Tensor:
 
 
 def score_mod(p: Problem) -> Callable[..., Tensor] | None:
-    """Softcap and bias as a function of a score and where it stands; None without either."""
+    """Softcap and bias as a function of a score and its position; None without either."""
     if p.softcap is None and p.bias is None:
         return None
     g, softcap = _sized(p.geometry), p.softcap
@@ -182,7 +182,7 @@ def score_mod(p: Problem) -> Callable[..., Tensor] | None:
 
 
 def mask_mod(mask: Mask, geometry: Geometry) -> Callable[..., Tensor]:
-    """Return the mask as a function of where an entry stands."""
+    """Return the mask as a function of the position of an entry."""
     g, rule = _sized(geometry), mask.replaced(lambda x: x.to(geometry.device))
 
     def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ def mask_mod(mask: Mask, geometry: Geometry) -> Callable[..., Tensor]:
 
 
 def leading(lead: tuple[int, ...], b: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-    """Indices of the leading axes, of which FlexAttention knows two: all but the last are one.
+    """Indices of the leading axes; FlexAttention has two, so all but the last are flattened.
 
     >>> leading((2, 3, 4), torch.tensor(5), torch.tensor(1))
     (tensor(1), tensor(2), tensor(1))
@@ -239,7 +239,7 @@ def _blocks_as_written(form: str, g: Geometry) -> Any:
 
 
 def _list_blocks(mask: Mask, g: Geometry) -> Any:
-    """Lists of partial and full blocks; of each batch row where the mask differs between them.
+    """Lists of partial and full blocks; one per batch row if the mask differs between rows.
 
     A block that hangs over the edge is never full, as in create_block_mask.
     """
@@ -265,7 +265,7 @@ def _batch_rows(mask: Mask, g: Geometry) -> Iterator[tuple[Mask, Geometry]]:
 
 
 def _listed(some: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks (b, 1, rows) are in each row of blocks, and which, these first."""
+    """The number of blocks (b, 1, rows) in each row of blocks, and their indices, these first."""
     order = torch.argsort(some.to(torch.int8), dim=-1, descending=True, stable=True)
     return some.sum(-1).to(torch.int32), order.to(torch.int32)
 
@@ -296,7 +296,7 @@ def _compiled() -> Attend:
 def _room_for_kernels() -> Iterator[None]:
     """Let PyTorch compile every kind of call; past its limit of eight it would build the matrix.
 
-    Numbers are part of a kind: a softcap or scale that became a variable would not compile.
+    Numbers are constants of a kind: a softcap or scale that became a variable would not compile.
     """
     from torch._dynamo import config
 

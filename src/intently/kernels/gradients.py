@@ -1,12 +1,13 @@
-"""Gradients of the tiled kernel, tile after tile, in O(t) memory.
+"""Gradients of the tiled kernel, tile by tile, in O(t) memory.
 
 With p the weights, D = Σ dy·y − dlse and drop the factors of dropout, each tile gives
-dv += (p∘drop)ᵀ dy and dz = p ∘ ((dy vᵀ)∘drop − D); what dz means for q, k and every parameter of
-score, scale and bias is worked out on the tile alone.
+dv += (p∘drop)ᵀ dy and dz = p ∘ ((dy vᵀ)∘drop − D); the gradients of q, k and every parameter of
+score, scale and bias follow from dz on the tile alone.
 
-The rounding of y is an error of D, the same for a whole row of dz. Queries and keys hardly feel it,
-but a parameter that all rows share adds the errors up. Where one learns, they are taken out: the dz
-of a row sum to dlse + D·(weight of its sink), and what they sum to beyond that is the error of D.
+Rounding of y gives D an error that is the same for a whole row of dz. It hardly affects queries and
+keys, but a parameter shared by all rows accumulates these errors. If such a parameter is learned,
+the errors are removed: the dz of a row must sum to dlse + D·(weight of its sink), and the excess is
+the error of D.
 
 Source: Dao 2023, "FlashAttention-2", algorithm 2.
 """
@@ -61,7 +62,7 @@ def gradients(
 
 
 class _Totals:
-    """Where the gradients of all tiles are added up, in the compute dtype."""
+    """Accumulators of the gradients of all tiles, in the compute dtype."""
 
     def __init__(self, p: Problem, v: Tensor) -> None:
         def zeros(x: Tensor) -> Tensor:
@@ -82,7 +83,7 @@ class _Totals:
 
 
 class _Tile(NamedTuple):
-    """What a tile gives."""
+    """The contribution of one tile."""
 
     cols: slice
     q: Tensor
@@ -117,7 +118,7 @@ class _Tiles:
         self.bias = None if p.bias is None else p.bias.replaced(_leaf)
 
     def visit(self, block: Rows, dy: Tensor, lse: Tensor, dlse: Tensor, offset: Tensor) -> None:
-        """Add what one block of rows gives: dy (…, rows, e), lse, dlse and D (…, rows, 1)."""
+        """Add the share of one block of rows: dy (…, rows, e), lse, dlse and D (…, rows, 1)."""
         p, rows = self.piece, slice(block.start, block.stop)
         safe = lse.masked_fill(lse.isneginf(), 0)
         sunk = None if p.sinks is None else (p.sinks.to(safe.dtype)[..., None, None] - safe).exp()

@@ -1,4 +1,4 @@
-"""What every kernel can do, with the answers that most of them give."""
+"""The interface of all kernels, with common defaults."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Kernel:
     """The kind of device it runs on, None for every kind."""
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why it cannot serve the call; None where it can."""
+        """Why it cannot run the call; None if it can."""
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """Why a later kernel is the better choice; None where this one is."""
+        """Why a later kernel is the better choice; None if this one is."""
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """What of size t × s it writes out; None where it writes nothing of the kind."""
+        """What it materialises at size t × s; None if nothing."""
 
     def memory(self, problem: Problem, v: Tensor) -> int:
         """Bytes it needs beside its inputs."""

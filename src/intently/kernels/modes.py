@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 
 def transformed(but: str | None = None) -> bool:
-    """Whether a transform of `torch.func` is at work, other than a single one called ``but``."""
+    """Whether a `torch.func` transform is active, other than a single one called ``but``."""
     if torch.compiler.is_compiling():
         return False
     level = _functorch.maybe_current_level()
@@ -37,7 +37,7 @@ def differentiated(tensors: Iterable[Tensor]) -> bool:
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Disable autocast: it counts where a matrix is made, not where it is evaluated."""
+    """Disable autocast: it takes effect when a matrix is made, not when it is evaluated."""
     return torch.autocast(device.type, enabled=False) if in_autocast(device) else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Checks of the operands of `attend` and of products: the one place that refuses them."""
+"""All checks of the operands of `attend` and of products."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def problem_of(
     sinks: Tensor | Numbers | None,
     dropout: float,
 ) -> tuple[Problem, bool]:
-    """Check what `attend` was given; and say whether autocast was on."""
+    """Check the operands of `attend`; return whether autocast was on."""
     if q.ndim < 2 or k.ndim < 2:
         name, x = ("q", q) if q.ndim < 2 else ("k", k)
         raise build(ArgumentError, name, "at least two axes (…, steps, d)", shape_of(x))
@@ -88,7 +88,7 @@ def problem_of(
 
 
 def values_of(p: Problem, v: Tensor, autocast: bool) -> Tensor:
-    """Check the values (…, g, s, e), and share them as the keys are shared where they can be."""
+    """Check the values (…, g, s, e), and share them between heads like the keys, if possible."""
     if autocast and v.dtype is not torch.float64:
         v = v.to(p.q.dtype)
     check_product(p.geometry.shape, p.q.dtype, p.q.device, v)
@@ -162,7 +162,7 @@ def check_product(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
             "v",
             f"dtype and device of the matrix, {dtype} on {device}",
             f"{v.dtype} on {v.device}",
-            fix="convert it with .to(…), an array with .astype(…); lists and integers just fit",
+            fix="convert it with .to(…), an array with .astype(…); lists and integers always fit",
         )
     if v.ndim < 2 or v.shape[-2] != shape[-1]:
         raise build(

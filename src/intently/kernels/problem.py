@@ -1,4 +1,4 @@
-"""The operands of one attention matrix, as every kernel reads them.
+"""The operands of one attention matrix, in the form that every kernel reads.
 
 z = softcap(scale · score(q, k)) + bias, −∞ where masked; weights = exp z / (Σ exp z + exp sink).
 """
@@ -79,7 +79,7 @@ class Problem:
         return x if n == 1 else x.repeat_interleave(n, -3)
 
     def without_unseen(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Keys, values with zeros where no query may look, so that NaN in padding is harmless."""
+        """Keys and values, zero where no query may look, so that NaN in padding is harmless."""
         if self.mask is None or self.geometry.s == 0:
             return given
         seen = self.mask.seen(self.geometry)
@@ -100,7 +100,7 @@ class Problem:
         return seen
 
     def ready(self) -> Problem:
-        """Return the problem with keys that hold nothing where no query looks, for many tiles."""
+        """Return the problem with keys that are zero where no query looks, for many tiles."""
         (k,) = self.without_unseen(self.k)
         return self if k is self.k else self.replaced(k=k)
 
@@ -184,7 +184,7 @@ class Problem:
         )
 
     def allow(self, rows: Span = None, cols: Span = None) -> Tensor | None:
-        """The mask for some rows and columns (all where None), None where nothing is forbidden."""
+        """The mask for some rows and columns (None: all); returns None if every key is allowed."""
         if self.mask is None:
             return None
         g = self.geometry
@@ -212,10 +212,10 @@ class Problem:
         return None if self.bias is None else -math.inf
 
     def hiding(self, z: Tensor) -> float:
-        """What to add to hidden logits; −∞ where no finite number would set them apart.
+        """The number to add to hidden logits; −∞ if no finite number would separate them.
 
-        Bytes turn into numbers and are added faster than booleans are obeyed, and a very low number
-        hides as well as −∞ does, as long as all logits are far from it.
+        Converting bytes to numbers and adding them is faster than masking with booleans, and a very
+        low number hides as well as −∞, provided that all logits are far from it.
         """
         lowest = torch.finfo(z.dtype).min / 4
         if z.device.type != "cpu" or not z.numel():
@@ -224,7 +224,7 @@ class Problem:
         return lowest if float(low) > lowest / 2 and float(high) < -lowest / 2 else -math.inf
 
     def hide(self, z: Tensor, rows: Span, cols: Span, low: float) -> None:
-        """Hide in place what the mask forbids, by ``low`` that `hiding` gave for these logits."""
+        """Hide forbidden entries in place by ``low``, which `hiding` returned for these logits."""
         allow = self.allow(rows, cols)
         if allow is None:
             return
@@ -249,8 +249,8 @@ class Problem:
     def softmax(self, z: Tensor, limit: float | None) -> tuple[Tensor, Tensor]:
         """Softmax over the columns of some logits, in place, and its lse (…, rows, 1).
 
-        Logits up to ``limit`` are hidden, None where there are none. PyTorch's softmax reads a
-        tile once, and its largest weight tells the lse. Rows in which all is hidden have lse −∞
+        Logits up to ``limit`` are hidden; None if there are none. PyTorch's softmax reads a tile
+        once, and the lse follows from its largest weight. Rows in which all is hidden have lse −∞
         and any finite weights.
         """
         top = z.amax(-1, keepdim=True)
@@ -302,7 +302,7 @@ def positions(span: Span, size: int, device: torch.device) -> Tensor:
 
 
 def _with_ends(index: tuple[Any, ...], lead: tuple[int, ...]) -> tuple[Any, ...]:
-    """Write out both ends of every slice, the same twice where it takes nothing."""
+    """Return every slice with both ends written out, equal ends if it is empty."""
     found: list[Any] = []
     axis = 0
     for i in index:

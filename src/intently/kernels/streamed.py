@@ -23,10 +23,9 @@ class Block(NamedTuple):
 
 
 def blocks(problem: Problem, size: int, together: bool = False) -> Iterator[Block]:
-    """Yield all weights that are not certainly 0, about ``size`` at a time, in the compute dtype.
+    """Yield all weights that may differ from 0, about ``size`` at a time, in the compute dtype.
 
-    A block belongs to the caller, who may change it in place. With ``together`` it holds all heads
-    of its rows.
+    The caller may change a block in place. With ``together``, a block holds all heads of its rows.
     """
     p = problem.ready()
     heads = p.geometry.lead[-1:] or (1,)

@@ -47,7 +47,7 @@ class Tiled(Kernel):
         return None
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """A small matrix is faster built at once."""
+        """A small matrix is faster to build at once."""
         return "the matrix is small" if math.prod(problem.geometry.shape) <= TILE // 4 else None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
@@ -63,7 +63,7 @@ class Tiled(Kernel):
         if own <= 0:
             return product(problem.shared_by(v), v)[0]
         first, last = tuple(range(own)), tuple(range(-1 - own, -1))
-        wide = v.movedim(first, last)  # the same weights serve as they would serve a wider v
+        wide = v.movedim(first, last)  # the same weights as for a wider v
         y = self.multiply(problem, wide.flatten(-1 - own))
         return y.unflatten(-1, wide.shape[-1 - own :]).movedim(last, first)
 
@@ -148,8 +148,8 @@ def _results(p: Problem, v: Tensor) -> tuple[Tensor, Tensor]:
 def _rows(p: Problem, v: Tensor, dropping: Dropping | None, block: Rows) -> tuple[Tensor, Tensor]:
     """Y (…, rows, e) and lse (…, rows) of one block of rows.
 
-    Each tile gives the softmax of its own columns, whose largest weight tells the tile's lse; the
-    tiles are then averaged by exp lse.
+    Each tile gives the softmax of its own columns, whose largest weight determines the tile's lse;
+    the tiles are then averaged with weights exp lse.
     """
     rows = slice(block.start, block.stop)
     shape = (*p.geometry.lead, block.stop - block.start)

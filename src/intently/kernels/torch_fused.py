@@ -1,8 +1,9 @@
 """PyTorch's scaled_dot_product_attention, used only where it really runs a fused kernel.
 
-PyTorch falls back to the t·s formula without a word (dropout on CPU, e ≠ d, 3-D inputs, a mask that
-needs a gradient, a last stride other than 1). Here inputs are given the form that it fuses where
-that costs O(t); other such calls are refused with the reason, so that another kernel takes them.
+PyTorch silently falls back to the t·s formula (dropout on CPU, e ≠ d, 3-D inputs, a mask that
+needs a gradient, a last stride other than 1). This kernel converts inputs to a form that PyTorch
+fuses if that costs O(t); it refuses other such calls with a reason, so that another kernel runs
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class TorchFused(Kernel):
     note = "first derivatives; a single torch.func.grad; torch.compile"
 
     def refuses(self, problem: Problem, v: Tensor) -> str | None:
-        """Why PyTorch's fused kernel cannot serve this call; None where it can."""
+        """Why PyTorch's fused kernel cannot run this call; None if it can."""
         p = problem
         if type(p.score) is not Dot:
             return f"score is {type(p.score).__name__}, not the dot product"
@@ -69,7 +70,7 @@ class TorchFused(Kernel):
         return None if _fuses(p, v) else "PyTorch has no fused kernel for this call"
 
     def yields(self, problem: Problem, v: Tensor) -> str | None:
-        """A mask or bias that has to be written out, where tiles need less time or memory."""
+        """Why tiles are better: a mask or bias would be materialised, at more time or memory."""
         p = problem
         if _knows_mask(p) or math.prod(p.geometry.shape[-2:]) < SMALL or transformed():
             return None
@@ -84,13 +85,13 @@ class TorchFused(Kernel):
         return None
 
     def memory(self, problem: Problem, v: Tensor) -> int:
-        """Bytes beside the inputs: the result, its lse, and the mask where it is written out."""
+        """Bytes beside the inputs: the result, its lse, and the mask if it is materialised."""
         p = problem
         rows = math.prod(p.geometry.shape[:-1])
         return rows * (v.shape[-1] * p.q.element_size() + 4) + _written_bytes(p)
 
     def writes(self, problem: Problem, v: Tensor) -> str | None:
-        """What of size t × s it has written out."""
+        """What it has materialised at size t × s."""
         size = _written_bytes(problem)
         return f"mask and bias are written out: {size / 2**20:.1f} MiB" if size else None
 
@@ -130,7 +131,7 @@ def _has_nan(y: Tensor) -> bool:
 
 
 def _once(grad: Tensor | None) -> None:
-    """Raise in words where the gradient itself is to be differentiated."""
+    """Raise a clear error if the gradient itself is to be differentiated."""
     if torch.is_grad_enabled():
         raise build(
             KernelError,
@@ -159,7 +160,7 @@ def _fuses(p: Problem, v: Tensor) -> bool:
 def _cpu_fuses(
     dtype: torch.dtype, d: int, masked: bool, causal: bool, grouped: bool, flash: bool
 ) -> bool:
-    """Whether PyTorch fuses such calls on CPU, where sizes other than d play no part."""
+    """Whether PyTorch fuses such calls on CPU, where only the size d matters."""
     k = torch.zeros(1, 1, 2, d, dtype=dtype)
     q = k.expand(1, 2, 2, d).contiguous() if grouped else k
     mask = torch.zeros(1, 1, 2, 2, dtype=dtype) if masked else None
@@ -183,7 +184,7 @@ def _choice(
 
 
 def _written_bytes(p: Problem) -> int:
-    """Bytes of a mask or bias that has to be written out for all queries and keys."""
+    """Bytes of a mask or bias that must be materialised for all queries and keys."""
     if _knows_mask(p):
         return 0
     first, size = torch.arange(1, device=p.q.device), p.q.element_size()
@@ -215,7 +216,7 @@ def _four(p: Problem, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def _written(p: Problem) -> Tensor:
-    """The mask and the bias, of which there is at least one, written out in one tensor."""
+    """The mask and the bias, at least one of which exists, materialised as one tensor."""
     allow, bias = p.allow(), p.bias_tile()
     if bias is None:
         assert allow is not None

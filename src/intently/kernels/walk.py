@@ -1,6 +1,6 @@
-"""How a large matrix is walked: which heads, rows and columns make one tile.
+"""Tiling of a large matrix: which heads, rows and columns make one tile.
 
-Blocks that the mask leaves empty are never visited; blocks it leaves whole are visited without it.
+Blocks that the mask leaves empty are never visited; full blocks are visited without the mask.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Blocks(NamedTuple):
 
 
 def blocks(problem: Problem) -> Blocks | None:
-    """Ask the mask which blocks are empty and which are full; None without a mask."""
+    """Return the block structure of the mask, empty and full blocks; None without a mask."""
     if problem.mask is None:
         return None
     g = problem.geometry
@@ -68,7 +68,7 @@ def blocks(problem: Problem) -> Blocks | None:
 def walk(
     problem: Problem, tile: int = TILE, wide: int = WIDE
 ) -> Iterator[tuple[tuple[slice, ...], list[Rows]]]:
-    """Cut the leading axes into pieces, and say for each which rows and columns to visit.
+    """Cut the leading axes into pieces, each with the rows and columns to visit.
 
     A tile has about ``tile`` weights and at most ``wide`` columns.
     """

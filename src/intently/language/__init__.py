@@ -1,4 +1,4 @@
-"""Language models of any text: options, runs, and the model that writes."""
+"""Language models trained on any text: options, runs, and the model that generates text."""
 
 from intently.language.text_model import TextModel, Variant
 

@@ -91,11 +91,11 @@ def fit(
 
     The last tenth of the text is held out, and its loss chooses the best checkpoint. A
     ``tokenizer`` is trained on the whole text unless given. ``resume`` continues the run in
-    ``out``, from its latest checkpoint or the one named.
+    ``out``, from its latest checkpoint or the named one.
 
-    Raises `DataError` where the text is too short for the window, `ArgumentError` where a resumed
-    run has another ``variant`` or several processes were started, and as
-    `intently.training.train` does; a run already in ``out`` stays as it is.
+    Raises `DataError` if the text is too short for the window, `ArgumentError` if a resumed run has
+    another ``variant`` or several processes were started, and as `intently.training.train` does; an
+    existing run in ``out`` stays unchanged.
     """
     here = current()
     if here.count > 1:
@@ -141,7 +141,7 @@ def fit(
             some = held[: max(EVALUATED, t.max_length + 1)]
             return {"loss": losses_by_position(model, some, t.max_length).mean().item()}
 
-        net = nn.ModuleDict({"language": model})  # checkpoints name its weights so
+        net = nn.ModuleDict({"language": model})  # checkpoints use this name for its weights
         history = train(
             net,
             Windows(learned, t.max_length),
@@ -183,7 +183,7 @@ def _check_fits(
 
 
 def _check_variant(folder: Path, variant: Variant) -> None:
-    """Raise where the run in ``folder`` began with another variant."""
+    """Raise if the run in ``folder`` began with another variant."""
     file = File(folder / VARIANT, "the variant of a run as it was written")
     for name, before in file.sealed(FORMS, old=True).items() if file.exists() else ():
         if getattr(variant, name) != before:

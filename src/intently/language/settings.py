@@ -133,7 +133,7 @@ def language_options(text: str, **given: Any) -> TrainingOptions:
 def read_config(path: Path | str) -> dict[str, Any]:
     """Return the options in a TOML file by name: those of `language_options` and of `Variant`.
 
-    Raises `DataError` where the file cannot be read, `ArgumentError` and `KindError`, naming the
+    Raises `DataError` if the file cannot be read, `ArgumentError` and `KindError`, naming the
     file, for unknown sections and options and for bad values.
     """
     where = str(path)

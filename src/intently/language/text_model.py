@@ -1,4 +1,4 @@
-"""A language model with its tokenizer: it writes text, and is saved in a `model_folder`."""
+"""A language model with its tokenizer: generates text, and is saved in a `model_folder`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ FORMAT_1 = {"options": {str: {str: object}}, "variant?": FORMS}
 class Variant:
     """How a language model attends: its key/value heads and its positions.
 
-    ``kv_heads`` is a divisor of the heads, None for as many. ``positions`` are "rotary", without a
-    limit, or "learned", a table as long as the window. Raises `ArgumentError` and `KindError`.
+    ``kv_heads`` is a divisor of the heads, None for equally many. ``positions`` are "rotary",
+    without a limit, or "learned", a table of the window's length. Raises `ArgumentError` and
+    `KindError`.
 
     >>> Variant(positions="absolute")
     Traceback (most recent call last):
@@ -70,8 +71,7 @@ class TextModel:
 
     def write(self, beginning: str, steps: int, **how: Any) -> str:
         """Return ``beginning`` and ``steps`` more tokens; ``how`` as in `intently.decoding.sample`.
-
-        Learned positions end with the window: a longer text continues from its last half.
+        Learned positions are limited to the window: a longer text continues from its last half.
         """
         ids = self.tokenizer.encode(beginning) or [SOS]
         written, most = list(ids), self.model.max_length
@@ -102,7 +102,7 @@ class TextModel:
     def load(cls, folder: Path | str) -> TextModel:
         """Read a model from its folder, or from a run's folder that holds one in ``model``.
 
-        Raises `CheckpointError` where it is missing, damaged, or of a newer format.
+        Raises `CheckpointError` if it is missing, damaged, or of a newer format.
         """
         path = model_folder.find(Path(folder), ABOUT)
         about = model_folder.about(path / ABOUT, SHAPE, FORMAT_1)

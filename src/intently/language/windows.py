@@ -38,7 +38,7 @@ class Windows:
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of all tokens, that of pairs with empty sources, as in older checkpoints."""
+        """A checksum of all tokens, as of pairs with empty sources, for older checkpoints."""
         n, steps = self.tokens.shape
         tokens = Sentences(self.tokens.flatten().numpy(), np.arange(n + 1) * steps)
         return fingerprint(Sentences.of([[]] * n), tokens)
@@ -66,7 +66,7 @@ def losses_by_position(
     """Return the mean cross-entropy (window,) in nats of tokens that 1 … window tokens precede.
 
     The text ``ids`` is read in adjacent windows, so position i has seen i + 1 tokens: the curve
-    shows the value of a longer context. The model stays in its mode.
+    shows the value of a longer context. The mode of the model does not change.
 
     >>> from intently.models.language import LanguageOptions
     >>> model = LanguageModel(LanguageOptions(vocabulary=8, width=16))

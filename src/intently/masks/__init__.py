@@ -1,8 +1,8 @@
-"""Masks as values: True means attend, queries have positions, and every mask draws itself.
+"""Masks as values: True means attend, queries have positions, and every mask can draw itself.
 
-A mask is made without knowing t and s; it is asked about some rows and columns of a matrix whose
-`Geometry` is known by then. By default query i of t stands at position s − t + i, so the last
-query sees the last key (contract 3), and masks join with ``&``, ``|`` and ``~``:
+A mask is made without knowing t and s; its rows and columns are evaluated later, when the
+`Geometry` of the matrix is known. By default, query i of t is at position s − t + i, so the last
+query sees the last key (contract 3). Masks combine with ``&``, ``|`` and ``~``:
 
 >>> print(causal().draw(3, 5))
 █ █ █ · ·
@@ -11,8 +11,8 @@ query sees the last key (contract 3), and masks join with ``&``, ``|`` and ``~``
 >>> causal() & ~window(1, 0)
 causal() & ~window(1, 0)
 
-Kernels ask which blocks of the matrix are EMPTY (0), FULL (2) or PARTIAL (1), so that they skip or
-simplify them; the answer follows in closed form, whatever the size:
+Kernels ask which blocks of the matrix are EMPTY (0), FULL (2) or PARTIAL (1), to skip or simplify
+them; the answer has a closed form for any size:
 
 >>> import torch
 >>> causal().blocks(Geometry((), 6, 6, torch.device("cpu")), 2, 2)

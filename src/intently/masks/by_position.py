@@ -144,14 +144,14 @@ class _Dilated(_Positioned):
 
 
 def _none_within(ordered: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Whether no number of a sorted list lies from low to high, both included."""
+    """Whether no number of a sorted list lies between low and high, both included."""
     return torch.searchsorted(ordered, low) == torch.searchsorted(ordered, high, right=True)
 
 
 def causal(offset: int | Integers | None = None) -> Mask:
     """Each query sees the keys up to its own position.
 
-    Query i stands at ``offset + i`` (an int, or a tensor (b,) for ragged caches); by default at
+    Query i is at ``offset + i`` (an int, or a tensor (b,) for ragged caches); by default at
     s − t + i, bottom-right::
 
         t=3, s=5   █ █ █ · ·      offset=0   █ · · · ·

@@ -93,7 +93,7 @@ class _Segments(Mask):
         return self.query_ids.shape[-1], self.key_ids.shape[-1]
 
     def _pair(self, g: Geometry) -> tuple[Tensor, Tensor]:
-        """Ids (n, t) and (n, s) for the n leading indices in which the rule differs."""
+        """Ids (n, t) and (n, s) for the n leading indices for which the rule differs."""
         q = self._side(g, self.query_ids, None, "query_ids")
         k = self._side(g, self.key_ids, None, "key_ids")
         lead = torch.broadcast_shapes(q.shape[:-1], k.shape[:-1])
@@ -111,7 +111,7 @@ def _is_sorted(ids: Tensor) -> bool:
 
 
 def _among(q: Tensor, k: Tensor) -> list[Queries]:
-    """Where each key's id stands among sorted query ids: (…, t) and (…, s) that broadcast."""
+    """Positions of the keys' ids among sorted query ids: (…, t) and (…, s) that broadcast."""
     lead = torch.broadcast_shapes(q.shape[:-1], k.shape[:-1])
     q, k = (x.expand(*lead, x.shape[-1]).contiguous() for x in (q, k))
     return [Queries(torch.searchsorted(q, k), torch.searchsorted(q, k, right=True) - 1)]

@@ -1,13 +1,13 @@
-"""What masks know in closed form: the states of their blocks, and which queries see each key.
+"""Closed forms of masks: the states of their blocks, and the queries that see each key.
 
-Blocks are empty, partial or full. The states are numbers in an order: of two rules joined with
-``&`` a block has the least of both states, with ``|`` the greatest, and ``~`` turns the order
-round. Where one of them is PARTIAL the result may be emptier or fuller than that says; EMPTY and
-FULL are always certain.
+Blocks are empty, partial or full. The states are ordered numbers: for two rules joined with ``&``,
+a block has the minimum of both states, with ``|`` the maximum, and ``~`` reverses the order. If one
+of the states is PARTIAL, the block may really be emptier or fuller; EMPTY and FULL are always
+certain.
 
-For most rules the queries that may attend key j stand in a row: from j on for `causal`, from
-j − after to j + before for `window`, every step-th for `dilated`. Such rows of queries meet
-(``&``), collect (``|``) and turn round (``~``) without asking any entry of the matrix.
+For most rules, the queries that may attend to key j form a regular range: from j on for `causal`,
+from j − after to j + before for `window`, every step-th for `dilated`. Intersection (``&``), union
+(``|``) and complement (``~``) of such ranges need no entry of the matrix.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def states(g: Geometry, rows: int, cols: int, empty: Tensor, full: Tensor) -> Te
 
 
 def reduced(allow: Tensor, rows: int, cols: int) -> Tensor:
-    """Return the states of the blocks of a rule written out, (…, t or 1, s or 1)."""
+    """Return the states of the blocks of a materialised rule, (…, t or 1, s or 1)."""
     t, s = allow.shape[-2:]
     rows, cols = rows if t > 1 else 1, cols if s > 1 else 1
     t, s = -(-t // rows), -(-s // cols)
@@ -102,7 +102,7 @@ def _over(
 
 
 def step_within(size: int, memory: int) -> int:
-    """How many rows of ``size`` entries fit in ``memory`` entries; at least one."""
+    """The number of rows of ``size`` entries that fit in ``memory`` entries, at least one."""
     return max(1, memory // max(1, size))
 
 
@@ -176,7 +176,7 @@ def any_of(rows: list[Queries]) -> Tensor:
 
 
 def unless_all(seen: Tensor) -> Tensor | None:
-    """Return None where every key is seen; on an accelerator and in a graph it is not asked."""
+    """Return None if every key is seen; not checked on an accelerator or in a graph."""
     batched = torch._C._functorch.is_batchedtensor(seen)  # pyright: ignore
     if seen.device.type != "cpu" or torch.compiler.is_compiling() or batched:
         return seen

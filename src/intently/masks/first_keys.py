@@ -99,7 +99,8 @@ def prefix(n: int | Integers) -> Mask:
 
 
 def padding(lengths: Integers) -> Mask:
-    """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,), a list will do.
+    """Every query of batch row i sees the first ``lengths[i]`` keys; lengths (b,), a tensor or a
+    list.
 
     ::
 

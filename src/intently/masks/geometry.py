@@ -16,7 +16,7 @@ Integers: TypeAlias = Tensor | np.ndarray | Sequence[int]
 
 
 class Geometry(NamedTuple):
-    """The matrix a mask is laid over: its leading axes, t, s and device."""
+    """The geometry of the matrix under a mask: its leading axes, t, s and device."""
 
     lead: tuple[int, ...]
     t: int
@@ -44,7 +44,7 @@ class Geometry(NamedTuple):
 
 
 class Standing:
-    """A rule about query positions: query i stands at ``offset`` + i, s − t + i where None."""
+    """A rule about query positions: query i is at ``offset`` + i, or at s − t + i if None."""
 
     offset: int | Tensor | None
 
@@ -66,14 +66,14 @@ Cut = tuple[slice | int, ...]
 
 
 def cut_left(x: Tensor, cut: Cut) -> Tensor:
-    """Cut the axes of x, which stand for the leftmost leading axes; axes of size 1 stay whole."""
+    """Slice the axes of x, aligned with the leftmost leading axes; axes of size 1 stay whole."""
     return x[_cut(x.shape, cut)]
 
 
 def cut_right(x: Tensor, cut: Cut) -> Tensor:
     """Cut the axes of x (…, t, s) before the last two, which stand for the rightmost leading axes.
 
-    Axes that x lacks are cut from nothing; axes of size 1 stay whole.
+    Axes that x lacks are ignored; axes of size 1 stay whole.
     """
     lead = max(0, x.ndim - 2)
     return x[_cut(x.shape[:lead], cut[len(cut) - lead :])]
@@ -87,7 +87,7 @@ def _cut(shape: Sequence[int], cut: Cut) -> Cut:
 
 
 def is_empty(cut: slice | int) -> bool:
-    """Whether a cut with both ends written out leaves nothing."""
+    """Whether a slice with explicit ends is empty."""
     return isinstance(cut, slice) and cut.stop is not None and cut.start == cut.stop
 
 
@@ -102,9 +102,10 @@ def pick(g: Geometry, x: Tensor, index: Sequence[Tensor]) -> Tensor:
 
 
 def first_of_run(index: Tensor) -> int | None:
-    """First of the consecutive numbers that an index holds.
+    """The first of the consecutive numbers in an index.
 
-    None where they are not, or where asking would stop an accelerator or break a graph.
+    None if they are not consecutive, or if the check would synchronise an accelerator or break a
+    graph.
     """
     if not len(index) or index.device.type != "cpu" or torch.compiler.is_compiling():
         return None

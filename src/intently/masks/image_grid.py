@@ -1,4 +1,4 @@
-"""The mask of images: pixels see those around them."""
+"""The mask of images: pixels see the pixels around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every mask can do: be asked, checked, cut, drawn and joined by ``&``, ``|`` and ``~``."""
+"""The base class of masks: evaluate, check, slice, draw, and combine by ``&``, ``|`` and ``~``."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from intently.masks.over import Over, Pair, Picked, Rule
 class Mask(Rule):
     """A rule that says which keys each query may attend. True means attend.
 
-    A new rule needs ``allow`` (and ``at`` for FlexAttention); everything else follows, and may be
-    written in closed form where that is faster.
+    A new rule needs ``allow`` (and ``at`` for FlexAttention); everything else is derived, and may
+    be overridden with a closed form for speed.
     """
 
     per_key = False
@@ -63,7 +63,7 @@ class Mask(Rule):
         return seen_exactly(self, g) if rows is None else unless_all(any_of(rows))
 
     def queries(self, g: Geometry) -> Rows:
-        """The queries that may attend each key in closed form; None where none is known."""
+        """The queries that may attend to each key, in closed form; None if unknown."""
         return None
 
     def picked(self, index: Tensor, *lead: int) -> Mask:
@@ -80,11 +80,11 @@ class Mask(Rule):
         return max(shapes, key=len, default=())
 
     def size(self) -> tuple[int, int] | None:
-        """The t and s the rule is made for; None where it fits every matrix."""
+        """The t and s that the rule requires; None if it fits every matrix."""
         return None
 
     def extent(self) -> int:
-        """How many steps a drawing should have to show the rule."""
+        """The number of steps that a drawing needs to show the rule."""
         return 16
 
     def draw(self, t: int, s: int | None = None) -> str:
@@ -105,18 +105,18 @@ class Mask(Rule):
         return picture(self)
 
     def __and__(self, other: Mask | Tensor | Numbers) -> Mask:
-        """Keys that both allow."""
+        """Keys that both masks allow."""
         return Both(self, as_mask(other))
 
     def __or__(self, other: Mask | Tensor | Numbers) -> Mask:
-        """Keys that at least one allows."""
+        """Keys that at least one of the masks allows."""
         return Either(self, as_mask(other))
 
     __rand__ = __and__
     __ror__ = __or__
 
     def __invert__(self) -> Mask:
-        """Keys that this does not allow."""
+        """Keys that this mask does not allow."""
         return Not(self)
 
     def inverted(self) -> Mask:
@@ -134,7 +134,7 @@ class Mask(Rule):
 
 
 class _Sign(NamedTuple):
-    """``&`` or ``|``, and what it does to entries, to the states of blocks and to closed forms."""
+    """``&`` or ``|``, and its effect on entries, block states and closed forms."""
 
     text: str
     entries: Callable[[Tensor, Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""`Rule`: what masks and biases share, and what rules made of other rules do."""
+"""`Rule`: the base of masks and biases, and rules composed of other rules."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from intently.masks.geometry import Cut, Geometry, cut_left, pick
 
 
 class Rule(Value):
-    """What holds for each query and key: a mask or a bias."""
+    """A rule for each query and key: a mask or a bias."""
 
     def at(self, g: Geometry, lead: tuple[Tensor, ...], i: Tensor, j: Tensor) -> Tensor:
         """The rule at single entries: index tensors, one for each axis of (…, t, s).
 
-        They broadcast together; arithmetic, comparisons and indexing are all that is used, so that
-        FlexAttention can trace it.
+        They broadcast together; only arithmetic, comparisons and indexing are used, so that
+        FlexAttention can trace the rule.
         """
         raise NotImplementedError
 
     def check(self, g: Geometry) -> None:
-        """Raise `ArgumentError` or `KindError` if it cannot be laid over the matrix ``g``."""
+        """Raise `ArgumentError` or `KindError` if the rule does not fit the matrix ``g``."""
 
     def part(self, cut: Cut, g: Geometry) -> Any:
         """The same rule for the matrix whose leading axes were cut.
 
         ``cut`` has one slice, or one int which drops its axis, for each leading axis of ``g``. The
-        tensors of the rule are aligned with the leftmost leading axes unless it says otherwise.
+        tensors of the rule are aligned with the leftmost leading axes unless a subclass differs.
         """
         return self.replaced(lambda x: cut_left(x, cut))
 
@@ -66,11 +66,11 @@ class Over(Rule, Generic[R]):
         self.inner = inner
 
     def whole(self, g: Geometry) -> Geometry:
-        """The matrix that the inner rule is laid over."""
+        """The geometry of the inner rule."""
         return g
 
     def check(self, g: Geometry) -> None:
-        """Check the inner rule over its own matrix."""
+        """Check the inner rule against its own geometry."""
         self.inner.check(self.whole(g))
 
     def part(self, cut: Cut, g: Geometry) -> Any:
@@ -101,7 +101,7 @@ class Picked(Over[R]):
         return self.inner.at(self.whole(g), index, i, j)
 
     def check(self, g: Geometry) -> None:
-        """The rule was checked over the matrix that it was picked from."""
+        """Nothing to do: the rule was checked before it was picked."""
 
     def part(self, cut: Cut, g: Geometry) -> Any:
         """Return the same under fewer of the picked indices."""

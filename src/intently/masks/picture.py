@@ -1,4 +1,4 @@
-"""A mask as a picture for notebooks: an SVG that needs nothing else and suits light and dark."""
+"""A mask as a picture for notebooks: a self-contained SVG for light and dark mode."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TONES = {EMPTY: 0.07, PARTIAL: 0.4, FULL: 0.85}
 
 
 def picture(mask: Mask) -> str:
-    """Return the rule as HTML: a drawing of the sizes it is made for, and what it was written as.
+    """Return the rule as HTML: a drawing at the sizes it is made for, and its expression.
 
-    Full cells are dark, empty ones pale; where a cell stands for a block of entries some of which
-    are allowed, it has a middle tone. Where the rule differs between batch rows or heads, the first
-    is drawn. A rule whose parts do not fit one matrix is shown as text only.
+    Full cells are dark, empty ones pale; a cell for a block with some allowed entries has a middle
+    tone. Where the rule differs between batch rows or heads, the first is drawn. A rule whose parts
+    do not fit one matrix is shown as text only.
     """
     text = repr(mask)
     caption = escape(text if len(text) <= 160 else text[:159] + "…")

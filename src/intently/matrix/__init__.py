@@ -1,4 +1,4 @@
-"""The lazy matrix: weights that need not be built, and every statistic, written once."""
+"""The lazy matrix: weights that are never materialised as a whole, and all statistics."""
 
 from intently.matrix.dense import Dense
 from intently.matrix.joined import Merged, Stacked, stack_rows

@@ -15,7 +15,7 @@ from intently.matrix.lazy import Derived, LazyMatrix
 
 
 class Stacked(LazyMatrix):
-    """Rows of several calls, one above the other; keys a call did not have weigh 0."""
+    """Rows of several calls, stacked; keys that a call did not have get weight 0."""
 
     def __init__(self, matrices: Sequence[LazyMatrix]) -> None:
         if not matrices:
@@ -82,7 +82,7 @@ class Stacked(LazyMatrix):
         return block if rows is None else block.index_select(-2, torch.cat(order).argsort())
 
     def matmul(self, v: Tensor | Numbers) -> Tensor:
-        """Y (…, t, e), each call with the values it had."""
+        """Y (…, t, e), each call with its own values."""
         v = self._operand(v)
         return torch.cat([m @ v[..., : m.shape[-1], :] for m in self.matrices], -2)
 
@@ -99,7 +99,7 @@ def stack_rows(matrices: Sequence[LazyMatrix]) -> LazyMatrix:
 
 
 class Merged(Derived):
-    """A matrix seen by words: weights summed over the columns of a word, averaged over its rows.
+    """A matrix over words: weights summed over the columns of a word, averaged over its rows.
 
     ``rows`` and ``columns`` list the positions of each word; positions in no word are left out.
     Raises `ArgumentError` for positions that the matrix does not have.
@@ -179,9 +179,9 @@ def _pick(groups: Sequence[Sequence[int]], index: Tensor | None) -> Sequence[Seq
 
 
 def _sums(groups: Sequence[Sequence[int]], x: Tensor) -> Tensor:
-    """Sums (…, groups, n) of the rows of x (…, steps, n) in each group, and of no others.
+    """Sums (…, groups, n) of the rows of x (…, steps, n) in each group.
 
-    A product with ones and zeros would bring NaN of one row into all groups.
+    A product with ones and zeros would spread NaN from one row into all groups.
     """
     rows = torch.tensor([i for group in groups for i in group], dtype=torch.long, device=x.device)
     of = torch.tensor([len(group) for group in groups], dtype=torch.long, device=x.device)

@@ -1,4 +1,4 @@
-"""The words beside a matrix: what module names imply, and the names of rows.
+"""Labels of a matrix: what module names imply, and the names of rows.
 
 Recordings, figures and pages all use this module, so that they cannot disagree.
 """
@@ -41,7 +41,7 @@ def side(name: str) -> str | None:
 
 
 def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
-    """Say by its name whether a module is cross-attention; None where the name does not say.
+    """Return whether a module is cross-attention, judged by its name; None if unknown.
 
     ``beside`` are the names of all modules that attended.
 
@@ -61,7 +61,7 @@ def crosses(name: str, beside: Collection[str] = ()) -> bool | None:
 
 
 def reads_source(name: str, beside: Collection[str] = ()) -> bool:
-    """Say by its name whether the keys of a module are an encoder's."""
+    """Return whether the keys of a module come from an encoder, judged by its name."""
     return bool(crosses(name, beside)) or side(name) == "encoder"
 
 
@@ -83,7 +83,7 @@ def numbered(entries: Sequence[_Named]) -> list[str]:
 
 
 def as_numbers(tokens: Sequence[str]) -> list[int]:
-    """Number tokens, equal texts alike.
+    """Number tokens; equal texts get the same number.
 
     >>> as_numbers(["the", "cat", "the"])
     [0, 1, 0]
@@ -93,9 +93,9 @@ def as_numbers(tokens: Sequence[str]) -> list[int]:
 
 
 def follows(matrix: LazyMatrix) -> int | None:
-    """Return by how many tokens rows run ahead of columns of the same text; None for two texts.
+    """Return the offset of rows from columns of the same text, in tokens; None for two texts.
 
-    0 where each row is named after its own token, 1 where after the next one, which it produces.
+    0 if each row is named after its own token, 1 if after the next token, which it produces.
     A square matrix without names counts as one text.
 
     >>> from intently.matrix import Dense
@@ -114,10 +114,10 @@ def follows(matrix: LazyMatrix) -> int | None:
 
 
 def one_text(across: bool | None, shape: Sequence[int], looks_back: Callable[[], bool]) -> bool:
-    """Say whether queries and keys of a matrix (t, s) are of one text.
+    """Return whether queries and keys of a matrix (t, s) belong to one text.
 
-    ``across`` is what the name of the module says (`crosses`); ``looks_back`` says whether no query
-    sees a later key, and is only asked where t < s.
+    ``across`` is the result of `crosses`; ``looks_back`` tells whether no query sees a later key,
+    and is only called if t < s.
 
     >>> one_text(None, (3, 3), bool), one_text(True, (3, 3), bool), one_text(None, (2, 3), bool)
     (True, False, False)
@@ -127,7 +127,7 @@ def one_text(across: bool | None, shape: Sequence[int], looks_back: Callable[[],
 
 
 def attends_itself(matrix: LazyMatrix, across: bool | None = None) -> bool:
-    """Say whether rows and columns are one text: by name, else by labels, else by shape and mask.
+    """Return whether rows and columns are one text: by name, labels, or shape and mask.
 
     >>> from intently.matrix import Dense
     >>> attends_itself(Dense(torch.eye(2))), attends_itself(Dense(torch.eye(2)), across=True)
@@ -154,9 +154,9 @@ def row_name(own: str, writes: str = "") -> str:
 
 
 def looks_back(matrix: LazyMatrix) -> bool:
-    """Say whether no query sees a later key, and the last query sees the last one.
+    """Return whether no query sees a later key, and the last query sees the last key.
 
-    A mask and the tensor of a bias can hide keys. False where only weights are known.
+    A mask and the tensor of a bias can hide keys. False if only weights are known.
     """
     if not isinstance(matrix, Attention):
         return False
@@ -182,7 +182,7 @@ def looks_back(matrix: LazyMatrix) -> bool:
 
 
 def _never_later(mask: Mask) -> bool:
-    """Say whether a mask is causal by its parts; False where they do not tell."""
+    """Return whether a mask is causal, judged by its parts; False if unknown."""
     if isinstance(mask, Both):
         return _never_later(mask.left) or _never_later(mask.right)
     return is_plain_causal(mask)

@@ -1,4 +1,4 @@
-"""`LazyMatrix`: two primitives, ``tile`` and ``matmul``, and all that is written on them.
+"""`LazyMatrix`: two primitives, ``tile`` and ``matmul``, and the methods built on them.
 
 Its statistics are in `intently.matrix.statistics`.
 """
@@ -59,7 +59,7 @@ class LazyMatrix(Statistics):
 
     @property
     def ndim(self) -> int:
-        """How many axes the matrix has."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
@@ -117,9 +117,9 @@ class LazyMatrix(Statistics):
     def __matmul__(self, v: Tensor | Numbers) -> Tensor:
         """Y (…, t, e) = A @ v for v (…, s, e).
 
-        Lists and integers take the dtype of the matrix, as floats do where autocast was on when
-        the matrix was made. Raises `KindError` for another dtype or device, `ArgumentError` for a
-        shape that does not fit.
+        Lists and integers take the dtype of the matrix; so do floats if autocast was on when the
+        matrix was made. Raises `KindError` for another dtype or device, `ArgumentError` for a shape
+        that does not fit.
         """
         return self.matmul(v)
 
@@ -155,9 +155,9 @@ class LazyMatrix(Statistics):
     # --- everything at once ---------------------------------------------------------------------
 
     def dense(self, max_bytes: int = 2**30) -> Tensor:
-        """All the weights (…, t, s) in the dtype of q.
+        """All weights (…, t, s), in the dtype of q.
 
-        Raises `MemoryRefused` where they would take more than ``max_bytes``.
+        Raises `MemoryRefused` if they would take more than ``max_bytes``.
         """
         size = math.prod(self.shape) * (torch.finfo(self.dtype).bits // 8)
         if size > max_bytes:
@@ -181,7 +181,7 @@ class LazyMatrix(Statistics):
         return array if dtype is None else array.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Hand the dense weights to ``torch.as_tensor`` and other readers of DLPack."""
+        """Export the dense weights to ``torch.as_tensor`` and other consumers of DLPack."""
         return self.dense().detach().contiguous().__dlpack__(**options)
 
     def __dlpack_device__(self) -> Any:
@@ -189,12 +189,12 @@ class LazyMatrix(Statistics):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuse torch functions: a lazy matrix is no tensor."""
+        """Refuse torch functions: a lazy matrix is not a tensor."""
         name = getattr(func, "__name__", "function")
         fix = "hand in A.dense(), or a part of it such as A[..., :10, :]"
         if name in ("__matmul__", "matmul", "bmm", "mm", "einsum"):
             fix = "write A @ v, or A.mT @ u for the transposed product"
-            if torch.compiler.is_compiling():  # which hands both operands here in no known order
+            if torch.compiler.is_compiling():  # which passes both operands in no known order
                 fix = "write A.matmul(v) or it.attention(q, k, v, …) in what torch.compile traces"
         raise build(KindError, name, "a tensor", "a lazy attention matrix", fix=fix)
 
@@ -223,7 +223,7 @@ class Derived(LazyMatrix):
         return self.matrix.shape
 
     def _parts(self, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-        """What it is made of beside the matrix, with every tensor (…, n) changed."""
+        """Its other arguments, with every tensor (…, n) changed."""
         return ()
 
     def _lead(self, index: tuple[Any, ...]) -> LazyMatrix:
@@ -234,7 +234,7 @@ class Derived(LazyMatrix):
 
 
 class Transposed(Derived):
-    """Aᵀ, of shape (…, s, t): who looks at each key."""
+    """Aᵀ, of shape (…, s, t): the queries that look at each key."""
 
     def __init__(self, matrix: LazyMatrix) -> None:
         super().__init__(matrix)
@@ -264,7 +264,7 @@ class Transposed(Derived):
         return None if allow is None else allow.mT
 
     def summed(self, v: Tensor, nan: bool = True) -> Tensor:
-        """Aᵀ u in the dtype that is summed in, float32 for the half types, for u in any dtype.
+        """Aᵀ u in the accumulation dtype (float32 for half types), for u in any dtype.
 
         Without ``nan``, weights of NaN count as 0.
         """

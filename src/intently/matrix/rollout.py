@@ -21,13 +21,13 @@ def rollout(
     queries: Entry | Sequence[int] | np.ndarray | np.integer | None = None,
     max_bytes: int = 2**30,
 ) -> Tensor:
-    """Return how much each query draws on each input position through all layers, (…, n, s).
+    """Return how much each query depends on each input position through all layers, (…, n, s).
 
     ``matrices`` are square self-attention, from the first layer to the last; heads (axis −3) are
     averaged. Each layer counts as residual · I + (1 − residual) · A, and the product runs from
     the last layer back as row vectors times matrices, so that no t × s product is built.
-    ``queries`` are positions (an int drops the axis), all where None. A row sums to 1 where every
-    row of every A does.
+    ``queries`` are positions (an int drops the axis), all where None. A row sums to 1 if every row
+    of every A does.
 
     Raises `ArgumentError` for matrices that are not square or differ in shape, and
     `MemoryRefused` where the result would take more than ``max_bytes``.
@@ -70,7 +70,7 @@ def rollout(
 
 
 def _drawn(layer: LazyMatrix, columns: Tensor) -> Tensor:
-    """Aᵀ columns; a row of A that is NaN reaches only the columns that draw on its position."""
+    """Aᵀ columns; a NaN row of A reaches only the columns that depend on its position."""
     found = Transposed(layer).summed(columns)
     if not bool(found.isnan().any()):
         return found

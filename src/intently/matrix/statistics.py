@@ -1,4 +1,4 @@
-"""Statistics of lazy matrices, written once on ``tile``: they hold one block of rows at a time."""
+"""Statistics of lazy matrices, written once on ``tile``, with one block of rows in memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Statistics:
         return None
 
     def _allowed(self, rows: Tensor | None = None, cols: Tensor | None = None) -> Tensor:
-        """`_allow` written out over rows and columns: (…, rows, cols), True without a mask."""
+        """`_allow` expanded over rows and columns: (…, rows, cols), True without a mask."""
         allow = self._allow(rows, cols)
         if allow is None:
             allow = torch.ones((), dtype=torch.bool, device=self.device)
@@ -60,11 +60,11 @@ class Statistics:
         return allow.expand(*allow.shape[:-2], *size)
 
     def _row_size(self) -> int:
-        """How many weights are computed for one row."""
+        """The number of weights computed per row."""
         return math.prod(self.shape[:-2]) * self.shape[-1]
 
     def _blocks(self, size: int | None = None) -> Iterator[Block]:
-        """Yield all weights that are not 0 as blocks of rows; a block belongs to the caller.
+        """Yield all weights that are not 0 as blocks of rows, which the caller may change.
 
         A block holds about ``size`` weights and all heads of its rows; without a size about
         `BLOCK` weights, and not always all heads.
@@ -77,7 +77,7 @@ class Statistics:
             yield Block((), rows, slice(0, s), self.tile(index))
 
     def _columns(self, cols: Tensor) -> Tensor:
-        """Weights (…, t, len(cols)), for those who walk over all columns."""
+        """Weights (…, t, len(cols)), for loops over all columns."""
         return self.tile(None, cols)
 
     def _zeros(self, *last: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -92,10 +92,10 @@ class Statistics:
         return found
 
     def top(self, n: int) -> tuple[Tensor, Tensor]:
-        """Return the n keys each query weighs most: weights and keys (…, t, n), heaviest first.
+        """Return each query's n keys of largest weight: weights and keys (…, t, n), largest first.
 
-        Where a query weighs fewer than n keys, the rest has weight 0 and key −1. Of keys with
-        equal weight any may come first. A query of NaN has no order: weights NaN, keys −1.
+        If a query has fewer than n keys, the rest has weight 0 and key −1. Keys of equal weight
+        come in any order. A NaN query has no order: weights NaN, keys −1.
         """
         whole_number(n, "n", 1)
         weights = self._zeros(self.shape[-2], n)
@@ -110,9 +110,9 @@ class Statistics:
         return weights, keys
 
     def argmax(self) -> Tensor:
-        """Return the key each query weighs most, (…, t).
+        """Return each query's key of largest weight, (…, t).
 
-        −1 where it may attend to nothing, and where it is NaN.
+        −1 for a query that may attend to nothing, and for a NaN query.
         """
         keys = self._zeros(self.shape[-2], dtype=torch.long) - 1
         for block in self._blocks():
@@ -124,7 +124,7 @@ class Statistics:
     def entropy(self) -> Tensor:
         """Return −Σ w log w of each query over the keys it may attend, (…, t), in nats.
 
-        0 where one key takes all or there is none to attend, log n where n keys share alike. The
+        0 if one key takes all the weight or there is no key, log n if n keys share it equally. The
         weights of a sink are left out of the sum, so that w sums to less than 1 there; softcap,
         bias and mask act through w.
 
@@ -140,13 +140,13 @@ class Statistics:
         return self._per_row(reduce)
 
     def received(self, normalize: bool = False) -> Tensor:
-        """Return how much each key is looked at: the column sums Σ over queries of w, (…, s).
+        """Return how much attention each key receives: the column sums Σ over queries of w, (…, s).
 
-        All keys together receive t, less what sinks and queries without keys take. With
-        ``normalize`` each sum is divided by the number of queries that may see the key, which
-        makes keys comparable under a causal mask; keys that none may see have 0. In a mean over
-        heads a query may see what it may in one head, in a matrix of words what one of its tokens
-        may.
+        All keys together receive t, minus the weight of sinks and of queries without keys. With
+        ``normalize``, each sum is divided by the number of queries that may see the key, which
+        makes keys comparable under a causal mask; keys that no query may see have 0. In a mean over
+        heads, a query sees every key that it sees in some head; in a matrix of words, every key
+        that one of its tokens sees.
         """
         total = self._zeros(self.shape[-1])
         for block in self._blocks():
@@ -154,7 +154,7 @@ class Statistics:
         return total / self._viewers().clamp_min(1) if normalize else total
 
     def _viewers(self) -> Tensor:
-        """How many queries may see each key, broadcastable to (…, s)."""
+        """The number of queries that may see each key, broadcastable to (…, s)."""
         t, s = self.shape[-2:]
         counts = torch.zeros(s, dtype=torch.long, device=self.device)
         step = max(1, BLOCK // max(1, self._row_size()))
@@ -186,7 +186,7 @@ class Statistics:
     def distance(self) -> Tensor:
         """Return the mean distance Σ w |position − key| of each query, (…, t), in steps.
 
-        Query i stands at position s − t + i (bottom-right).
+        Query i is at position s − t + i (bottom-right).
         """
         t, s = self.shape[-2:]
         every = torch.arange(max(s, t), device=self.device)
@@ -201,8 +201,8 @@ class Statistics:
     def pool(self, rows: int, cols: int, how: str = "mean") -> Tensor:
         """Return a picture (…, rows, cols) of the matrix: "mean", "max" or "sum" of each cell.
 
-        Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and keys alike; asking
-        for more cells than there are entries gives the matrix itself. Masked entries count as 0.
+        Cell (i, j) covers queries ⌈i t / rows⌉ … ⌈(i + 1) t / rows⌉ − 1, and the corresponding
+        keys; asking for more cells than entries gives the matrix itself. Masked entries count as 0.
         """
         check_word(how, "how", ("mean", "max", "sum"))
         whole_number(rows, "rows", 1)
@@ -249,7 +249,7 @@ class Cells:
 
 
 def largest(w: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """The n largest of the last axis, and where they are.
+    """The n largest entries of the last axis, and their indices.
 
     The n largest lie in the n groups with the largest maxima, so that long rows are read once.
     """

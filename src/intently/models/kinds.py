@@ -53,7 +53,7 @@ def new_model(options: EncoderDecoderOptions) -> EncoderDecoder:
 
 
 def cross_heads(options: EncoderDecoderOptions) -> dict[str, int]:
-    """Return how many heads every cross-attention of a model has, by its name.
+    """Return the number of heads of every cross-attention of a model, by name.
 
     >>> cross_heads(TransformerOptions(9, 9, heads=4, decoder_layers=1))
     {'decoder.0.cross': 4}

@@ -1,4 +1,4 @@
-"""The language model: a decoder alone, which says how likely each next token is.
+"""The language model: a decoder-only model that predicts the next token.
 
 Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2); Touvron
 et al. 2023, "LLaMA: Open and Efficient Foundation Language Models", section 2.2, with rotary
@@ -39,12 +39,12 @@ class LanguageOptions:
     """The shape of a `LanguageModel`; the vocabulary counts the special tokens too.
 
     ``positions`` is `Rotary` (or another function that makes one from the head width d), a number n
-    for a learned table of n positions, or None (with
-    ``AttentionOptions(bias=it.alibi(heads))``, say). ``norm`` and ``feed_forward`` make these parts
-    from the width c. ``attention`` is what every layer attends by, beside the causal mask:
-    ``AttentionOptions(mask=it.window(127, 0))`` sees the last 128 tokens. ``tied`` uses the
-    embedding as output projection. Raises `ArgumentError` for sizes that cannot be and where
-    positions are given twice, `KindError` for other types.
+    for a learned table of n positions, or None (for example with
+    ``AttentionOptions(bias=it.alibi(heads))``). ``norm`` and ``feed_forward`` make these parts from
+    the width c. ``attention`` holds the options of every layer's attention, besides the causal
+    mask: ``AttentionOptions(mask=it.window(127, 0))`` sees the last 128 tokens. ``tied`` uses the
+    embedding as output projection. Raises `ArgumentError` for impossible sizes and positions given
+    twice, `KindError` for other types.
 
     >>> from functools import partial
     >>> import intently as it
@@ -84,12 +84,12 @@ class LanguageOptions:
                 "positions",
                 "None beside attention=AttentionOptions(positions=…)",
                 self.positions,
-                "queries and keys would be turned twice",
+                "queries and keys would be rotated twice",
             )
 
 
 def _check_positions(positions: object) -> None:
-    """Raise unless these are None, a function that makes them, or the size of a learned table."""
+    """Raise unless positions are None, a function that makes them, or the size of a table."""
     if positions is None or (callable(positions) and not isinstance(positions, Rotary)):
         return
     if isinstance(positions, bool) or not isinstance(positions, int):
@@ -106,8 +106,8 @@ def _check_positions(positions: object) -> None:
 class LanguageCache:
     """The key/value caches of every layer of a `LanguageModel`, each made by ``make``.
 
-    Raises `KindError` where ``make`` makes something else, `ArgumentError` where it hands out the
-    same cache twice.
+    Raises `KindError` if ``make`` returns something else, `ArgumentError` if it returns the same
+    cache twice.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class LanguageModel(AllOrNothing):
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens that have a position; None where there is no limit."""
+        """The maximum number of positions; None if there is no limit."""
         return None if self.positions is None else len(self.positions)
 
     def forward(
@@ -197,7 +197,8 @@ class LanguageModel(AllOrNothing):
     ) -> Float[Tensor, "b t v"]:
         """Return the logits (b, t, V) of the token after each of ``ids`` (b, t).
 
-        With a cache, ``ids`` holds only the new tokens; where the call raises, it is as it was.
+        With a cache, ``ids`` holds only the new tokens; a call that raises leaves the cache
+        unchanged.
         """
         return linear(self.hidden(ids, cache), self.output_weight)
 
@@ -230,7 +231,7 @@ class LanguageModel(AllOrNothing):
     def attentions(self, ids: Int[Tensor, "b t"]) -> dict[str, Attention]:
         """Return every layer's attention as lazy matrices (b, h, t, t): "decoder.0.self", …
 
-        Row i is the step that reads ``ids[:, i]`` and says what follows.
+        Row i is the step that reads ``ids[:, i]`` and predicts the next token.
         """
         return attended(attention_blocks(decoder=self.decoder), lambda: self.hidden(ids))
 
@@ -243,7 +244,7 @@ class LanguageModel(AllOrNothing):
 
 
 def _attends(o: LanguageOptions) -> AttentionOptions:
-    """What every layer attends by: causal, and turned by rotary positions where there are any."""
+    """The attention options of every layer: causal, with rotary positions if there are any."""
     given = o.attention
     mask = causal() if given.mask is None else causal() & as_mask(given.mask)
     turning = given.positions

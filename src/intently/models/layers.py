@@ -1,4 +1,4 @@
-"""How models make their layers, and the checks of their options."""
+"""Factories of the models' layers, and checks of their options."""
 
 from __future__ import annotations
 

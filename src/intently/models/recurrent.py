@@ -1,7 +1,7 @@
-"""The recurrent encoder–decoder: the translator before the Transformer, without attention or with.
+"""The recurrent encoder–decoder, the translator before the Transformer, with or without attention.
 
-Without attention the decoder knows the source by one vector, however long the sentence; with it,
-every step looks at all states of the encoder. It has the methods of `Transformer`.
+Without attention, the decoder sees the source only as one vector, however long the sentence; with
+attention, every step looks at all states of the encoder. It has the methods of `Transformer`.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class RecurrentOptions:
     """The shape of a `RecurrentSeq2Seq`; the vocabularies count the special tokens too.
 
     ``attention`` is "none" (the fixed context vector), "additive" (Bahdanau) or a score of Luong.
-    A ``bidirectional`` encoder has width / 2 units in each direction. With ``input_feeding`` the
-    decoder's cell reads beside the word what was attended. ``share`` is that of
-    `TransformerOptions`.
+    A ``bidirectional`` encoder has width / 2 units in each direction. With ``input_feeding``, the
+    decoder's cell reads the result of attention besides the word. ``share`` has the meaning of
+    `TransformerOptions.share`.
     """
 
     source_vocabulary: int
@@ -82,16 +82,16 @@ class RecurrentOptions:
 
     @property
     def cross(self) -> str | None:
-        """The name of its attention, "decoder.0.cross" say: the top layer looks. None without."""
+        """The name of its attention, such as "decoder.0.cross" (the top layer attends), or None."""
         return None if self.attention == "none" else f"decoder.{self.decoder_layers - 1}.cross"
 
 
 @dataclass(frozen=True)
 class RecurrentMemory(Rows):
-    """What the encoder hands to the decoder.
+    """The encoder's output, read by the decoder.
 
-    ``summary`` (b, c) is its last state, of both directions; ``read`` holds all its states, None
-    in a model without attention.
+    ``summary`` (b, c) is the encoder's last state, of both directions; ``read`` holds all its
+    states, None in a model without attention.
     """
 
     summary: Tensor
@@ -108,7 +108,7 @@ class RecurrentCache(TargetCache):
         self.cross = cross
         self.keeps = keep_queries and cross is not None
         self.length = 0
-        """How many target steps have been taken."""
+        """The number of target steps so far."""
         self.carried: Carried | None = None
         self._queries: list[Tensor] = []
         self._keys: Tensor | None = None
@@ -126,7 +126,7 @@ class RecurrentCache(TargetCache):
         return {} if self._keys is None or self.cross is None else {self.cross: self._keys}
 
     def keep(self, carried: Carried, steps: int, looked: list[Attention]) -> None:
-        """Continue from ``carried`` after ``steps`` steps; ``looked`` holds their matrices."""
+        """Continue from ``carried`` after ``steps`` steps with the matrices ``looked``."""
         self.carried, self.length = carried, self.length + steps
         if looked:
             rows = carried.state[0].shape[1]
@@ -148,7 +148,7 @@ class RecurrentCache(TargetCache):
 class Encoder(nn.Module):
     """Reads x (b, s, c) into states (b, s, c), and the last of them (b, c); padding is not read.
 
-    Source: Bahdanau et al. 2015, section 3.2: each state is those of both directions side by side.
+    Source: Bahdanau et al. 2015, section 3.2: each state concatenates both directions.
     """
 
     def __init__(self, options: RecurrentOptions) -> None:
@@ -176,7 +176,7 @@ class Encoder(nn.Module):
             states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])
         last = last[0] if isinstance(last, tuple) else last
         summary = last[-self.ways :].transpose(0, 1).flatten(1)
-        if lengths is not None:  # a source of no tokens says nothing
+        if lengths is not None:  # an empty source has no summary
             summary = torch.where(lengths[:, None] > 0, summary, 0)
         return states, summary
 
@@ -184,7 +184,7 @@ class Encoder(nn.Module):
 class RecurrentSeq2Seq(Seq2Seq):
     """Recurrent encoder–decoder: token ids in, logits of the next target token out.
 
-    The decoder begins at tanh(W summary), for an LSTM its memory cell too. The scores of Luong
+    The decoder starts at tanh(W summary), including the memory cell of an LSTM. Luong's scores
     attend after each step, additive attention before it; see `intently.models.recurrent_steps`.
 
     Source: Sutskever et al. 2014; Cho et al. 2014; Bahdanau et al. 2015; Luong et al. 2015.
@@ -218,7 +218,8 @@ class RecurrentSeq2Seq(Seq2Seq):
     ) -> RecurrentMemory:
         """Read source ids (b, s); ``lengths`` (b,) where rows are padded.
 
-        ``cache`` is that of `new_encoder_cache`: its encoder does not attend, so it stays empty.
+        ``cache`` is that of `new_encoder_cache`: the encoder does not attend, so the cache stays
+        empty.
         """
         lengths = self._read(source, lengths)
         if cache is not None:
@@ -233,7 +234,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         memory: RecurrentMemory,
         cache: RecurrentCache | None = None,
     ) -> Float[Tensor, "b t c"]:
-        """Return what words are predicted from (b, t, c), before the output projection."""
+        """Return the states (b, t, c) before the output projection."""
         check_ids(target, "target", self.options.target_vocabulary)
         self._check_memory(memory)
         check_rows(target, len(memory.summary))
@@ -269,7 +270,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         target: Int[Tensor, "b t"],
         lengths: Int[Tensor, " n"] | None = None,
     ) -> dict[str, Attention]:
-        """Return the attention as a lazy matrix (b, 1, t, s), by its name; {} where there is none.
+        """Return the attention as a lazy matrix (b, 1, t, s), by its name; {} without attention.
 
         Row i is the step that reads ``target[:, i]`` and produces the token after it. A source may
         serve m consecutive targets, as in `decode`.
@@ -285,7 +286,7 @@ class RecurrentSeq2Seq(Seq2Seq):
         return {name: attend(q, read.keys[:, None], mask=read.mask, **self.replays()[name].how)}
 
     def replays(self) -> dict[str, Replay]:
-        """Return what the attention attends by, named as in `attentions`."""
+        """Return the attention settings, named as in `attentions`."""
         if self.attention is None or self.options.cross is None:
             return {}
         score = self.attention.matching
@@ -302,7 +303,7 @@ class RecurrentSeq2Seq(Seq2Seq):
     def _look(
         self, memory: RecurrentMemory, beams: int, looked: list[Attention] | None
     ) -> Callable[[Tensor], Tensor]:
-        """Return what gives steps their contexts; targets that share a row look together."""
+        """Return the function that gives steps their contexts; targets of one row look together."""
         read, attention = memory.read, self.attention
         if read is None or attention is None:
             fixed = memory.summary.repeat_interleave(beams, 0)[:, None]
@@ -326,8 +327,8 @@ class RecurrentSeq2Seq(Seq2Seq):
                 "memory",
                 states if needs else none,
                 none if needs else states,
-                "another model has read the source",
-                "use what encode of this one returns",
+                "another model encoded the source",
+                "use the result of this model's encode",
             )
         width = memory.summary.shape[-1]
         if width != self.options.width:
@@ -336,8 +337,8 @@ class RecurrentSeq2Seq(Seq2Seq):
                 "memory",
                 f"a summary (b, c={self.options.width})",
                 f"c={width}",
-                "another model has read the source",
-                "use what encode of this one returns",
+                "another model encoded the source",
+                "use the result of this model's encode",
             )
 
     def _check_cache(self, cache: RecurrentCache, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""The steps of a recurrent decoder: how what was attended joins the next word.
+"""The steps of a recurrent decoder: how the context is combined with the next word.
 
 Three papers, three rules. x is the word read, s the decoder's state, c the context:
 
@@ -6,7 +6,7 @@ Three papers, three rules. x is the word read, s the decoder's state, c the cont
     searching    c = look(s);  s = cell([x; c], s)             attended before the step (Bahdanau)
     attentional  s = cell([x; h], s);  h = tanh(W [look(s); s])    attended after it (Luong)
 
-Without input feeding the cell reads x alone; all steps are run at once then.
+Without input feeding, the cell reads only x, so all steps run in parallel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Look = Callable[[Tensor], Tensor]
 
 
 class Carried(NamedTuple):
-    """What one step hands to the next: states (layers, n, c), the attentional vector (n, 1, c).
+    """The state between two steps: states (layers, n, c), the attentional vector (n, 1, c).
 
     An LSTM has two states, its output and its memory cell; only `Attentional` feeds a vector.
     """
@@ -37,7 +37,7 @@ class Carried(NamedTuple):
     feed: Tensor | None = None
 
     def rows(self, pick: Callable[[Tensor], Tensor]) -> Carried:
-        """Return what ``pick`` makes of the rows (n, …) of each part."""
+        """Return ``pick`` applied to the rows (n, …) of each part."""
         state = tuple(pick(x.transpose(0, 1)).transpose(0, 1).contiguous() for x in self.state)
         return Carried(state, None if self.feed is None else pick(self.feed))
 
@@ -53,7 +53,7 @@ class Steps(nn.Module):
         self.cell = CELLS[cell](wide, width, layers, batch_first=True, dropout=between)
 
     def forward(self, x: Tensor, carried: Carried, look: Look) -> tuple[Tensor, Carried]:
-        """Return what words are predicted from (n, t, c) for the words x (n, t, c) read."""
+        """Return the states (n, t, c) before the output projection, for the embedded words x."""
         raise NotImplementedError
 
     def _run(
@@ -68,8 +68,8 @@ class Steps(nn.Module):
 class Maxout(nn.Module):
     """The larger of two linear maps of [s; x; c], unit by unit: the deep output.
 
-    Source: Bahdanau et al. 2015, section 3.1, equation 4 and appendix A.2.2, where the state is the
-    one before the step; here it is the one after it, as in equation 4 and in Cho et al. 2014,
+    Source: Bahdanau et al. 2015, section 3.1, equation 4 and appendix A.2.2, where the state is
+    taken before the step; here it is taken after it, as in equation 4 and in Cho et al. 2014,
     "Learning Phrase Representations", appendix A.1.2.
     """
 
@@ -86,9 +86,9 @@ class Fixed(Steps):
     """Every step has the same context: the fixed vector.
 
     Source: Cho et al. 2014, "Learning Phrase Representations using RNN Encoder–Decoder", section
-    2.2 and appendix A.1.2. Without feeding the cell has it from its first state alone, as in
+    2.2 and appendix A.1.2. Without feeding, only the cell's first state contains it, as in
     Sutskever et al. 2014, "Sequence to Sequence Learning with Neural Networks"; only the output
-    reads it at every step then.
+    then reads it at every step.
     """
 
     def __init__(self, cell: str, width: int, layers: int, feeding: bool, dropout: float) -> None:
@@ -102,7 +102,7 @@ class Fixed(Steps):
 
 
 class Searching(Fixed):
-    """Every step looks for its context with the state before it, as Bahdanau et al. 2015 have it.
+    """Every step attends with the state before it, as in Bahdanau et al. 2015.
 
     Source: section 3.1, equations 4 to 6 and appendix A.2.2.
     """
@@ -124,7 +124,7 @@ class Searching(Fixed):
 
 
 class Attentional(Steps):
-    """Every step looks with its own state; the next one reads the attentional vector.
+    """Every step attends with its own state; the next step reads the attentional vector.
 
     Source: Luong et al. 2015, section 3, equation 5, and section 3.3 (input feeding).
     """

@@ -79,8 +79,8 @@ class Seq2Seq(AllOrNothing):
         """Return the logits (b, t, V) of the token after each of ``target`` (b, t).
 
         With a cache, ``target`` holds only the new tokens. A memory of n rows serves a target of
-        n·m: m consecutive rows, the beams of a sentence, share one row of it. A call that raises
-        leaves the cache as it was.
+        n·m rows: m consecutive rows, the beams of a sentence, share one row of the memory. A call
+        that raises leaves the cache unchanged.
         """
         return linear(self.hidden(target, memory, cache), self.output_weight)
 
@@ -94,7 +94,7 @@ class Seq2Seq(AllOrNothing):
         return self.decode(target, self.encode(source, lengths))
 
     def _read(self, source: Tensor, lengths: Any) -> Tensor | None:
-        """Check what `encode` reads; return the lengths as a tensor."""
+        """Check the input of `encode`; return the lengths as a tensor."""
         check_ids(source, "source", self.options.source_vocabulary)
         return None if lengths is None else row_lengths(lengths, source, "source")
 
@@ -105,7 +105,7 @@ class Seq2Seq(AllOrNothing):
 
 
 def check_joint(options: Any) -> None:
-    """Raise unless both sides have one vocabulary where they share their embedding."""
+    """Raise if both sides share their embedding but not their vocabulary."""
     source, target = options.source_vocabulary, options.target_vocabulary
     if options.share == "all" and source != target:
         expected, got = (

@@ -1,6 +1,6 @@
 """The steps of a search through the decoder of a `Transformer`, straight from its weights.
 
-A search asks for one token of each row, again and again. `Transformer.decode` serves any number of
+A search asks for one token per row, again and again. `Transformer.decode` serves any number of
 tokens, under any options, with hooks and while watched; Python overhead dominates its small steps.
 Here all options are read once, before the first step. The numbers are
 the same bit for bit: the same products, norms and fused attention in the same order.
@@ -45,11 +45,12 @@ ROOM = 4
 
 
 def serves(model: object) -> TypeGuard[Transformer]:
-    """Whether `Steps` computes the same as ``model.decode``, and no hook or watch needs to see it.
+    """Whether `Steps` computes the same as ``model.decode``, unobserved by any hook or watch.
 
-    False on accelerators, for other than float32 and float64, while training, under gradients,
-    autocast, transforms, compilers, `intently.watch` and `intently.kernels.use`, and where any part
-    has a hook, a ``forward`` of its own, another class or other options than a `Transformer` makes.
+    False on accelerators, for dtypes other than float32 and float64, while training, under
+    gradients, autocast, transforms, compilers, `intently.watch` and `intently.kernels.use`, and if
+    any part has a hook, a custom ``forward``, or another class or options than a `Transformer`
+    makes.
     """
     if type(model) is not Transformer:
         return False
@@ -172,7 +173,7 @@ class Steps:
 
 
 class _Layer:
-    """One layer of the decoder, its weights at hand."""
+    """One layer of the decoder, with direct access to its weights."""
 
     def __init__(self, layer: DecoderLayer) -> None:
         self._pre = layer.norm == "pre"
@@ -259,5 +260,5 @@ def _norm(norm: Any) -> tuple[Any, ...]:
 
 
 def _seen(x: Tensor, seen: Tensor | None) -> Tensor:
-    """Keys or values (n, g, s, d) with zeros in padded steps, where NaN would do harm."""
+    """Keys or values (n, g, s, d) with zeros in padded steps, where NaN would spread."""
     return x.contiguous() if seen is None else torch.where(seen[:, None, :, None], x, 0)

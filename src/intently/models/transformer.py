@@ -1,8 +1,8 @@
 """The Transformer that translates: an encoder reads the source, a decoder writes the target.
 
 Source: Vaswani et al. 2017, "Attention Is All You Need". In cross-attention the queries come from
-the decoder, keys and values from the encoder; positions are added to scaled embeddings. What later
-models changed is chosen by `TransformerOptions`.
+the decoder, keys and values from the encoder; positions are added to scaled embeddings.
+`TransformerOptions` selects the changes of later models.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class TransformerOptions:
 
     ``positions`` are added to the embeddings: "sinusoidal", or "learned", a table of
     ``learned_steps`` rows for each side, the longest length. Or they are "rotary": each
-    self-attention turns its queries and keys, and the cross-attention knows no positions.
-    ``kv_heads`` (a divisor of ``heads``, all of them unless given) is how many heads of keys and
-    values every attention has. The "gated" feed-forward (SwiGLU, without biases) has three maps
-    of width × ``inner`` weights where "relu" has two: two thirds of ``inner`` make it as large.
+    self-attention rotates its queries and keys, and cross-attention has no positions. ``kv_heads``
+    (a divisor of ``heads``, by default ``heads``) is the number of key/value heads of every
+    attention. The "gated" feed-forward (SwiGLU, without biases) has three weight matrices of width
+    × ``inner``, "relu" has two: two thirds of ``inner`` give a gated model of the same size.
 
     Source: learned, Gehring et al. 2017, section 3.1; rotary, Su et al. 2021, "RoFormer"; grouped
     heads, Ainslie et al. 2023, "GQA"; gated, Shazeer 2020, "GLU Variants Improve Transformer".
@@ -102,7 +102,7 @@ class TransformerOptions:
                 "positions",
                 '"sinusoidal" or "learned" for heads of an odd width',
                 f'"rotary" where width/heads={self.width // self.heads}',
-                "rotary positions turn pairs of numbers",
+                "rotary positions rotate pairs of numbers",
                 "choose other heads or another width",
             )
 
@@ -112,7 +112,7 @@ Side = Literal["source", "target"]
 
 @dataclass(frozen=True)
 class Memory(Padded):
-    """What the encoder hands to the decoder: states (b, s, c), lengths (b,); None if all are s."""
+    """The encoder's output: states (b, s, c), lengths (b,); None if all are s."""
 
     states: Tensor
     lengths: Tensor | None
@@ -125,7 +125,7 @@ class DecoderCache(TargetCache):
     """
 
     def __init__(self, layers: int, *, keep_queries: bool = False) -> None:
-        if layers < 1:  # without one nothing would remember how many steps there were
+        if layers < 1:  # otherwise nothing would count the steps
             raise build(ArgumentError, "decoder_layers", "1 or more to go step by step", layers)
         self.layers = tuple(
             (KeyValueCache(keep_queries=keep_queries), FixedCache(keep_queries=keep_queries))
@@ -134,15 +134,15 @@ class DecoderCache(TargetCache):
 
     @property
     def length(self) -> int:
-        """How many target steps have been taken."""
+        """The number of target steps so far."""
         return self.layers[0][0].length
 
     @property
     def history(self) -> dict[str, list[tuple[Tensor, Tensor | None]]]:
         """One (queries (b, h, t, d), new keys (b, g, t, d)) a call by name: "decoder.0.self", …
 
-        The rows are in the order they had in that call. The keys of "decoder.0.cross", … are None:
-        they do not grow, see `cross_keys`.
+        The rows are in the order they had in that call. The keys of "decoder.0.cross", … are None,
+        because they do not grow: see `cross_keys`.
         """
         found: dict[str, list[tuple[Tensor, Tensor | None]]] = {}
         for i, (own, cross) in enumerate(self.layers):
@@ -286,9 +286,9 @@ class Transformer(Seq2Seq):
         """Return the attention of every layer as lazy matrices (b, h, rows, columns).
 
         Names are "encoder.0.self", "decoder.0.self", "decoder.0.cross", …; row i of a decoder's
-        matrix is the step that reads ``target[:, i]`` and produces the token after it. They are
-        what `forward` of the same arguments multiplies, whatever the options of the layers. A
-        source may serve m consecutive targets, as in `decode`.
+        matrix is the step that reads ``target[:, i]`` and produces the token after it. They are the
+        matrices that `forward` multiplies for the same arguments, whatever the options. A source
+        may serve m consecutive targets, as in `decode`.
         """
         check_rows(target, len(source))
 
@@ -299,7 +299,7 @@ class Transformer(Seq2Seq):
         return attended(self._blocks(), run)
 
     def replays(self) -> dict[str, Replay]:
-        """Return what every attention attends by, named as in `attentions`."""
+        """Return the settings of every attention, named as in `attentions`."""
         return {name: Replay.of(block) for name, block in self._blocks()}
 
     def _blocks(self) -> list[tuple[str, Any]]:

@@ -33,8 +33,8 @@ class VisionOptions:
 
     ``image`` is (height, width) in pixels and ``patch`` the side of the squares it is cut into;
     ``classes`` 0 leaves out the head. ``norm`` and ``feed_forward`` make these parts from the
-    width c. Raises `ArgumentError` or `KindError` for sizes that cannot be, and where the patches
-    do not fill the image.
+    width c. Raises `ArgumentError` or `KindError` for impossible sizes, and if the patches do not
+    fill the image.
 
     >>> VisionOptions(image=(32, 48), patch=8, classes=10).patches
     24
@@ -74,7 +74,7 @@ class VisionOptions:
 
     @property
     def patches(self) -> int:
-        """How many patches an image has."""
+        """The number of patches of an image."""
         height, width = self.image
         return (height // self.patch) * (width // self.patch)
 
@@ -82,8 +82,8 @@ class VisionOptions:
 class VisionTransformer(AllOrNothing):
     """Images (b, c, height, width) in, logits (b, classes) out.
 
-    Each patch is projected to the width c, a class token is put before them, learned positions are
-    added, and after the layers the class token alone is read.
+    Each patch is projected to the width c, a class token is prepended, learned positions are added,
+    and after the layers the head reads only the class token.
 
     >>> model = VisionTransformer(VisionOptions(image=(32, 32), patch=8, classes=10))
     >>> images = torch.randn(2, 3, 32, 32)

@@ -31,8 +31,8 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str = "") -> None:
     """Copy ``tensors`` into the model they came from by :func:`weights`.
 
-    Raises CheckpointError where names, shapes or kinds of numbers differ, with ``where`` the
-    tensors are from; the model is unchanged then.
+    Raises CheckpointError, naming the origin ``where``, if names, shapes or dtypes differ; the
+    model is then unchanged.
     """
     own = weights(model)
     check_alike(own, tensors, "the weights are of a model with other options", where)
@@ -45,8 +45,8 @@ def check_alike(
 ) -> None:
     """Raise CheckpointError for ``cause`` unless the two have the same names and shapes.
 
-    Floating-point numbers may differ in precision; other dtypes may not differ. Tensors on the
-    device "meta" will do.
+    Floating-point numbers may differ in precision; other dtypes may not differ. Tensors may be on
+    the device "meta".
     """
     for name in sorted(own.keys() | other.keys()):
         expected, got = (

@@ -16,9 +16,9 @@ def attended(
     """Return the lazy matrices of ``blocks`` by name, in the order in which ``run`` calls them.
 
     ``attend`` of each block returns the matrix that its ``forward`` of the same arguments
-    multiplies, so masks, biases, positions and all other options are those of the pass. A
-    block that serves under several names is called under one after the other. All are as they were
-    afterwards, also where ``run`` raises.
+    multiplies, so masks, biases, positions and all other options are those of the forward pass. A
+    block with several names appears under each in turn. All blocks are restored afterwards, even if
+    ``run`` raises.
 
     >>> import torch
     >>> from intently.modules import MultiHeadAttention

@@ -1,4 +1,4 @@
-"""Optional batch axes: a block accepts inputs with or without one and returns alike."""
+"""Optional batch axes: a block accepts inputs with or without one and returns the same form."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def batch_optional(axes: int, beside: str = "context") -> Callable[[F], F]:
-    """Return a decorator: a method of a batch x also takes one item, of so many ``axes``.
+    """Return a decorator: a method of a batch x also takes a single item with ``axes`` axes.
 
     An item x, and the second argument ``beside`` it (s, k), are read as a batch of one; masks and
-    caches are those of that batch. What comes out, a tensor, a lazy matrix or matrices by name, has
-    no batch axis. The method raises ArgumentError where only one of the two has a batch axis.
+    caches are those of that batch. The result, a tensor, a lazy matrix or matrices by name, has no
+    batch axis. The method raises ArgumentError where only one of the two has a batch axis.
 
     >>> class Doubled:
     ...     @batch_optional(2)

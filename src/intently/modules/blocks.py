@@ -51,10 +51,10 @@ class _Residual(AllOrNothing):
 class EncoderLayer(_Residual):
     """Self-attention, then feed-forward, each with a residual, a norm and dropout.
 
-    ``heads`` is their number, or the attention itself; ``inner`` the width of a ReLU feed-forward,
-    or a module (b, t, c) → (b, t, c) in its place; ``norms`` makes a norm from the width. With a
-    causal mask it is the layer of a decoder-only model, here one like Llama's. Raises `KindError`
-    and `ArgumentError` for parts that are none or do not fit ``width``.
+    ``heads`` is the number of heads, or the attention module; ``inner`` is the width of a ReLU
+    feed-forward, or a module (b, t, c) → (b, t, c) instead; ``norms`` makes a norm from the width.
+    With a causal mask, it is the layer of a decoder-only model, here like Llama's. Raises
+    `KindError` and `ArgumentError` for parts of other types or that do not fit ``width``.
 
     >>> import torch, intently as it
     >>> from intently.modules import AttentionOptions, GatedFeedForward
@@ -90,11 +90,11 @@ class EncoderLayer(_Residual):
         *,
         norm: Norm = "pre",
     ) -> EncoderLayer:
-        """Return a layer of copies of parts, which hold weights of other code.
+        """Return a layer with copies of these parts, which hold the weights of other code.
 
-        The parts come from ``from_weights`` of their own. ``norms`` are the norm of the attention
-        and that of the feed-forward, weights and all: ``nn.LayerNorm``, say. Raises `ArgumentError`
-        where widths do not fit and `KindError` for other parts and mixed dtypes.
+        Make the parts with their own ``from_weights``. ``norms`` are the norms of the attention and
+        of the feed-forward with their weights, such as ``nn.LayerNorm``. Raises `ArgumentError` if
+        widths do not fit and `KindError` for other parts and mixed dtypes.
 
         >>> parts = MultiHeadAttention(16, 4), FeedForward(16, 64)
         >>> layer = EncoderLayer.from_weights(*parts, [nn.LayerNorm(16), nn.LayerNorm(16)])
@@ -112,9 +112,9 @@ class EncoderLayer(_Residual):
         mask: Mask | Tensor | None = None,
         cache: KeyValueCache | WindowCache | None = None,
     ) -> Float[Tensor, "*b s c"]:
-        """Return the states (b, s, c) after this layer; ``cache`` may keep what was attended.
+        """Return the states (b, s, c) after this layer; ``cache`` may keep keys and values.
 
-        x may be one item (s, c), and so is what is returned then.
+        x may be one item (s, c); so is the result then.
         Raises `ArgumentError` for x of another shape, and `KindError` for another dtype or cache.
         """
         _check_growing(cache, "cache")
@@ -130,9 +130,9 @@ class DecoderLayer(_Residual):
     like ``heads`` unless given.
 
     A row of the states may serve m consecutive rows of x, the beams of a sentence: their queries
-    lie side by side on the axis t of the cross-attention, which treats each query on its own,
-    q (n, h, m·t, d) against k (n, h, s, d), and nothing is repeated. Masks mean what they mean
-    without it: the queries of each row stand where they stood.
+    are concatenated along the axis t of the cross-attention, which treats each query independently,
+    q (n, h, m·t, d) against k (n, h, s, d), so nothing is repeated. Masks keep their meaning: the
+    queries of each row keep their positions.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class DecoderLayer(_Residual):
         *,
         norm: Norm = "pre",
     ) -> DecoderLayer:
-        """Return a layer of copies of parts, which hold weights of other code.
+        """Return a layer with copies of these parts, which hold the weights of other code.
 
         They are those of `EncoderLayer.from_weights` and the attention to the encoder's states;
         ``norms`` are the norms of attention, cross-attention and feed-forward. Raises what that
@@ -196,10 +196,10 @@ class DecoderLayer(_Residual):
 
         Both may be one item: x (t, c) and states (s, k) give y (t, c).
         ``states_mask`` has a row for each row of the states, or for each of x. ``cache`` keeps the
-        keys and values of x and those of the states. Raises `ArgumentError` for other shapes, where
-        the rows of x are no multiple of those of the states, and where they are m times as many
-        and the cross-attention has a mask or bias of its own, which may look at where a query
-        stands; `KindError` for other dtypes and caches. The caches are as they were then.
+        keys and values of x and those of the states. Raises `ArgumentError` for other shapes, if
+        the rows of x are not a multiple of the rows of the states, or if they are m times as many
+        and the cross-attention has its own mask or bias, which may depend on query positions;
+        `KindError` for other dtypes and caches. The caches are then unchanged.
         """
         own, cross = _caches(cache)
         _check_steps(self.self_attention, x, own)
@@ -224,7 +224,7 @@ class DecoderLayer(_Residual):
 def _attention(
     heads: int | MultiHeadAttention, width: int, context_width: int | None, name: str
 ) -> MultiHeadAttention:
-    """The attention itself, or one of so many heads; it must fit the residual."""
+    """The attention module itself, or a new one with this many heads; it must fit the residual."""
     if isinstance(heads, int):
         return MultiHeadAttention(width, heads)
     check_kind(heads, MultiHeadAttention, name, "a number of heads, or a MultiHeadAttention")
@@ -274,7 +274,7 @@ def _feed_forward(width: int, inner: int | nn.Module) -> nn.Module:
 def made_norm(
     make: Callable[[int], nn.Module], width: int, name: str, example: str = "nn.RMSNorm"
 ) -> nn.Module:
-    """Return ``make(width)``; raise `KindError` where it is no function, or makes no module."""
+    """Return ``make(width)``; raise `KindError` unless it is a function that makes a module."""
     expected, fix = "a function that makes a norm from a width", f"write {name}={example}, say"
     if isinstance(make, nn.Module):
         raise build(KindError, name, expected, f"a norm, {type(make).__name__}", fix=fix)
@@ -303,7 +303,7 @@ def _check_steps(
 
 
 def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> int:
-    """Number of rows of x per row of the states; raise where they do not fit."""
+    """The number of rows of x per row of the states; raise if they do not fit."""
     if attention is None:
         return len(x) // max(1, len(states))
     rows, width = len(x), attention.context_width
@@ -334,7 +334,7 @@ def _beams(x: Tensor, states: Tensor, attention: MultiHeadAttention | None) -> i
 
 
 def _folded(x: Tensor, n: int) -> Tensor:
-    """The queries of m consecutive rows side by side: (n·m, t, c) → (n, m·t, c)."""
+    """The queries of m consecutive rows, concatenated: (n·m, t, c) → (n, m·t, c)."""
     rows, t, c = x.shape
     return x if rows == n else x.reshape(n, rows // n * t, c)
 

@@ -76,7 +76,7 @@ def _check_context(
         raise build(
             ArgumentError,
             "context",
-            "none: positions turn the steps of x alone",
+            "none: positions rotate only the steps of x",
             shape_of(context),
             "the steps of x and of a context have no positions in common",
             "make the layer for cross-attention without positions",
@@ -97,7 +97,7 @@ def _check_fixed(
             "cache",
             "a KeyValueCache or WindowCache",
             "a FixedCache",
-            "positions turn the steps of x, which go on",
+            "positions rotate the steps of x, which continue",
         )
     if cache.kv is None:
         if context is None:

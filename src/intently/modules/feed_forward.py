@@ -1,4 +1,4 @@
-"""The feed-forward half of a Transformer layer, each position on its own: (b, t, c) → (b, t, c)."""
+"""The feed-forward half of a Transformer layer, applied to each position: (b, t, c) → (b, t, c)."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Maps(AllOrNothing):
         if x.ndim < 1 or x.shape[-1] != self.width:
             raise build(ArgumentError, "x", f"shape (…, c={self.width})", shape_of(x))
         weight = getattr(first, "weight", None)
-        if isinstance(weight, Tensor):  # another map may stand here, quantised, say
+        if isinstance(weight, Tensor):  # may be replaced, by a quantised layer for example
             check_dtype(x, "x", weight)
 
     def _down(self, inner: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ class _Maps(AllOrNothing):
 class FeedForward(_Maps):
     """Two linear maps with an activation between, a ReLU unless given.
 
-    Raises `ArgumentError` or `KindError` where a width is no whole number ≥ 1, ``dropout`` no
-    probability, or x not of this width, dtype and device.
+    Raises `ArgumentError` or `KindError` if a width is not an integer ≥ 1, ``dropout`` is not a
+    probability, or x has another width, dtype or device.
     Source: Vaswani et al. 2017, section 3.3, equation 2; GELU: Hendrycks & Gimpel 2016.
 
     >>> import torch
@@ -104,8 +104,8 @@ class FeedForward(_Maps):
         """Return a layer with copies of the weights of other code.
 
         ``up`` is (inner, c), ``down`` (c, inner), stored (out, in): each a tensor, a pair
-        (weight, bias), an ``nn.Linear`` or a convolution of single pixels. Raises `ArgumentError`
-        where shapes do not fit and `KindError` for other types, mixed dtypes and integers.
+        (weight, bias), an ``nn.Linear`` or a 1 × 1 convolution. Raises `ArgumentError` if shapes do
+        not fit and `KindError` for other types, mixed dtypes and integers.
 
         >>> import torch
         >>> FeedForward.from_weights(torch.ones(64, 16), nn.Linear(64, 16)).down.bias.shape
@@ -126,7 +126,7 @@ class GatedFeedForward(_Maps):
     """down(activation(gate(x)) · up(x)): SwiGLU with SiLU, GEGLU with ``F.gelu``.
 
     ``gate_up`` keeps both maps in one weight (2·inner, c), the rows of the gate before those of up.
-    Raises what `FeedForward` does.
+    Raises as `FeedForward` does.
 
     Source: Shazeer 2020, "GLU Variants Improve Transformer", equation 6.
 
@@ -165,8 +165,8 @@ class GatedFeedForward(_Maps):
         ``gate`` and ``up`` are (inner, c), ``down`` is (c, inner), each as
         `FeedForward.from_weights` takes them. Where one weight (2·inner, c) holds both, hand it in
         as ``gate`` with up = None and say whose rows come first: ``layout="gate up"`` (Phi-3 in
-        transformers) or ``"up gate"`` (GEGLU in diffusers). The two have the same shape and
-        are two different layers. Raises what that does.
+        transformers) or ``"up gate"`` (GEGLU in diffusers). The two layouts have the same shape but
+        are different layers. Raises as `FeedForward.from_weights` does.
 
         >>> import torch
         >>> both, down = torch.ones(2 * 40, 16), torch.ones(16, 40)
@@ -196,7 +196,7 @@ class GatedFeedForward(_Maps):
 
 
 def _halves(both: Map, up: object, layout: str) -> dict[str, Map]:
-    """Take apart what holds gate and up, in the order that the layout names."""
+    """Split the joint weight of gate and up, in the order of the layout."""
     if up is not None:
         expected = f"None: in the layout {layout!r} gate holds both"
         fix = 'separate weights need layout="separate"'

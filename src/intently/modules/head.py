@@ -13,10 +13,9 @@ from intently.modules.weights.reading import filled
 
 
 class AttentionHead(Projected):
-    """Self- or cross-attention with one head: y = attend(W_q x, W_k c) @ W_v c, no output map.
-
-    ``width`` is c of the queries, ``head_width`` d of the projected queries and keys,
-    ``value_width`` e of the output (d unless given), ``context_width`` that of what is attended
+    """Self- or cross-attention with one head: y = attend(W_q x, W_k c) @ W_v c, no output
+    projection. ``width`` is c of the queries, ``head_width`` d of the projected queries and keys,
+    ``value_width`` e of the output (d unless given), ``context_width`` the width of the context
     (``width`` unless given). Raises `ArgumentError` for widths < 1.
 
     Source: Vaswani et al. 2017, section 3.2.1.
@@ -61,7 +60,7 @@ class AttentionHead(Projected):
 
         ``q`` and ``k`` are (d, c), ``v`` is (e, c), each as `MultiHeadAttention.from_weights` takes
         them; or ``q`` holds all three, (3·d, c), queries first: ``layout="3 h d"``, k = v = None.
-        Raises what that does.
+        Raises as that method does.
 
         >>> import torch
         >>> q, k, v = torch.ones(4, 16), torch.ones(4, 16), torch.ones(3, 16)

@@ -1,6 +1,6 @@
-"""Scores, biases and sinks that are learned: modules whose call returns the value.
+"""Learned scores, biases and sinks: modules whose call returns the value.
 
-They are handed to `Attention`; one module may serve many layers, as the table of T5 does.
+Pass them to `AttentionOptions`; several layers may share one module, like the table of T5.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RelativeBias(nn.Module):
 
 
 class Sinks(nn.Module):
-    """One learned logit for each head, which takes weight and gives nothing.
+    """One learned logit per head, which takes weight and contributes no value.
 
     >>> Sinks(4)()
     Parameter containing:
@@ -55,7 +55,7 @@ class Sinks(nn.Module):
 
 
 class GeneralScore(nn.Module):
-    """qᵀ W k with a learned W (h, d, d_k) for each of h heads, at first the identity.
+    """qᵀ W k with a learned W (h, d, d_k) per head, initialised to the identity.
 
     Source: Luong et al. 2015, section 3.1, equation 8 ("general").
 

@@ -1,9 +1,9 @@
-"""Linear maps, y = x Wᵀ + b, by the faster of the two libraries that PyTorch itself holds.
+"""Linear maps, y = x Wᵀ + b, by the faster of the two libraries inside PyTorch.
 
 On the CPU PyTorch multiplies float32 matrices with MKL, which takes about twice as long on
-processors that are not Intel's. oneDNN lies beside it, with kernels for all of them; there we call
-that. The numbers agree to rounding. Everywhere else, and for other dtypes, few rows, autocast,
-compiled graphs and the transforms of `torch.func`, it is `F.linear`; within
+processors that are not Intel's. oneDNN, also part of PyTorch, has kernels for all processors, and
+is used there. The results agree up to rounding. Everywhere else, and for other dtypes, few rows,
+autocast, compiled graphs and the transforms of `torch.func`, it is `F.linear`; within
 ``torch.backends.mkldnn.flags(enabled=False)`` always.
 """
 
@@ -43,7 +43,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def chosen(rows: int, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """Return a function that computes `linear` of x (rows, i): the library is chosen once.
+    """Return a function that computes `linear` for x (rows, i), with the library chosen once.
 
     For plain tensors on the CPU, without gradients, autocast, compilers and transforms. The results
     are those of `linear` bit for bit.
@@ -73,13 +73,13 @@ class Linear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """The product with its gradients, which are such products too, and differentiable."""
+    """The product and its gradients, which are also such products, and differentiable."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         y = _product(x, weight, bias)
-        return torch.ops.aten._unsafe_view(y, y.shape)  # no view: it may be changed in place
+        return torch.ops.aten._unsafe_view(y, y.shape)  # not a view: it may be changed in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -92,7 +92,7 @@ class _Product(torch.autograd.Function):
 
 
 def _outer(x: Tensor, dy: Tensor) -> Tensor:
-    """Return dW (o, i) = dyᵀ x for x (n, i), dy (n, o); the narrower is turned in memory."""
+    """Return dW (o, i) = dyᵀ x for x (n, i), dy (n, o); the narrower operand is transposed."""
     if x.shape[1] <= dy.shape[1]:
         return linear(x.t().contiguous(), dy.t()).t()
     return linear(dy.t().contiguous(), x.t())
@@ -103,7 +103,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN takes the product, and takes less time for it."""
+    """Whether oneDNN supports the product and is faster."""
     if x.dtype is not torch.float32 or x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     size = weight.numel()
@@ -129,7 +129,7 @@ def _known() -> bool:
 
 
 def _vendor() -> str | None:
-    """Who made the processor, None where the system does not say."""
+    """The vendor of the processor, None if the system does not tell."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         with info.open() as lines:

@@ -19,11 +19,11 @@ from intently.modules.weights.reading import filled
 class MultiHeadAttention(Projected):
     """Self- or cross-attention with h heads between linear maps.
 
-    ``width`` is c of the queries and the output, ``context_width`` that of what is attended
+    ``width`` is c of the queries and the output, ``context_width`` the width of the context
     (``width`` unless given), ``kv_heads`` the g key/value heads that h query heads share, and
-    ``head_widths`` (d, e) of queries/keys and of values (c/h unless given). ``attention`` says how
-    it attends, ``projections`` how its maps are made and stored. ``dropout`` acts on the weights
-    while training.
+    ``head_widths`` (d, e) of queries/keys and of values (c/h unless given). ``attention`` holds the
+    attention options, ``projections`` the form and storage of the maps. ``dropout`` acts on the
+    weights in training mode.
 
     >>> import torch
     >>> layer = MultiHeadAttention(16, 4)
@@ -89,9 +89,9 @@ class MultiHeadAttention(Projected):
     ) -> MultiHeadAttention:
         """Return a block with copies of the weights of other code.
 
-        Weights are stored (out, in), as ``nn.Linear`` stores them (Keras stores the transpose: hand
-        in ``weight.T``); each is a tensor, a pair (weight, bias), an ``nn.Linear`` or a convolution
-        of single pixels, weight (out, in, 1, 1). How their rows are ordered is named, never
+        Weights are stored (out, in), as ``nn.Linear`` stores them (Keras stores the transpose: pass
+        ``weight.T``); each is a tensor, a pair (weight, bias), an ``nn.Linear`` or a 1 × 1
+        convolution, weight (out, in, 1, 1). You must name the order of their rows; it is never
         guessed:
 
         ======================  ==============================================================
@@ -102,8 +102,8 @@ class MultiHeadAttention(Projected):
         ======================  ==============================================================
 
         ``out`` is (c, h·e). ``heads`` must be given except with a list. ``"3 h d"`` and ``"h 3 d"``
-        have the same shape and are two different layers. Raises `ArgumentError` where shapes do not
-        fit and `KindError` for other types, mixed dtypes and integers.
+        have the same shape but are different layers. Raises `ArgumentError` if shapes do not fit
+        and `KindError` for other types, mixed dtypes and integers.
 
         >>> import torch
         >>> W = torch.randn(3 * 8, 8)

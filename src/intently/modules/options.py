@@ -23,15 +23,15 @@ MODULE = "an nn.Module whose call returns it"
 class AttentionOptions:
     """How a block attends: its score, mask, bias, positions, softcap and norms of q and k.
 
-    ``mask`` is joined with that of each call by ``&``, ``bias`` is added to the scores,
-    ``positions`` turn queries and keys of self-attention (from where the cache stands), and
-    ``qk_norm`` makes a norm from the head width d, one for queries and one for keys, applied before
-    they are turned (``torch.nn.RMSNorm``, say). ``scale`` multiplies the scores in place of 1/√d;
-    ``sinks`` (h,) or () take weight and give nothing.
+    ``mask`` is combined with the mask of each call by ``&``, ``bias`` is added to the scores,
+    ``positions`` rotate queries and keys of self-attention (starting at the position of the cache),
+    and ``qk_norm`` makes a norm from the head width d, one for queries and one for keys, applied
+    before the rotation (for example ``torch.nn.RMSNorm``). ``scale`` multiplies the scores instead
+    of 1/√d; ``sinks`` (h,) or () take weight and contribute no value.
 
-    What is learned belongs to a module: ``score``, ``bias`` and ``sinks`` may be an ``nn.Module``
+    Learned values belong to a module: ``score``, ``bias`` and ``sinks`` may be an ``nn.Module``
     whose call returns the value, see `RelativeBias`. Raises `ArgumentError` for a value that needs
-    a gradient and is no module's, and `KindError` for other types.
+    a gradient but does not belong to a module, and `KindError` for other types.
 
     >>> import intently as it
     >>> AttentionOptions(mask=it.causal(), softcap=30.0).mask

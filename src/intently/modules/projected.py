@@ -1,7 +1,7 @@
 """The linear maps before attention: queries, keys and values of h and g heads, and their storage.
 
-`Projected` holds the parameters and makes the lazy matrix; what becomes of its product is up to
-`AttentionHead` and `MultiHeadAttention`.
+`Projected` holds the parameters and makes the lazy matrix; `AttentionHead` and `MultiHeadAttention`
+decide what to do with the product.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from intently.modules.weights.loading import AllOrNothing, restore, wrong_shapes
 class Projections:
     """How the four linear maps are made and stored.
 
-    ``bias`` for queries, keys and values, ``out_bias`` for the output, which is ``out_width`` wide
-    (the width of the queries unless given). ``fused`` keeps the first three in one weight, rows
-    ordered q, k, v, each head after head; it is a storage choice: the same numbers, and checkpoints
-    of either kind load into the other.
+    ``bias`` applies to queries, keys and values, ``out_bias`` to the output, which is ``out_width``
+    wide (the width of the queries unless given). ``fused`` keeps the first three in one weight,
+    rows ordered q, k, v, each head after head; it is a storage choice: the same numbers, and
+    checkpoints of either kind load into the other.
     """
 
     bias: bool = True
@@ -51,7 +51,7 @@ class Projections:
 
 
 class Projected(AllOrNothing):
-    """Queries of h heads, keys and values of g, and the matrix between them."""
+    """Projections to queries of h heads and keys and values of g heads, and the lazy matrix."""
 
     qkv_weight: nn.Parameter
     qkv_bias: nn.Parameter | None
@@ -107,7 +107,7 @@ class Projected(AllOrNothing):
                 "positions",
                 f"Rotary(d={self.d}), as wide as a head",
                 f"Rotary(d={positions.d})",
-                fix="to turn some of the dimensions only, write Rotary(d, width=…)",
+                fix="to rotate only some dimensions, write Rotary(d, width=…)",
             )
         self.attention = options
         self.mask = None if options.mask is None else as_mask(options.mask)
@@ -159,16 +159,16 @@ class Projected(AllOrNothing):
         mask: Mask | Tensor | None = None,
         cache: Cache | None = None,
     ) -> Float[Tensor, "*b t o"]:
-        """Return y (b, t, o): what the tokens x take from ``context`` (b, s, k), or each other.
+        """Return y (b, t, o): the attention of the tokens x to ``context`` (b, s, k), or to each
+        other.
 
         o is c after several heads, e after one. Tokens x (t, c) and a context (s, k) are one item,
-        and so is y (t, o). ``mask`` is joined with the layer's own. With a `KeyValueCache` or a
-        `WindowCache`, x continues the steps in the cache; with a `FixedCache` only the first call
-        computes the keys and values of the context. A call that raises leaves the cache as it was.
-
-        What lies in padded steps changes no row of y that is not padded itself, and no gradient
-        but those of the maps: they sum over all steps, and 0 · NaN is NaN there. Fill padding with
-        finite numbers where you train.
+        and so is y (t, o). ``mask`` is combined with the layer's own mask. With a `KeyValueCache`
+        or a `WindowCache`, x continues the steps in the cache; with a `FixedCache` only the first
+        call computes the keys and values of the context. A call that raises leaves the cache
+        unchanged. The content of padded steps affects only padded rows of y, and only the gradients
+        of the projections: these sum over all steps, and 0 · NaN is NaN. Fill padding with finite
+        numbers for training.
         """
         matrix, v = self._matrix_and_values(x, context, mask, cache)
         return self._output(matrix.matmul(v))
@@ -186,8 +186,8 @@ class Projected(AllOrNothing):
         """Return the lazy matrix (b, h, t, s) that `forward` of the same arguments multiplies.
 
         It is (b, t, s) of a single `AttentionHead`, and has no axis b for tokens (t, c). With a
-        cache it takes the steps of x as `forward` does: the cache goes on, and may write over what
-        the matrix holds, which refuses to answer then. Call one of the two for a step.
+        cache, it appends the steps of x as `forward` does. Later steps may overwrite the buffers
+        behind the matrix, which then refuses to answer. Call only one of the two per step.
         """
         return self._of_heads(self._matrix_and_values(x, context, mask, cache)[0])
 
@@ -314,7 +314,7 @@ class Projected(AllOrNothing):
         return _heads(k, self.kv_heads), _heads(v, self.kv_heads)
 
     def _geometry(self, x: Tensor, context: Tensor | None, cache: Cache | None) -> Geometry:
-        """The matrix (b, h, t, s) of a call, known before anything is computed or cached."""
+        """The shape (b, h, t, s) of a call's matrix, before anything is computed or cached."""
         b, t, _ = x.shape
         s = t if context is None else context.shape[1]
         if isinstance(cache, FixedCache):
@@ -333,7 +333,7 @@ class Projected(AllOrNothing):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Accept checkpoints of the other storage; where a shape is wrong, load nothing."""
+        """Accept checkpoints of the other storage; if a shape is wrong, load nothing."""
         restore(state_dict, prefix, self._split, self.fused)
         wrong = wrong_shapes(self, state_dict, prefix)
         error_msgs += wrong

@@ -1,7 +1,7 @@
 """Attention of recurrent decoders: one query a step, keys projected once for the sequence.
 
-``memory = att.remember(states, lengths)`` is computed when the encoder has read its sequence;
-``att(query, memory)`` is what a step of the decoder takes from it.
+``memory = att.remember(states, lengths)`` is computed once after the encoder; ``att(query,
+memory)`` returns the context of one decoder step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Remembered(Padded):
 
 
 class Energies(Score):
-    """vᵀ tanh(q + k) of queries and keys that are projected already, both a wide; v (a,)."""
+    """vᵀ tanh(q + k) of projected queries and keys, both of width a; v (a,)."""
 
     axes = (1,)
 
@@ -49,7 +49,7 @@ class Energies(Score):
 
 
 class RecurrentAttention(AllOrNothing):
-    """Remembers states, and attends them; the score is a dot product without `add_layer`."""
+    """Projects encoder states and attends to them; the score is a dot product by default."""
 
     def __init__(self, width: int, context_width: int, dropout: float) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class RecurrentAttention(AllOrNothing):
         self.energy: nn.Parameter | None = None
 
     def add_layer(self, units: int, bias: bool) -> None:
-        """Score by vᵀ tanh(W q + U k + b), newly drawn."""
+        """Score by vᵀ tanh(W q + U k + b), newly initialised."""
         self.query = Linear(self.width, units, bias=False)
         self.key = Linear(self.context_width, units, bias=bias)
         self.energy = nn.Parameter(torch.empty(units))
@@ -82,7 +82,7 @@ class RecurrentAttention(AllOrNothing):
         """Project the encoder's states (b, s, k) once; ``lengths`` (b,) where rows are padded.
 
         Raises `ArgumentError` for other shapes and for lengths below 0 or above s, `KindError` for
-        another dtype or device, and for lengths that are no integers.
+        another dtype or device, and for lengths that are not integers.
         """
         self._check(states, "states", "s", self.context_width)
         if lengths is not None:
@@ -91,7 +91,7 @@ class RecurrentAttention(AllOrNothing):
         return Remembered(keys, states, lengths)
 
     def forward(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Float[Tensor, "b t k"]:
-        """Return the context (b, t, k) that the decoder's states ``query`` (b, t, c) take."""
+        """Return the contexts (b, t, k) of the decoder's states ``query`` (b, t, c)."""
         return self.attend(query, memory).matmul(memory.states)
 
     def attend(self, query: Float[Tensor, "b t c"], memory: Remembered) -> Attention:
@@ -160,9 +160,9 @@ class AdditiveAttention(RecurrentAttention):
 
         ``query`` is W (a, c), ``key`` U (a, k), stored (out, in): each a tensor, a pair
         (weight, bias) or an ``nn.Linear``; ``energy`` is v, (a,) or (1, a). The biases of W and U
-        are added; one of v would shift all the scores of a query alike, and is left out. One map
-        of [q; k] is two: ``W[:, :c]`` and ``W[:, c:]``. Raises `ArgumentError` where shapes do not
-        fit and `KindError` for other types, mixed dtypes and integers.
+        are added together; a bias of v would shift all scores of a query equally, and is omitted.
+        One map of [q; k] corresponds to two: ``W[:, :c]`` and ``W[:, c:]``. Raises `ArgumentError`
+        if shapes do not fit and `KindError` for other types, mixed dtypes and integers.
 
         >>> AdditiveAttention.from_weights(nn.Linear(16, 32), nn.Linear(24, 32), torch.ones(32))
         AdditiveAttention(
@@ -195,8 +195,8 @@ class LuongAttention(RecurrentAttention):
     """The scores of Luong between a decoder's states (b, t, c) and an encoder's (b, s, k).
 
     ``score`` is "dot", q·k, for c = k; "general", qᵀ W k; or "concat", vᵀ tanh(W [q; k] + b) with a
-    layer of ``hidden`` units (c unless given), where ``bias=False`` leaves out b as the paper does;
-    in "general" it would shift all the scores of a query alike, and change no weight. Raises
+    layer of ``hidden`` units (c unless given), where ``bias=False`` omits b as in the paper; in
+    "general", a bias would shift all scores of a query equally and change no weight. Raises
     `ArgumentError` for another score, and for "dot" between different widths.
 
     Source: Luong et al. 2015, "Effective Approaches to Attention-based Neural Machine
@@ -244,10 +244,10 @@ class LuongAttention(RecurrentAttention):
     ) -> LuongAttention:
         """Return a block with copies of the weights of other code.
 
-        For "general" ``key`` is W (c, k), the map that turns the encoder's states into what is
-        multiplied with the decoder's; a bias of it is left out, see above. For "concat" ``key``,
-        ``query`` and ``energy`` are those of `AdditiveAttention.from_weights`. Raises what that
-        does, and `ArgumentError` for "dot", which has no weights.
+        For "general" ``key`` is W (c, k), the map applied to the encoder's states before the
+        product with the decoder's; its bias is omitted, see above. For "concat" ``key``, ``query``
+        and ``energy`` are those of `AdditiveAttention.from_weights`. Raises as that method does,
+        and `ArgumentError` for "dot", which has no weights.
 
         >>> LuongAttention.from_weights("general", torch.ones(16, 24)).context_width
         24
@@ -271,12 +271,12 @@ class LuongAttention(RecurrentAttention):
 
 
 class AttentionalVector(AllOrNothing):
-    """tanh(W [c; h] + b) of the context c (b, t, k) that a decoder's states h (b, t, c) took.
+    """tanh(W [c; h] + b) of the contexts c (b, t, k) and the decoder's states h (b, t, c).
 
     Luong's decoder predicts the next word from it, and with input feeding also reads it beside the
-    next word. W is (c, k + c), the columns of the context first; ``bias=False`` leaves out b (c,),
-    as the paper does. Raises `ArgumentError` for widths < 1 and for other shapes, `KindError` for
-    another dtype or device.
+    next word. W is (c, k + c), the columns of the context first; ``bias=False`` omits b (c,), as in
+    the paper. Raises `ArgumentError` for widths < 1 and for other shapes, `KindError` for another
+    dtype or device.
 
     Source: Luong et al. 2015, equation 5; input feeding in section 3.3.
 
@@ -299,8 +299,8 @@ class AttentionalVector(AllOrNothing):
 
         ``join`` is W (c, k + c), stored (out, in): a tensor, a pair (weight, bias) or an
         ``nn.Linear``. ``layout`` says whose columns come first: ``"context query"``, as in the
-        paper, or ``"query context"``. Raises `ArgumentError` where shapes do not fit and
-        `KindError` for other types and integers.
+        paper, or ``"query context"``. Raises `ArgumentError` if shapes do not fit and `KindError`
+        for other types and integers.
 
         >>> AttentionalVector.from_weights(torch.ones(16, 24 + 16), layout="query context").width
         16
@@ -319,7 +319,7 @@ class AttentionalVector(AllOrNothing):
     def forward(
         self, context: Float[Tensor, "b t k"], query: Float[Tensor, "b t c"]
     ) -> Float[Tensor, "b t c"]:
-        """Return the attentional vectors (b, t, c) of contexts and the states that took them."""
+        """Return the attentional vectors (b, t, c) of contexts and decoder states."""
         for x, name in ((query, "query"), (context, "context")):
             check_floats(x, name, FLOATS.format("t"))
             check_dtype(x, name, self.join.weight)

@@ -21,7 +21,7 @@ from intently.positions import Rotary
 
 @dataclass(frozen=True)
 class Replay:
-    """What a block attends by, its maps aside, as it was: the tensors in it are copies.
+    """A snapshot of a block's attention settings without its projections; tensors are copied.
 
     >>> from intently.modules import AttentionOptions, MultiHeadAttention
     >>> replay = Replay.of(MultiHeadAttention(8, 2, attention=AttentionOptions(softcap=3.0)))
@@ -38,7 +38,7 @@ class Replay:
 
     @classmethod
     def of(cls, block: Projected) -> Replay:
-        """Return what ``block`` attends by now."""
+        """Return the current attention settings of ``block``."""
         positions = block.attention.positions
         return cls(
             _copied(block.mask),
@@ -71,7 +71,7 @@ class Replay:
     def reads(self, q: Tensor, k: Tensor, length: int) -> LazyMatrix:
         """Return (h, t, s) of attention to a context padded to ``length``, one step at a time.
 
-        Each step was the last query over the context, as contract 3 has it.
+        Each step was the last query over the context (contract 3).
         """
         if self.bias is None and (self.mask is None or self.mask.per_key):
             return self._matrix(q, k)
@@ -81,7 +81,7 @@ class Replay:
         return stack_rows([last._matrix(step, k) for step in q.split(1, -2)])
 
     def _matrix(self, q: Tensor, k: Tensor, mask: Mask | None = None) -> LazyMatrix:
-        """(h, t, s); heads are grouped where a batch axis stands before them."""
+        """(h, t, s); heads are grouped if a batch axis precedes them."""
         if self.mask is not None:
             mask = self.mask if mask is None else mask & self.mask
         return attend(q[None], k[None], mask=mask, bias=self.bias, **self.how)[0]

@@ -1,7 +1,7 @@
-"""Positions: what tells attention the order of its inputs.
+"""Position encodings, which tell attention the order of its inputs.
 
-`sinusoidal` and `Learned` are added to the embeddings; `Rotary` turns queries and keys, so that
-their dot product knows how far apart they are, and its scalings stretch it to longer texts.
+`sinusoidal` and `Learned` are added to the embeddings; `Rotary` rotates queries and keys, so that
+their dot product depends on their distance, and its scalings extend it to longer texts.
 """
 
 from intently.positions.absolute import Learned, sinusoidal

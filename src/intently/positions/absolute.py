@@ -1,4 +1,4 @@
-"""Positions that are added to the embeddings: sines and cosines, or a table that is learned."""
+"""Positions that are added to the embeddings: sines and cosines, or a learned table."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def sinusoidal(
 
 
 class Learned(Value):
-    """A table (n, c) that holds what is added at each of the positions 0 … n − 1.
+    """A table (n, c) of the vectors added at the positions 0 … n − 1.
 
     The call takes t and an offset, an int or a tensor (b,), and returns (t, c) or (b, t, c),
-    differentiable in the table. It raises `ArgumentError` for positions outside the table; where
-    a graph is compiled, offsets in a tensor are not checked by it but by the lookup.
+    differentiable in the table. It raises `ArgumentError` for positions outside the table; in a
+    compiled graph, offsets in a tensor are checked by the lookup instead.
 
     Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.1.
 

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are turned, so that their product sees their distance."""
+"""Rotary positions: queries and keys are rotated, so that their product depends on distance."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from intently.positions.scaling import Scaling, plain_rates
 
 @dataclass(frozen=True)
 class Rotary:
-    """Turns pair i of the dimensions of x at position p by the angle p · base^(−2i/width).
+    """Rotates pair i of the dimensions of x at position p by the angle p · base^(−2i/width).
 
-    Queries and keys turned alike have dot products that hang on their distance alone. A pair is
+    The dot products of rotated queries and keys depend only on their distance. A pair is
     (i, i + width/2) in the layout "half", as in Llama and GPT-NeoX, and (2i, 2i + 1) in the layout
-    "interleaved", as in the paper, GPT-J and Cohere: the same shapes, two different models. Only
-    the first ``width`` of the d dimensions turn (all unless given); ``scaling`` stretches the
-    angles, see `intently.positions.scaling`.
+    "interleaved", as in the paper, GPT-J and Cohere: the same shapes, but different models. Only
+    the first ``width`` of the d dimensions are rotated (all unless given); ``scaling`` stretches
+    the angles, see `intently.positions.scaling`.
 
-    Angles are worked out in float32, as models were trained, and in float64 for float64; half
-    types are turned in float32 and rounded once. Raises `ArgumentError` for odd widths or unknown
-    layouts.
+    Angles are computed in float32, as in training, and in float64 for float64; half types are
+    rotated in float32 and rounded once. Raises `ArgumentError` for odd widths or unknown layouts.
 
     Source: Su et al. 2021, "RoFormer", section 3.2.2, equation 15; section 3.4.2, equation 34.
 
@@ -58,7 +57,7 @@ class Rotary:
                 name,
                 f"an even number of dimensions ≥ 2{most}",
                 width,
-                "dimensions turn in pairs",
+                "dimensions are rotated in pairs",
             )
         if self.scaling is not None:
             if not isinstance(self.scaling, Scaling):
@@ -78,12 +77,12 @@ class Rotary:
         positions: Tensor | None = None,
         length: int | Tensor | None = None,
     ) -> Float[Tensor, "*lead t d"]:
-        """Queries or keys (…, t, d) turned to their positions, in the dtype of x.
+        """Queries or keys (…, t, d) rotated to their positions, in the dtype of x.
 
-        Step i stands at ``offset + i``; an offset (b,) has one entry for each batch row, the
-        leftmost axis. ``positions`` (t,) or (b, t) take its place. ``length``, an int or (b,), is
-        what scalings that hang on the length go by: the position after each row's last one unless
-        given. Differentiable in x. Raises `ArgumentError` where shapes do not fit.
+        Step i is at ``offset + i``; an offset (b,) has one entry for each batch row, the leftmost
+        axis. ``positions`` (t,) or (b, t) replace it. ``length``, an int or (b,), is the length for
+        scalings that depend on it: by default the position after each row's last. Differentiable in
+        x. Raises `ArgumentError` if shapes do not fit.
         """
         check_floats(x, "x", "a floating-point tensor (…, t, d)")
         if x.ndim < 2 or x.shape[-1] != self.d:
@@ -115,7 +114,7 @@ class Rotary:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> Float[Tensor, "*b t pairs"]:
-        """Angles in radians by which t steps are turned: (t, width/2), or (b, t, width/2).
+        """Angles in radians by which t steps are rotated: (t, width/2), or (b, t, width/2).
 
         >>> Rotary(4, base=100.0).angles(2, offset=5)
         tensor([[5.0000, 0.5000],
@@ -136,7 +135,7 @@ class Rotary:
         length: int | Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
-        """Angles (…, t, width/2), with axes of size 1 for those that share them."""
+        """Angles (…, t, width/2), with axes of size 1 where they are shared."""
         width = self.d if self.width is None else self.width
         if positions is not None:
             at, end = _given(g, offset, positions)

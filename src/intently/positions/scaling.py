@@ -1,8 +1,8 @@
-"""How rotary rates are stretched, so that a model reads longer texts than it was trained on.
+"""Scalings of rotary rates, for texts longer than those seen in training.
 
-Without scaling pair i of a width w turns by base^(−2i/w) radians per step. A scaling is a value
-handed to ``Rotary(d, scaling=…)``; it changes these rates, and may multiply the turned vectors by
-its ``gain`` (queries and keys alike, so the scores by its square).
+Without scaling, pair i of a width w rotates by base^(−2i/w) radians per step. A scaling is a value
+passed to ``Rotary(d, scaling=…)``; it changes these rates, and may multiply the rotated vectors by
+its ``gain`` (both queries and keys, so the scores by its square).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _steps_a_radian(
 
 
 class Scaling:
-    """What every scaling can do: check the width it is used with, and give rates."""
+    """The base class of scalings: checks the width, and returns rates."""
 
     by_length: ClassVar[bool] = False
     """Whether the rates depend on the length of the text."""
@@ -53,16 +53,16 @@ class Scaling:
         raise NotImplementedError
 
     def gain(self) -> float:
-        """Return the number that the turned vectors are multiplied by."""
+        """Return the factor of the rotated vectors."""
         return 1.0
 
     def check(self, width: int) -> None:
-        """Raise `ArgumentError` if it cannot stretch so many dimensions."""
+        """Raise `ArgumentError` if it does not support this number of dimensions."""
 
 
 @dataclass(frozen=True)
 class Linear(Scaling):
-    """Every rate divided by ``factor``: positions are squeezed into the trained range.
+    """Every rate divided by ``factor``: positions are compressed into the trained range.
 
     Source: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation", section 2.3, equation 4.
@@ -84,11 +84,11 @@ class Linear(Scaling):
 
 @dataclass(frozen=True)
 class DynamicNTK(Scaling):
-    """The base grows with the length n once it exceeds the ``original`` one that was trained.
+    """The base grows with the length n once it exceeds the ``original`` training length.
 
     base · (factor · n / original − factor + 1)^(w / (w − 2)). A text that grows past ``original``
-    changes the rates of all its positions: keys that were turned before keep the old ones, unless
-    the final ``length`` was given when they were turned.
+    changes the rates of all its positions: cached keys keep the old rates, unless the final
+    ``length`` was given when they were rotated.
 
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models",
     sections 3.1 and 3.3.
@@ -124,11 +124,12 @@ class DynamicNTK(Scaling):
 
 @dataclass(frozen=True)
 class YaRN(Scaling):
-    """Fast pairs keep their rate, slow ones are divided by ``factor``, those between are mixed.
+    """Fast pairs keep their rate, slow rates are divided by ``factor``, the rest is interpolated.
 
     Pairs that turn more than ``beta_fast`` times within the ``original`` length are fast, less than
-    ``beta_slow`` times slow; between the two the mixture is linear in the number of the pair, as
-    in the authors' code, its bounds rounded outwards unless ``truncate`` is False. ``attention``
+    ``beta_slow`` times slow; between the two, rates are interpolated linearly in the index of the
+    pair, as in the authors' code, its bounds rounded outwards unless ``truncate`` is False.
+    ``attention``
     is 0.1 ln(factor) + 1 unless given.
 
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models",
@@ -176,7 +177,7 @@ class YaRN(Scaling):
         return rates / self.factor * slowed + rates * (1 - slowed)
 
     def _pair(self, turns: float, base: float, width: int) -> float:
-        """Number of the pair, a fraction, that turns so many times within the original length."""
+        """The fractional index of the pair with this many turns within the original length."""
         return width * math.log(self.original / (2 * math.pi * turns)) / (2 * math.log(base))
 
 
@@ -186,7 +187,7 @@ class LongRope(Scaling):
 
     Both hold width / 2 numbers, which the authors found by search. ``attention`` is
     √(1 + ln(factor) / ln(original)) unless given, where factor is the new length divided by the
-    original one. As with `DynamicNTK`, a text that grows past ``original`` changes its rates.
+    original length. As with `DynamicNTK`, a text that grows past ``original`` changes its rates.
 
     Source: Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens",
     section 3; the attention factor as in the Phi-3 models.
@@ -238,8 +239,8 @@ class LongRope(Scaling):
 class Llama3(Scaling):
     """Pairs that turn less than ``low`` times within the ``original`` length are slowed down.
 
-    Their rate is divided by ``factor``, that of pairs turning more than ``high`` times is kept,
-    and between them both are mixed linearly in the number of turns.
+    Their rate is divided by ``factor``; pairs that turn more than ``high`` times keep their rate;
+    between the two, rates are interpolated linearly in the number of turns.
 
     Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models"; the rule is that of the Llama 3.1
     models published with it.

@@ -1,4 +1,4 @@
-"""Recipes: options by which models were trained on public corpora, shipped with the package.
+"""Recipes: sets of options, tested on public corpora and shipped with the package.
 
 A recipe is a TOML file in this folder: a section ``[recipe]`` with corpus and direction, then the
 sections of `intently.training.TrainingOptions`.
@@ -59,7 +59,7 @@ def recipes() -> list[Recipe]:
 
 
 def recipe_text(name: str) -> str:
-    """Return the options of a recipe as TOML, to start one's own from; its head as comments.
+    """Return a recipe's options as TOML, as a template; its description becomes comments.
 
     Raises `ArgumentError`, listing the known names, for any other.
 

@@ -51,9 +51,9 @@ class Origin:
 
     @classmethod
     def load(cls, folder: Path | str) -> Origin | None:
-        """Return the origin recorded in a run's folder, None if there is none.
+        """Return the origin recorded in a run's folder, or None.
 
-        Raises `DataError` where the file is damaged.
+        Raises `DataError` if the file is damaged.
         """
         file = File(Path(folder) / FILE, "the origin of a run", DataError)
         return cls(**file.sealed(SHAPE, old=True)) if file.exists() else None

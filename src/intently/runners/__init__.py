@@ -1,1 +1,1 @@
-"""Running the model of a folder on a text or a picture while it is watched."""
+"""Runs the model in a folder on a text or a picture, and watches it."""

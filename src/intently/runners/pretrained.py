@@ -1,4 +1,4 @@
-"""Models of transformers folders, run on a text or a picture while they are watched.
+"""Runs models from transformers folders on a text or a picture, and watches them.
 
 Only safetensors are read, and no code of a folder is run.
 """

@@ -1,4 +1,4 @@
-"""Running our own models on a text while they are watched; the runner for a folder."""
+"""Runs our own models on a text and watches them; the runner for a folder."""
 
 from __future__ import annotations
 

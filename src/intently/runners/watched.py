@@ -28,7 +28,7 @@ def check_seen(command: str, seen: Recording) -> None:
 
 
 def fitting(ids: Sequence[int], limit: int | None) -> tuple[Sequence[int], list[str]]:
-    """The tokens that a model takes, and a note if there were more."""
+    """The tokens that fit into a model, and a note if there were more."""
     if not ids:
         raise build(DataError, "TEXT", "a text of at least one token", "none")
     if limit is None or len(ids) <= limit:

@@ -1,4 +1,4 @@
-"""Pictures of attention: lazy matrices drawn as figures for print and as blocks for a terminal.
+"""Pictures of attention: lazy matrices as figures for print and as blocks for a terminal.
 
 Weights: `alignment` draws one sentence, `lines` joins its words, `text` shades it by what one token
 looks at, `overlay` shades a picture, `heads` draws every head of a model, `heatmap` a matrix of any

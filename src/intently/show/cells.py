@@ -119,7 +119,7 @@ def _name(axis: Axis, labels: Sequence[str], room: float, size: float, **turned:
 
 
 def name_sides(axes: Axes, names: tuple[str, str], apart: tuple[float, float]) -> None:
-    """Write what rows and columns are left of and above the axes, at these shares of them."""
+    """Write the titles of rows and columns left of and above the axes, at these positions."""
     axes.set_ylabel(names[0], parse_math=False)
     axes.yaxis.set_label_coords(-apart[0], 0.5)
     axes.set_xlabel(names[1])

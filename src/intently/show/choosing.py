@@ -1,4 +1,4 @@
-"""The choice of a matrix among many, and of a token."""
+"""Chooses one matrix among many, and a token."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ Choice: TypeAlias = int | str | tuple[str, int] | None
 def matrices_of(source: object, argument: str = "matrices") -> tuple[dict[str, LazyMatrix], str]:
     """Return the matrices of a mapping or a recording by name, and a note on skipped ones.
 
-    Modules that attended several times appear as ``name[i]``, as in ``seen.summary()``; entries
-    of a recording that failed verification are left out. Raises ArgumentError for none.
+    Modules that attended several times appear as ``name[i]``, as in ``seen.summary()``; entries of
+    a recording that failed verification are left out. Raises ArgumentError if none is left.
     """
     note = ""
     if isinstance(source, (LazyMatrix, *PLAIN)):
@@ -95,13 +95,13 @@ def one_of(
     argument: str = "matrix",
     read: Callable[[object, str], LazyMatrix] = check,
 ) -> tuple[LazyMatrix, str]:
-    """Return the (t, s) matrix that ``head`` chooses, and its name for a title.
+    """Return the (t, s) matrix chosen by ``head``, and its name for a title.
 
     ``source`` is a matrix, or holds matrices by name; ``head`` a head, a name, or both. Without a
     head the mean of all heads is taken, and the name says so. Leading axes of size 1 are dropped.
     Plain numbers must be weights, unless ``read`` accepts others.
 
-    Raises ArgumentError for a choice that leaves several, an unknown name or head, and a batch;
+    Raises ArgumentError for an ambiguous choice, an unknown name or head, and a batch;
     UnverifiedError for an entry of a recording that failed verification.
     """
     name, origin = "", "A"
@@ -194,7 +194,7 @@ def among(
 
 
 def place(token: int | str, labels: Iterable[str], argument: str = "token") -> int:
-    """Return the position of a token, given by its position or by its text where that is unique.
+    """Return the position of a token, given by its position or by a unique text.
 
     Marks that tokenizers put before a word count only where they distinguish tokens.
 

@@ -23,9 +23,8 @@ METADATA: dict[str, dict[str, None]] = {
 def destination(
     save: str | os.PathLike[str] | None, suffixes: Iterable[str] = METADATA, name: str = "picture"
 ) -> Path | None:
-    """Return the path to save to; call it before drawing.
-
-    Raises what `intently.foundation.files.destination` raises.
+    """Return the path to save to; call it before drawing. Raises what
+    `intently.foundation.files.destination` raises.
     """
     return None if save is None else files.destination(save, "save", suffixes, name)
 
@@ -37,7 +36,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def finish(figure: Figure, path: Path | None) -> Figure:
-    """Settle the figure's layout, and write it where a path is given.
+    """Finish the figure's layout, and write the figure if a path is given.
 
     The picture is complete before the file is opened: an error never destroys an older picture.
     """

@@ -1,4 +1,4 @@
-"""The arguments of figures: lazy matrices, or plain numbers, which become tensors here."""
+"""The arguments of figures: lazy matrices, or plain numbers, which are converted to tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Plain(Dense):
         return Plain(self.weights.mean(-3), self.labels)
 
     def no_weights(self, part: bool = False) -> str:
-        """Say why the numbers are no attention weights; "" where they are.
+        """Return why the numbers are not attention weights; "" if they are.
 
         Weights are not below 0, and a row sums to 1 or is all zeros; with ``part`` it may sum to
         less, as in a part of a matrix. NaN does not count.
@@ -45,7 +45,7 @@ class Plain(Dense):
 
 
 def as_matrix(value: object, argument: str) -> LazyMatrix:
-    """Return a lazy matrix as it is; an array or nested lists of numbers (…, t, s) as `Plain`.
+    """Return a lazy matrix unchanged; an array or nested lists of numbers (…, t, s) as `Plain`.
 
     Raises KindError for anything but real numbers, ArgumentError for fewer than two axes.
     """
@@ -73,7 +73,7 @@ def as_weights(value: object, argument: str) -> LazyMatrix:
             argument,
             "attention weights, not below 0, at most 1 in a row together",
             why,
-            "these numbers are no weights",
+            "these numbers are not weights",
             "scores become weights by .softmax(-1); intently.show.heatmap draws any numbers",
         )
     return found
@@ -101,7 +101,7 @@ def one_item(value: Numbers, argument: str, axes: int, beside: object = None) ->
 
 
 def as_truths(value: Any, argument: str) -> Any:
-    """Return an array or nested lists of booleans as a tensor; anything else as it is.
+    """Return an array or nested lists of booleans as a tensor; anything else unchanged.
 
     Raises KindError for lists and arrays of other types.
     """

@@ -1,4 +1,4 @@
-"""Words as labels: visible, short, and never mistaken for markup.
+"""Words as labels: visible, short, and never interpreted as markup.
 
 A token may be a line break, a terminal escape, a right-to-left override, empty, or ten thousand
 characters long. Its label is one line of visible characters.
@@ -55,7 +55,7 @@ def _visible(character: str) -> str:
 
 
 def bare(token: str) -> str:
-    """Return a token without the marks that say where words begin or go on.
+    """Return a token without the marks of word beginnings and continuations.
 
     >>> bare("▁road"), bare("##ing"), bare("##")
     ('road', 'ing', '##')
@@ -129,11 +129,11 @@ def thinned(count: int, room: float) -> range:
 
 
 def mostly_right_to_left(texts: Iterable[str]) -> bool:
-    """Say whether most of the texts that have letters are written from right to left."""
+    """Return whether most of the texts with letters are written from right to left."""
     lettered = [right_to_left(text) for text in texts if any(map(str.isalpha, text))]
     return sum(lettered) * 2 > len(lettered)
 
 
 def right_to_left(text: str) -> bool:
-    """Say whether the text holds a character of a script written from right to left."""
+    """Return whether the text contains a character of a right-to-left script."""
     return any(unicodedata.bidirectional(character) in {"R", "AL"} for character in text)

@@ -1,7 +1,7 @@
 """Notebook displays of a matrix, a bias or a recording: small pictures and a line of text.
 
-The notebook calls them implicitly, so they are quick and small and never raise: whatever is too
-large to draw is only described.
+The notebook calls them implicitly, so they are quick and small and never raise: anything too large
+to draw is only described.
 """
 
 from __future__ import annotations

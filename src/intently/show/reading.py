@@ -30,7 +30,7 @@ class Names(NamedTuple):
 def check(matrix: object, argument: str = "matrix") -> LazyMatrix:
     """Return weights that can be drawn, lazy or plain, with at least one query and one key.
 
-    Raises what `intently.show.given.as_weights` raises, and ArgumentError for an empty matrix.
+    Raises as `intently.show.given.as_weights` does, and ArgumentError for an empty matrix.
     """
     return _not_empty(as_weights(matrix, argument), argument)
 
@@ -67,7 +67,7 @@ def weights(matrix: LazyMatrix) -> np.ndarray:
 
 
 def looked(matrix: LazyMatrix, at: int, looks: str) -> np.ndarray:
-    """Return what token ``at`` of a matrix (t, s) looks at, its row; or who looks at it."""
+    """Return the row of token ``at`` of a matrix (t, s), or its column."""
     with torch.no_grad():
         return numbers(matrix[at, :] if looks == "at" else matrix[:, at])
 
@@ -115,9 +115,8 @@ def measured(how: Pooling | None, what: str = "weight") -> str:
 
 
 def names(matrix: LazyMatrix) -> Names:
-    """Return the tokens that rows and columns stand for, numbered from 0 where none are known.
-
-    A row that is labelled with the token it writes, the next one, stands for the token before.
+    """Return the tokens of rows and columns, numbered from 0 if unknown. A row labelled with the
+    token that it writes, the next one, belongs to the token before.
     """
     rows, columns = matrix.labels
     t, s = matrix.shape[-2:]
@@ -145,7 +144,7 @@ def shown_names(matrix: LazyMatrix, clean: Callable[[Sequence[str]], Sequence[st
 
 
 def outside(values: np.ndarray, rows: Sequence[str]) -> str:
-    """Say how much weight of a row is not drawn; "" where all rows sum to 1.
+    """Return a note on the weight that is not drawn; "" if all rows sum to 1.
 
     >>> outside(np.array([[0.5, 0.5], [0.05, 0.01]]), ("the", "it"))
     'not drawn: up to 0.94 of the weight of a row (‘it’), on what has no column here'
@@ -161,7 +160,7 @@ def outside(values: np.ndarray, rows: Sequence[str]) -> str:
 
 
 def missing(values: np.ndarray) -> str:
-    """Say how many of the values are not finite; "" when all are."""
+    """Return a note on how many values are not finite; "" if all are."""
     count = int((~np.isfinite(values)).sum())
     verb = "is" if count == 1 else "are"
     return f"hatched: {count} of {values.size} weights {verb} not finite" if count else ""

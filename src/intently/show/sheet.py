@@ -107,13 +107,13 @@ class Sheet:
         return bar
 
     def write(self, left: float, top: float, text: str, **options: Any) -> None:
-        """Write a text, by default a heading, whose top left corner stands at this place."""
+        """Write a text, by default a heading, with its top left corner at this place."""
         if text:
             place = left / self.width, 1 - top / self.height
             self.figure.text(*place, text, parse_math=False, **{**HEAD, **options})
 
     def note(self, left: float, top: float, text: str) -> None:
-        """Write a note, small and grey, whose top left corner stands at this place."""
+        """Write a note, small and grey, with its top left corner at this place."""
         self.write(left, top, text, size=NOTES, color=QUIET)
 
 
@@ -144,7 +144,7 @@ def height_of(text: str, size: float, pad: float = 0.0) -> float:
 
 
 def open_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """Leave out the frame above and on the right, and the marks; draw a grid behind the curves."""
+    """Remove the top and right frame and the ticks; draw a grid behind the curves."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, color=GRID, lw=0.6)
     axes.set_axisbelow(True)
@@ -174,7 +174,7 @@ class End(NamedTuple):
 
 
 def name_ends(axes: Axes, ends: Iterable[End], places: Transform) -> None:
-    """Write the name of each curve beside its end; names that would touch move apart.
+    """Write the name of each curve beside its end, moved apart where names would touch.
 
     ``places`` takes the ends to pixels.
     """

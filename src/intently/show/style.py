@@ -126,7 +126,7 @@ def _find_new_fonts() -> None:
     known = {os.path.realpath(font.fname) for font in fontManager.ttflist}
     for path in sorted(map(os.path.realpath, findSystemFonts())):
         if path not in known:
-            with suppress(Exception):  # a file that is no font, or one that FreeType cannot read
+            with suppress(Exception):  # not a font, or one that FreeType cannot read
                 fontManager.addfont(path)
 
 

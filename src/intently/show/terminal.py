@@ -39,14 +39,14 @@ def blocks(
 ) -> str:
     """Return a (t, s) matrix as lines of text: produced words down, source words across.
 
-    Column words stand upright when none is longer than 12 characters, otherwise numbers do and
-    a key follows. A weight is one of five shades, or with ``colour`` a background of the
-    256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
+    Column words are written vertically if none is longer than 12 characters; otherwise they are
+    numbered, and a key follows. A weight is one of five shades, or with ``colour`` a background of
+    the 256-colour palette and, where there is room, its hundredths from 5 on. ``width`` counts
     terminal cells (the terminal's own by default). With ``colour=None`` colours are used where
-    standard output is a terminal and NO_COLOR is unset. Columns that do not fit go on below; more
-    than 200 rows or columns are pooled as ``A.pool(…, how)`` does; of (h, t, s) ``head`` chooses
-    one, else their mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. Control
-    characters in words are made visible and never reach the terminal.
+    standard output is a terminal and NO_COLOR is unset. Columns that do not fit continue below;
+    more than 200 rows or columns are pooled as ``A.pool(…, how)`` does; of (h, t, s) ``head``
+    chooses one, else their mean is drawn; of a recording it is ``"name"`` or ``("name", head)``.
+    Control characters in words are made visible and never reach the terminal.
 
     Raises ArgumentError for an empty matrix and a width under 20.
 

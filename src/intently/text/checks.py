@@ -1,4 +1,4 @@
-"""Check that input is text, and say where it is not."""
+"""Checks that input is text, with errors that name the position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def strings(sentences: Iterable[str]) -> list[str]:
 
 
 def not_text(name: str, value: object) -> IntentlyError:
-    """Return the error that says why a value is not text."""
+    """Return the error that explains why a value is not text."""
     if not isinstance(value, str):
         return build(KindError, name, "a string", type(value).__name__)
     place = _surrogate(value) or 0

@@ -38,7 +38,7 @@ def of_sentence(sentence: str, encoding: Encoding) -> list[list[int]]:
 
 
 def of_entries(entries: Sequence[str], text: str) -> list[list[int]]:
-    """Return the token positions of each word of the text that vocabulary entries spell."""
+    """Return the token positions of each word in the text of the vocabulary entries."""
     places = {position: entry for position, entry in enumerate(entries) if entry not in SPECIALS}
     spoken = _spans(list(places.values()))
     shift = (spoken[-1][1] if spoken else 0) - len(text)  # the space assumed before the text

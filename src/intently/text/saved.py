@@ -41,7 +41,7 @@ def read(path: Path) -> tuple[tokenizers.Tokenizer, str]:
         raise file.refusal(fault, FOREIGN)
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(document, ensure_ascii=False)), kind
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library has no narrower exception
         raise file.damaged(f"what the tokenizers library refuses: {error}") from None
 
 

@@ -26,7 +26,7 @@ READY = Path(str(files("intently") / "embedded" / "tokenizer.json"))
 class Tokenizer:
     """Turns sentences into token ids and back; ``kind`` is word, character or subword.
 
-    A subword tokenizer gives back every text exactly, a character tokenizer every text of known
+    A subword tokenizer restores every text exactly, a character tokenizer every text of known
     characters, a word tokenizer every text of known words, with single spaces. Ids 0 to 3 are
     padding, start, end and unknown in all of them.
 
@@ -50,9 +50,9 @@ class Tokenizer:
         size: int = 8000,
         min_frequency: int = 1,
     ) -> Tokenizer:
-        """Learn a vocabulary of at most ``size`` entries, the special tokens among them.
+        """Learn a vocabulary of at most ``size`` entries, including the special tokens.
 
-        Words, characters or pairs of pieces seen less than ``min_frequency`` times are left out.
+        Words, characters or pairs of pieces seen fewer than ``min_frequency`` times are left out.
         The same sentences in any order give the same tokenizer. Subwords are those of byte-pair
         encoding (Sennrich et al. 2016, section 3.2); they fall back to the 256 bytes, and at most
         half of their entries are single characters.
@@ -89,18 +89,18 @@ class Tokenizer:
                 "min_frequency",
                 f"no more than the count of the most frequent {kind}",
                 min_frequency,
-                f"none is seen {min_frequency} times",
+                f"no {kind} occurs {min_frequency} times",
             )
         return tokenizer
 
     @property
     def size(self) -> int:
-        """The number of vocabulary entries, the special tokens among them."""
+        """The number of vocabulary entries, including the special tokens."""
         return self.backend.get_vocab_size()
 
     @property
     def complete(self) -> bool:
-        """Whether every text can be encoded, by bytes if need be: there are no unknown words.
+        """Whether every text can be encoded, if necessary by bytes, so that no word is unknown.
 
         >>> [Tokenizer.train(["the cat"], kind).complete for kind in ("word", "subword")]
         [False, True]
@@ -168,7 +168,7 @@ class Tokenizer:
 
         ``ids`` are those of ``encode(sentence)``, optionally with start, end and padding. Special
         tokens and white space between words are in no group; every other token is in exactly one.
-        Raises ArgumentError where the ids are not the sentence's.
+        Raises ArgumentError if the ids do not belong to the sentence.
 
         >>> tokenizer = Tokenizer.train(["L'animal dort."], kind="character")
         >>> tokenizer.word_groups("L'animal", [*tokenizer.encode("L'animal"), EOS])
@@ -221,7 +221,7 @@ class Tokenizer:
         """Read a tokenizer that `save` wrote; without a path, the embedded one for English.
 
         The embedded one has 9,000 subwords and restores any text of any language exactly. Raises
-        DataError where the file is missing, damaged or another program's.
+        DataError if the file is missing, damaged or from another program.
 
         >>> ready = Tokenizer.load()
         >>> ready.tokens(ready.encode("I drink milk"))

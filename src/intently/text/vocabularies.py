@@ -1,15 +1,15 @@
 """The three kinds of tokenizer, built from the ``tokenizers`` library.
 
 All three cut a sentence at the boundaries of `intently.text.words`; the space before a word belongs
-to it. They differ in what they cut words into:
+to it. They differ in the pieces they split words into:
 
     word       " L'" "animal" " dort" "."       whole words, with or without the space before them
     character  "L" "'" "a" "n" …                code points
-    subword    " L'" "ani" "mal" " dort" "."    frequent pieces, and bytes for what is in none
+    subword    " L'" "ani" "mal" " dort" "."    frequent pieces, and bytes for anything else
 
-Word and subword tokenizers assume a space before the first word, so that a word is the same there
-as elsewhere. The special tokens are ordinary entries of the vocabulary that no text can
-match, because no word holds both "<" and a letter; a user may write "<s>".
+Word and subword tokenizers assume a space before the first word, so that a word is encoded the same
+everywhere. The special tokens are ordinary entries of the vocabulary that no text can match,
+because no word holds both "<" and a letter; a user may write "<s>".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 FIRST = {
     "word": SPECIALS,
     "character": SPECIALS,
-    "subword": (*SPECIALS, *BYTES),  # bytes make any text sayable
+    "subword": (*SPECIALS, *BYTES),  # bytes can encode any text
 }
 """The first entries of the vocabulary of each kind."""
 
@@ -83,7 +83,7 @@ def trained(
     tokenizer = pipeline(kind)
     tokenizer.train_from_iterator(sentences, trainer, length=len(sentences))
     document = json.loads(tokenizer.to_str())
-    document["added_tokens"] = []  # else the library would find special tokens in a user's text
+    document["added_tokens"] = []  # else user text could match special tokens
     return tokenizers.Tokenizer.from_str(json.dumps(document, ensure_ascii=False))
 
 

@@ -1,7 +1,7 @@
-"""The mean of the weights of several checkpoints: often better than any of them, and free.
+"""The mean weights of several checkpoints, often better than any one of them, at no cost.
 
 Vaswani et al. 2017, section 6.1, translated with the mean of the last 5 checkpoints; Izmailov et
-al. 2018, "Averaging Weights Leads to Wider Optima and Better Generalization", say why it works.
+al. 2018, "Averaging Weights Leads to Wider Optima and Better Generalization", explain why it works.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from intently.training.checkpoint import Checkpoints, step_of
 def newest(names: Sequence[str], count: int, every: int = 1) -> list[str]:
     """Return the newest ``count`` checkpoints, oldest first, one for each step.
 
-    Except for the last, only steps that ``every`` divides count: others were written because the
-    run was interrupted there, or improved its best score.
+    Except for the last, only steps that ``every`` divides count: all other checkpoints exist
+    because the run was interrupted there, or improved its best score.
 
     >>> newest(["step-000100", "step-000200", "step-000200-2", "step-000300"], 2)
     ['step-000200-2', 'step-000300']
@@ -35,8 +35,8 @@ def averaged(checkpoints: Checkpoints, names: Sequence[str]) -> dict[str, Tensor
     """Return the mean of the weights of the checkpoints ``names``, for `load_weights`.
 
     Sums are in float64, the result has the dtype of the weights; integer tensors are those of the
-    last checkpoint. Raises ArgumentError where ``names`` is empty, CheckpointError where a
-    checkpoint cannot be used or its weights have other names or shapes.
+    last checkpoint. Raises ArgumentError if ``names`` is empty, CheckpointError if a checkpoint
+    cannot be used or its weights have other names or shapes.
 
     >>> import tempfile
     >>> import torch

@@ -1,4 +1,4 @@
-"""Batches of about as many tokens each, of rows of about the same length.
+"""Batches with similar numbers of tokens, of rows with similar lengths.
 
 The batches are a pure function of the seed and the epoch, so a position in the data is two numbers,
 (epoch, batch), and resuming there costs nothing.
@@ -20,11 +20,11 @@ from intently.text import EOS, PAD, SOS
 
 
 class Batch(NamedTuple):
-    """Rows side by side, padded with PAD: int64 tensors.
+    """Rows padded with PAD to one length: int64 tensors.
 
-    ``source`` (b, s) ends with EOS, and is None for a model that reads none; ``source_lengths``
+    ``source`` (b, s) ends with EOS, and is None for a model without a source; ``source_lengths``
     (b,) is None where no source is padded. ``target_out`` (b, t) holds the token that follows each
-    of ``target_in`` (b, t): of a pair, they end with EOS and begin with SOS.
+    of ``target_in`` (b, t): for a pair, they end with EOS and begin with SOS.
     """
 
     source: Tensor | None
@@ -62,12 +62,12 @@ class Data(Protocol):
 
     @property
     def sort_keys(self) -> tuple[np.ndarray, ...]:
-        """Keys (n,), the most important last, that sort rows of like length side by side."""
+        """Sort keys (n,), the most important last, that group rows of similar length."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """A checksum of all tokens: a run resumes on the data it began with."""
+        """A checksum of all tokens, because a run must resume on the same data."""
         ...
 
     def batch(self, which: np.ndarray) -> Batch:
@@ -120,7 +120,7 @@ class Pairs:
 
     ``sources`` and ``targets`` hold ids without special tokens. Pairs with more than
     ``max_length`` tokens on a side, and pairs with an empty side, are left out and counted in
-    ``too_long`` and ``empty``. Raises DataError where the two differ in number or no pair is left.
+    ``too_long`` and ``empty``. Raises DataError if the two differ in number or no pair is left.
 
     >>> pairs = Pairs([[5, 6], [7], [4] * 200], [[8], [9, 10], [11]], max_length=100)
     >>> len(pairs), pairs.too_long
@@ -162,9 +162,9 @@ class Pairs:
 
     @property
     def sort_keys(self) -> tuple[np.ndarray, ...]:
-        """Target length, and source length: up for equal targets, and down for the next.
+        """Target length, then source length, alternately ascending and descending.
 
-        So neighbours over a border are alike too.
+        So neighbours across a border are also similar.
         """
         source, target = self.sources.lengths, self.lengths
         return np.where(target % 2, source, -source), target
@@ -222,8 +222,8 @@ def fingerprint(*sides: Sentences) -> str:
 def epoch(data: Data, batch_tokens: int, seed: int, number: int = 0) -> Epoch:
     """Return the batches of epoch ``number``, each of at most ``batch_tokens`` target tokens.
 
-    Rows are sorted by length, pairs by that of the target, then of the source; equal rows stand in
-    random order. They are cut into batches, and these are shuffled. A row of more than
+    Rows are sorted by length, pairs by that of the target, then of the source; equal rows are in
+    random order. The rows are cut into batches, and the batches are shuffled. A row of more than
     ``batch_tokens`` tokens is a batch of its own.
 
     >>> pairs = Pairs([[4], [5], [6, 7], [8, 9]], [[4], [5], [6, 7], [8, 9]])

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder ``step-000123`` with its tensors (safetensors), its state (JSON) and a
 manifest that holds the size and SHA-256 of each file. It is written under a temporary name, synced
-to the disk, renamed, and only then does the file ``latest`` point to it. There is one for each
-step, the last written.
+to the disk, renamed, and only then does the file ``latest`` point to it. There is one checkpoint
+per step, the last written.
 
     checkpoints/
       latest                 "step-000200" and a checksum of it
@@ -45,9 +45,9 @@ from intently.foundation.files import (
 FORMAT, VERSION = "intently-checkpoint", 1
 MANIFEST, STATE = "manifest.json", "state.json"
 MODEL, TRAINING = "model.safetensors", "training.safetensors"
-NAME = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # the second number: of older runs
+NAME = re.compile(r"step-(\d{6,})(?:-(\d+))?")  # the second number occurs in older runs
 LEFTOVER = re.compile(rf"\.writing-latest(-[0-9a-f]{{8}})?|\.(writing|removed)-{NAME.pattern}")
-LATEST = re.compile(r"(\S+)(?: ([0-9a-f]{16}))?\s*")  # a name and its checksum, once without
+LATEST = re.compile(r"(\S+)(?: ([0-9a-f]{16}))?\s*")  # name, checksum (newer runs)
 ABOUT_FILE = {"bytes": range(2**63), "sha256": re.compile("[0-9a-f]{64}")}
 ABOUT = {
     "format": {FORMAT},
@@ -87,9 +87,9 @@ class Checkpoints:
     def begun(self, resume: bool | str) -> bool:
         """Return whether a run has left checkpoints here.
 
-        Raises `ArgumentError` if it has and the caller does not ``resume``, `CheckpointError` if
-        the checkpoint to resume from does not exist. Only the sole writer may call this: it also
-        restores the latest checkpoint where a kill interrupted its replacement.
+        Raises `ArgumentError` if there are checkpoints and the caller does not ``resume``,
+        `CheckpointError` if the checkpoint to resume from does not exist. Only the sole writer may
+        call this: it also restores the latest checkpoint if a kill interrupted its replacement.
         """
         self._put_back()
         names = self.names()
@@ -99,7 +99,7 @@ class Checkpoints:
                 "out",
                 "a folder without a run",
                 f"{self.folder.parent} with {names[-1]}",
-                fix="go on with it (--resume, in Python resume=True), or choose another folder",
+                fix="resume it (--resume, in Python resume=True), or choose another folder",
             )
         if isinstance(resume, str) and resume not in names:
             raise self._missing(resume)
@@ -158,15 +158,17 @@ class Checkpoints:
             last = self.last()
             told = "No checkpoint is complete yet: begin again when there is room."
             if last is not None:
-                told = f"The last complete checkpoint is {self.folder / last}: go on with --resume."
+                told = (
+                    f"The last complete checkpoint is {self.folder / last}: continue with --resume."
+                )
             raise WriteError(f"{error} {told}") from error.__cause__
 
     def load(self, name: str | None = None, state: Any = dict) -> Checkpoint:
         """Return the checkpoint ``name``, by default the latest.
 
         ``state`` is the shape that its state must have, see `files.fault`. Raises CheckpointError
-        where it is missing, damaged, foreign or of a newer version, and names the newest good one;
-        nothing is deleted. One that cannot be read is not called damaged.
+        if it is missing, damaged, foreign or of a newer version, and names the newest good one;
+        nothing is deleted. A checkpoint that cannot be read is not called damaged.
         """
         name = self.latest() if name is None else name
         try:
@@ -182,13 +184,15 @@ class Checkpoints:
             if isinstance(error.__cause__, OSError) and not absent:
                 raise
             good = self._newest_good(but=name)
-            advice = good and f" The newest good checkpoint is {good}: go on with {_resume(good)}."
+            advice = (
+                good and f" The newest good checkpoint is {good}: continue with {_resume(good)}."
+            )
             raise CheckpointError(f"{error}{advice or ''}") from error.__cause__
 
     def latest(self) -> str:
         """Return the name of the last written checkpoint.
 
-        Raises CheckpointError where there is none.
+        Raises CheckpointError if there is none.
         """
         names = self.names()
         if not names:
@@ -201,7 +205,7 @@ class Checkpoints:
         name = _named(content)
         if name is None:
             good = self._newest_good()
-            fix = f"go on with {_resume(good)}" if good else None
+            fix = f"continue with {_resume(good)}" if good else None
             raise pointer.refusal(repr(content[:80]), "it is damaged", fix)
         return name
 
@@ -221,8 +225,8 @@ class Checkpoints:
     def prune(self, keep: int, upto: int, every: int = 1) -> None:
         """Remove checkpoints up to step ``upto`` except the ``keep`` newest and their best.
 
-        Before ``upto`` only steps that ``every`` divides are kept: others exist only because a run
-        was stopped there.
+        Before ``upto``, only steps that ``every`` divides are kept: all other checkpoints exist
+        only because a run was stopped there.
         """
         names = [name for name in self.names() if step_of(name) <= upto]
         by_step = {step_of(name): name for name in names if step_of(name) % every == 0}
@@ -237,7 +241,7 @@ class Checkpoints:
                 self._remove(name)
 
     def clean(self) -> None:
-        """Remove the remains of killed writes."""
+        """Remove the leftovers of interrupted writes."""
         for leftover in self.folder.glob(".*"):
             if LEFTOVER.fullmatch(leftover.name):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
@@ -248,7 +252,7 @@ class Checkpoints:
         shutil.rmtree(removed)
 
     def _put_back(self) -> None:
-        """Restore the latest checkpoint where `save` was killed while replacing it."""
+        """Restore the latest checkpoint if `save` was killed while replacing it."""
         with suppress(OSError, CheckpointError):
             name = _named(File(self.folder / "latest", "the name of a checkpoint").read())
             if name and not (self.folder / name).exists():
@@ -293,7 +297,7 @@ class Checkpoints:
     def _verified(self, name: str) -> dict[str, bytes]:
         """Return the contents of the files of a checkpoint, sizes and checksums checked."""
         listed, contents = self._manifest(name)["files"], {}
-        for each in (MODEL, TRAINING, STATE):  # our own names, never those in the manifest
+        for each in (MODEL, TRAINING, STATE):  # our own file names, never those from the manifest
             file, about = self._file(name, each), listed[each]
             contents[each] = file.read(most=None, exactly=about["bytes"])
             if digest(contents[each]) != about["sha256"]:
@@ -308,7 +312,7 @@ class Checkpoints:
 
 
 def _named(pointer: bytes) -> str | None:
-    """Return the name in the file ``latest``, None where it was changed."""
+    """Return the name in the file ``latest``, None if the file was changed."""
     found = LATEST.fullmatch(pointer.decode(errors="replace"))
     name, check = found.groups() if found else ("", None)
     right = NAME.fullmatch(name) and check in (None, digest(name.encode())[:16])
@@ -316,12 +320,12 @@ def _named(pointer: bytes) -> str | None:
 
 
 def _resume(name: str) -> str:
-    """Say how to resume from the checkpoint ``name``."""
+    """Return how to resume from the checkpoint ``name``, for messages."""
     return f"--resume-from {name}, in Python resume={name!r}"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions on which the last bits of a run depend."""
+    """Return the library versions on which the last bits of a run depend."""
     return {
         "intently": intently.__version__,
         "torch": torch.__version__,

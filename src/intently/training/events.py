@@ -32,7 +32,7 @@ class Evaluating(After):
 
 @dataclass(frozen=True)
 class Evaluated(After):
-    """The dev set was scored; ``best`` where no earlier score was as high."""
+    """The dev set was scored; ``best`` if no earlier score was as high."""
 
     scores: dict[str, float]
     best: bool
@@ -54,7 +54,7 @@ class Resumed(After):
 
 @dataclass(frozen=True)
 class TimeUp(After):
-    """The run ends after ``step`` of its steps because its ``seconds`` are over."""
+    """The run ends after ``step`` of its steps because its ``seconds`` have passed."""
 
     steps: int
 
@@ -111,5 +111,5 @@ class Pace:
         return self._tokens / self._seconds
 
     def seconds_for(self, steps: int) -> float:
-        """Return how long that many steps will take."""
+        """Return the estimated time for this many steps."""
         return steps * self._seconds

@@ -1,4 +1,4 @@
-"""Refuse a run that cannot fit into memory before it begins.
+"""Refuse a run that cannot fit into memory, before it begins.
 
 Every estimate is a lower bound: a run that fits is never refused, and one that is far too large is
 refused at once.
@@ -24,7 +24,7 @@ OF_A_NUMBER = 4
 def parameters(make: Callable[[int, int], nn.Module], encoder: int, decoder: int) -> float:
     """Return the number of parameters of ``make(encoder, decoder)``, where both count layers.
 
-    At most two layers of a kind are made, on the meta device; all others are like the second.
+    At most two layers of a kind are made, on the meta device; further layers equal the second.
 
     >>> parameters(lambda encoder, decoder: nn.Linear(2, decoder), 1, 3)
     9.0
@@ -64,7 +64,7 @@ def check_batch(
 
     They are at least the input of every matrix of the decoder, for each of the ``largest`` number
     of target tokens in a batch. ``word`` names the option for the length of a text, which the error
-    blames where one text alone exceeds ``batch_tokens``.
+    names if one text alone exceeds ``batch_tokens``.
     """
     columns = sum(
         parameter.shape[1]

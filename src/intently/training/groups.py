@@ -22,7 +22,7 @@ from intently.text.vocabularies import REMOVED
 
 
 class Rule(NamedTuple):
-    """What a value must be, in words and as a test."""
+    """A rule for a value, in words and as a test."""
 
     words: str
     test: Callable[[Any], bool]
@@ -132,7 +132,7 @@ class OptimiserOptions(_Group):
 
     optimiser: str = option("adamw", one_of("adamw", "muon"), "muon: for the hidden matrices")
     batch_tokens: int = option(3000, COUNT, "target tokens of a batch, padding included")
-    label_smoothing: float = option(0.1, SHARE, "probability given to all tokens alike")
+    label_smoothing: float = option(0.1, SHARE, "probability spread over all tokens")
     accumulate: int = option(1, BATCHES, "batches whose gradients make one step")
     clip: float = option(1.0, POSITIVE, "largest norm of the gradient of all parameters")
     weight_decay: float = option(0.01, FROM_0, "of weight matrices; not of embeddings and norms")

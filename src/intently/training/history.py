@@ -90,7 +90,7 @@ class History:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> History:
-        """Return the history that :meth:`to_dict` was called on."""
+        """Return the history from the result of :meth:`to_dict`."""
         return cls(
             [Record(*row) for row in values["records"]],
             [Evaluation(**row) for row in values["evaluations"]],

@@ -39,7 +39,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Let the first signal raise KeyboardInterrupt, around work that may be abandoned."""
+        """Let the first signal raise KeyboardInterrupt, for work that may be abandoned."""
         self._abrupt = True
         try:
             yield

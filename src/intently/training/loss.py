@@ -1,4 +1,4 @@
-"""Label-smoothed cross entropy fused with the output projection: logits never leave a chunk.
+"""Label-smoothed cross entropy, fused with the output projection chunk by chunk.
 
 The logits of a batch, (n, V), are by far the largest tensor in a step of a small translator. If the
 gradient is computed along with the loss, they are needed only once, a few rows at a time, while
@@ -36,11 +36,11 @@ def smoothed_cross_entropy(
     """Return the summed loss in nats, and the number of tokens it is summed over.
 
     ``hidden`` (…, c) times ``weight`` (V, c) gives the logits z; ``targets`` (…) int64 are the
-    correct tokens y, and those equal to ``ignore`` do not count. The loss of a token is
-    log Σ_j exp z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016,
-    "Rethinking the Inception Architecture", section 7), as in
-    ``torch.nn.functional.cross_entropy(..., label_smoothing=ε, reduction="sum")``. First
-    derivatives only; half-precision logits, as within ``torch.autocast``, are summed in float32.
+    correct tokens y; targets equal to ``ignore`` do not count. The loss of a token is log Σ_j exp
+    z_j − (1 − ε) z_y − (ε / V) Σ_j z_j with ε = ``smoothing`` (Szegedy et al. 2016, "Rethinking the
+    Inception Architecture", section 7), as in ``torch.nn.functional.cross_entropy(...,
+    label_smoothing=ε, reduction="sum")``. First derivatives only; half-precision logits, as within
+    ``torch.autocast``, are summed in float32.
 
     >>> hidden, weight = torch.zeros(2, 3, 8), torch.ones(16, 8)
     >>> loss, tokens = smoothed_cross_entropy(hidden, weight, torch.tensor([[1, 2, 0], [3, 0, 0]]))
@@ -76,7 +76,7 @@ def batch_loss(model: EncoderDecoder, batch: Batch, smoothing: float = 0.0) -> t
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Loss, and gradients where ``wanted``, in one pass over chunks of rows.
+    """The loss, and gradients if ``wanted``, in one pass over chunks of rows.
 
     With p = softmax z, the gradient with respect to z is p − (1 − ε) onehot(y) − ε/V. The last term
     is the same for all logits, so it is added to the two gradients as a vector.

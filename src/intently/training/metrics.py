@@ -17,7 +17,7 @@ RESAMPLED = 1000
 class Score:
     """A score from 0 to 100, with the signature that others need to compare it.
 
-    ``interval`` holds 95 % of the scores of resampled corpora; None where none were drawn.
+    ``interval`` holds 95 % of the scores of resampled corpora; None without resampling.
 
     >>> print(Score("BLEU", 36.2, "case:mixed", (34.9, 37.4)))
     BLEU 36.20 [34.90, 37.40] (case:mixed)
@@ -48,8 +48,8 @@ def bleu(
 
     ``bootstrap`` corpora (usually `RESAMPLED`) of as many sentences are drawn with replacement for
     the 95 % interval (Koehn 2004, "Statistical Significance Tests for Machine Translation
-    Evaluation"), the same at every call: the signature holds sacrebleu's seed. Raises
-    ArgumentError where the two differ in number or are empty.
+    Evaluation"), the same at every call: the signature holds sacrebleu's seed. Raises ArgumentError
+    if the two differ in number or are empty.
 
     >>> bleu(["The cat sat on the mat."], ["The cat sat on the mat."]).value
     100.0
@@ -83,7 +83,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Return the chrF of a corpus, one reference each.
 
     Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", computed by
-    sacrebleu. Raises ArgumentError where the two differ in number or are empty.
+    sacrebleu. Raises ArgumentError if the two differ in number or are empty.
 
     >>> chrf(["Le chat dort."], ["Le chat dort."]).signature.partition("|version")[0]
     'nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no'
@@ -117,7 +117,7 @@ def _score(
 
 
 def _percent(score: float) -> float:
-    """Return the score within 0 to 100: rounding makes a perfect one 100.00000000000004."""
+    """Return the score clamped to 0 to 100: rounding can give 100.00000000000004."""
     return min(100.0, max(0.0, score))
 
 

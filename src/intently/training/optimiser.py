@@ -12,11 +12,12 @@ from intently.training.groups import OptimiserOptions
 
 
 class Optimiser:
-    """One or two PyTorch optimisers that step together, their state a flat mapping of tensors.
+    """One or two PyTorch optimisers that step together, with a flat mapping of tensors as state.
 
-    Only weight matrices decay: parameters with two axes and "weight" in their name that are not
-    embeddings. Tables of tokens and positions, norms and biases do not. AdamW after Loshchilov &
-    Hutter 2019, "Decoupled Weight Decay Regularization"; Muon after Jordan et al. 2024, its
+    Weight decay applies only to weight matrices: parameters with two axes and "weight" in their
+    name that are not embeddings. Embedding tables, norms and biases do not decay. AdamW after
+    Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Muon after Jordan et al.
+    2024, its
     updates scaled to the size of AdamW's (Liu et al. 2025, "Muon is Scalable for LLM Training",
     section 2.2), so that one learning rate serves both.
 
@@ -83,7 +84,7 @@ class Optimiser:
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
             parameter = self.parameters[name]
-            # a copy in aligned memory: the last bits may depend on alignment
+            # a copy in aligned memory, because the last bits may depend on alignment
             own = torch.empty_like(value, device=parameter.device).copy_(value)
             owner[parameter].state[parameter][kind] = _placed(own, parameter)
 

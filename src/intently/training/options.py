@@ -1,4 +1,4 @@
-"""All options of a training run, in one frozen value that is stored with the run.
+"""All options of a training run, as one frozen value that is stored with the run.
 
 A group of options is a small frozen dataclass; :class:`TrainingOptions` holds the eight groups of
 `intently.training.groups`.
@@ -151,7 +151,7 @@ class TrainingOptions:
     def from_toml(cls, path: Path | str) -> TrainingOptions:
         """Return the options in a TOML file with a section per group.
 
-        Raises DataError where the file cannot be read, otherwise as :meth:`from_dict`.
+        Raises DataError if the file cannot be read, otherwise as :meth:`from_dict`.
         """
         file = File(Path(path), "a TOML file of options", DataError)
         return cls.from_dict(file.toml(), where=str(path))
@@ -160,7 +160,7 @@ class TrainingOptions:
     def from_json(cls, path: Path | str) -> TrainingOptions:
         """Return the options that a run stored in its ``options.json``.
 
-        Raises DataError where the file cannot be read or was changed, otherwise as
+        Raises DataError if the file cannot be read or was changed, otherwise as
         :meth:`from_dict`.
         """
         file = File(Path(path), "a JSON file of options", DataError)
@@ -200,7 +200,7 @@ def check_names(values: Mapping[str, Any], known: Mapping[str, Iterable[str]], w
     """Raise unless ``values`` maps ``known`` sections to mappings of their options.
 
     Raises ArgumentError for an unknown section or option, with the nearest known one, KindError for
-    a section that is no mapping; messages begin with ``where``.
+    a section that is not a mapping; messages begin with ``where``.
     """
     homes = {name: section for section, names in known.items() for name in names}
     for section, entries in values.items():
@@ -221,7 +221,7 @@ def _unknown(
     what: str,
     homes: Mapping[str, str] | None = None,
 ) -> ArgumentError:
-    """Return the error for an unknown name, with the nearest valid one, or that of its section."""
+    """Return the error for an unknown name, with the nearest valid name or its section."""
     homes = homes or {}
     near = difflib.get_close_matches(name, valid, n=1)
     near_elsewhere = difflib.get_close_matches(name, homes, n=1)

@@ -1,8 +1,8 @@
-"""Many processes that train one model: ranks, communication, and the loss of a process.
+"""Several processes that train one model: ranks, communication, and lost processes.
 
 ``torchrun`` starts the processes and sets their ranks in the environment. Only the first, rank 0,
-reads and writes the folder of a run, prints, and scores the dev set; it sends the others the
-results.
+reads and writes the folder of a run, prints, and scores the dev set; it sends the results to all
+other processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LostError(IntentlyError, RuntimeError):
 
 
 class FirstError(IntentlyError, RuntimeError):
-    """Raised in all other processes where the first failed with a foreign error."""
+    """Raised in all other processes if the first one failed with a foreign error."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Processes:
     def device(self, kind: str = "auto") -> torch.device:
         """Return the device of this process; with CUDA, the GPU of its local rank.
 
-        ``kind`` is "cpu", "cuda", or "auto": CUDA where PyTorch finds it, else the CPU. Raises
-        `ArgumentError` for "cuda" where PyTorch finds none.
+        ``kind`` is "cpu", "cuda", or "auto": CUDA if PyTorch finds it, else the CPU. Raises
+        `ArgumentError` for "cuda" if PyTorch finds no GPU.
         """
         found = torch.cuda.is_available()
         if kind == "cuda" and not found:
@@ -93,7 +93,7 @@ class Processes:
         return numbers.tolist()
 
     def wait(self) -> None:
-        """Wait until all processes arrive here, however long the first works alone."""
+        """Wait until all processes arrive here, however long the first process takes."""
         if self.count > 1:
             dist.barrier(group=self.patient)
 
@@ -143,11 +143,11 @@ def current() -> Processes:
 
 @contextlib.contextmanager
 def joined(out: Path | None = None) -> Iterator[Processes]:
-    """Connect the processes, and wait for all at the end; a nested call does neither.
+    """Connect the processes, and wait for all at the end; a nested call does nothing.
 
     A process group that the caller has initialised is used as it is; otherwise one is made, with
-    gloo on the CPU and NCCL on CUDA. For a single process this does nothing. Raises `LostError`
-    where another process is gone; the message names the last checkpoint of the run in ``out``.
+    gloo on the CPU and NCCL on CUDA. For a single process, this does nothing. Raises `LostError` if
+    another process is gone; the message names the last checkpoint of the run in ``out``.
 
     >>> with joined() as here:
     ...     here.count
@@ -165,7 +165,7 @@ def joined(out: Path | None = None) -> Iterator[Processes]:
         token = _JOINED.set(here)
         try:
             yield here
-            here.wait()  # torchrun ends processes that are late
+            here.wait()  # torchrun kills late processes
         finally:
             _JOINED.reset(token)
 
@@ -203,7 +203,7 @@ def _told(here: Processes, out: Path | None) -> Iterator[None]:
         if isinstance(error, IntentlyError) or not _is_loss(error):
             raise
         if threading.current_thread() is threading.main_thread():
-            # torchrun now ends all processes by this signal; the message must be printed first
+            # torchrun then kills all processes with this signal; the message must be printed first
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sees = str(error).split("\n")[0].split("] ", 1)[-1].split(". ")[0][:200]
         checkpoints = None if out is None else Checkpoints(out / "checkpoints")

@@ -103,7 +103,7 @@ def line(event: Event) -> str:
     >>> line(Resumed(120, 2000)), line(TimeUp(700, 2000))
     ('going on after step 120/2000', 'step 700/2000  time is up: the run ends (more: seconds)')
     >>> line(GivenUp(4000, 3, "bleu"))
-    'step 4000  no better bleu in 3 evaluations: the run ends (go on with a higher patience)'
+    'step 4000  no better bleu in 3 evaluations: the run ends (resume with a higher patience)'
     >>> line(Averaging(4000, 5, True, "bleu", 31.5, 31.25))
     'mean of 5 checkpoints: dev bleu 31.50, the best one has 31.25: the mean is the translator'
     """
@@ -131,7 +131,7 @@ def line(event: Event) -> str:
             return (
                 f"step {event.step}  no better {event.score} in "
                 f"{counted(event.evaluations, 'evaluation')}: "
-                "the run ends (go on with a higher patience)"
+                "the run ends (resume with a higher patience)"
             )
         case Averaging():
             scores = ""

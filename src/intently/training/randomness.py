@@ -51,8 +51,8 @@ def check_random_state(state: Mapping[str, Tensor], device: torch.device, where:
 def seed_step(seed: int, rank: int, step: int) -> None:
     """Seed one step of a process other than the first.
 
-    The first process keeps its own random state, which checkpoints hold. The states of the others
-    are a function of these three numbers, so nothing needs to be stored.
+    The first process keeps its own random state, which checkpoints hold. The states of all other
+    processes are a function of these three numbers, so nothing needs to be stored.
 
     >>> seed_step(1, rank=1, step=7)
     >>> first = torch.rand(())

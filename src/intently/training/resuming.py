@@ -1,4 +1,4 @@
-"""A resumed run must have the options and the data of its checkpoint."""
+"""Checks that a resumed run has the options and the data of its checkpoint."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def check_same_run(
 ) -> None:
     """Check that options, data and ``dev`` set are those of the checkpoint's ``state``.
 
-    Options in `CHANGEABLE` may differ. Raises ArgumentError for any other difference, in the words
-    of the data. Warns where versions, threads, the kind of ``device`` or the number of processes
-    differ: the last bits may then differ from those of an uninterrupted run.
+    Options in `CHANGEABLE` may differ. Raises ArgumentError for any other difference. Warns if
+    versions, threads, the kind of ``device`` or the number of processes differ: the last bits may
+    then differ from those of an uninterrupted run.
     """
     words = data.words
     stored = TrainingOptions.from_dict(state["options"], f"options of {where}").to_dict()

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: checkpoints need not hold it."""
+"""The learning rate as a pure function of the step, so checkpoints need not store it."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def settled(
 ) -> TrainingOptions:
     """Return the options with the default warm-up filled in.
 
-    A resumed run takes the warm-up of its ``stored`` options, so that more steps do not change how
-    the rate rose; a new one takes `warmup_of`.
+    A resumed run takes the warm-up of its ``stored`` options, so that more steps do not change the
+    warm-up; a new run takes `warmup_of`.
 
     >>> settled(TrainingOptions().with_flags(steps=150)).schedule.warmup
     30

@@ -32,7 +32,7 @@ class TensorBoard:
 
     A listener for `train(progress=…)`, used in a ``with`` statement. A resumed run writes into the
     same folder and replaces the curves after its checkpoint.
-    Raises `MissingLibraryError` where tensorboard is not installed.
+    Raises `MissingLibraryError` if tensorboard is not installed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +SKIP

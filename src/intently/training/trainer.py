@@ -83,8 +83,8 @@ def train(
     kind of model comes with its own data (`batches.Data`) and loss. ``validate`` gets the model in
     evaluation mode and returns dev scores; the one named ``options.run.best_by`` chooses the best
     checkpoint (a "loss" is best where lowest). ``progress`` is called with every event. With
-    ``resume`` the run in ``out`` goes on from its latest checkpoint, or from the one named
-    (``"step-000100"``), or begins where there is none.
+    ``resume``, the run in ``out`` continues from its latest checkpoint, or from the named one
+    (``"step-000100"``), or begins if there is none.
 
     Ctrl-C and SIGTERM end the run after the current step with a checkpoint, and the history says
     "interrupted". At the end the model has the weights of the last step; ``history.best`` is the
@@ -93,11 +93,11 @@ def train(
     Under torchrun the processes train one model: see `intently.training.processes`. The first
     process calls ``validate`` and ``progress`` and writes to ``out``; all return the history.
 
-    Raises ArgumentError where ``out`` holds a run and ``resume`` is not given, or where the
-    options or the data are not those of the run; InUseError where another command writes to
-    ``out``; CheckpointError where a checkpoint cannot be used; DivergedError where the loss is not
-    finite, with the last good checkpoint in place; LostError where another process is gone;
-    LostFolderError where ``out`` is gone.
+    Raises ArgumentError if ``out`` holds a run and ``resume`` is not given, or if the options or
+    the data are not those of the run; InUseError if another command writes to ``out``;
+    CheckpointError if a checkpoint cannot be used; DivergedError if the loss is not finite, with
+    the last good checkpoint in place; LostError if another process is gone; LostFolderError if
+    ``out`` is gone.
     """
     check_patience(options.schedule.patience, validate is not None)
     tell = progress or (lambda event: None)
@@ -162,7 +162,7 @@ class _Run:
         word = self.data.words.get("max_length", "max_length")
         check_batch(self.model, self.epoch.largest, self.options, word, self.processes.count)
         if self.processes.first:
-            self.checkpoints.clean()  # only now: until here the run might be refused
+            self.checkpoints.clean()  # only now, because until here the run might be refused
             replace_file(self.out / "options.json", sealed(self.options.to_dict()))
 
     def _found(self, resume: bool | str) -> Checkpoint | None:
@@ -211,15 +211,15 @@ class _Run:
             )
 
     def _tick(self) -> float:
-        """Add the time since the last tick to the run's, and return it."""
+        """Add the time since the last tick to the run's time, and return it."""
         before, self.clock = self.clock, time.perf_counter()
         self.position.seconds += self.clock - before
         return self.clock - before
 
     def _hear(self, loss: float = 0.0) -> float:
-        """Return the loss summed over all processes, and agree on whether the run is to end.
+        """Return the loss summed over all processes, and agree on whether the run must end.
 
-        It ends if any process received a signal, or if time is over for the first.
+        It ends if any process received a signal, or if the first process is out of time.
         """
         limit, seconds = self.options.schedule.seconds, self.position.seconds
         late = self.processes.first and limit is not None and seconds >= limit
@@ -272,7 +272,8 @@ class _Run:
         return self.validate is None or self.position.evaluated == self.position.step
 
     def _evaluate(self) -> bool:
-        """Score the dev set, unless that is done, and return whether the score is the best so far.
+        """Score the dev set, unless already scored, and return whether the score is the best so
+        far.
 
         The random state stays as it was. An evaluation that fails or is interrupted loses no step.
         """

@@ -1,7 +1,7 @@
 """Evaluation during training: translations of a dev set, its loss, and early stopping.
 
-The history, which every checkpoint holds, says how long the score has not improved; so a run that
-is killed and resumed ends where it would have ended.
+Every checkpoint holds the history, which shows how long the score has not improved; so a killed and
+resumed run ends at the same step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from intently.training.metrics import bleu, check_references, exact_match
 
 @dataclass(frozen=True)
 class DevSet:
-    """A dev set, translated at each evaluation: hand it to ``train(validate=…)``.
+    """A dev set, translated at each evaluation: pass it to ``train(validate=…)``.
 
     ``sources`` (token ids without specials) are translated, by default greedily; ``decode`` turns
     the ids of an output into a sentence, which is compared with its reference. The loss is measured
@@ -109,7 +109,8 @@ def best_by(name: str, scores: Mapping[str, float]) -> float:
 def without_better(name: str, evaluations: Sequence[Evaluation], every: int = 1) -> int:
     """Return the number of evaluations since the best one; equal scores are not better.
 
-    Only steps that ``every`` divides count: others were evaluated only because a run ended there.
+    Only steps that ``every`` divides count: other steps were evaluated only because a run ended
+    there.
 
     >>> scores = [2.0, 1.5, 1.5, 1.7]
     >>> without_better("loss", [Evaluation(i, {"loss": x}, 0.0) for i, x in enumerate(scores)])

@@ -1,6 +1,6 @@
 """The gradient of a step: in float32 or bfloat16, by one process or many.
 
-The batch of a step is the one that a single process would take. Its rows are divided among the
+A step uses the same batch as a single process. Its rows are divided among the
 processes; the gradient is the sum over processes, divided by the number of all target tokens.
 """
 
@@ -29,8 +29,8 @@ class Worker:
     """The model that this process trains, ``net``, and its optimiser.
 
     A single process, and each with ``parallel="data"``, trains ``model`` itself, and
-    `DistributedDataParallel` exchanges gradients. With ``parallel="sharded"`` ``net`` is a copy of
-    which each process holds a share (FSDP2: weights, gradients and the optimiser's state); `gather`
+    `DistributedDataParallel` exchanges gradients. With ``parallel="sharded"``, ``net`` is a copy of
+    which each process holds a shard (FSDP2: weights, gradients and optimiser state); `gather`
     copies its weights to ``model``.
 
     >>> from intently.models.transformer import Transformer, TransformerOptions
@@ -69,7 +69,7 @@ class Worker:
         for number, batch in enumerate(batches, 1):
             with self._exchange(number == len(batches)):
                 loss = self._loss(share(batch, rank, count).to(self.device))
-                # DDP and FSDP average gradients over processes; the sum is wanted
+                # DDP and FSDP average gradients over processes; we need the sum
                 (loss / tokens if count == 1 else loss * (count / tokens)).backward()
             losses.append(loss.detach())
         return sum(loss.item() for loss in losses), tokens
@@ -170,7 +170,7 @@ def check_bfloat16(device: torch.device) -> None:
 
 
 def _shard(loss: _Loss) -> None:
-    """Shard the parameters over all processes by layer, so that one layer at a time is whole."""
+    """Shard the parameters over all processes by layer, gathering one layer at a time."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -77,7 +77,7 @@ class Writer:
             )
 
     def claim(self, writes: Collection[str]) -> None:
-        """Record this command and its files, after checking that none is the user's."""
+        """Record this command and its files, after checking that no file belongs to the user."""
         if self._claimed.issuperset(writes):
             return
         about, unfit = self._about()
@@ -92,7 +92,7 @@ class Writer:
                 "out",
                 f"a folder without {strange[0]}, or one that Intently wrote",
                 f"{self.out} with {strange[0]}",
-                "it would be written over",
+                "it would be overwritten",
                 "choose another folder",
             )
         self._claimed.update(own, writes)
@@ -143,7 +143,7 @@ class Writer:
         return found.st_dev, found.st_ino
 
     def _make(self, stack: contextlib.ExitStack) -> None:
-        """Make the folder and its parents; remove those that are still empty at the end."""
+        """Make the folder and its parents; at the end, remove the folders that are still empty."""
         for path in (*reversed(self.folder.parents), self.folder):
             try:
                 path.mkdir()
@@ -170,7 +170,7 @@ class Writer:
         stack.callback(lock.release)
 
     def _about(self) -> tuple[dict[str, Any], IntentlyError | None]:
-        """Return the content of `ABOUT`, or {} and the error why it cannot be trusted."""
+        """Return the content of `ABOUT`, or {} and an error that says why it is not trusted."""
         expected = "Intently's record of the files beside it"
         fix = "delete it where all of these are Intently's, or choose another folder"
         file = File(self.folder / ABOUT, expected, ArgumentError, fix)
@@ -213,13 +213,13 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | N
     """Hold the folder ``out`` as its only writer; make it if needed.
 
     ``writes`` names the files that the command writes there, and its folders with a trailing ``/``.
-    Any of these that exists already must be Intently's: files of the user are not overwritten. A
-    nested call for the same folder holds it already. Of many processes the first holds the folder
-    and gets the `Writer`, the others get None. A folder to which nothing was written is left as it
-    was.
+    Existing files of these names must be Intently's: the user's files are never overwritten. A
+    nested call for the same folder already holds it. Of several processes, the first holds the
+    folder and gets the `Writer`, all others get None. A folder to which nothing was written is left
+    unchanged.
 
-    Raises `InUseError` where another command or thread holds the folder, `ArgumentError` where the
-    folder cannot be written to. Warns where the file system cannot lock.
+    Raises `InUseError` if another command or thread holds the folder, `ArgumentError` if the folder
+    cannot be written to. Warns if the file system cannot lock.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, sole_writer(folder, ["result.json"]) as one:
@@ -250,7 +250,7 @@ def sole_writer(out: Path | str, writes: Collection[str]) -> Iterator[Writer | N
 
 
 def _check_place(folder: Path, writes: Collection[str]) -> None:
-    """Raise where a file has the name of a folder, or a folder that of a file."""
+    """Raise if a file has the name of a required folder, or a folder the name of a file."""
     folders = [folder / name for name in writes if name.endswith("/")]
     for path in (*reversed(folder.parents), folder, *folders):
         if path.is_file():

@@ -43,7 +43,7 @@ class Scores:
     ``exact`` is the share of outputs equal to the reference. ``bleu`` and ``lowercased`` are of
     detokenised text; ``tokenised``, of words, is only roughly the literature's tokenised BLEU.
     ``pronouns`` is the share of the ``because`` sentences whose pronoun has the right gender, None
-    where the corpus does not mark pronouns.
+    if the corpus does not mark pronouns.
     """
 
     sentences: int
@@ -71,7 +71,7 @@ def evaluate(
     """Translate ``sources``, score the outputs against one reference each, and return both.
 
     With ``bootstrap``, a number of resampled corpora, every BLEU has a 95 % interval. Raises
-    `ArgumentError` where the two differ in number or are empty.
+    `ArgumentError` if the two differ in number or are empty.
     """
     check_references("sources", sources, references)
     texts = [translation.text for translation in translator.stream(sources, options)]
@@ -148,7 +148,7 @@ def forced(
 def links(
     weights: torch.Tensor, source: Sequence[str], target: Sequence[str]
 ) -> set[tuple[int, int]]:
-    """Return the links (source, target) of weights (words, words): each row's heaviest column.
+    """Return the links (source, target) of weights (words, words): each row's largest weight.
 
     The final full stop of either side gets no links: neither its own row, nor a row that attends to
     it most.
@@ -168,7 +168,7 @@ def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> dict[Alig
     """Return the alignment error rate of every cross-attention head under forced decoding.
 
     Rows are produced words; the final full stop and its gold links are left out. Raises
-    `ArgumentError` where there are no pairs, or the model has no attention. Source: Och & Ney 2003,
+    `ArgumentError` if there are no pairs, or the model has no attention. Source: Och & Ney 2003,
     section 5.1.
     """
     if not pairs:
@@ -202,7 +202,7 @@ def best_alignment_head(
 ) -> tuple[AlignmentHead, float]:
     """Return the head with the lowest alignment error on ``pairs``, and that error.
 
-    Raises `ArgumentError` where there are no pairs, or the model has no attention.
+    Raises `ArgumentError` if there are no pairs, or the model has no attention.
     """
     errors = alignment_errors(translator, pairs)
     head = min(errors, key=lambda h: errors[h])
@@ -213,7 +213,7 @@ def best_alignment_head(
 
 
 def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
-    """Return for every encoder head how often *it* prefers the right noun to the wrong one."""
+    """Return how often *it* prefers the right noun to the wrong one, for every encoder head."""
 
     def prefers(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
         row = matrix[..., p.source, :]
@@ -225,8 +225,8 @@ def noun_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[Alignmen
 def telling_choices(translator: Translator, pairs: Sequence[Pair]) -> dict[AlignmentHead, float]:
     """Return how often each cross-attention head attends most to the word that decides il or elle.
 
-    That is the adjective that ends a because-sentence, seen from the row that writes the pronoun:
-    *tired* means that *it* is the animal, *wide* that it is the road.
+    That word is the adjective at the end of a because-sentence, seen from the row that writes the
+    pronoun: *tired* means that *it* is the animal, *wide* that it is the road.
     """
 
     def tells(matrix: LazyMatrix, pair: Pair, p: Pronoun) -> torch.Tensor:
@@ -242,10 +242,10 @@ def _shares(
     side: str,
     right: Callable[[LazyMatrix, Pair, Pronoun], torch.Tensor],
 ) -> dict[AlignmentHead, float]:
-    """Return for every head that reads the source the share of marked pairs where it is right.
+    """Return the share of marked pairs in which a head is right, for every head over the source.
 
     ``side`` is "encoder" or "decoder"; ``right`` returns a boolean for each head (h,). Raises
-    `ArgumentError` where no pair has a marked pronoun.
+    `ArgumentError` if no pair has a marked pronoun.
     """
     marked = [(pair, pair.pronoun) for pair in pairs if pair.pronoun]
     if not marked:
@@ -262,9 +262,9 @@ def _shares(
 
 @contextmanager
 def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
-    """Ablate a head within the block: its columns of the output projection are 0.
+    """Ablate a head within the block: its columns of the output projection become 0.
 
-    Afterwards the weights are bit-equal to before. Raises `ArgumentError` where the model has no
+    Afterwards, the weights are restored bit for bit. Raises `ArgumentError` if the model has no
     such head.
     """
     module = attention_module(model, head.layer)
@@ -282,7 +282,7 @@ def switched_off(model: nn.Module, head: AlignmentHead) -> Iterator[None]:
 def attention_module(model: nn.Module, layer: str) -> MultiHeadAttention:
     """Return the attention module with a name such as "decoder.1.cross".
 
-    Raises `ArgumentError` where the model has no such layer.
+    Raises `ArgumentError` if the model has no such layer.
     """
     try:
         side, number, kind = layer.split(".")

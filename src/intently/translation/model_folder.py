@@ -1,8 +1,8 @@
-"""The folder of a trained model: verified on reading, written whole or not at all.
+"""The folder of a trained model: verified on reading, written completely or not at all.
 
 It holds ``model.safetensors``, tokenizers, and a description (``translator.json``,
 ``language.json``) with the checksums of these files and of itself. Nothing is ever unpickled, and
-no model is built before its sizes match those of the weights.
+no model is built before its sizes are checked against the weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def file(path: Path) -> File:
-    """Return a file of a model's folder, with the words of its messages."""
+    """Return a file of a model's folder, with the texts of its error messages."""
     return File(path, "a file as `save` wrote it", fix="train again, or take another copy")
 
 
@@ -119,8 +119,8 @@ def tokenizer(path: Path, check: str | None) -> Tokenizer:
 def model(path: Path, check: str | None, make: Callable[[], M], layers: int) -> M:
     """Return the model from ``make``, with the weights in a file whose SHA-256 is ``check``.
 
-    The model has so many ``layers``. Names and sizes of its weights are compared with the header of
-    the file before it is made, so a small file never makes a large model.
+    The model has this number of ``layers``. Before it is built, the names and sizes of its weights
+    are compared with the header of the file, so a small file never causes a large model.
     """
     stored = file(path)
     header = stored.header(most=HEADER)

@@ -79,14 +79,14 @@ def fit(
     """Train a translator on ``text`` and write it to ``out``/model.
 
     ``dev`` chooses the best checkpoint by BLEU of greedy translations of its first 500 sentences;
-    without it the last checkpoint is taken. ``tokenizers`` (source, target) are trained on the text
+    without it, the last checkpoint is used. ``tokenizers`` (source, target) are trained on the text
     unless given. ``resume`` continues the run in ``out``, from its latest checkpoint or the one
     named.
 
     With ``options.run.average`` the translator is the mean of the newest checkpoints if ``dev``
     scores it higher than the best one (always, without ``dev``); ``history.averaged`` says so.
 
-    Training takes place on ``options.machine.device``; the translator comes back on the CPU.
+    Training runs on ``options.machine.device``; the returned translator is on the CPU.
 
     Warns, before training begins, of pairs that are skipped because a side is empty or longer than
     ``options.text.max_length``. Raises as `intently.training.train` does; a run already in
@@ -140,7 +140,7 @@ def fit(
             history = train(
                 model, pairs, options, folder, validate=validate, progress=tell, resume=resume
             )
-            if writer is not None:  # the first process alone writes
+            if writer is not None:  # only the first process writes
                 _save_best(translator, history, options, checkpoints, validate, tell, writer)
         model.cpu()
         here.wait()
@@ -151,7 +151,7 @@ def fit(
 def _listening(
     progress: Listener | None, options: TrainingOptions, folder: Path
 ) -> Iterator[Listener]:
-    """Yield the function that hands an event to every listener."""
+    """Yield a function that passes an event to every listener."""
     with contextlib.ExitStack() as stack:
         listeners = [] if progress is None else [progress]
         if options.run.tensorboard and current().first:
@@ -168,7 +168,7 @@ def _save_best(
     tell: Listener,
     writer: Writer,
 ) -> None:
-    """Write the translator of the best checkpoint, or the mean of the newest where it is better."""
+    """Write the translator of the best checkpoint, or the mean of the newest if that is better."""
     folder = checkpoints.folder.parent
     if history.best is not None:
         load_weights(translator.model, checkpoints.load(history.best.name).model)
@@ -250,7 +250,7 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
             raise build(ArgumentError, name, expected, got)
         sides = ([*sides[0], *sides[1]],)
     for side, kind, size in zip(("source", "target"), kinds, sizes):
-        if size < SMALLEST[kind]:  # named as the option was given
+        if size < SMALLEST[kind]:  # named after the given option
             expected = f"at least {SMALLEST[kind]} for {side}_tokenizer={kind!r}"
             raise build(ArgumentError, f"{side}_size", expected, size)
     made = [Tokenizer.train(*each, o.min_frequency) for each in zip(sides, kinds, sizes)]
@@ -258,7 +258,7 @@ def _tokenizers(text: ParallelText, options: TrainingOptions) -> tuple[Tokenizer
 
 
 def _dev_set(dev: ParallelText, translator: Translator) -> DevSet:
-    """Return the first sentences of ``dev``, long ones cut; the loss is on the others only."""
+    """Return the first sentences of ``dev``, long ones cut; the loss uses only the rest."""
     source, target, most = (
         translator.source_tokenizer,
         translator.target_tokenizer,

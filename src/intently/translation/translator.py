@@ -102,7 +102,7 @@ class Translation:
 
     @cached_property
     def words(self) -> dict[str, LazyMatrix]:
-        """The attention of every layer merged to words, (h, words, words), without the final token.
+        """The attention of every layer, merged to words (h, words, words), without the final token.
 
         Weights are summed over the tokens of the key word and averaged over the tokens of the query
         word. The first column of decoder self-attention is the start token.
@@ -123,11 +123,12 @@ class Translation:
 
     @property
     def alignment(self) -> LazyMatrix:
-        """Which source words each produced word attends to: (words, words), by the alignment head.
+        """The source words that each produced word attends to: (words, words), by the alignment
+        head.
 
-        If no head was measured: the mean over heads of the last cross-attention but one
+        Without a measured head: the mean over heads of the penultimate cross-attention
         (Garg et al. 2019, "Jointly Learning to Align and Translate", section 5.2). Raises
-        `ArgumentError` where the model has no attention.
+        `ArgumentError` if the model has no attention.
         """
         if not self.sides[0].ids:
             return Dense(torch.zeros(0, 0))
@@ -164,7 +165,7 @@ class Translator:
     def load(cls, folder: Path | str | None = None) -> Translator:
         """Read a translator from its folder, or from a run's folder that holds one in ``model``.
 
-        Without a folder: the embedded English–French translator. Raises `CheckpointError` where the
+        Without a folder: the embedded English–French translator. Raises `CheckpointError` if the
         folder is missing, foreign, damaged or of a newer format.
         """
         path = _embedded() if folder is None else model_folder.find(Path(folder), ABOUT)
@@ -190,10 +191,10 @@ class Translator:
         return cls(model, *tokenizers, alignment_head=head, max_length=about["max_length"])
 
     def save(self, folder: Path | str, *, half: bool = False) -> Path:
-        """Write the translator into ``folder``; ``half`` stores float16 weights, half the size.
+        """Write the translator into ``folder``; ``half`` stores float16 weights, at half the size.
 
         A full disk or a kill leaves the old translator, the new one, or a folder that `load`
-        refuses, but never a mixture. Raises `WriteError` where the files cannot be written.
+        refuses, but never a mixture. Raises `WriteError` if the files cannot be written.
         """
         from safetensors.torch import save
 
@@ -222,7 +223,7 @@ class Translator:
         """Translate sentences; results keep the order given, empty sentences stay empty.
 
         Lines with more than ``max_length`` tokens are cut, and unknown words are copied where the
-        model writes an unknown token; for either, a `TranslationWarning` names the line and
+        model writes an unknown token; in both cases, a `TranslationWarning` names the line and
         ``notes`` holds the text. Raises `KindError` for anything but a list of strings,
         `ArgumentError` for a string that is not Unicode text.
 
@@ -305,9 +306,9 @@ class Translator:
     def _copied(
         self, line: str, source: Side, hypothesis: Hypothesis
     ) -> tuple[str, list[list[int]]]:
-        """Return the text with each unknown token replaced by its aligned source word, and groups.
+        """Return the text, each unknown token replaced by its aligned source word, and the groups.
 
-        A space precedes it if one does in the source, or after a letter. Source: Luong et
+        A space is added before the word if the source has one, or after a letter. Source: Luong et
         al. 2015, "Addressing the Rare Word Problem in Neural Machine Translation", section 3.3.
         """
         y = hypothesis.ids
@@ -338,7 +339,7 @@ class Translator:
     def align(self, by_layer: Mapping[str, LazyMatrix]) -> LazyMatrix:
         """Return the alignment matrix: that of the measured head, or a mean over heads.
 
-        Raises `ArgumentError` where the model has no attention.
+        Raises `ArgumentError` if the model has no attention.
         """
         if not cross_heads(self.model.options):
             raise build(
@@ -346,7 +347,7 @@ class Translator:
                 "alignment",
                 "a model with attention",
                 'one with attention="none"',
-                "it knows the source by one vector, and looks at no word",
+                "it sees the source as one vector, and attends to no word",
             )
         if self.alignment_head is not None:
             return by_layer[self.alignment_head.layer][self.alignment_head.head]
@@ -355,7 +356,7 @@ class Translator:
 
 
 def _cut(tokenizer: Tokenizer, text: str, tokens: int) -> str:
-    """Return the start of a text of about so many tokens, cut between two characters."""
+    """Return the start of a text with about this many tokens, cut between two characters."""
     offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
     while tokens and offsets[tokens][0] < offsets[tokens - 1][1]:  # bytes of one character
         tokens -= 1

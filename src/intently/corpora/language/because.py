@@ -1,8 +1,8 @@
 """Sentences of two clauses: pronouns that the adjective resolves, reasons, relative clauses.
 
 "The animal didn't cross the road because it was too tired" speaks of the animal, "… too wide" of
-the road. Which adjectives are said of which noun is a matter of frames: each lists adjectives
-that only its subjects can bear and adjectives that only its objects can bear as a reason.
+the road. Frames determine which adjectives go with which noun: each lists adjectives that can be a
+reason only for its subjects, and adjectives that can be a reason only for its objects.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ OWNABLE = frozenset({"pet", "thing", "small_thing", "food", "vehicle"})
 def reason_nouns(chosen: tuple[Noun, ...], plural: bool) -> Slot:
     """Return the noun phrases, all singular or all plural, that a reason draws from.
 
-    Each gender has its own groups, so that il and elle are as frequent. People are plural here:
-    it does not stand for them.
+    Each gender has its own groups, so that il and elle are equally frequent. People are plural
+    here, because *it* never refers to them.
     """
     groups: list[tuple[Phrase, ...]] = []
     for feminine in (False, True):

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - tables are read by row
 """The words: four tables to read, correct or shrink, and nothing else.
 
-A row is a word. A dash says "no such form". The last column of a noun names its classes and the
+A row is a word. A dash means "no such form". The last column of a noun names its classes and the
 last of an adjective the noun classes that it may stand with; the frames of `sentences` select by
 the same names. Removing a row removes the word, provided that no frame names it.
 """

@@ -1,7 +1,7 @@
 """The families of sentences, except those of because and of relative clauses.
 
 A family is a function of `choose`, which picks one member of a slot; it returns a draft, or raises
-`MismatchError` where the choices do not go together. A random `choose` generates sentences (see
+`MismatchError` if the choices do not fit together. A random `choose` generates sentences (see
 `splits`).
 """
 
@@ -29,7 +29,7 @@ Choose = Callable[[Any], Any]
 
 
 class MismatchError(Exception):
-    """The choices do not go together: others must be drawn."""
+    """The choices do not fit together; new ones must be drawn."""
 
 
 class Mode(NamedTuple):
@@ -110,7 +110,7 @@ PERSONAL = tuple(
 )
 
 
-# "Paul doesn't see three houses" is true of too much to be said.
+# "Paul doesn't see three houses" is true of too much to be natural.
 COUNTS = frozenset((*NUMBERS, "many"))
 
 

@@ -23,7 +23,8 @@ NUMBERS = {
     "twelve": "douze",
 }
 
-# Before these a vowel is no vowel: "le hibou", "parce que huit …", "que onze …".
+# Before these, an initial vowel does not count as one: "le hibou", "parce que huit …", "que onze
+# …".
 ASPIRATED = ("hibou", "haut", "huit", "onze")
 VOWELS = frozenset("aàâeéèêëiîïoôuùûhœy")
 
@@ -51,7 +52,7 @@ def held_out(*combination: str) -> bool:
     return crc32(" ".join(("held-out", *combination)).encode()) % 100 < 7
 
 
-# Words of shown sentences and words of few combinations: training misses none of theirs.
+# Words of shown sentences and words with few combinations: none of theirs are held out.
 KEPT_WORDS = frozenset({"animal", "road", "milk", "mat", "street", "river"})
 
 
@@ -67,7 +68,7 @@ class Noun:
 
     @property
     def mass(self) -> bool:
-        """Whether it is not counted: milk, bread."""
+        """Whether it is a mass noun: milk, bread."""
         return not self.english[1] and "kin" not in self.classes
 
     @property

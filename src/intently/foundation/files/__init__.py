@@ -2,8 +2,8 @@
 
 Intently reads every file of a folder through `File`. The length of a file is checked before it is
 read, JSON is bounded in length and depth, the sizes of tensors are checked against the header
-before memory is allocated, and each refusal is one line: the path, what is known to be wrong, and
-what to do. A file that cannot be read is never called damaged: its content may be whole.
+before memory is allocated, and each error is one line: the path, the problem, and what to do. A
+file that cannot be read is never called damaged: its content may be intact.
 
 A written file appears under its name once it is complete and on the disk (`replacing`), or not at
 all.

@@ -19,7 +19,7 @@ SEAL = "sha256"
 
 
 class UnfitError(Exception):
-    """Content of a file is not what it should be; the message says why."""
+    """The content of a file does not fit; the message says why."""
 
 
 def plain(value: Any) -> bytes:
@@ -35,7 +35,7 @@ def digest(content: bytes | memoryview) -> str:
 def sealed(value: Mapping[str, Any]) -> bytes:
     """Return JSON that ends with a checksum of itself, for `File.sealed`.
 
-    The checksum is the last line, so a file that lost it is no JSON.
+    The checksum is the last line, so a file without it is not valid JSON.
 
     >>> list(parsed(sealed({"steps": 3})))
     ['steps', 'sha256']
@@ -102,7 +102,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def fault(x: Any, shape: Any, at: str = "") -> str | None:
-    """Say where plain data differ from a shape; None where they fit.
+    """Describe where plain data differ from a shape; None if they fit.
 
     A shape is ``str``, ``bool``, ``int``, ``float`` (whole numbers, too), ``None``, ``object``
     (anything), a range of whole numbers, a pattern or a set of texts, ``[a]`` (a list of any

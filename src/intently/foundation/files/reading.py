@@ -24,8 +24,8 @@ LONGEST = 2**24
 class File:
     """A file to be read, with the words of its errors.
 
-    ``expected`` says what it should be, ``error`` is the class that is raised where it is not, and
-    ``fix`` says what to do where it is damaged.
+    ``expected`` describes the file, ``error`` is the class raised for any other file, and ``fix``
+    says what to do if the file is damaged.
 
     >>> File(Path("nowhere.json"), "the options of a run").json()
     Traceback (most recent call last):
@@ -39,12 +39,12 @@ class File:
     fix: str | None = None
 
     def refusal(self, got: str, cause: str | None = None, fix: str | None = None) -> IntentlyError:
-        """Return the error, one printable line, that says what was found instead."""
+        """Return the error, one printable line, for what was found instead."""
         where = str(self.path)
         return one_line(build(self.error, where, self.expected, got, cause, fix or self.fix))
 
     def damaged(self, got: str) -> IntentlyError:
-        """Return the error for content that was changed since it was written."""
+        """Return the error for content that has changed since it was written."""
         return self.refusal(got, "it is damaged or was changed")
 
     def unreadable(self, error: OSError) -> IntentlyError:
@@ -59,24 +59,24 @@ class File:
         return self.refusal(f"a file that cannot be read ({why})", fix=fix)
 
     def exists(self) -> bool:
-        """Whether the path exists; raises where the system does not say."""
+        """Whether the path exists; raises if the system does not tell."""
         return self._status() is not None
 
     def is_folder(self) -> bool:
-        """Whether the path is a folder; raises where the system does not say."""
+        """Whether the path is a folder; raises if the system does not tell."""
         found = self._status()
         return found is not None and stat.S_ISDIR(found.st_mode)
 
     def _status(self) -> os.stat_result | None:
         try:
             return os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError, ValueError):  # of no name that a file has
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # no file can have such a name
             return None
         except OSError as error:
             raise self.unreadable(error) from error
 
     def names(self) -> list[str]:
-        """Return what a folder holds, nothing where there is none, sorted."""
+        """Return the sorted entries of a folder, none if it does not exist."""
         try:
             return sorted(os.listdir(self.path))
         except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +102,7 @@ class File:
         return os.fdopen(descriptor, "rb")
 
     def read(self, most: int | None = LONGEST, exactly: int | None = None) -> bytes:
-        """Return the content, at most ``most`` bytes, or ``exactly`` so many."""
+        """Return the content: at most ``most`` bytes, or ``exactly`` this many."""
         try:
             with self.open() as handle:
                 size = os.fstat(handle.fileno()).st_size

@@ -51,10 +51,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def replace_files(folder: Path, contents: Mapping[str, bytes], last: str) -> None:
-    """Write files into a folder; ``last`` is the one that describes the others.
-
-    All are written under temporary names first, so a full disk changes nothing. A kill leaves the
-    old files, the new ones, or a folder without ``last``, but never a mixture.
+    """Write files into a folder; ``last`` is the file that describes the rest. All are written
+    under temporary names first, so a full disk changes nothing. A kill leaves the old files, the
+    new ones, or a folder without ``last``, but never a mixture.
     """
     names = [*(name for name in contents if name != last), last]
     drafts = {folder / name: folder / f".writing-{name}" for name in names}
@@ -84,7 +83,7 @@ def make_folder(folder: Path) -> None:
 def destination(
     path: str | os.PathLike[str], argument: str, suffixes: Iterable[str], example: str
 ) -> Path:
-    """Return the path of a file to be written; called first, it refuses a wrong path early.
+    """Return the path of a file to write; call it first, to refuse a wrong path early.
 
     Raises ArgumentError, naming the ``argument``, for other ``suffixes``, a folder, and a place
     that cannot be written to; KindError for anything but a path.

@@ -27,7 +27,7 @@ def load(foreign: TheirAttention | BasicTransformerBlock | Transformer2DModel) -
     `ImageAttention`; with a norm of the context, dropout, a residual or a divisor, a
     `ResidualAttention`. A `BasicTransformerBlock` becomes an `EncoderLayer`, or a `DecoderLayer`
     whose states are the context; a `Transformer2DModel` of images, as U-Nets hold many, a
-    `SpatialTransformer`. The module is read and left as it is. Raises `KindError` for others,
+    `SpatialTransformer`. The module itself is not changed. Raises `KindError` for other modules,
     `ArgumentError` for options that ours cannot have, `CheckpointError` naming parameters left
     over.
 
@@ -120,13 +120,7 @@ def _options(inner: MultiHeadAttention) -> dict[str, Any]:
         ),
         ("head_widths", inner.d == inner.e, "d = e", (inner.d, inner.e), "diffusers has one width"),
         ("dropout", not inner.dropout, "0", inner.dropout, "diffusers drops outputs, not weights"),
-        (
-            "attention.scale",
-            own.scale in scales,
-            "1 or 1/√d",
-            own.scale,
-            "diffusers knows no other",
-        ),
+        ("attention.scale", own.scale in scales, "1 or 1/√d", own.scale, "diffusers has no other"),
         (
             "attention.scale",
             own.scale != 1 or inner.q_norm is None,

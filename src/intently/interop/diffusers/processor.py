@@ -28,10 +28,10 @@ WITHOUT_QK_NORM = ("AttnProcessor", "SlicedAttnProcessor", "XFormersAttnProcesso
 class IntentlyAttnProcessor:
     """A processor that runs diffusers' `Attention` on `intently.attention`.
 
-    It computes what `AttnProcessor2_0` does, and respects the module's scale and shared key heads,
-    which that one ignores (as its replacement by `register`, it ignores the scale too).
-    Masks keep diffusers' meaning: numbers are added to the scores, and True attends. No mask is
-    repeated for each head or query.
+    It computes what `AttnProcessor2_0` computes, and also respects the module's scale and shared
+    key heads, which `AttnProcessor2_0` ignores (when `register` replaces that processor, it ignores
+    the scale, too). Masks keep diffusers' meaning: numbers are added to the scores, and True means
+    attend. Masks are not repeated for each head or query.
 
     >>> import torch
     >>> from diffusers.models.attention_processor import Attention
@@ -105,11 +105,11 @@ def _mask_or_bias(theirs: Tensor | None, q: Tensor) -> tuple[Tensor | None, Tens
 
 
 def register(model: nn.Module) -> list[str]:
-    """Make every plain `Attention` in a diffusers model run on Intently; return their names.
+    """Make every plain `Attention` in a diffusers model run on Intently; return the names.
 
     Modules whose processors compute something else (joint attention, rotary positions, adapters)
-    are left as they are. `unregister` undoes it. Raises `ArgumentError` where there is none to
-    change.
+    are left unchanged. `unregister` restores the old processors. Raises `ArgumentError` if the
+    model has no such module.
 
     >>> from diffusers.models.attention_processor import Attention
     >>> model = nn.ModuleDict({"attn": Attention(8, heads=2, dim_head=4)})
@@ -142,7 +142,7 @@ def register(model: nn.Module) -> list[str]:
 
 
 def unregister(model: nn.Module) -> list[str]:
-    """Give every module that `register` changed its own processor back; return their names."""
+    """Restore the processor of every module that `register` changed; return the names."""
     changed = []
     for name, module in model.named_modules():
         own: Any = getattr(module, "processor", None)

@@ -1,4 +1,4 @@
-"""Diffusers' modules, read into blocks of ours."""
+"""Reads diffusers' modules into our blocks."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _multi_head(theirs: Any, weights: Weights) -> MultiHeadAttention:
 
 
 def _norm(theirs: Any, weights: Weights, name: str) -> nn.Module | None:
-    """Read the norm of this name; None where there is none."""
+    """Read the norm of this name; None if there is none."""
     norm, own = getattr(theirs, name), weights.within(name)
     return norm and read_norm(norm, own, nn.GroupNorm, nn.LayerNorm)
 
@@ -148,7 +148,7 @@ def _qk_norm(theirs: Any, d: int) -> Callable[[int], nn.Module]:
     if kinds or kind not in (nn.LayerNorm, RMSNorm) or width != d or eps is None:
         expected = f"the same layer or RMS norm of each head, d={d}"
         got = f"{type(q).__name__} of {_width(q)} and {type(k).__name__} of {_width(k)}"
-        refuse(name, "qk_norm", expected, got, "norms across heads are no part of our block")
+        refuse(name, "qk_norm", expected, got, "our block has no norms across heads")
     affine = q.weight is not None
     if kind is RMSNorm:
         return partial(nn.RMSNorm, eps=eps, elementwise_affine=affine)
@@ -247,7 +247,7 @@ def _feed_forward(net: Any, weights: Weights) -> FeedForward | GatedFeedForward:
         activation = partial(F.gelu, approximate=first.approximate)
     up = {part: weights.optional(f"0.proj.{part}") for part in ("weight", "bias")}
     gated = kind is GatedFeedForward
-    if gated:  # theirs keep up before gate, ours gate before up
+    if gated:  # diffusers stores up before gate, we store gate before up
         up = {part: None if x is None else torch.cat(x.chunk(2)[::-1]) for part, x in up.items()}
     tensors = {f"{'gate_up' if gated else 'up'}.{part}": x for part, x in up.items()}
     tensors |= {f"down.{part}": weights.optional(f"2.{part}") for part in ("weight", "bias")}

@@ -1,17 +1,18 @@
-"""Keras 3: a self-attention layer of ours in Keras, `load` and `dump` between its layers and ours.
+"""Keras 3: our self-attention layer for Keras, and `load` and `dump` between its layers and ours.
 
 `SelfAttention` is made on first access, so that importing this module loads no Keras; after
 ``from intently.interop.keras import SelfAttention`` Keras can load saved models that hold one.
 
 Where Keras's layers differ from ours in use:
 
-* their masks say True where attention is allowed, as ours do, but a row without keys is the mean of
-  the values there and zero here;
+* in its masks True means attend, as in ours, but a row without keys is the mean of the values there
+  and zero here;
 * ``use_causal_mask`` starts at the first key (top-left); `it.causal()` lets the last query see the
-  last key. They are the same where t = s; elsewhere write `it.causal(offset=0)`;
-* masks that Keras carries along on its own (``Embedding(mask_zero=True)``) are arguments here:
-  ``mask=it.padding(lengths)``. They hide padded queries there, too, which then hold the mean of
-  all values. A ``query_mask`` handed to `MultiHeadAttention` itself is ignored (Keras 3.15).
+  last key. The two agree where t = s; elsewhere write `it.causal(offset=0)`;
+* masks that Keras propagates automatically (``Embedding(mask_zero=True)``) are arguments here:
+  ``mask=it.padding(lengths)``. Keras's masks also hide padded queries, whose outputs are then the
+  mean of all values. A ``query_mask`` handed to `MultiHeadAttention` itself is ignored (Keras
+  3.15).
 
 Weights are copied; what is not ``trainable`` is frozen. Blocks come in eval mode, as a Keras layer
 that is called without ``training`` drops nothing.

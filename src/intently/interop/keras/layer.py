@@ -29,10 +29,10 @@ def self_attention() -> type:
         ``in_proj`` is a `Dense` of width 3·d_embd whose columns are q, k, v, each head after head
         ("3 h d"), ``out_proj`` one of width d_embd; each has a bias or not. With the torch backend
         attention is `intently.attention`, with others it is written in `keras.ops`. A mask that
-        Keras carries along (``Embedding(mask_zero=True)``) hides padded keys, whatever stands
-        there. ``attend`` shows the weights, `load` and `dump` exchange them with our blocks. Raises
-        `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t, c) or the mask
-        is not (b, t); `KindError` where the sizes are no whole numbers.
+        Keras propagates (``Embedding(mask_zero=True)``) hides padded keys, whatever they contain.
+        ``attend`` returns the attention weights; `load` and `dump` exchange parameters with our
+        blocks. Raises `ArgumentError` where n_heads does not divide d_embd, inputs are not (b, t,
+        c) or the mask is not (b, t); `KindError` if the sizes are not integers.
 
         Source: Vaswani et al. 2017, section 3.2.2.
         """
@@ -84,10 +84,10 @@ def self_attention() -> type:
         def attend(self, inputs: Any, causal_mask: bool = False, mask: Any = None) -> Matrix:
             """Return the lazy matrix (b, h, t, t) that a call with these arguments multiplies.
 
-            On the torch backend it can be differentiated and stays on its device. On others
-            queries and keys are copied into PyTorch tensors on the CPU: numbers without gradients,
-            and not inside a compiled function. Raises `ArgumentError` as a call does, `KindError`
-            for a symbolic input.
+            On the torch backend it can be differentiated and stays on its device. On other
+            backends, queries and keys are copied into PyTorch tensors on the CPU: without
+            gradients, and not inside a compiled function. Raises `ArgumentError` as a call does,
+            `KindError` for a symbolic input.
             """
             if keras.backend.is_keras_tensor(inputs):
                 raise build(

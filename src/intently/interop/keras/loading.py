@@ -33,8 +33,8 @@ def load(foreign: keras.layers.Layer) -> MultiHeadAttention:
     Where Keras is called with ``(query, value)``, ours is with ``(query, context=value)``; where
     `SelfAttention` is with ``causal_mask=True``, ours is with ``mask=it.causal()``. Raises
     `KindError` for other layers, `ArgumentError` for options that ours cannot have (more than one
-    attention axis, keys of another width than values) and
-    `CheckpointError` where the layer was not built or has weights left over.
+    attention axis, keys and values of different widths) and `CheckpointError` if the layer was not
+    built or has weights left over.
     """
     import keras
 
@@ -133,7 +133,7 @@ def _check_plain(ours: MultiHeadAttention) -> None:
     scales, out_width = (None, ours.d**-0.5), len(ours.out_weight)
     check_options(
         "MultiHeadAttention",
-        ("attention.scale", own.scale in scales, "1/√d", own.scale, "SelfAttention knows no other"),
+        ("attention.scale", own.scale in scales, "1/√d", own.scale, "SelfAttention has no other"),
         ("dropout", not ours.dropout, "0", ours.dropout, "there is none in SelfAttention"),
         (
             "context_width",

@@ -1,19 +1,18 @@
-"""PyTorch's attention layers: `load` makes ours of them, `dump` makes theirs of ours.
+"""PyTorch's attention layers: `load` converts them to our blocks, `dump` converts back.
 
 Where PyTorch's layers differ from ours in use:
 
-* their masks say True where attention is *forbidden*; ours say True where it is allowed, and
-  `mask` converts;
+* in its masks, True means *forbidden*; in ours, True means attend, and `mask` converts;
 * their ``is_causal`` starts at the first key (top-left); `it.causal()` lets the last query see the
-  last key, as a cache needs. They are the same where t = s; elsewhere write `it.causal(offset=0)`;
+  last key, as a cache needs. The two agree where t = s; elsewhere write `it.causal(offset=0)`;
 * a row that may attend to nothing is zero before the output bias here. There it is NaN; with
   ``need_weights=False`` it is the output bias as here, but NaN in eval mode under ``no_grad``. In
   that mode ``nn.TransformerEncoderLayer`` gives NaN, too, and ``nn.TransformerEncoder`` zeros;
 * ``nn.TransformerEncoder`` in eval mode runs a nested-tensor fast path with
   ``src_key_padding_mask``, which writes zeros at padded steps; ours computes the outputs of padded
   queries, as theirs does in train mode;
-* theirs are (t, b, c) unless ``batch_first``; ours are always (b, t, c), and so is what `dump`
-  makes.
+* its inputs are (t, b, c) unless ``batch_first``; ours, and those of modules from `dump`, are
+  always (b, t, c).
 
 Weights are copied with dtype and device; dropout, train or eval mode and ``requires_grad`` are
 kept.

@@ -63,8 +63,9 @@ class KeyValueAttention(AllOrNothing):
 
     ``extra`` names keys that are appended to those of every sequence and attended by every query:
     "learned" has a key and a value for each head, "zero" is a key and a value of zeros, so that a
-    query may attend to nothing. Of `nn.MultiheadAttention` they are ``bias_k``, ``bias_v`` and
-    ``add_zero_attn``. Where neither is needed, use `intently.modules.MultiHeadAttention`.
+    query may attend to nothing. In `nn.MultiheadAttention`, these options are ``bias_k``,
+    ``bias_v`` and ``add_zero_attn``. If you need neither, use
+    `intently.modules.MultiHeadAttention`.
 
     >>> layer = KeyValueAttention(8, 2, key_width=3, value_width=5, extra=("learned", "zero"))
     >>> x, keys, values = torch.zeros(1, 4, 8), torch.zeros(1, 6, 3), torch.zeros(1, 6, 5)
@@ -116,8 +117,8 @@ class KeyValueAttention(AllOrNothing):
     ) -> Float[Tensor, "b t c"]:
         """Return y (b, t, c); ``keys`` (b, s, k) are x and ``values`` (b, s, v) keys unless given.
 
-        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError`
-        where widths, batch or steps do not fit.
+        ``mask`` applies to the s keys; the extra keys are always visible. Raises `ArgumentError` if
+        widths, batch or steps do not fit.
         """
         keys = x if keys is None else keys
         values = keys if values is None else values

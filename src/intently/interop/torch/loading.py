@@ -40,7 +40,7 @@ def mask(
     *,
     heads: int | None = None,
 ) -> Mask | None:
-    """Return our mask, True where PyTorch's say False; None where both are None.
+    """Return our mask, True where PyTorch's masks are False; None if both are None.
 
     ``attn_mask`` (t, s), or (b·h, t, s) together with ``heads``; ``key_padding_mask`` (b, s). Float
     masks may hold 0 and −∞ only: other numbers are a bias. Raises `ArgumentError` otherwise.
@@ -235,8 +235,9 @@ def _feed_forward(
 def dump(ours: MultiHeadAttention | KeyValueAttention) -> nn.MultiheadAttention:
     """Return `nn.MultiheadAttention` (batch first) with our weights, in the same mode.
 
-    PyTorch has biases everywhere or nowhere: where ours has some, the others become frozen zeros.
-    Frozen parameters stay frozen. Raises `KindError` for other modules and `ArgumentError` for
+    PyTorch has biases everywhere or nowhere: if our block has only some, the missing ones become
+    frozen zeros. Frozen parameters stay frozen. Raises `KindError` for other modules and
+    `ArgumentError` for
     what PyTorch's cannot compute (shared key heads, head widths other than c/h, a mask, bias,
     score, positions or norms of the block).
 

@@ -1,4 +1,4 @@
-"""transformers: its models as ours, `load`; and our attention inside its models, `register`.
+"""transformers: `load` converts its models; `register` runs its models on our attention.
 
 Where transformers differs from us in use:
 
@@ -8,10 +8,10 @@ Where transformers differs from us in use:
   of all values, here exactly zero; no other query is affected;
 * ``position_ids`` follow the padding in ``generate`` only; a model called with a mask and without
   positions counts padded steps too, and so do ours; pass both the same ``positions``;
-* about a fifth of its models (BLOOM, DeBERTa, Falcon, GPT-J, MPT, XLNet, …) compute attention by
-  themselves: ``set_attn_implementation`` then logs a warning and changes nothing;
-* ``config.output_attentions = True`` is allowed for "eager" only; ``output_attentions=True`` in the
-  call works with ours.
+* about a fifth of its models (BLOOM, DeBERTa, Falcon, GPT-J, MPT, XLNet, …) do not use the
+  attention interface: ``set_attn_implementation`` then logs a warning and changes nothing;
+* ``config.output_attentions = True`` is allowed only with "eager"; ``output_attentions=True`` in
+  the call works with ours.
 """
 
 from intently.foundation.on_demand import require

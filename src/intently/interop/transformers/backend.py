@@ -19,18 +19,19 @@ def register(name: str = "intently") -> None:
 
     Serves every transformers model that uses the attention interface: padding, causal and sliding
     windows, packed sequences and chunks as masks that are never materialised; softcap, sinks,
-    shared key/value heads, position biases, caches, ``generate`` and gradients. It
-    registers both the attention and its mask function; without the second, transformers passes no
+    shared key/value heads, position biases, caches, ``generate`` and gradients. It registers both
+    the attention function and its mask function; without a mask function, transformers passes no
     mask, not even padding. Repeated calls are harmless.
 
-    What differs from their "eager": a query that may attend to nothing (a padded one on the left)
-    gives exactly zero, where theirs gives the mean of all values; ``output_attentions=True`` gives
-    the weights without dropout. Where texts are padded on the left, ``labels=`` lets the loss read
-    the last padded query, which predicts the first token, so that loss and gradients differ from
-    theirs: set the label of the first token to −100 too. Under ``torch.compile`` masks are
+    Differences from "eager": a query that may attend to nothing (padding on the left) gives exactly
+    zero, whereas "eager" gives the mean of all values; ``output_attentions=True`` gives the weights
+    without dropout. Where texts are padded on the left, ``labels=`` lets the loss read the last
+    padded query, which predicts the first token, so loss and gradients differ from "eager": set
+    the label of the first token to −100 too. Under ``torch.compile`` masks are
     dense.
 
-    Raises `KernelError` for a transformers too old to say where the queries of a mask stand.
+    Raises `KernelError` for a release of transformers that is too old to report the positions of a
+    mask's queries.
 
     >>> register()
     """
@@ -65,11 +66,11 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Return y (b, t, h, e) of query (b, h, t, d), key (b, g, s, d), value (b, g, s, e).
 
-    And the weights (b, h, t, s) where ``output_attentions`` asks for them, else None. The mask is
+    Also return the weights (b, h, t, s) if ``output_attentions`` is set, else None. The mask is
     a `RuleTensor`, a boolean tensor (True means attend) or one to be added. Without a mask queries
-    see the keys before them where the module is causal and t > 1, counted from the first key, as
-    transformers means it. Raises `KernelError` for a paged cache and `ArgumentError` for a mask of
-    another shape.
+    see the keys before them where the module is causal and t > 1, counted from the first key, as in
+    transformers. Raises `KernelError` for a paged cache and `ArgumentError` for a mask of another
+    shape.
     """
     if others.get("cache") is not None:
         raise build(
@@ -102,7 +103,7 @@ def attention_forward(
 
 
 def _read(mask: Tensor | None, query: Tensor, s: int) -> tuple[Mask | None, Tensor | None]:
-    """Return a mask of transformers, boolean or added, as a mask and a bias."""
+    """Convert a transformers mask, boolean or additive, to a mask and a bias."""
     if mask is None:
         return None, None
     if isinstance(mask, RuleTensor):
@@ -126,7 +127,7 @@ def _read(mask: Tensor | None, query: Tensor, s: int) -> tuple[Mask | None, Tens
 
 
 def _wanted(others: dict[str, Any]) -> bool:
-    """Whether the caller asked for weights; some models drop the argument on the way here."""
+    """Whether the caller asked for weights; some models drop the argument before this call."""
     if others.get("output_attentions"):
         return True
     from transformers.utils import output_capturing

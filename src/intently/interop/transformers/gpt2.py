@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, norms before, one fused projection stored the other way round.
+"""GPT-2: learned positions, norms before, one fused projection, stored transposed.
 
 Its linear maps are ``Conv1D``: weights (in, out), ours and PyTorch's are (out, in). Source: Radford
 et al. 2019, "Language Models are Unsupervised Multitask Learners".

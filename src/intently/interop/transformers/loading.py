@@ -22,21 +22,21 @@ Parts = tuple[Callable[[], Model], Callable[[Weights], Tensors]]
 
 @torch.inference_mode(False)
 def load(source: str | Path | nn.Module) -> Model:
-    """Return a model of ours with the weights of a transformers model.
+    """Return our model with the weights of a transformers model.
 
     ``source`` is a live model, or a local folder with ``config.json`` and safetensors; nothing is
     downloaded. It reads GPT-2, Llama, Mistral, Qwen2, Qwen3, BERT, ViT, T5 and Marian, bare or
-    with the head of a language model (ViT: of a classifier). The result computes what theirs
-    does, logits with a head and states without; ``attentions`` of the same arguments gives every
-    layer's lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
+    with the head of a language model (ViT: of a classifier). The result computes the same outputs,
+    logits with a head and states without; ``attentions`` of the same arguments gives every layer's
+    lazy matrix. Weights are copied with dtype and device, tied ones stay tied, frozen
     ones frozen; dropout and train or eval mode are kept.
 
-    Masks say True where attention is allowed. A query that may attend to nothing, a padded one on
-    the left, is zero; theirs is the mean of all values, which affects no other query.
+    In masks, True means attend. A query that may attend to nothing (padding on the left) is zero;
+    in transformers it is the mean of all values, which affects no other query.
 
     Raises `KindError` for other families, `CheckpointError` naming tensors that are missing or
-    left over, `ArgumentError` for options without a counterpart, `DataError` for a folder that is
-    none.
+    left over, `ArgumentError` for options without a counterpart, `DataError` for a folder without a
+    model.
 
     >>> import torch, transformers
     >>> config = transformers.GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=10)
@@ -80,7 +80,7 @@ _CLASSES = {
 
 
 def _parts(model: nn.Module) -> Parts:
-    """Return how to make our model and how to read its tensors, by the class of theirs."""
+    """Return how to make our model and read its tensors, by the class of the source model."""
     name = type(model).__name__
     config: Any = getattr(model, "config", None)
     if name in _CLASSES:
@@ -104,7 +104,7 @@ def _parts(model: nn.Module) -> Parts:
 
 
 def _from_folder(folder: Path) -> nn.Module:
-    """Return the model of a local folder as the class that its config names; all tensors fit."""
+    """Return the model of a local folder, of the class in its config, with all tensors checked."""
     import transformers
 
     if not (folder / "config.json").is_file():
@@ -147,7 +147,7 @@ def _from_folder(folder: Path) -> nn.Module:
 
 
 def _tie(ours: Model, theirs: Any) -> None:
-    """Tie tables and heads where theirs are tied."""
+    """Tie tables and heads if the source model ties them."""
     outputs = theirs.get_output_embeddings()
     if isinstance(ours, TextToText):
         encoder, decoder = (

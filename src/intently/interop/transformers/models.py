@@ -1,4 +1,4 @@
-"""Whole models out of stacks: text to states or logits, pictures to states, text to text."""
+"""Whole models built from stacks: text to states or logits, pictures to states, text to text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Embeddings(AllOrNothing):
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids) if types is None else types)
         elif types is not None:
-            raise build(ArgumentError, "types", "None", shape_of(types), "it tells none apart")
+            raise build(
+                ArgumentError, "types", "None", shape_of(types), "the model has no segments"
+            )
         if self.places is not None:
             end, most = start + ids.shape[1], self.places.num_embeddings
             if positions is None and end > most:
@@ -75,7 +77,7 @@ class Embeddings(AllOrNothing):
                 "positions",
                 "None",
                 shape_of(positions),
-                "the model sees distances alone",
+                "the model sees only distances",
                 "a shift of all positions changes nothing",
             )
         return F.dropout(self.norm(x), self.dropout, self.training)
@@ -88,7 +90,7 @@ class _OneStack(AllOrNothing):
     pooler: nn.Module | None
 
     def pooled(self, states: Float[Tensor, "b t c"]) -> Float[Tensor, "b n"]:
-        """Return the pooler's summary of the first state; refused where there is no pooler."""
+        """Return the pooler's summary of the first state; raises if there is no pooler."""
         if self.pooler is None:
             raise build(ArgumentError, "pooled", "a model with a pooler", "one without")
         return self.pooler(states[:, 0])
@@ -126,7 +128,7 @@ class TextModel(_OneStack):
         types: Tensor | None = None,
         cache: DecoderCache | None = None,
     ) -> Float[Tensor, "b t n"]:
-        """Return logits (b, t, vocabulary), or states (b, t, c) where there is no head.
+        """Return logits (b, t, vocabulary), or states (b, t, c) without a head.
 
         With a cache of `new_cache`, ids hold only the new steps. Raises `ArgumentError` for ids of
         another shape and for more steps than the model has positions.
@@ -224,10 +226,10 @@ class TextToText(AllOrNothing):
         mask: Mask | Tensor | None = None,
         target_mask: Mask | Tensor | None = None,
     ) -> Float[Tensor, "b t n"]:
-        """Return logits (b, t, vocabulary), or states (b, t, c) where there is no head.
+        """Return logits (b, t, vocabulary), or states (b, t, c) without a head.
 
         ``target`` starts with the start token; ``mask`` is the padding of the source,
-        ``target_mask`` joins with the causal mask of the target.
+        ``target_mask`` is combined with the causal mask of the target.
         """
         states = self.encode(ids, mask=mask)
         return self.decode(target, states, mask=target_mask, states_mask=mask)

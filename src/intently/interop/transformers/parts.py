@@ -64,10 +64,10 @@ def activation(name: Any) -> Callable[[Tensor], Tensor]:
 
 
 def rotary(config: Any, d: int) -> Rotary:
-    """Return the rotary positions of a config; raise `ArgumentError` for scalings without one.
+    """Return the rotary positions of a config; raise `ArgumentError` for unknown scalings.
 
-    Without a scaling these families use the base alone and rotate the whole head, whatever
-    ``partial_rotary_factor`` says; with one they rotate the whole head or fail.
+    Without a scaling, these families use only the base and rotate the whole head, ignoring
+    ``partial_rotary_factor``; with a scaling, they rotate the whole head or fail.
     """
     given = dict(config.rope_parameters)
     kind, base = given.pop("rope_type", "default"), given.pop("rope_theta")

@@ -176,7 +176,7 @@ class _Reader:
     def _remap_positions_for_packed_sequence(
         self, mask_function: Callable[..., Any], position_ids: Tensor
     ) -> Mask | None:
-        """Within a packed sequence positions rise by one, so that distances are as they were."""
+        """Within a packed sequence, positions rise by one, so distances are unchanged."""
         return self.read(mask_function)
 
     def _and_masks(self, mask_functions: tuple[Callable[..., Any], ...]) -> Mask | None:

@@ -1,4 +1,4 @@
-"""What heads are seen to do: patterns they follow, how they differ, what their weights carry."""
+"""Patterns of heads: what they follow, how they differ, and what their weights carry."""
 
 from intently.matrix.patterns.heads import jensen_shannon
 from intently.matrix.patterns.kinds import duplicate, induction, mass_on, previous

@@ -1,4 +1,4 @@
-"""How alike the heads of a layer are; and blocks of weights that hold all heads at once."""
+"""The divergence of the heads of a layer, and blocks of weights that hold all heads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from intently.matrix.lazy import LazyMatrix
 
 
 def jensen_shannon(matrix: LazyMatrix) -> Tensor:
-    """Return how differently each two heads weigh the keys, (…, h, h), in nats: 0 where alike.
+    """Return the Jensen-Shannon divergence of each two heads, (…, h, h), in nats; 0 if equal.
 
     JSD(p, q) = H((p + q) / 2) − H(p) / 2 − H(q) / 2 with H(p) = −Σ p log p, averaged over the
-    queries that attend to something in both heads; at most log 2, where no key is shared. The
+    queries that attend to something in both heads. It is at most log 2, if no key is shared. The
     weights of sinks are left out of the sums. Two heads without a common query have NaN.
 
     Raises `ArgumentError` for a matrix without heads.
@@ -67,5 +67,5 @@ def entropies(w: Tensor) -> Tensor:
 
 
 def blocks_of_heads(matrix: LazyMatrix, size: int) -> Iterator[Block]:
-    """Yield all weights that are not certainly 0, about ``size`` at a time, heads never parted."""
+    """Yield all weights that may differ from 0, about ``size`` at a time, all heads together."""
     return matrix._blocks(size)

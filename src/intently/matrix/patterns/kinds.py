@@ -16,7 +16,7 @@ from intently.matrix.lazy import LazyMatrix
 
 
 def previous() -> Mask:
-    """Allow the one key that stands just before the query.
+    """Allow only the key just before the query.
 
     ::
 
@@ -54,7 +54,7 @@ def induction(ids: Tensor | Sequence[int], t: int | None = None) -> Mask:
     """Allow the keys that follow earlier occurrences of a query's token: token_(j−1) = token_i.
 
     ``ids`` are the tokens of the keys, (s,) or (b, s); the queries are the last ``t`` of them (all
-    where None). j ≤ i, so that a query sees itself where its token has just been repeated.
+    where None). j ≤ i, so that a query sees itself if its token has just been repeated.
 
     ::
 
@@ -112,7 +112,7 @@ def allowed_in(mask: Mask, g: Geometry, block: Block) -> Tensor:
 
 
 def appeared(ids: Tensor) -> Tensor:
-    """Whether the token at each position stood before it, (…, s): it has duplicates then."""
+    """Whether the token at each position has occurred before, (…, s)."""
     named = _named(ids)
     order = named.sort(dim=-1, stable=True)
     again = torch.zeros_like(named, dtype=torch.bool)

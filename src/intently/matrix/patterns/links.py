@@ -1,4 +1,4 @@
-"""Alignment: the key that each query weighs most, as links between two sentences."""
+"""Alignment: each query's key of largest weight, as links between two sentences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from intently.matrix.lazy import LazyMatrix
 
 
 def links(matrix: LazyMatrix) -> set[tuple[int, int]]:
-    """Return the links (key, query) of a matrix (t, s): the key that each query weighs most.
+    """Return the links (key, query) of a matrix (t, s): each query's key of largest weight.
 
-    Of cross-attention these are (source, target), as `corpora.alignment_error_rate` takes them. A
+    For cross-attention, these are (source, target), as `corpora.alignment_error_rate` takes them. A
     query that may attend to nothing has no link. Raises `ArgumentError` for more than two axes.
 
     Source: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models".

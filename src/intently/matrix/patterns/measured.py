@@ -28,7 +28,7 @@ SIZE = 2**20
 
 @dataclass(frozen=True)
 class Average:
-    """A sum over queries and how many there were, one of each for every head (…, h)."""
+    """A sum over queries and their number, for every head (…, h)."""
 
     total: Tensor
     count: Tensor
@@ -39,7 +39,8 @@ class Average:
 
 
 def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> dict[str, Average]:
-    """Return what every head does, averaged over its queries, from one pass over the weights.
+    """Return the statistics of every head, averaged over its queries, from one pass over the
+    weights.
 
     ``ids`` are the tokens of self-attention, (s,) or (b, s), the last t of which are the queries'.
     With p_i = s − t + i the position of query i, each statistic is a mean over queries of:
@@ -58,7 +59,7 @@ def measure(matrix: LazyMatrix, ids: Tensor | Sequence[int] | None = None) -> di
       the head adds to their Jensen-Shannon divergence, which is its mean over the heads (Lin
       1991, equation 5.1); only with two heads or more.
 
-    A query that may attend to nothing counts nowhere; nor does, with ``ids``, a token that no
+    Queries that may attend to nothing are not counted; with ``ids``, neither are tokens that no
     query may see (padding). Gradients do not flow.
 
     Raises `ArgumentError` for ids of another shape.
@@ -88,7 +89,7 @@ def _checked(matrix: LazyMatrix, ids: Tensor | Sequence[int]) -> Tensor:
             "ids",
             f"None where t={t} > s={s}",
             shape_of(tokens),
-            "patterns of tokens are those of self-attention",
+            "token patterns need self-attention",
         )
     if tuple(tokens.shape) not in {(s,), (*items, s)}:
         expected = f"shape (s,) = ({s},)" + (f" or {(*items, s)}" if items else "")
@@ -202,7 +203,7 @@ class _Pass:
         }
 
     def _first_key(self) -> Tensor:
-        """The weight in all on the first key of each item that gets any."""
+        """The total weight on the first key of each item that gets any."""
         s = self.columns.shape[-1]
         if not s:
             return torch.zeros_like(self.totals["entropy"])

@@ -1,4 +1,4 @@
-"""Weights times what they carry: the norms of values, the gradient of a loss."""
+"""Weights multiplied by value norms or by the gradient of a loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intently.matrix.lazy import Derived, LazyMatrix
 
 
 def by_value_norm(matrix: LazyMatrix, v: Tensor, out: Tensor | None = None) -> LazyMatrix:
-    """Return the lazy matrix of w_ij ‖f(v_j)‖, how much each key really gives, (…, h, t, s).
+    """Return the lazy matrix of w_ij ‖f(v_j)‖, the norm of each key's contribution, (…, h, t, s).
 
     ``v`` (…, g, s, e) are the values, shared by heads as the keys are; ``out`` (h, e, c) each
     head's rows of the output map, so that f(v) = v W_O; without it f(v) = v. Rows do not sum to 1.
@@ -54,9 +54,9 @@ def by_gradient(matrix: LazyMatrix, v: Tensor, dy: Tensor) -> Weighted:
     """Return the lazy matrix of w_ij ∂L/∂w_ij, each weight times the gradient of a loss to it.
 
     ``v`` (…, g, s, e) are the values and ``dy`` (…, h, t, e) the gradient of the loss to
-    y = A @ v: ∂L/∂w = dy vᵀ, by tiles, never the whole. ``.positive()`` keeps what argues for the
-    loss, and its mean over heads is the Ā of Chefer et al.; `rollout` of one such matrix for each
-    layer, times 2**layers, is their relevance R.
+    y = A @ v: ∂L/∂w = dy vᵀ, computed by tiles. ``.positive()`` keeps the positive entries, and its
+    mean over heads is the Ā of Chefer et al.; `rollout` of one such matrix for each layer, times
+    2**layers, is their relevance R.
 
     Raises `KindError` and `ArgumentError` for values and gradients that do not fit.
 

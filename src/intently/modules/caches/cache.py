@@ -125,7 +125,7 @@ class Steps(Cache):
     def reorder(self, index: Tensor) -> None:
         """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
 
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
+        Raises `ArgumentError` for rows out of range and `KindError` for anything but integers.
         """
         if self._k is None or self._v is None:
             check_index(index)
@@ -173,7 +173,7 @@ class Steps(Cache):
 
 
 def must_copy(x: Tensor) -> bool:
-    """Whether a buffer must not be written: gradients may need it, or inference mode made it."""
+    """Whether a buffer must not be written: gradients may need it, or it is an inference tensor."""
     return torch.is_grad_enabled() or (x.is_inference() and not torch.is_inference_mode_enabled())
 
 

@@ -1,9 +1,9 @@
 """Key/value caches, so that a decoder computes each token once.
 
-A cache changes nothing but the time: each step is the row of the whole pass, under the same mask
-and bias, which keep their meaning (a key's column is its place in the whole text). Gradients pass
-through it as through the whole pass; where they are on, every step copies what the cache holds, so
-generate under ``torch.no_grad()``.
+A cache only saves time: each step equals its row of a full pass, under the same mask and bias,
+which keep their meaning (a key's column is its position in the whole text). Gradients pass through
+it as through the whole pass; with gradients enabled, every step copies the cache, so generate under
+``torch.no_grad()``.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = ["FixedCache", "KeyValueCache", "WindowCache"]
 class KeyValueCache(Steps):
     """Keys (b, g, s, d) and values (b, g, s, e) of the steps so far.
 
-    A full buffer is doubled; with ``size`` the first call makes one for that many steps.
-    Rows may have different lengths: read padded prompts, `crop` to their lengths, go on.
-    With ``keep_queries`` the queries and new keys of every step are kept too, as they came, so that
+    A full buffer is doubled; with ``size``, the first call allocates a buffer for that many steps.
+    Rows may have different lengths: read padded prompts, `crop` to their lengths, and continue.
+    With ``keep_queries`` the queries and new keys of every step are also kept, unchanged, so that
     the attention of the whole run can be rebuilt (see `history`). A copy is independent.
 
     >>> cache = KeyValueCache()
@@ -68,13 +68,13 @@ class KeyValueCache(Steps):
         return rule if self.lengths is None else standing(rule, self.lengths)
 
     def places(self, device: torch.device) -> None:
-        """Positions of the keys handed out last: None, they are 0 … s − 1."""
+        """Positions of the keys returned last: None, as they are 0 … s − 1."""
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add new keys (b, g, n, d) and values (b, g, n, e); return all of them so far.
 
         Raises `ArgumentError` where the batch, heads or widths differ from what the cache holds,
-        where keys and values do not belong together or ``size`` does not suffice, and `KindError`
+        if keys and values do not match or ``size`` is too small, and `KindError`
         for another dtype or device.
         """
         if self._k is None or self._v is None:
@@ -125,12 +125,12 @@ class KeyValueCache(Steps):
         self.length = int(here.max())
         self.lengths = None if int(here.min()) == self.length else here
         if self._k.shape[-2] != self.size or self._k.requires_grad:
-            # so that the next step copies, and spares what was handed out
+            # so that the next step copies and leaves returned tensors intact
             self._k, self._v = self._k[..., : self.length, :], self._v[..., : self.length, :]
         self._clear()
 
     def _clear(self) -> None:
-        """Zeros behind the steps of each row, where rows differ."""
+        """Fill zeros after the steps of each row, if rows differ."""
         if self.lengths is None or self._k is None or self._v is None:
             return
         steps = torch.arange(self._k.shape[-2], device=self._k.device)
@@ -145,8 +145,8 @@ class KeyValueCache(Steps):
 class FixedCache(Cache):
     """Keys and values computed once, for cross-attention: a decoder's context does not grow.
 
-    The first call computes them from the context it is given. Later ones may leave the context
-    out; one of as many steps is taken for the same, and not read again.
+    The first call computes them from the context it is given. Later calls may omit the context; a
+    context with the same number of steps is assumed to be the same and not read again.
     """
 
     def __init__(self, *, keep_queries: bool = False) -> None:

@@ -28,7 +28,7 @@ def standing(value: V, offset: Tensor) -> V:
     >>> standing(it.causal() & it.window(2, 0), torch.tensor([3, 5]))
     causal(offset=[3, 5]) & window(2, 0, offset=[3, 5])
     """
-    if getattr(value, "offset", 0) is None:  # the last part of every value that has one
+    if getattr(value, "offset", 0) is None:  # the last part of every value with an offset
         return type(value)(*value.parts[:-1], offset)
     parts = [standing(part, offset) if isinstance(part, Value) else part for part in value.parts]
     return type(value)(*parts)
@@ -47,18 +47,19 @@ def at_places(cols: Tensor, sinks: int, gap: int | Tensor) -> Tensor:
 class Written(Padding):
     """The first ``lengths`` (b,) keys, where a cache holds zeros after them.
 
-    It is `padding` over zeros, which need no clearing by kernels.
+    This is `padding` over zeros, which kernels need not clear.
     """
 
     def seen(self, g: Geometry) -> None:
-        """Nothing has to be cleared."""
+        """Nothing needs to be cleared."""
 
 
 class _Kept(Over[R]):
     """A mask or bias of the whole text, over its first ``sinks`` keys and those after a ``gap``.
 
-    ``gap`` is an int, or a tensor (b,) where every row has kept other keys, of a text of ``steps``.
-    The rule is asked for all the places that any row has kept, once; each row takes its own::
+    ``gap`` is an int, or a tensor (b,) if every row has kept different keys, of a text of
+    ``steps``. The rule is evaluated once, at all positions that any row has kept; each row selects
+    its own::
 
         row 0 of a window of 2, 1 sink, after 7 steps   0 5 6      asked for   0 2 3 5 6
         row 1, after 4                                  0 2 3
@@ -80,7 +81,7 @@ class _Kept(Over[R]):
         return self.inner.at(self.whole(g), lead, i, self._places(j, gap))
 
     def block(self, g: Geometry, cols: Tensor, ask: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return (…, t, n) of columns (n,), from what ``ask`` says of keys of the whole text."""
+        """Return (…, t, n) for columns (n,); ``ask`` evaluates keys of the whole text."""
         if not isinstance(self.gap, Tensor) or not self.gap.ndim:
             return ask(self._places(cols, self.gap))
         places = self._places(cols, self.gap[:, None])
@@ -102,7 +103,7 @@ class _Kept(Over[R]):
 
 
 class KeptMask(_Kept[Mask], OverMask):
-    """A mask of the whole text, over the keys that a cache kept.
+    """A mask of the whole text, restricted to the keys in a cache.
 
     ::
 
@@ -123,7 +124,7 @@ class KeptMask(_Kept[Mask], OverMask):
 
 
 class KeptBias(_Kept[Bias], Bias):
-    """A bias of the whole text, over the keys that a cache kept."""
+    """A bias of the whole text, restricted to the keys in a cache."""
 
     def tile(
         self, g: Geometry, rows: Tensor, cols: Tensor, dtype: torch.dtype | None = None
@@ -170,7 +171,7 @@ def side_by_side(mask: Mask, beams: int, g: Geometry) -> Mask:
     """Return a mask for ``g`` (n, h, t, s) where the queries of ``beams`` rows lie side by side.
 
     The mask has a row for each of the n rows of the states, or for each of the b = n · beams rows
-    of x: it is written out then, b · t · s booleans. Raises `ArgumentError` where it has neither.
+    of x: then it is materialised, b · t · s booleans. Raises `ArgumentError` otherwise.
     """
     if beams == 1:
         mask.check(g)

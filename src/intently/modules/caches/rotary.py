@@ -1,7 +1,7 @@
 """Rotary positions for blocks: queries and keys rotated together, with cached angles.
 
-The angles hang on the positions alone, so that all layers, steps and calls share one table of
-their cosines and sines. What is computed is `Rotary`'s own formula.
+The angles depend only on the positions, so all layers, steps and calls share one table of their
+cosines and sines. The formula is that of `Rotary`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from intently.positions import Rotary
 
 
 def turned(rotary: Rotary, x: Tensor, offset: int | Tensor, end: int) -> Tensor:
-    """Heads (b, t, n, d) turned to the positions ``offset + i`` < ``end``; (b,) offsets welcome.
+    """Heads (b, t, n, d) rotated to the positions ``offset + i`` < ``end``; offsets may be (b,).
 
     >>> x = torch.ones(1, 2, 1, 2)
     >>> turned(Rotary(2), x, 0, 2)[0, :, 0]
@@ -47,7 +47,7 @@ def turned(rotary: Rotary, x: Tensor, offset: int | Tensor, end: int) -> Tensor:
 
 
 def by_length(rotary: Rotary) -> bool:
-    """Whether the angles of all steps change as the text grows."""
+    """Whether the angles of all steps change when the text grows."""
     return rotary.scaling is not None and rotary.scaling.by_length
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -12,14 +12,16 @@ from intently.errors import ArgumentError, KindError, build, shape_of
 from intently.masks import Mask, padding
 from intently.masks.geometry import integers
 
+R = TypeVar("R", bound="Rows")
+
 
 class Rows:
     """Base of frozen dataclasses of tensors that have the axis of the batch first."""
 
-    def expand(self, index: Int[Tensor, " n"]) -> Self:
+    def expand(self: R, index: Int[Tensor, " n"]) -> R:
         """Return rows ``index`` of the memory, for beams.
 
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
+        Raises `ArgumentError` for rows out of range and `KindError` for anything but integers.
         """
         return type(self)(**{name: _expanded(x, index) for name, x in vars(self).items()})
 
@@ -71,9 +73,8 @@ def check_index(index: Tensor) -> None:
 
 
 def row_lengths(lengths: Any, states: Tensor, name: str = "states") -> Tensor:
-    """Return the lengths (b,) of the rows of states (b, s, …), or raise; lists are welcome.
-
-    Their range is checked where that stops no accelerator.
+    """Return the lengths (b,) of the rows of states (b, s, …), or raise; lists are accepted. The
+    range is checked only if that does not synchronise an accelerator.
 
     >>> row_lengths([3, 1], torch.zeros(2, 3, 4))
     tensor([3, 1])

@@ -1,4 +1,4 @@
-"""A window over the keys and values of a text: its first steps and its last."""
+"""A window over the keys and values of a text: its first and last steps."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from intently.modules.caches.masks import KeptBias, KeptMask, Written, at_places
 
 
 class WindowCache(Steps):
-    """The first ``sinks`` keys and values and the last ``window``: memory that does not grow.
+    """The first ``sinks`` keys and values and the last ``window``, in constant memory.
 
-    The step itself is one of the ``window``. Its steps are the rows of the whole pass under the
-    mask ``causal() & (prefix(sinks) | window(window − 1, 0))``, joined with the layer's own and
-    however the steps are cut into calls: a layer without a causal mask is causal here, since a
-    step cannot see what comes after its call. Positions and biases are those of the whole text.
-    Rows may have different lengths, as in `KeyValueCache`; each then keeps its own first and last
-    steps.
+    The current step counts as part of the ``window``. Steps equal the rows of a full pass under the
+    mask ``causal() & (prefix(sinks) | window(window − 1, 0))``, combined with the layer's own mask,
+    however the steps are divided into calls: a layer without a causal mask is causal here, because
+    a step cannot see later calls. Positions and biases are those of the whole text. Rows may have
+    different lengths, as in `KeyValueCache`; each then keeps its own first and last steps.
 
     Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks",
     section 3.2.
@@ -87,7 +86,7 @@ class WindowCache(Steps):
         return self.lengths - self.lengths.clamp(max=self._most)
 
     def places(self, device: torch.device) -> Tensor | None:
-        """Positions (s,) or (b, s) of the keys handed out last, None where they are 0 … s − 1."""
+        """Positions (s,) or (b, s) of the keys returned last, None if they are 0 … s − 1."""
         if self.lengths is not None and self._held is not None and self._k is not None:
             cols = torch.arange(self._k.shape[-2], device=device)
             places = at_places(cols, self.sinks, (self.lengths - self._held)[:, None])
@@ -98,7 +97,8 @@ class WindowCache(Steps):
         return at_places(torch.arange(held, device=device), self.sinks, self.length - held)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new keys (b, g, n, d) and values (b, g, n, e); return those that they attend.
+        """Add new keys (b, g, n, d) and values (b, g, n, e); return the keys and values to attend
+        to.
 
         Raises as `KeyValueCache.append` does.
         """
@@ -147,7 +147,7 @@ class WindowCache(Steps):
         return self._k, self._v
 
     def _keep(self, lengths: Tensor) -> None:
-        """Keep the keys needed after the first ``lengths`` (b,) steps of each row, zeros behind."""
+        """Keep the keys needed after the first ``lengths`` (b,) steps of each row, zero-padded."""
         assert self._k is not None and self._v is not None
         total, held = self._counts(lengths)
         kept = lengths.clamp(max=self._most)
@@ -155,7 +155,7 @@ class WindowCache(Steps):
         shift = (lengths - kept) - (total - held)
         together = (kept == max(len(cols), self.sinks)) & (shift == shift[0])
         if self._held is not None and bool(together.all()):
-            drop = self.sinks + int(shift[0])  # full windows move on together
+            drop = self.sinks + int(shift[0])  # full windows advance together
             ends = slice(None, self.sinks), slice(drop, drop + len(cols) - self.sinks)
             buffers = self._k, self._v
             self._k, self._v = (torch.cat([x[..., e, :] for e in ends], -2) for x in buffers)
@@ -179,8 +179,8 @@ class WindowCache(Steps):
     def crop(self, length: int | Tensor) -> None:
         """Forget the steps after the first ``length``, a number or one for each row (b,).
 
-        Raises `ArgumentError` for more steps than there are, and for so few that their window has
-        left the cache; `KindError` for non-integers.
+        Raises `ArgumentError` for more steps than there are, and for so few steps that their window
+        has left the cache; `KindError` for non-integers.
         """
         here = self._lengths(length)
         if not len(here):
@@ -195,7 +195,7 @@ class WindowCache(Steps):
                 f"at least {least} steps, or at most sinks={self.sinks}",
                 here.tolist(),
                 "the keys of the window before them are forgotten",
-                "crop before the text goes on, or make the window larger",
+                "crop before the text continues, or make the window larger",
             )
         self._forget(here)
         self._keep(here)
@@ -210,7 +210,7 @@ class WindowCache(Steps):
         return [x[..., : self.sinks, :], x[..., self.sinks + drop :, :]] if drop else [x]
 
     def _slide(self, drop: int) -> None:
-        """Move the sinks up to the window, over the keys that left it."""
+        """Move the sinks next to the window, over the dropped keys."""
         assert self._k is not None and self._v is not None
         first, self._first = self._first, self._first + drop
         if self.sinks:
@@ -231,7 +231,7 @@ class WindowCache(Steps):
     def reorder(self, index: Tensor) -> None:
         """Continue with rows ``index`` (n,) of the batch, in that order, as beams do.
 
-        Raises `ArgumentError` for rows out of range and `KindError` for other than integers.
+        Raises `ArgumentError` for rows out of range and `KindError` for anything but integers.
         """
         super().reorder(index)
         if self._held is not None:

@@ -1,7 +1,7 @@
 """Attention over the pixels of an image, as diffusion models use it.
 
 An image (b, c, height, width) is a sequence of height · width pixels, row after row, each a vector
-of c channels. Every pixel asks, and every pixel (or every token of a text) answers.
+of c channels. Every pixel is a query; every pixel (or every token of a text) is a key.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ __all__ = ["ChannelNorm", "ImageAttention", "Norm", "SpatialTransformer", "group
 class ImageAttention(AllOrNothing):
     """Multi-head attention over pixels: norm, attention, residual; (b, c, height, width) → same.
 
-    ``norm`` makes what stands before (`group_norm` of up to 32 groups unless given,
-    `nn.BatchNorm2d`, `ChannelNorm`; None for none), ``residual`` adds the image to the outcome.
-    Heads are ``head_width`` wide (c/h unless given). With ``context_width`` the pixels attend a
-    sequence (b, s, context_width) in place of each other. ``attention`` is what the block attends
-    by; ``it.grid(height, width, radius)`` as its mask lets pixels see their neighbours alone.
-    Without the residual, ``projections`` may give the image other channels. Raises `KindError` and
-    `ArgumentError` for parts that are none or do not fit.
+    ``norm`` makes the norm before attention (by default `group_norm` with up to 32 groups;
+    `nn.BatchNorm2d`, `ChannelNorm`, or None), ``residual`` adds the image to the output. Heads are
+    ``head_width`` wide (c/h unless given). With ``context_width``, the pixels attend to a sequence
+    (b, s, context_width) instead of to each other. ``attention`` holds the attention options; with
+    the mask ``it.grid(height, width, radius)`` pixels see only their neighbours. Without the
+    residual, ``projections`` may change the number of channels. Raises `KindError` and
+    `ArgumentError` for parts of other types or sizes.
 
     Source: Wang et al. 2018, "Non-local Neural Networks", section 3.3; Ho et al. 2020, "Denoising
     Diffusion Probabilistic Models", appendix B.
@@ -104,8 +104,8 @@ class ImageAttention(AllOrNothing):
                 "projections",
                 f"out_width={channels}, or None",
                 f"out_width={projections.out_width}",
-                "the outcome is added to the image",
-                "write residual=False where it should not be",
+                "the output is added to the image",
+                "write residual=False to skip that",
             )
 
     @classmethod
@@ -123,9 +123,9 @@ class ImageAttention(AllOrNothing):
         """Return a block with copies of the weights of other code.
 
         ``q``, ``k``, ``v``, ``out`` and the other keywords (``layout``, ``heads``, ``kv_heads``,
-        ``attention``) are those of `MultiHeadAttention.from_weights`: convolutions of single
-        pixels, or linear maps. ``norm`` is the norm before it, weights and all:
-        ``nn.GroupNorm(8, 32)``, say. Raises what that does.
+        ``attention``) are those of `MultiHeadAttention.from_weights`: 1 × 1 convolutions, or linear
+        maps. ``norm`` is the norm before attention with its weights, such as ``nn.GroupNorm(8,
+        32)``. Raises as that method does.
 
         >>> q, k, v, out = (nn.Conv2d(32, 32, kernel_size=1) for _ in range(4))
         >>> norm = nn.GroupNorm(8, 32)
@@ -140,8 +140,8 @@ class ImageAttention(AllOrNothing):
                 "out",
                 f"shape (c={c}, h·e)",
                 shape_of(like),
-                "the outcome is added to the image",
-                "write residual=False where it should not be",
+                "the output is added to the image",
+                "write residual=False to skip that",
             )
         block = cls(1, 1, norm=None, residual=residual)
         block.channels, block.attention = c, inner
@@ -156,10 +156,10 @@ class ImageAttention(AllOrNothing):
         *,
         mask: Mask | Tensor | None = None,
     ) -> Float[Tensor, "*b o height width"]:
-        """Return the image after its pixels attended each other, or ``context`` (b, s, k).
+        """Return the image after its pixels attended to each other, or to ``context`` (b, s, k).
 
-        It has o channels, c unless ``projections`` say otherwise. One image (c, height, width) may
-        come alone, with a context (s, k) if there is one.
+        It has o channels, c unless ``projections`` say otherwise. A single image (c, height, width)
+        needs no batch axis; its context is then (s, k).
         """
         y = as_image(self.attention(self._pixels(x), context, mask=mask), x)
         return x + y if self.residual else y
@@ -174,7 +174,7 @@ class ImageAttention(AllOrNothing):
     ) -> LazyMatrix:
         """Return the lazy matrix (b, h, pixels, pixels or s) of `forward` of the same arguments.
 
-        It has no axis b where the image has none.
+        It has no axis b if the image has none.
         """
         return self.attention.attend(self._pixels(x), context, mask=mask)
 
@@ -186,12 +186,12 @@ class ImageAttention(AllOrNothing):
 class SpatialTransformer(AllOrNothing):
     """The attention block of latent-diffusion U-Nets: (b, c, height, width) → the same.
 
-    Group norm (or another ``norm``, None for none), projection in to width h·d, ``depth`` ×
+    Group norm (or another ``norm``, or None), projection in to width h·d, ``depth`` ×
     [self-attention, cross-attention to ``context_width`` wide tokens, gated feed-forward],
     projection out, residual. Without ``context_width`` there is no cross-attention. ``attention``
-    is what the pixels attend each other by (``it.grid``, say); ``projections`` are the maps of all
-    attention, without biases in the paper: ``Projections(bias=False)``. Raises `KindError` and
-    `ArgumentError` for parts that are none or do not fit.
+    holds the options of self-attention (a mask ``it.grid``, for example); ``projections`` applies
+    to all attention blocks, without biases in the paper: ``Projections(bias=False)``. Raises
+    `KindError` and `ArgumentError` for parts of other types or sizes.
 
     Source: Rombach et al. 2022, "High-Resolution Image Synthesis with Latent Diffusion Models",
     section 3.3 and appendix E.2.1; GEGLU after Shazeer 2020, "GLU Variants Improve Transformer".
@@ -239,10 +239,10 @@ class SpatialTransformer(AllOrNothing):
     ) -> SpatialTransformer:
         """Return a block with copies of the weights of other code.
 
-        ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a convolution of single pixels, an
-        ``nn.Linear``, a weight, or a pair (weight, bias). ``layers`` come from ``from_weights`` of
-        their own, all with cross-attention or none; ``norm`` is the first norm, weights and all.
-        Raises `ArgumentError` where widths do not fit and `KindError` for other parts and mixed
+        ``project_in`` is (h·d, c), ``project_out`` (c, h·d): a 1 × 1 convolution, an ``nn.Linear``,
+        a weight, or a pair (weight, bias). Make ``layers`` with their own ``from_weights``, all
+        with cross-attention or none; ``norm`` is the first norm with its weights.
+        Raises `ArgumentError` if widths do not fit and `KindError` for other parts and mixed
         dtypes.
 
         >>> layer = EncoderLayer(32, 2, 64)
@@ -271,11 +271,12 @@ class SpatialTransformer(AllOrNothing):
         mask: Mask | Tensor | None = None,
         context_mask: Mask | Tensor | None = None,
     ) -> Float[Tensor, "*b c height width"]:
-        """Return the image after its pixels attended each other and ``context`` (b, s, k).
+        """Return the image after its pixels attended to each other and to ``context`` (b, s, k).
 
-        One image (c, height, width) may come alone, with a context (s, k) if there is one.
-        ``mask`` says which pixels they may attend, ``context_mask`` which of the context. Raises
-        `ArgumentError` for images and contexts of other shapes, and `KindError` for other dtypes.
+        A single image (c, height, width) needs no batch axis; its context is then (s, k).
+        ``mask`` selects the pixels that may be attended to, ``context_mask`` the tokens of the
+        context. Raises `ArgumentError` for images and contexts of other shapes, and `KindError` for
+        other dtypes.
         """
         self._check(x, context)
         pixels = self.project_in(as_pixels(self.norm(x)))
@@ -343,7 +344,7 @@ def _layer(
 def _copied_layers(
     layers: Sequence[EncoderLayer | DecoderLayer], width: int, like: Tensor
 ) -> tuple[list[EncoderLayer | DecoderLayer], int | None]:
-    """The layers and the width of the context that all of them attend, None where none does."""
+    """The layers, and the width of the context that all of them attend to, or None."""
     made: list[EncoderLayer | DecoderLayer] = []
     for i, layer in enumerate(layers):
         kind = DecoderLayer if isinstance(layer, DecoderLayer) else EncoderLayer

@@ -1,12 +1,12 @@
-"""A convolution is attention whose heads look at one place each.
+"""A convolution is attention whose heads each look at one offset.
 
 A k × k kernel has k² taps. Tap (u, v) of output pixel (i, j) reads input pixel
 (i·stride − padding + u·dilation, j·stride − padding + v·dilation): as an attention head, a row of
-weights with a single 1 in it, and no 1 where that pixel lies in the padding.
+weights with a single 1, or without a 1 if that pixel lies in the padding.
 
 Source: Cordonnier et al. 2020, "On the Relationship between Self-Attention and Convolutional
-Layers", theorem 1 and lemma 1; there the heads come from quadratic positions, whose weights are
-one-hot in the limit, here from a mask, which is that limit.
+Layers", theorem 1 and lemma 1; there, the heads come from quadratic position encodings, whose
+weights are one-hot in the limit; here, they come from a mask, which is that limit.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Axis = tuple[int, int, int, int, int, int]
 
 
 class Taps(Mask):
-    """Each query pixel sees the one key pixel that the tap of its head reads.
+    """Each query pixel sees only the key pixel that the tap of its head reads.
 
-    ``taps`` (1, h) numbers the tap of each head, row after row of the kernel; ``mode`` says what
-    stands beyond the border, as in `nn.Conv2d`; ``sizes`` are the six of the vertical `Axis`, then
+    ``taps`` (1, h) numbers the tap of each head, row after row of the kernel; ``mode`` is the
+    padding mode, as in `nn.Conv2d`; ``sizes`` are the six numbers of the vertical `Axis`, then
     those of the horizontal one. The left tap of a kernel of width 3 on an image of one row:
 
     >>> print(Taps(torch.tensor([[0]]), "zeros", *(1, 1, 1, 1, 0, 1), *(4, 4, 3, 1, 1, 1)).draw(4))
@@ -65,7 +65,7 @@ class Taps(Mask):
         return torch.where((y < 0) | (x < 0), -1, y * width + x)
 
     def _along(self, axis: tuple[int, ...], tap: Tensor, out: Tensor) -> Tensor:
-        """Where on one axis the tap of an output pixel reads, −1 in the padding."""
+        """The position on one axis that the tap of an output pixel reads, −1 in the padding."""
         size, _, _, stride, before, dilation = axis
         at = out * stride - before + tap * dilation
         if self.mode == "circular":
@@ -132,8 +132,8 @@ class ConvolutionAsAttention(AllOrNothing):
     """A convolution as attention with one one-hot head for each tap of its kernel.
 
     The heads share one key/value head, the pixels themselves; ``out_weight`` (G, c_out/G, k²·c/G)
-    mixes what they read, G the groups of the convolution. Equal to the convolution up to rounding,
-    as long as all pixels are finite. Memory grows with the pixels, not with their square.
+    mixes their outputs, G the groups of the convolution. Equal to the convolution up to rounding if
+    all pixels are finite. Memory grows linearly with the number of pixels.
     """
 
     taps: Tensor
@@ -160,7 +160,7 @@ class ConvolutionAsAttention(AllOrNothing):
 
     @batch_optional(3)
     def forward(self, x: Float[Tensor, "*b c height width"]) -> Float[Tensor, "*b k down across"]:
-        """Return what the convolution returns of images (b, c, height, width), or of one image."""
+        """Return the output of the convolution for images (b, c, height, width), or one image."""
         self._check(x)
         axes = self._axes(x)
         pixels = x.flatten(2).mT[:, None]
@@ -175,13 +175,13 @@ class ConvolutionAsAttention(AllOrNothing):
     def attend(self, x: Float[Tensor, "*b c height width"]) -> Attention:
         """Return the lazy matrix (b, k², t, s): output pixels, input pixels, row after row.
 
-        It has no axis b where the image has none.
+        It has no axis b if the image has none.
         """
         self._check(x)
         return self._matrix(x, self._axes(x))
 
     def _matrix(self, images: Tensor, axes: tuple[Axis, Axis]) -> Attention:
-        """Scores are 0 everywhere: with one key to see, a query gives it all its weight."""
+        """Scores are 0 everywhere: a query gives all its weight to the only key it sees."""
         (height, down, *_), (width, across, *_) = axes
         b, zero = len(images), images.new_zeros(())
         q = zero.expand(b, self.taps.shape[1], down * across, 1)
@@ -228,9 +228,9 @@ class ConvolutionAsAttention(AllOrNothing):
 def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
     """Return ``conv`` as attention over pixels: one one-hot head for each of its k² taps.
 
-    Any kernel, stride, padding, padding mode, dilation and groups; weights are copied, and train
-    (or are frozen) as those of the convolution. ``.attend(x)`` (b, k², t, s) shows where each head
-    looks. Raises `KindError` for what is no `nn.Conv2d` or computes something of its own.
+    Any kernel, stride, padding, padding mode, dilation and groups; weights are copied with their
+    ``requires_grad``. ``.attend(x)`` (b, k², t, s) shows where each head looks. Raises `KindError`
+    for anything but an `nn.Conv2d`, and for subclasses with their own ``forward``.
 
     Source: Cordonnier et al. 2020, theorem 1.
 
@@ -261,7 +261,7 @@ def convolution_as_attention(conv: nn.Conv2d) -> ConvolutionAsAttention:
             "conv",
             "an nn.Conv2d with weights",
             f"{type(conv).__name__} without",
-            fix="call it once, and it knows its channels",
+            fix="call it once to set its channels",
         )
     layer = ConvolutionAsAttention(conv).train(conv.training)
     return layer.to(device=conv.weight.device)
@@ -277,7 +277,7 @@ def _pair(size: tuple[int, ...]) -> tuple[int, int]:
 def _padding(
     padding: str | tuple[int, ...], axis: int, kernel: int, dilation: int
 ) -> tuple[int, int]:
-    """Pixels added before and after; "same" adds the odd one after, as PyTorch does."""
+    """Pixels added before and after; "same" adds the odd pixel after, as in PyTorch."""
     if padding == "same":
         total = dilation * (kernel - 1)
         return total // 2, total - total // 2

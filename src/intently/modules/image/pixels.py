@@ -44,10 +44,9 @@ Norm = Callable[[int], nn.Module]
 
 
 def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
-    """Return a factory of group norms, a value for ``norm=``.
-
-    Without a number, 32 groups, or as many up to 32 as divide the channels evenly. The factory
-    raises `ArgumentError` where ``groups`` does not divide the channels.
+    """Return a factory of group norms, a value for ``norm=``. Without a number, 32 groups, or as
+    many up to 32 as divide the channels evenly. The factory raises `ArgumentError` where ``groups``
+    does not divide the channels.
 
     Source: Wu & He 2018, "Group Normalization".
 
@@ -56,14 +55,14 @@ def group_norm(groups: int | None = None, eps: float = 1e-5) -> Norm:
     """
 
     def make(channels: int) -> nn.GroupNorm:
-        """Return a group norm for so many channels."""
+        """Return a group norm for this number of channels."""
         if groups is not None and (groups < 1 or channels % groups):
             raise build(
                 ArgumentError,
                 "groups",
                 f"a divisor of channels={channels}",
                 groups,
-                fix="leave it out, and one is found",
+                fix="leave it out to choose one",
             )
         return nn.GroupNorm(math.gcd(32, channels) if groups is None else groups, channels, eps)
 

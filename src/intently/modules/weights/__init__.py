@@ -1,1 +1,1 @@
-"""Anybody's weights: read, checked, copied."""
+"""Weights from any code: read, checked, copied."""

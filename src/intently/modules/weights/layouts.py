@@ -40,7 +40,7 @@ class Stored(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Found:
-    """What the weights say about their block; ``maps`` by "q", "k", "v" and perhaps "out"."""
+    """The properties of a block that follow from its weights; ``maps`` by "q", "k", "v", "out"."""
 
     maps: dict[str, Map]
     heads: int
@@ -59,7 +59,7 @@ class Found:
 
     @property
     def projections(self) -> Projections:
-        """Biases where any map has one, and the output's width."""
+        """Biases if any map has one, and the output width."""
         out = self.maps.get("out")
         return Projections(
             bias=any(self.maps[name].bias is not None for name in "qkv"),
@@ -68,7 +68,7 @@ class Found:
         )
 
     def tensors(self) -> dict[str, Tensor | None]:
-        """The parameters of the block; a bias that is missing beside others is zero."""
+        """The parameters of the block; a missing bias is zero if other maps have one."""
         found: dict[str, Tensor | None] = {}
         for name, each in self.maps.items():
             found[f"{name}_weight"] = each.weight
@@ -85,7 +85,8 @@ def read(
     heads: int | None,
     kv_heads: int | None,
 ) -> Found:
-    """Return queries, keys and values, each map head after head; `with_out` adds the output.
+    """Return the maps of queries, keys and values, each head after head; `with_out` adds the
+    output.
 
     See `MultiHeadAttention.from_weights`.
     """
@@ -129,7 +130,7 @@ def read(
 
 
 def _unfused(joint: Map, layout: str, heads: int, kv_heads: int | None) -> dict[str, Map]:
-    """Take a fused map apart into queries, keys and values, each head after head."""
+    """Split a fused map into queries, keys and values, each head after head."""
     if kv_heads not in (None, heads):
         raise build(
             ArgumentError,
@@ -214,7 +215,7 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> Found:
             f"shape (g·d={kv_heads * d}, c) for g={kv_heads} and d={d} of q",
             shape_of(k),
             TRANSPOSED,
-            "say kv_heads= where query heads share keys" if heads > 1 else TURN,
+            "pass kv_heads= if query heads share keys" if heads > 1 else TURN,
         )
     if len(v) % kv_heads or v.shape[1] != c:
         raise build(
@@ -229,7 +230,7 @@ def _checked(maps: dict[str, Map], heads: int, kv_heads: int) -> Found:
 
 
 def with_out(found: Found, out: Weights, layout: str) -> Found:
-    """Return the maps with the output, a list of which has a map for each head."""
+    """Return the maps with the output, which may be a list with one map per head."""
     h, e = found.heads, found.head_widths[1]
     if isinstance(out, list) and layout == "list of heads":
         each = [read_map(w, f"out[{i}]") for i, w in enumerate(out)]

@@ -1,4 +1,4 @@
-"""Checkpoints load whole or not at all: no model is left half its own and half another's."""
+"""Checkpoints load completely or not at all: no model is left half loaded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from intently.errors import CheckpointError, KindError, build, shape_of
 class AllOrNothing(nn.Module):
     """A module whose `load_state_dict` changes nothing unless every tensor fits.
 
-    The base of our blocks and models. A module of your own that holds them loads as PyTorch's do,
-    part by part, unless it has this base, too.
+    The base of our blocks and models. Your own module that contains such blocks loads part by part,
+    as in PyTorch, unless it also has this base.
 
     >>> class Pair(AllOrNothing):
     ...     def __init__(self):
@@ -38,9 +38,9 @@ torch.Size([1]). Nothing was loaded.
         """Copy ``state_dict`` into the module; return the names that were missing or left over.
 
         ``strict`` and ``assign`` are those of `nn.Module`. Raises `CheckpointError` (a
-        `RuntimeError`, as PyTorch's own) naming every tensor that is missing, foreign or of
-        another shape, `KindError` where ``state_dict`` maps no names to tensors; the module is
-        unchanged then.
+        `RuntimeError`, as PyTorch's own) naming every tensor that is missing, unexpected or of
+        another shape, `KindError` if ``state_dict`` is not a mapping of names to tensors; the
+        module is then unchanged.
         """
         own = self.state_dict()
         _check_tensors(own, state_dict)
@@ -86,7 +86,7 @@ class _Unread:
 def _rehearse(
     module: nn.Module, own: Mapping[str, Any], state_dict: Mapping[str, Any], strict: bool
 ) -> None:
-    """Raise what loading would, after loading shapes into shapes: no number is read or written."""
+    """Raise the errors of loading by loading only shapes: no number is read or written."""
     given: OrderedDict[str, Any] = OrderedDict(
         (name, _shape(x) if name in own or isinstance(x, Tensor) else _Unread(x, name))
         for name, x in state_dict.items()
@@ -108,7 +108,7 @@ def _rehearse(
 
 @contextmanager
 def _shapes_of(module: nn.Module) -> Iterator[None]:
-    """Put tensors without storage in the place of the module's own, for the time of the block."""
+    """Replace the module's tensors by tensors without storage inside the block."""
     kept = [(part, part._parameters, part._buffers) for part in module.modules()]
     try:
         for part, parameters, buffers in kept:
@@ -129,7 +129,7 @@ def _shape(x: Any) -> Any:
 def restore(state_dict: dict[str, Any], prefix: str, sizes: tuple[int, ...], fused: bool) -> None:
     """Convert the maps of queries, keys and values to the layer's storage: one weight or three.
 
-    Where shapes do not fit, an entry of a wrong shape remains, for `wrong_shapes` to report.
+    If shapes do not fit, an entry of a wrong shape remains, which `wrong_shapes` reports.
     """
     for kind in ("weight", "bias"):
         joint = f"{prefix}qkv_{kind}"

@@ -1,7 +1,7 @@
 """The weights of other code: read, checked against each other, and copied into a block.
 
-Every ``from_weights`` goes this way: `read_map` reads each linear map, `sizes` finds what the
-letters of their shapes stand for, `filled` copies. Parts that are modules are copied by `copied`.
+Every ``from_weights`` works this way: `read_map` reads each linear map, `sizes` determines the
+sizes of the letters in their shapes, `filled` copies. `copied` copies parts that are modules.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TURN = "hand in weight.T if it is transposed"
 
 
 class Map(NamedTuple):
-    """A linear map: weight (out, in) and bias (out,), None where there is none."""
+    """A linear map: weight (out, in) and bias (out,) or None."""
 
     weight: Tensor
     bias: Tensor | None
 
     def bias_or_zeros(self) -> Tensor:
-        """The bias (out,), zeros where there is none."""
+        """The bias (out,), zeros if there is none."""
         return self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
 
 
@@ -73,7 +73,7 @@ def read_map(given: object, name: str) -> Map:
 
 
 def read_vector(given: object, name: str) -> Map:
-    """Read a vector (a,), or a map (1, a) to one number, as a map (1, a)."""
+    """Read a vector (a,), or a map (1, a), as a map (1, a)."""
     if isinstance(given, (Tensor, np.ndarray)) and given.ndim == 1:
         given = given[None]
     found = read_map(given, name)
@@ -94,7 +94,7 @@ def _floats(x: Any, name: str) -> Tensor:
             name,
             "a layer with weights",
             "one without",
-            fix="call it once, and it knows its sizes",
+            fix="call it once to set its sizes",
         )
     return x.detach()
 
@@ -115,7 +115,7 @@ def _check_single_pixels(conv: nn.Conv1d | nn.Conv2d, name: str) -> None:
 
 
 def sizes(maps: Mapping[str, Map], **shapes: str) -> dict[str, int]:
-    """Return the sizes of the letters in the maps' shapes; raise where two maps disagree.
+    """Return the sizes of the letters in the maps' shapes; raise if two maps disagree.
 
     >>> sizes({"up": Map(torch.ones(6, 4), None), "down": Map(torch.ones(4, 5), None)},
     ...       up="i c", down="c i")
@@ -137,7 +137,7 @@ stored (out, in) as in nn.Linear; Keras stores (in, out). Hand in weight.T if it
 
 
 def joined(maps: Sequence[Map]) -> Map:
-    """Return the rows of the maps as one; a bias that is missing beside others is zero."""
+    """Return the rows of the maps as one; a missing bias is zero if other maps have one."""
     weight = torch.cat([each.weight for each in maps])
     if all(each.bias is None for each in maps):
         return Map(weight, None)

@@ -1,4 +1,4 @@
-"""A finished story: scenes that become a GIF, a page, or single pictures."""
+"""A finished story: scenes for a GIF, a page, or single pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUFFIXES = (".gif", ".html")
 
 @dataclass(frozen=True)
 class Animation:
-    """A title, scenes, and the size in pixels of what they show.
+    """A title, scenes, and their size in pixels.
 
     ``save("x.gif")`` writes frames, ``save("x.html")`` one page that draws them from their numbers,
     with play, pause and steps, and fetches nothing. ``picture(n)`` is scene n. It plays in a
@@ -46,7 +46,7 @@ class Animation:
         return tuple(scene.caption for scene in self.scenes)
 
     def picture(self, scene: int = -1) -> Image:
-        """Return one scene as a picture; the last unless told otherwise.
+        """Return one scene as a picture, by default the last.
 
         Raises RangeError for a missing scene.
         """
@@ -86,7 +86,7 @@ class Animation:
 def destination(save: str | os.PathLike[str] | None) -> Path | None:
     """Return the path to save to; call it before making a story.
 
-    Raises what `intently.show.files.destination` raises, for suffixes other than .gif and .html.
+    Raises as `intently.show.files.destination` does, for suffixes other than .gif and .html.
     """
     return files.destination(save, SUFFIXES, "story")
 

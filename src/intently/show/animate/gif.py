@@ -1,7 +1,7 @@
 """A story as a GIF: title and caption above, the scene, and a progress bar below.
 
-All frames share one palette: the shades of our two colour scales, greys, and vermilion. So no
-frame flickers, and equal stories give equal bytes.
+All frames share one palette: the shades of our two colour scales, greys, and vermilion. So frames
+do not flicker, and equal stories give equal bytes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _written(title: str, scenes: Sequence[Scene]) -> set[str]:
 
 
 class _Sheet:
-    """The layout of a GIF: what every frame shows, and the places of the rest."""
+    """The layout of a GIF: the fixed parts of every frame, and the places of the rest."""
 
     def __init__(self, title: str, scenes: Sequence[Scene], size: tuple[float, float]) -> None:
         self.width = size[0]

@@ -24,7 +24,7 @@ class Numerals:
 
     @classmethod
     def of(cls, *values: np.ndarray) -> Numerals:
-        """Choose a format that fits all of these numbers; non-finite ones do not count.
+        """Choose a format for all these numbers; non-finite numbers are ignored.
 
         Whole numbers stay whole. Others keep two or three digits of the largest; where that has
         more than three digits before the point, or only zeros in two places after it, a common

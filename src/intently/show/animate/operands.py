@@ -35,8 +35,8 @@ class Named:
 def one_head(matrix: Attention, values: Numbers, head: int | None) -> Named:
     """Return the head of a matrix (h, t, s) with the values (s, e) that it averages.
 
-    Raises KindError for anything but an attention of queries and keys, ArgumentError where a head
-    or a text has to be chosen and where values do not fit.
+    Raises KindError for anything but an attention of queries and keys, ArgumentError if a head or a
+    text must be chosen, or if values do not fit.
     """
     found = scored(matrix, head)
     every = _one(values, matrix)
@@ -76,7 +76,7 @@ def scored(matrix: Attention, head: int | None = None) -> Attention:
 
 
 def most_keys(matrix: Attention, most: int) -> None:
-    """Raise ArgumentError for more keys than a story has rows for."""
+    """Raise ArgumentError for more keys than a story can show."""
     cause = "every key is a row of the picture"
     fix = f"attend to fewer: it.attend(q, k[…, :{most}, :])"
     at_most(matrix, (matrix.shape[-2], most), f"{most} keys", cause, fix)
@@ -85,7 +85,7 @@ def most_keys(matrix: Attention, most: int) -> None:
 def finite(values: np.ndarray, argument: str) -> np.ndarray:
     """Return the numbers as float64.
 
-    Raises ArgumentError where one is NaN or infinite.
+    Raises ArgumentError if one is NaN or infinite.
     """
     if not np.isfinite(values).all():
         raise build(ArgumentError, argument, "finite numbers", "NaN or ∞")
@@ -133,7 +133,7 @@ def token_names(labels: Sequence[str] | None, t: int) -> tuple[str, ...]:
 
 
 def short(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return labels for a story: without marks of tokenizers, at most 14 characters."""
+    """Return labels for a story: at most 14 characters, without tokenizer marks."""
     return tuple(visible(bare(label), 14) for label in labels)
 
 
@@ -188,5 +188,5 @@ def steps(matrix: Attention, query: int) -> Steps:
 
 
 def _row(problem: Problem, query: int) -> np.ndarray:
-    """Return the scores of one query, as far as this problem has come with them."""
+    """Return the scores of one query at this stage of the problem."""
     return numbers(Attention(problem).scores[query, :]).astype(np.float64)

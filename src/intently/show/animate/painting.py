@@ -1,4 +1,4 @@
-"""Shapes as pixels: matplotlib's renderer and fonts, without its slow figures."""
+"""Renders shapes as pixels with matplotlib's renderer and fonts, without its slow figures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A story as one page: its numbers, and a small player that draws them on a canvas.
 
-The page stores shapes, not pictures of them: some ten kilobytes where a video of the same steps
-takes a megabyte, sharp at any zoom, light or dark. Equal shapes of several scenes are stored once.
-The policy allows the one script and the one style sheet by their hashes, and no connection.
+The page stores shapes, not pictures of them: tens of kilobytes instead of a megabyte for a video of
+the same steps, sharp at any zoom, light or dark. Shapes shared by several scenes are stored once.
+The policy allows only one script and one style sheet, by their hashes, and no connections.
 """
 
 from __future__ import annotations
@@ -86,5 +86,5 @@ def _plain(shape: Shape) -> dict[str, Any]:
 
 
 def _shade(shade: float | None) -> float | str | None:
-    """JSON has no NaN, the hatched shade."""
+    """Replace NaN (the hatched shade), which JSON lacks."""
     return "hole" if shade is not None and shade != shade else shade

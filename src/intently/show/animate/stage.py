@@ -1,4 +1,4 @@
-"""The stage of a story: shapes come and go, and scenes record them."""
+"""The stage of a story: shapes are added and removed, and scenes record them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stage:
         self.scenes: list[Scene] = []
 
     def put(self, *shapes: Shape) -> None:
-        """Put shapes on the stage; each replaces the one with its key."""
+        """Put shapes on the stage; each replaces the shape with the same key."""
         self.shapes.update({shape.key: shape for shape in shapes})
 
     def drop(self, *keys: str) -> None:
@@ -109,7 +109,7 @@ def number(value: float, places: int = 2) -> str:
 
 
 def within(apart: float) -> str:
-    """Say how far two results differ.
+    """Describe how far two results differ.
 
     >>> within(1.4e-7), within(0.0)
     (', to within 1e-7', ', exactly')

@@ -1,4 +1,4 @@
-"""A table in which one query meets every key: keys on the left, values on the right.
+"""A table of one query and every key: keys on the left, values on the right.
 
 It reads from left to right, as attention is computed:
 
@@ -88,7 +88,7 @@ class Table:
         self.make_room()
 
     def make_room(self) -> None:
-        """Put an empty frame where the output will stand."""
+        """Put an empty frame at the place of the output."""
         d = self.values.shape[-1]
         size = (cell_width(d) * d, HIGH)
         self.stage.put(Grid("room", self.right, self.bottom, size, ((None,),), opacity=0.6))
@@ -119,7 +119,7 @@ class Table:
         )
 
     def _factor(self, key: str, y: float, written: Numerals | None) -> Text:
-        """Return the factor of a vector, which stands behind it."""
+        """Return the factor that is written after a vector."""
         x = self.x + self.cell * self.keys.shape[-1] + 8
         factor = "" if written is None else written.factor
         return Text(f"{key}.factor", x, y + HIGH / 2, factor, HEAD, "quiet")

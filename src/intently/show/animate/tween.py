@@ -45,7 +45,7 @@ def _cells(shape: Shape) -> tuple[int, int] | None:
 
 
 def _mixed(old: Any, new: Any, share: float) -> Any:
-    """Mix two numbers, or tuples of them; others, clear and hatched shades too, change half way."""
+    """Mix two numbers, or tuples of them; anything else, hatching included, switches half way."""
     if old == new:
         return new
     if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):

@@ -1,4 +1,4 @@
-"""One sentence and its translation: which source word each produced word looked at."""
+"""One sentence and its translation: the source words that each produced word looked at."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def alignment(
 ) -> Figure:
     """Draw the weights of one sentence: source words above, produced words on the left.
 
-    Where both sides have the same words, as in self-attention, they are keys and queries; else
-    ``beside`` names those on the left: "reference", where the model was made to write it.
+    If both sides have the same words, as in self-attention, they are labelled keys and queries;
+    otherwise, ``beside`` names the side on the left: "reference" for forced decoding.
 
-    ``matrix`` has shape (t, s); of (h, t, s) ``head`` chooses one, else their mean is drawn and
-    the title says so; of a recording it is ``"name"`` or ``("name", head)``.
-    Links of ``gold`` are outlined, sure ones solid, possible ones dashed. White is 0, the darkest
-    blue 1, or 0.5, 0.2, 0.1, … where no weight is above; up to 12 × 12 cells show their value.
-    Returns the figure, written to ``save`` if given.
+    ``matrix`` has shape (t, s); for (h, t, s), ``head`` chooses a head, otherwise the mean is drawn
+    and the title says so; of a recording it is ``"name"`` or ``("name", head)``. Links of ``gold``
+    are outlined, sure ones solid, possible ones dashed. White is 0, the darkest blue 1, or 0.5,
+    0.2, 0.1, … if no weight is larger; up to 12 × 12 cells show their value. Returns the figure,
+    written to ``save`` if given.
 
     Raises ArgumentError for an empty matrix, more than 1,024 rows or columns, links outside the
     matrix and an unknown suffix. The picture is that of Bahdanau, Cho & Bengio 2015, "Neural

@@ -31,8 +31,8 @@ def bars(
     """Draw numbers and their intervals as bars: a panel for each measure, a row for each name.
 
     ``values[panel][name]`` is a number with the lower and the upper end of its interval; a panel
-    may lack names, and rows stand in the order of the first panel that has them. The panel "exact
-    match" counts to 1 at least. Returns the figure, written to ``save``.
+    may lack names, and rows follow the order of the first panel that has them. The axis of the
+    panel "exact match" reaches at least 1. Returns the figure, written to ``save``.
 
     Raises ArgumentError for no panel, a panel without numbers, numbers below 0 or not finite, ends
     of an interval in the wrong order, an unknown suffix.

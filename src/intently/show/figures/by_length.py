@@ -1,4 +1,4 @@
-"""How well sentences are translated by how long they are: a line for each model."""
+"""Translation quality by sentence length: a line for each model."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def by_length(
 ) -> Figure:
     """Draw scores against the length of sentences: a panel for each score, a line for each model.
 
-    ``scores[panel][model]`` holds for each bucket of lengths a number with the ends of its
-    interval, which is drawn as a band; ``buckets`` names them in order and says how many sentences
-    each has. The last ``unseen`` are shaded: longer than sentences of the training. A panel whose
-    highest end is 1 or less counts to 1. Returns the figure, written to ``save``.
+    ``scores[panel][model]`` holds a number with the ends of its interval, drawn as a band, for each
+    bucket of lengths; ``buckets`` maps the names of the buckets, in order, to their numbers of
+    sentences. The last ``unseen`` buckets are shaded: longer than all training sentences. The axis
+    of a panel whose values are at most 1 reaches 1. Returns the figure, written to ``save``.
 
     Source: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and
     Translate", figure 2. Raises ArgumentError for no panel, no or more than three models, lines
-    that are not as long as there are buckets, numbers below 0 or not finite, ends of an interval
-    in the wrong order, an unknown suffix.
+    whose length is not the number of buckets, numbers below 0 or not finite, ends of an interval in
+    the wrong order, an unknown suffix.
 
     >>> scores = {"BLEU": {"fixed": [(90, 85, 95), (20, 15, 25)], "attention": [(92, 88, 96)] * 2}}
     >>> [axes] = by_length(scores, {"1–10": 200, "11–20": 150}).axes
@@ -155,7 +155,7 @@ def _plot(axes: Axes, lines: Mapping[str, Sequence[Interval]]) -> None:
 
 
 def _shade(axes: Axes, buckets: int, unseen: int) -> None:
-    """Shade the buckets that training never showed, and say so."""
+    """Shade the buckets without training sentences, and say so."""
     if not unseen:
         return
     start = max(buckets - unseen - 0.5, -0.35)

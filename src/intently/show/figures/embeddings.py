@@ -1,4 +1,4 @@
-"""Word vectors on a map: the plane in which they differ most, with neighbours and with context."""
+"""Word vectors on a map: the plane of largest variance, with neighbours and context."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEAREST = 3
 
 
 class Plane(NamedTuple):
-    """Places (n, 2) before and, if there is a context, after; the share of variance they show."""
+    """Positions (n, 2) before and, if there is a context, after; their share of the variance."""
 
     before: np.ndarray
     after: np.ndarray | None
@@ -39,7 +39,7 @@ class Plane(NamedTuple):
 
     @property
     def every(self) -> np.ndarray:
-        """All places, one below the other."""
+        """All positions, stacked."""
         return self.before if self.after is None else np.concatenate([self.before, self.after])
 
 
@@ -55,14 +55,14 @@ def embeddings(
     """Draw word vectors (n, c) as a map: the two directions in which they differ most.
 
     ``vectors`` and ``after`` are tensors, arrays or nested lists.
-    ``after`` holds the same words in context (n, c), such as the states above attention: both
+    ``after`` holds the same words in context (n, c), such as the states after attention: both
     share the plane, and an arrow leads from each word to its place in context. ``neighbours`` are
-    words whose three nearest, by cosine in all c dimensions, are joined to them. The axes have no
-    unit; how much of the variance they show stands below. Returns the figure, written to ``save``.
+    words joined to their three nearest neighbours, by cosine in all c dimensions. The axes have no
+    unit; a note below gives their share of the variance. Returns the figure, written to ``save``.
 
-    Raises ArgumentError for other shapes, numbers that are not finite, and words that are not
-    there or there twice. The plane is that of principal component analysis (Pearson 1901), by a
-    singular value decomposition.
+    Raises ArgumentError for other shapes, numbers that are not finite, and words that are missing
+    or occur twice. The plane is that of principal component analysis (Pearson 1901), by a singular
+    value decomposition.
 
     >>> figure = embeddings(torch.eye(4), ["cat", "dog", "road", "wide"], neighbours="cat")
     >>> len(figure.axes[0].collections[0].get_offsets())
@@ -196,7 +196,7 @@ def _name(
     centres: Sequence[int],
     joints: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> None:
-    """Write names beside their dots, each where it covers least of the map."""
+    """Write names beside their dots, with the least overlap."""
     (left, right), bottom = axes.get_xlim(), axes.get_ylim()[0]
     low, unit = np.array([left, bottom]), (right - left) / WIDE
     inches = (dots - low) / unit
@@ -232,7 +232,7 @@ def _name(
 def _covered(
     box: tuple[float, float, float, float], taken: Sequence[tuple[float, float, float, float]]
 ) -> float:
-    """Return the area of other boxes that a box covers, and how far it stands out of the map."""
+    """Return the area of other boxes that a box covers, and how far it leaves the map."""
     found = max(-box[0], box[2] - WIDE, -box[1], box[3] - HIGH, 0.0)
     for other in taken:
         across = min(box[2], other[2]) - max(box[0], other[0])

@@ -84,18 +84,18 @@ def heads(
     """Draw all heads of all layers: layers down, heads across, one block for each kind.
 
     ``matrices`` maps names such as ``"decoder.1.cross"`` to matrices (h, t, s), or (t, s), of one
-    sentence, or is one matrix, or a recording of one sentence; names that differ in their number
-    only are layers of one kind, and those of one size share their words. A panel's title is
+    sentence, or is one matrix, or a recording of one sentence; names that differ only in their
+    number are layers of one kind, and layers of one size share their words. A panel's title is
     ``layer·head``, both counted from 0. ``sort`` is a statistic by the name that
     `intently.matrix.patterns.measure` gives it, or one number for each head (h,), such as
-    ``lambda A: A.entropy().mean(-1)``: panels then stand in rising order with their number; a minus
-    before the name turns the order. ``highlight`` frames one head, ``("decoder.1.cross", 2)``, and
-    ``caption`` says why. More than 192 rows or columns are pooled as ``A.pool(…, how)`` does, and
-    the figure says so: a mean hides single weights, which ``how="max"`` shows. Returns the figure,
-    written to ``save`` if given.
+    ``lambda A: A.entropy().mean(-1)``: panels are then sorted in ascending order and show their
+    number; a minus before the name reverses the order. ``highlight`` frames one head, such as
+    ``("decoder.1.cross", 2)``, and ``caption`` says why. More than 192 rows or columns are pooled
+    as ``A.pool(…, how)`` does, and the figure says so: a mean hides single weights, which
+    ``how="max"`` shows. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for no matrices, other shapes, a highlighted head that does not exist, a
-    statistic that these heads do not have and an unknown suffix.
+    statistic that these heads do not have, and an unknown suffix.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -245,7 +245,7 @@ def _measured(statistic: str, matrix: LazyMatrix, name: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the groups stand: how many side by side, how wide a panel is and its row labels are."""
+    """The arrangement of the groups: number side by side, width of panels and row labels."""
 
     columns: int
     panel: float
@@ -263,7 +263,7 @@ class Plan:
         return self.columns * self.group + (self.columns - 1) * BETWEEN
 
     def bands(self, groups: Sequence[Group]) -> list[tuple[list[Group], float]]:
-        """Return the groups that stand side by side, band for band, and each band's height."""
+        """Return the groups side by side, band by band, and each band's height."""
         rows = [list(groups[i : i + self.columns]) for i in range(0, len(groups), self.columns)]
         return [(row, max(_height(group, self.panel) for group in row)) for row in rows]
 

@@ -1,4 +1,4 @@
-"""A matrix of any size as one picture, pooled to the paper, with two statistics at its sides."""
+"""A matrix of any size as one picture, pooled to fit, with two statistics at its sides."""
 
 from __future__ import annotations
 
@@ -73,22 +73,22 @@ def heatmap(
 ) -> Figure:
     """Draw a (t, s) matrix of any size, its entropy per query and what each key receives.
 
-    Plain numbers, a tensor, an array or nested lists, are drawn as weights where no number is below
-    0 and each row sums to 1 or 0; others as what they are, without the statistics of weights.
+    Plain numbers, a tensor, an array or nested lists, are drawn as weights if no number is below 0
+    and each row sums to 1 or 0; otherwise as plain numbers, without the statistics of weights.
 
     Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a recording, or of matrices by
     name, it is ``"name"`` or ``("name", head)``. More than 512 rows or columns are pooled as
     ``A.pool(…, how)`` does, and the colour bar says so: a mean hides single weights, which
-    ``how="max"`` shows. ``scale="log"`` shades by the logarithm of the weight, over six
-    decades at most; on the linear scale one weight in two hundred of a large matrix may lie
-    beyond the end, which then is a point. ``sink="hide"`` hatches the first key that any query
-    looks at, and leaves it out of the scale. At the side stands the entropy of each row in nats,
-    below the sum of each column, averaged where rows or columns share a cell. Returns the figure,
-    written to ``save``.
+    ``how="max"`` shows. ``scale="log"`` shades by the logarithm of the weight, over at most six
+    decades; on the linear scale, one weight in two hundred of a large matrix may exceed the end of
+    the scale, which then is pointed. ``sink="hide"`` hatches the first key that any query looks at,
+    and leaves it out of the scale. The side shows the entropy of each row in nats, the bottom the
+    sum of each column, averaged where rows or columns share a cell. Returns the figure, written to
+    ``save``.
 
-    Raises ArgumentError for an empty matrix, a choice that leaves several matrices, an unknown
-    scale, sink or suffix, and a sink or a logarithm of numbers that have none. The sink: Xiao et
-    al. 2024, "Efficient Streaming Language Models with Attention Sinks", section 3.1.
+    Raises ArgumentError for an empty matrix, an ambiguous choice of matrix, an unknown scale, sink
+    or suffix, and a sink or a logarithm for numbers that have none. The sink: Xiao et al. 2024,
+    "Efficient Streaming Language Models with Attention Sinks", section 3.1.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -116,15 +116,17 @@ def heatmap(
 
 
 def _check_plain(cells: np.ndarray, scale: str, sink: str, why: str) -> None:
-    """Refuse what only weights have, of plain numbers that are none."""
+    """Refuse options for weights if the numbers are not weights."""
     if sink == "hide":
-        raise build(ArgumentError, "sink", "'show' of numbers that are no weights", repr(sink), why)
+        raise build(
+            ArgumentError, "sink", "'show' for numbers that are not weights", repr(sink), why
+        )
     if scale == "log" and (cells < 0).any():
-        raise build(ArgumentError, "scale", "'linear' of numbers below 0", repr(scale), why)
+        raise build(ArgumentError, "scale", "'linear' for numbers below 0", repr(scale), why)
 
 
 def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str]]:
-    """Read numbers that are no weights, and have no entropy and no column sums to show."""
+    """Read numbers that are not weights, so without entropy and column sums."""
     notes = [f"numbers as they are, no attention weights: {why}"]
     if max(lazy.shape) > CELLS:
         notes.append(reading.pooled(lazy.shape, CELLS, how, "numbers"))
@@ -135,7 +137,7 @@ def _numbers(lazy: LazyMatrix, how: Pooling, why: str) -> tuple[Survey, list[str
 
 
 def _survey(lazy: LazyMatrix, how: Pooling) -> tuple[Survey, list[str]]:
-    """Read a matrix that fits cell for cell, a larger one in one pass."""
+    """Read a small matrix cell by cell, a larger one in one pass."""
     if max(lazy.shape) > CELLS:
         found = survey(lazy, CELLS, CELLS, how)
         note = reading.pooled(lazy.shape, CELLS, how)
@@ -167,7 +169,7 @@ def _hide_sink(found: Survey, columns: tuple[str, ...]) -> list[str]:
 
 
 class Look(NamedTuple):
-    """How numbers become colours, and what the colour bar says they are."""
+    """The mapping from numbers to colours, and the label of the colour bar."""
 
     norm: Normalize
     colours: Colormap

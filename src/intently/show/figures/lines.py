@@ -1,4 +1,4 @@
-"""Two columns of words, joined by lines as wide as the weight between them."""
+"""Two columns of words, joined by lines whose width is the weight."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def lines(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Join queries on the left and keys on the right by lines as wide as the weight.
+    """Join queries on the left and keys on the right by lines whose width is the weight.
 
     The width is proportional to the weight; lines under a hundredth of the scale are left out.
-    ``token``, a query by its position or by its text where that occurs once, brings out its own
-    lines; all other lines turn grey. Of (h, t, s) ``head`` chooses one, else their mean is drawn;
-    of a recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
+    ``token``, a query by its position or by a text that occurs once, highlights its lines; all
+    other lines become grey. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of a
+    recording it is ``"name"`` or ``("name", head)``. Returns the figure, written to ``save``.
 
-    Raises ArgumentError for more than 64 words on a side, a token that is not there or there
-    twice. The picture is that of Vaswani et al. 2017, "Attention Is All You Need", figures 3 to 5.
+    Raises ArgumentError for more than 64 words on a side, a token that is missing or occurs twice.
+    The picture is that of Vaswani et al. 2017, "Attention Is All You Need", figures 3 to 5.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -107,7 +107,7 @@ def _draw(
 
 
 def _heights(count: int, high: float) -> np.ndarray:
-    """Where the words of a side stand: evenly, the shorter side in the middle."""
+    """The positions of the words of a side: evenly spaced, the shorter side centred."""
     return (high - count * STEP) / 2 + STEP * (np.arange(count) + 0.5)
 
 
@@ -144,7 +144,7 @@ def _name(
     heights: np.ndarray,
     inks: Sequence[str],
 ) -> None:
-    """Write the words of a side, and what they are above them, at an x and aligned there."""
+    """Write the words of a side and their title, at an x and aligned there."""
     x, align = place
     look: dict[str, Any] = {"ha": align, "parse_math": False}
     for label, y, ink in zip(labels, heights, inks, strict=True):

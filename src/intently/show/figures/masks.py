@@ -1,4 +1,4 @@
-"""Masks and biases as pictures: who may attend to whom, and the numbers added to the scores."""
+"""Masks and biases as pictures: which query may attend to which key, and added numbers."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def mask(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw who may attend to whom: blue cells attend, white ones do not.
+    """Draw which query may attend to which key: blue cells may, white cells may not.
 
     ``mask`` is a mask, or booleans (…, t, s), True where it is allowed: a tensor, an array or
     nested lists.
-    ``t`` and ``s`` are the sizes of the matrix; without them what the mask is made for, or shows
-    itself at; ``words`` name queries and keys, the last t of them the queries. A mask that differs
-    between batch rows or heads has a panel for each, at most twelve. Of more than 512 rows or
-    columns a cell shows the share that may attend. Returns the figure, written to ``save``.
+    ``t`` and ``s`` are the sizes of the matrix; by default the sizes that the mask requires or
+    suggests; ``words`` name queries and keys, the last t of them the queries. A mask that differs
+    between batch rows or heads has a panel for each, at most twelve. Beyond 512 rows or columns, a
+    cell shows the share of allowed entries. Returns the figure, written to ``save``.
 
     Raises ArgumentError for sizes that the mask does not fit, more than 2³⁰ entries, and an unknown
     suffix; KindError for anything but a mask.
@@ -84,7 +84,7 @@ def mask(
             f"at most {LARGEST:,} entries in all panels",
             f"{t * s * len(places):,}",
             "every entry is asked",
-            "a rule looks alike at smaller sizes: t=1024, s=1024",
+            "a rule looks the same at smaller sizes: t=1024, s=1024",
         )
     panels = [_share(moved, g, at) for at in places]
     notes = [*_differ(g.lead), "blue attends, white does not"]
@@ -105,7 +105,7 @@ def bias(
     """Draw what a bias adds to the scores: blue above 0, sand below, a panel for each head.
 
     ``bias`` is a bias, or numbers (…, t, s): a tensor, an array or nested lists.
-    ``t`` and ``s`` are the sizes of the matrix; of a tensor its own, else 32; ``words`` name
+    ``t`` and ``s`` are the sizes of the matrix; by default a tensor's own, else 32; ``words`` name
     queries and keys, the last t of them the queries. At most twelve heads are drawn, and more than
     512 rows or columns are thinned. −∞, which hides a key, is hatched. Returns the figure,
     written to ``save``.
@@ -151,7 +151,7 @@ def _sizes(
 
 
 def added(shown: Bias, t: int, s: int, cells: int) -> np.ndarray:
-    """Return what a bias adds (…, t, s), of more than ``cells`` rows or columns one in a few."""
+    """Return the numbers of a bias (…, t, s), thinned to at most ``cells`` rows and columns."""
     lead = _lead_of(shown, t, s)
     g = Geometry(lead, t, s, torch.device("cpu"))
     shown.check(g)
@@ -160,7 +160,7 @@ def added(shown: Bias, t: int, s: int, cells: int) -> np.ndarray:
 
 
 def _lead_of(shown: Bias, t: int, s: int) -> tuple[int, ...]:
-    """Return the leading axes a bias is made for: of its tensors, or as many heads as it says."""
+    """Return the leading axes of a bias: those of its tensors, or its number of heads."""
     shapes = [tuple(x.shape[:-2]) for x in shown.tensors()]
     found = [(), max(shapes, key=len, default=())]
     found += [(n,) for x in shown.tensors() for n in x.shape]
@@ -177,7 +177,7 @@ def _lead_of(shown: Bias, t: int, s: int) -> tuple[int, ...]:
 
 
 def _counts(shown: Value) -> list[int]:
-    """Return the numbers a value was made of, which may say how many heads there are."""
+    """Return the numbers among a value's arguments, which may be the number of heads."""
     found = [part for part in shown.parts if type(part) is int and part > 0]
     inner = [part for part in shown.parts if isinstance(part, Value)]
     return found + [count for part in inner for count in _counts(part)]
@@ -193,7 +193,7 @@ def _differ(lead: tuple[int, ...]) -> list[str]:
 
 
 def _share(shown: Mask, g: Geometry, at: tuple[int, ...]) -> np.ndarray:
-    """Return for each cell which share of its entries may attend, a band of rows at a time."""
+    """Return the share of allowed entries of each cell, a band of rows at a time."""
     part = shown.part(at, g)
     own = g._replace(lead=())
     down, across = edges(0, g.t, CELLS), edges(0, g.s, CELLS)

@@ -1,4 +1,4 @@
-"""A picture under the attention that lies on it: of a pixel, a patch, or a word of a prompt."""
+"""A picture overlaid with the attention of a pixel, a patch, or a word of a prompt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MARGIN = 0.14
 
 
 class Grid(NamedTuple):
-    """Patches in rows and columns, and how many tokens stand before the first of them."""
+    """Patches in rows and columns, and the number of tokens before the first patch."""
 
     rows: int
     columns: int
@@ -56,7 +56,7 @@ class Layer(NamedTuple):
 
     @property
     def top(self) -> float:
-        """Its largest weight; 0 where none is finite."""
+        """Its largest weight; 0 if none is finite."""
         return float(self.values[np.isfinite(self.values)].max(initial=0.0))
 
 
@@ -73,19 +73,19 @@ def overlay(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw a picture beside itself under the attention of a token, or of up to eleven tokens.
+    """Draw a picture next to copies overlaid with the attention of one to eleven tokens.
 
     ``picture`` is an array (height, width, 3), bytes or from 0 to 1, a PIL image or a path.
-    ``grid`` counts its patches, (rows, columns), read row by row; tokens before them, such as CLS,
-    are told apart; without it the patches form a square, with at most one token before. ``token``
-    is a patch (row, column), a position, or a word, alone or in a list. ``looks="at"`` draws its
-    row, ``"from"`` its column: who looks at it. Where only one side of the matrix is the picture,
-    that is known: the words of a prompt, keys of a diffusion model, are looked at by pixels.
-    ``smooth="blocks"`` shows patches as they are. Of (h, t, s) ``head`` chooses one, else their
-    mean is drawn; of a recording it is ``"name"`` or ``("name", head)``. All tokens share one
-    scale, on which one that looks everywhere stays pale; ``scale="own"`` gives each its own, from 0
-    to its largest weight. Those of several tokens stand below. Returns the figure, written to
-    ``save`` if given.
+    ``grid`` counts its patches, (rows, columns), read row by row; tokens before the patches, such
+    as CLS, are handled separately; by default the patches form a square, with at most one token
+    before. ``token`` is a patch (row, column), a position, or a word, alone or in a list.
+    ``looks="at"`` draws its row, ``"from"`` its column: the queries that look at it. If only one
+    side of the matrix is the picture, the direction is known: pixels look at the words of a prompt,
+    the keys of a diffusion model. ``smooth="blocks"`` shows patches without smoothing. Of (h, t, s)
+    ``head`` chooses one, else their mean is drawn; of a recording it is ``"name"`` or ``("name",
+    head)``. All tokens share one scale, so a token that looks everywhere stays pale;
+    ``scale="own"`` gives each token its own scale, from 0 to its largest weight. The scales of
+    several tokens are drawn below. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for a picture, a grid or a token that does not fit, RangeError for a patch
     outside. The picture of a token's row is that of Dosovitskiy et al. 2021, "An Image is Worth
@@ -121,7 +121,7 @@ def overlay(
 
 
 def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from"]:
-    """The picture's side: the one that has as many tokens as patches, or more; keys if both."""
+    """The picture's side: the one with at least as many tokens as patches; keys if both."""
     t, s = lazy.shape
     if grid is None:
         return "from" if _likely(t) > _likely(s) else "at"
@@ -132,7 +132,7 @@ def _side(lazy: LazyMatrix, grid: tuple[int, int] | None) -> Literal["at", "from
 
 
 def _likely(n: int) -> tuple[bool, int]:
-    """How likely n tokens are a picture: a square, or one after one token; the larger the more."""
+    """A score for n tokens as a picture: a square, or one after one token; larger is likelier."""
     side = _square(n)
     return side * side == n, side
 
@@ -151,10 +151,10 @@ def _grid(n: int, grid: tuple[int, int] | None) -> Grid:
             "grid",
             f"(rows, columns) with at most {n} patches",
             "None" if grid is None else repr(grid),
-            f"{n} tokens are no square of patches, with or without one before them"
+            f"{n} tokens do not form a square of patches, with or without one before them"
             if grid is None
             else "the side of the matrix that is the picture has fewer tokens",
-            "say grid=(rows, columns), and looks= where it is the other side",
+            "pass grid=(rows, columns), and looks= if the picture is the other side",
         )
     return Grid(rows, columns, n - rows * columns)
 
@@ -264,7 +264,7 @@ def _draw(
 
 
 def _lay(axes: Axes, values: np.ndarray, image: np.ndarray, **options: Any) -> None:
-    """Lay numbers or colours over the place of the whole image."""
+    """Draw numbers or colours over the whole image."""
     extent = (0, image.shape[1], image.shape[0], 0)
     axes.imshow(values, extent=extent, aspect="auto", **{"interpolation": "antialiased", **options})
 
@@ -278,7 +278,7 @@ def _frame(axes: Axes, image: np.ndarray, patch: tuple[int, int], grid: Grid) ->
 
 
 def _map() -> Colormap:
-    """The map of all figures, clear where the weight is 0, so that the picture shows through."""
+    """The colour map of all figures, but transparent at weight 0, so that the picture shows."""
     from matplotlib.colors import ListedColormap
 
     share = np.linspace(0, 1, 256)

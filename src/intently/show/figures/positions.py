@@ -1,4 +1,4 @@
-"""Positions as pictures: the waves that are added, or the angles by which rotary positions turn."""
+"""Positions as pictures: the added waves, or the angles of rotary positions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BY_POSITION, BY_DIMENSION = (16, 6, 2, 0), (6, 3, 1, 0)
 
 
 class Waves(NamedTuple):
-    """Numbers (t, c), what they are, and what a column of them is called."""
+    """Numbers (t, c), their title, and the name of a column."""
 
     values: np.ndarray
     name: str
@@ -47,7 +47,7 @@ class Waves(NamedTuple):
 
     @property
     def paired(self) -> bool:
-        """Whether dimensions 2i and 2i + 1 are a sine and a cosine: their squares add up alike."""
+        """Whether dimensions 2i and 2i + 1 are a sine and a cosine: a constant sum of squares."""
         t, c = self.values.shape
         if t < 2 or c % 2 or not np.isfinite(self.values).all():
             return False
@@ -57,7 +57,7 @@ class Waves(NamedTuple):
 
     @property
     def order(self) -> np.ndarray:
-        """The columns as they are drawn: of pairs first the even ones, then the odd ones."""
+        """The columns in drawing order: for pairs, first the even ones, then the odd ones."""
         c = self.values.shape[1]
         return np.r_[0:c:2, 1:c:2] if self.paired else np.arange(c)
 
@@ -77,11 +77,11 @@ def positions(
     returns, a table that is learned, or `intently.Rotary`, of which the cosine of each pair's angle
     is drawn. ``t`` counts the positions (all that are known, 64 of `Rotary`). Where dimensions 2i
     and 2i + 1 are a sine and a cosine, even dimensions are drawn before odd ones. ``dimensions``
-    and ``at`` choose at most six curves each; without them, a few that turn seldom enough to be
-    read. Returns the figure, written to ``save``.
+    and ``at`` choose at most six curves each; by default, a few with a frequency low enough to be
+    legible. Returns the figure, written to ``save``.
 
     Raises ArgumentError for another shape or too many curves, RangeError for dimensions and
-    positions outside. The picture is that of Vaswani et al. 2017, section 3.5, as it is taught.
+    positions outside. The picture is the usual illustration of Vaswani et al. 2017, section 3.5.
 
     >>> import intently as it
     >>> figure = positions(it.sinusoidal(50, 16), dimensions=[4, 5], at=[0, 10, 20])
@@ -118,7 +118,7 @@ def _waves(encoding: Numbers | Learned | Rotary, t: int | None) -> Waves:
 
 
 def _readable(curves: np.ndarray, wanted: Sequence[int]) -> np.ndarray:
-    """Return which of many curves (n, points) to draw: some that turn seldom, else any two."""
+    """Return which of many curves (n, points) to draw: some of low frequency, else any two."""
     rising = np.sign(np.diff(curves, axis=1))
     turns = (rising[:, 1:] * rising[:, :-1] < 0).sum(1)
     calm = np.flatnonzero(turns <= wanted[0])
@@ -181,7 +181,7 @@ def _draw(waves: Waves, columns: list[int], rows: list[int], heading: str) -> Fi
 
 
 def _name(axes: Axes, text: str, high: float, across: str, down: str = "") -> None:
-    """Say above axes of this height what they show, and name their sides."""
+    """Write a title above axes of this height, and name their sides."""
     axes.text(0, 1 + 0.06 / high, text, size=9, color=QUIET, transform=axes.transAxes, va="bottom")
     axes.set_xlabel(across, fontsize=8.5)
     axes.set_ylabel(down, fontsize=8.5)

@@ -1,4 +1,4 @@
-"""One pass over a matrix of any size: its picture, and the statistics that stand at its sides."""
+"""One pass over a matrix of any size: its picture, and the statistics at its sides."""
 
 from __future__ import annotations
 

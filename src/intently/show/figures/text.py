@@ -1,4 +1,4 @@
-"""A text shaded by attention: what one token looks at, or who looks at it."""
+"""A text shaded by attention: what one token looks at, or what looks at it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CLOSE = 0.012
 
 
 class Word(NamedTuple):
-    """A token as it is drawn: what it says, whether a blank precedes, its weight, if it has one."""
+    """A token to draw: its text, whether a blank precedes, and its weight, if any."""
 
     text: str
     blank: bool
@@ -76,16 +76,15 @@ def text(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Shade a text by what one token looks at (a row), or by who looks ``"from"`` it (a column).
+    """Shade a text by what one token looks at (a row), or by what looks at it (a column).
 
     ``token`` is a query, or a key where ``looks="from"``, by its position or by its text where
     that occurs once; it is framed. Of (h, t, s) ``head`` chooses one, else their mean is drawn; of
-    a recording it is ``"name"`` or ``("name", head)``. Where rows and columns name the same text,
-    or rows the token after it, it is written once; in cross-attention both texts are. A row of a
-    decoder is the token that it reads, as in "and (writes softmax)". Texts of at
-    most 32 tokens show the weights in figures; others are shaded only. Marks of tokenizers become
-    blanks, and a text that is written from right to left stands so. Returns the figure, written to
-    ``save`` if given.
+    a recording it is ``"name"`` or ``("name", head)``. If rows and columns name the same text, or
+    rows the next token, the text is written once; in cross-attention, both texts are written. A
+    decoder row is named after the token that it reads, as in "and (writes softmax)". Texts of at
+    most 32 tokens also show the weights as numbers. Tokenizer marks become blanks, and
+    right-to-left text runs from right to left. Returns the figure, written to ``save`` if given.
 
     Raises ArgumentError for a token that is not there or there twice, an unknown ``looks``, more
     than 2,000 tokens, RangeError for a position outside.
@@ -181,7 +180,7 @@ def _scale(sheet: Sheet, norm: Normalize, top: float) -> None:
 
 
 def _height(row: Sequence[tuple[Word, float, float]], few: bool) -> float:
-    """Return the height of a line of words, with room for numbers where there are some."""
+    """Return the height of a line of words, with room for numbers if there are any."""
     numbered = few and any(word.weight is not None for word, *_ in row)
     return SIZE * LINE + (0.26 if numbered else 0.1)
 
@@ -193,7 +192,7 @@ def _width(words: Sequence[Word]) -> float:
 
 
 def _laid(words: Sequence[Word], room: float) -> list[list[tuple[Word, float, float]]]:
-    """Break words into lines: each with its left end and width; from the right where read so."""
+    """Break words into lines: each with its left end and width; right to left where needed."""
     texts = [word.text for word in words]
     wide = [width + 2 * PAD for width in widths_of(texts, SIZE)]
     gaps = [BLANK if word.blank else CLOSE for word in words]

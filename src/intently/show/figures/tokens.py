@@ -25,7 +25,7 @@ TINTS = (WEIGHTS[1], WEIGHTS[2])
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What cuts a sentence into numbered pieces: ours do."""
+    """The interface of tokenizers, which ours satisfy."""
 
     def encode(self, sentence: str, /) -> list[int]: ...
     def tokens(self, ids: list[int], /) -> list[str]: ...
@@ -42,14 +42,14 @@ def tokens(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Figure:
-    """Draw how each tokenizer cuts a sentence: a box for every token, and how many there are.
+    """Draw how each tokenizer splits a sentence: a box for every token, and their number.
 
-    ``cutters`` map names to tokenizers of ours, to functions from a sentence to tokens, such as
-    ``list`` or ``tokenizer.tokenize``, or to the tokens themselves. Tokens are shown as they are,
-    with what marks the beginnings of words. Returns the figure, written to ``save``.
+    ``cutters`` maps names to our tokenizers, to functions from a sentence to tokens, such as
+    ``list`` or ``tokenizer.tokenize``, or to the tokens themselves. Tokens are shown unchanged,
+    including the marks of word beginnings. Returns the figure, written to ``save``.
 
-    Raises ArgumentError for no cutters, none or more than 500 tokens, KindError for what does not
-    give tokens.
+    Raises ArgumentError for no cutters, none or more than 500 tokens, KindError for cutters that do
+    not give tokens.
 
     >>> figure = tokens("It was wide.", {"words": str.split, "characters": list})
     >>> [text.get_text() for text in figure.axes[0].texts][:5]

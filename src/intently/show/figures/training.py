@@ -49,9 +49,9 @@ def training(
 
     ``history`` holds one mapping for each log line: ``step``, ``seconds``, ``loss`` and, where
     known, ``learning_rate``, ``tokens_per_second``, ``validation_loss``, ``exact_match`` (0 to 1)
-    and ``bleu`` (0 to 100). A line may lack any but the step; other keys are left alone. A curve
+    and ``bleu`` (0 to 100). A line may lack any key but the step; unknown keys are ignored. A curve
     of more than 60 points is drawn pale under its running mean; a loss that spans more than a
-    factor of five stands on a logarithmic axis. Returns the figure, written to ``save``.
+    factor of five gets a logarithmic axis. Returns the figure, written to ``save``.
 
     Raises ArgumentError for a history without a loss, a line without a step, an unknown suffix.
 
@@ -89,7 +89,7 @@ def _drawn(history: Sequence[Row], panel: Panel, clock: str = "step") -> bool:
 
 
 def _unfinished(history: Sequence[Row]) -> str:
-    """Say where the loss was not finite; "" where it always was."""
+    """Return a note on where the loss was not finite; "" if it always was."""
     steps = [row["step"] for row in history if not np.isfinite(row.get("loss") or 0.0)]
     return (
         f"the loss was not finite in {len(steps)} lines, first at step {steps[0]}" if steps else ""

@@ -42,10 +42,10 @@ def save_page(
     """Write a page of a recording, of matrices by name, of one matrix, or of items.
 
     ``precision`` is that of queries and keys: "half" (16 bits) or "full" (32). ``sides`` are texts
-    and pictures that stand for every axis of their length. The page says how far its weights are
-    from the model's. Raises `KindError` for other sources, `ArgumentError` where there is nothing
-    to show, for a side whose length no axis has and for a path that does not end in .html,
-    `MemoryRefused` for pages that would be too large.
+    and pictures, assigned to every axis of the same length. The page says how far its weights are
+    from the model's. Raises `KindError` for other sources, `ArgumentError` if there is nothing to
+    show, for a side that fits no axis, and for a path that does not end in .html, `MemoryRefused`
+    for pages that would be too large.
 
     >>> import tempfile, torch, intently as it
     >>> q, k = torch.randn(2, 4, 6, 8)

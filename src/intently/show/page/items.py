@@ -1,4 +1,4 @@
-"""What a page shows: items, each a text, a pair of texts or a picture, with their layers."""
+"""The items of a page, each a text, a pair of texts or a picture, with their layers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Layer:
 
     @property
     def heads(self) -> int:
-        """How many heads it has."""
+        """The number of heads."""
         return self.matrix.shape[-3] if self.matrix.ndim > 2 else 1
 
     @property
@@ -67,9 +67,9 @@ def items_of(
 ) -> list[Item]:
     """Return an item for each batch row of a recording, of matrices by name, or of one matrix.
 
-    ``sides`` are texts and pictures that stand for every axis of their length. A list of items is
-    returned as it is. Raises `KindError` for anything else, `ArgumentError` where there is nothing
-    to show and for a side whose length no axis has.
+    ``sides`` are texts and pictures, assigned to every axis of the same length. A list of items is
+    returned unchanged. Raises `KindError` for anything else, `ArgumentError` if there is nothing to
+    show, and for a side that fits no axis.
 
     >>> import torch
     >>> from intently.matrix import Dense

@@ -1,4 +1,4 @@
-"""The state in which a page opens: the head and the word that tell the most."""
+"""The opening state of a page: the most informative head and word."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opening(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def _parting(items: Sequence[Item]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Yield how far heads of cross-attention differ where two translations part, and the state."""
+    """Yield how far cross-attention heads differ where two translations diverge, and the state."""
     for entry, (one, other) in enumerate(zip(items[0].layers, items[1].layers)):
         if one.rows == one.columns or not one.row_labels or not other.row_labels:
             continue

@@ -1,4 +1,4 @@
-"""The two sides of a matrix: texts and pictures, and which of them an axis stands for."""
+"""The two sides of a matrix: texts and pictures, and their assignment to axes."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def counted(n: int) -> tuple[str, ...]:
 class Sides:
     """The sides of one item, gathered matrix by matrix.
 
-    ``given`` sides stand for every axis of their length; ``names`` are those of all modules that
-    attended.
+    ``given`` sides are assigned to every axis of the same length; ``names`` are those of all
+    modules that attended.
     """
 
     def __init__(self, given: Sequence[Side] = (), names: Collection[str] = ()) -> None:

@@ -29,7 +29,7 @@ def widget(
 
     Arguments and errors are those of `save_page`. ``widget.address`` is the state of the page as
     an address fragment, ``"#view=text&row=7"`` say; setting it changes the view. Raises
-    `MissingLibraryError` where anywidget is not installed.
+    `MissingLibraryError` if anywidget is not installed.
 
     >>> import torch, intently as it
     >>> q, k = torch.randn(2, 4, 6, 8)

@@ -27,7 +27,7 @@ SCRIPT = (*MODULES, "start")
 def destination(path: str | os.PathLike[str]) -> Path:
     """Return the path of a page; call it first, before any work.
 
-    Raises what `files.destination` raises for names that a double click would not open.
+    Raises as `files.destination` does for file names that a double click would not open.
     """
     return files.destination(path, "path", (".html", ".htm"), "out")
 
@@ -35,7 +35,7 @@ def destination(path: str | os.PathLike[str]) -> Path:
 def write(packed: Packed, path: str | os.PathLike[str]) -> Path:
     """Write the page atomically, and make its folders.
 
-    Raises `WriteError` where the file cannot be written.
+    Raises `WriteError` if the file cannot be written.
     """
     final = Path(path)
     files.make_folder(final.parent)
@@ -100,7 +100,7 @@ def digest(inline: str) -> str:
 
 
 def described(meta: dict[str, Any]) -> str:
-    """Return JSON that cannot end its script element: no ``<`` and only ASCII.
+    """Return JSON that cannot close its script element: no ``<`` and only ASCII.
 
     >>> described({"token": "</script>"})
     '{"token":"\\\\u003c/script>"}'

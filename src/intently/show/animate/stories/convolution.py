@@ -52,16 +52,16 @@ def convolution(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell a convolution of an image (c, height, width) as one-hot heads, pixel after pixel.
+    """Explain a convolution of an image (c, height, width) as one-hot heads, pixel by pixel.
 
     ``layer`` is `intently.modules.convolution_as_attention` of an ``nn.Conv2d``: a 3 × 3 kernel
-    makes nine heads. ``channel`` is the output channel that is told; several input channels are
-    drawn as their mean and count each with its own weight. The image may have a batch axis of 1,
-    and be an array or nested lists. Returns the story, written to ``save``
+    makes nine heads. ``channel`` is the output channel to explain; several input channels are drawn
+    as their mean, but each counts with its own weight. The image may have a batch axis of 1, and be
+    an array or nested lists. Returns the story, written to ``save``
     if given.
 
     Raises ArgumentError for images or outputs larger than 32 × 32 pixels and for more than 25
-    taps, KindError for other layers, RangeError for a channel that is not there.
+    taps, KindError for other layers, RangeError for a missing channel.
 
     Source: Cordonnier et al. 2020, theorem 1.
 
@@ -124,7 +124,7 @@ def convolution(
 
 
 class _Told:
-    """Where each head looks, what it reads, and what it adds to one output channel."""
+    """The pixel each head looks at, its value, and its contribution to one output channel."""
 
     def __init__(self, layer: Layer, image: Tensor, output: np.ndarray, channel: int) -> None:
         self.kernel, self.output = layer.kernel, output
@@ -242,7 +242,7 @@ class _Sheet:
         self._output()
 
     def finish(self) -> None:
-        """Show the whole output and nothing but it and the image."""
+        """Show only the image and the whole output."""
         self.done[...] = self.told.output
         self._output()
         self.stage.drop("hot", "read", "here", "heads", "kernel", "adds", "total")

@@ -1,4 +1,4 @@
-"""A soft dictionary: every key answers, as much as it matches (users × films)."""
+"""A soft dictionary: every key contributes as much as it matches (users × films)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def dictionary(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell attention as a dictionary that answers with a mixture, one query after another.
+    """Explain attention as a dictionary that answers with a mixture, one query after another.
 
-    ``matrix`` is an attention (t, s) of users to films, say, or one ``head`` of (h, t, s);
-    ``values`` (s, e) are what stands behind each key; ``features`` name the d numbers of queries
+    ``matrix`` is an attention (t, s) of users to films, for example, or one ``head`` of (h, t, s);
+    ``values`` (s, e) belong to the keys; ``features`` name the d numbers of queries
     and keys. Returns the story, written to ``save`` if given.
 
-    Raises ArgumentError for more than 8 queries or 16 keys, scores that are no dot products, and
+    Raises ArgumentError for more than 8 queries or 16 keys, scores that are not dot products, and
     features that do not fit.
 
     >>> import torch
@@ -88,7 +88,7 @@ def dictionary(
     for i, one in enumerate(every):
         output = one.weights @ table.values
         _turn(stage, table, asking[i], queries[i], largest)
-        said = f"‘{queries[i]}’ asks for something that is no key"
+        said = f"‘{queries[i]}’ asks for something that is not a key"
         stage.scene(said + ("." if i else ": nobody would answer."), SHORT if i else USUAL)
         for j, match in enumerate(one.scaled):
             table.figure("match", j, float(match))

@@ -44,13 +44,13 @@ def heads(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell multi-head attention of x (t, c): one head → many → concatenation → projection.
+    """Explain multi-head attention of x (t, c): one head → many → concatenation → projection.
 
     x may have a batch axis of 1, and be an array or nested lists.
-    ``block`` is an `intently.modules.MultiHeadAttention`; weights of anybody's code become one by
-    its ``from_weights``, and modules of PyTorch by ``intently.interop.torch.load``. Vectors wider
-    than 96 are drawn as means of neighbours; nothing drops out. Returns the story, written to
-    ``save`` if given.
+    ``block`` is an `intently.modules.MultiHeadAttention`; convert weights from other code with its
+    ``from_weights``, and PyTorch modules with ``intently.interop.torch.load``. Vectors wider than
+    96 are drawn as means of neighbours; dropout is off. Returns the story, written to ``save`` if
+    given.
 
     Raises KindError for other blocks, ArgumentError for more than 24 tokens or 16 heads, for inputs
     that are not finite and labels that do not fit.
@@ -173,7 +173,7 @@ class _Sheet:
         )
 
     def join(self) -> None:
-        """Put all mixtures side by side below, until they touch."""
+        """Move all mixtures together below, until they touch."""
         h, _, cells = self.parts.shape
         wide = min(14.0, 270 / (h * cells))
         self._tokens("row", self.last)

@@ -1,4 +1,4 @@
-"""Permuting the inputs permutes the outputs, and nothing else: attention knows no order."""
+"""Permuting the inputs only permutes the outputs: attention ignores order."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ def permutation(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell how the outputs of a block change when its inputs x (t, c) change places.
+    """Explain how the outputs of a block change when its inputs x (t, c) are permuted.
 
     x may have a batch axis of 1, and be an array or nested lists.
     The new order, ``order`` (the first and the last change places unless given), goes through the
     block too, without dropout, and the story shows its outputs. Without positions and mask, rows of
-    the output and rows and columns of the matrix (mean of heads) change places and stay what they
-    are; with them the story says by how much they differ. Returns the story, written to ``save`` if
+    the output and rows and columns of the matrix (mean of heads) only change places; with positions
+    or a mask, the story reports by how much they differ. Returns the story, written to ``save`` if
     given.
 
     Raises ArgumentError for more than 16 tokens, inputs that are not finite, labels that do not
-    fit, and an ``order`` that is none; KindError for a block that does not attend.
+    fit, and an ``order`` that is not a permutation; KindError for a block that does not attend.
 
     Source: Lee et al. 2019, "Set Transformer", section 2.
 
@@ -171,7 +171,7 @@ class _Sheet:
             )
 
     def matrix(self, weights: np.ndarray, order: Sequence[int]) -> None:
-        """Each weight keeps its name, (token that looks, token looked at), wherever it goes."""
+        """Each weight keeps its key, (query token, key token), wherever it moves."""
         self.stage.put(Text("weights", self.middle, MARGIN + 6, "weights", 11, "quiet"))
         shade = shades(weights, self.heaviest)
         for row, i in enumerate(order):

@@ -29,11 +29,11 @@ def product(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell how one query attends: dot products → scale → mask → softmax → weighted sum.
+    """Explain how one query attends: dot products → scale → mask → softmax → weighted sum.
 
     ``matrix`` is an attention (t, s) or one ``head`` of (h, t, s), ``values`` (s, e) or (g, s, e)
     what it averages; ``query`` is a position, or the text of a label that occurs once. Scores other
-    than dot products, softcap, bias, mask and sink are told where the matrix has them. Vectors up
+    than dot products, softcap, bias, mask and sink are included if the matrix has them. Vectors up
     to 6 wide show their numbers; wider than 96, the means of neighbours. Returns the story, written
     to ``save`` (GIF or HTML, by suffix) if given.
 

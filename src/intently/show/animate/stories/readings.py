@@ -44,15 +44,15 @@ def readings(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell how one word is read: what it looks at in several heads, or in several sentences.
+    """Explain how one word is read: what it looks at in several heads, or in several sentences.
 
     ``matrices`` names two to six readings, each (t, s) of one text with labels, such as
-    ``{"head 0": A[0], "head 3": A[3]}``; of (h, t, s) the mean is taken. ``token`` is a position,
+    ``{"head 0": A[0], "head 3": A[3]}``; for (h, t, s), the mean is used. ``token`` is a position,
     or a text that occurs once in each. Arcs are as wide as the weight, for weights from 0.02.
     Returns the story, written to ``save`` if given.
 
-    Raises ArgumentError for fewer readings than two, a word that is not there, texts whose queries
-    and keys differ, texts wider than 1,180 pixels, and weights that are not finite.
+    Raises ArgumentError for fewer readings than two, a missing word, texts whose queries and keys
+    differ, texts wider than 1,180 pixels, and weights that are not finite.
 
     >>> import torch
     >>> from intently.matrix import Dense
@@ -115,7 +115,7 @@ def _reading(name: str, matrix: Weights, token: int | str) -> Reading:
             f"rows {rows[:4]!r}, columns {columns[:4]!r}",
         )
     words = [visible(bare(text), 20) for text, _ in spaced(columns)]
-    weight = widest(("0.00",), FIGURE)  # stands below the word
+    weight = widest(("0.00",), FIGURE)  # drawn below the word
     wide = [max(width + 12, weight + 2) for width in widths(words, SIZE)]
     blank = [6.0 if blank else 1.0 for _, blank in spaced(columns)]
     ends = np.cumsum([gap + width for gap, width in zip(blank, wide)])
@@ -165,7 +165,7 @@ def _kept(stage: Stage, one: Reading, top: float, largest: float, n: int) -> Non
 
 
 def _word(key: str, one: Reading, j: int, top: float, shade: float) -> Grid:
-    """Return word j of a text as a shaded box, framed where it is the word that looks."""
+    """Return word j of a text as a shaded box, framed if it is the query."""
     edge = "accent" if j == one.at else ""
     cell = one.widths[j], HIGH
     return Grid(key, one.lefts[j], top, cell, ((shade,),), (one.words[j],), SIZE, edge)

@@ -31,11 +31,11 @@ def temperature(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell how temperature τ turns the scores z of one query into weights softmax(z/τ).
+    """Explain how temperature τ turns the scores z of one query into weights softmax(z/τ).
 
-    At τ = ∞ all keys that may be seen share alike, at τ = 1 the weights are those of the matrix, at
-    τ = 0 the highest score takes all (equal ones share). ``matrix`` is an attention (t, s) or one
-    ``head`` of (h, t, s); a sink is one more row. Returns the story, written to ``save`` if given.
+    At τ = ∞, all visible keys share equally; at τ = 1, the weights are those of the matrix; at τ =
+    0, the highest score takes all (ties share). ``matrix`` is an attention (t, s) or one ``head``
+    of (h, t, s); a sink is one more row. Returns the story, written to ``save`` if given.
 
     Raises ArgumentError for more than 32 keys, a query that may see nothing, and temperatures
     below 0; KindError for a matrix without scores.

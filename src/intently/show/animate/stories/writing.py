@@ -1,4 +1,4 @@
-"""A decoder writes, and its alignment moves: which source words each new word looks at."""
+"""A decoder writes, and its alignment moves: the source words that each new word looks at."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writing(
     title: str | None = None,
     save: str | os.PathLike[str] | None = None,
 ) -> Animation:
-    """Tell how a decoder writes: word by word, with ribbons to the source words it looks at.
+    """Explain how a decoder writes: word by word, with ribbons to the source words it looks at.
 
     ``matrix`` (t, s) has produced words as rows and source words as columns, such as the
     ``alignment`` of a translation; of (h, t, s) ``head`` chooses one, else the mean is taken; of a

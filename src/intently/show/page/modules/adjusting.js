@@ -5,8 +5,8 @@ import { element } from "./words.js";
 /** @typedef {{root: HTMLElement, show: (seen: {zoomed: boolean, pooled: boolean}) => void}} Adjusting */
 
 const ADJUSTED = /** @type {const} */ ([
-  ["range", "view", "Scale to this view", "The scale is that of the whole head unless you ask for one of what is seen"],
-  ["cells", "max", "Largest weight of each cell", "Means hide single peaks"],
+  ["range", "view", "Scale to this view", "By default, the scale covers the whole head; this limits it to the view"],
+  ["cells", "max", "Largest weight of each cell", "Mean values hide single peaks"],
 ]);
 
 /**

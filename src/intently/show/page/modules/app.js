@@ -24,7 +24,7 @@ const LOOKS = [
 /** @type {Record<string, string[]>} */
 const TOGGLES = { scale: ["linear", "log"], sink: ["show", "hide"] };
 const THEMES = ["auto", "light", "dark"];
-const SILENT = "the server does not answer: nothing new can be shown";
+const SILENT = "the server does not answer: no new numbers can be shown";
 
 /**
  * Bring a page to life inside its element.
@@ -62,7 +62,7 @@ export function mount(root, page, source, address, keys) {
     element("h2", {}, "Keys"),
     keyTable(),
     element("p", {}, "A row of weights belongs to a query and sums to 1 over the keys."),
-    element("p", {}, "The address of the page holds all that is seen: copy it to come back."),
+    element("p", {}, "The page address stores the current view: copy it to return here."),
     element("form", { method: "dialog" }, element("button", {}, "Close")),
   );
 
@@ -315,7 +315,7 @@ function shifted(token, by) {
  * @param {import("./data.js").Meta} meta
  */
 function boundOf({ source, precision, bound }) {
-  if (source === "server") return "numbers as recorded, computed by the server; exact";
+  if (source === "server") return "exact weights, computed by the server from the recording";
   const kept = precision === "half" ? "half precision" : "full precision";
   if (!bound) return `kept in ${kept}`;
   const nan = bound.nan ? "; some weights are NaN, not a number" : "";

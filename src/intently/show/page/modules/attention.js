@@ -84,7 +84,7 @@ export async function openHead(page, item, entry, head) {
  */
 export function averageOf(heads) {
   const parts = heads.map(({ local }) => {
-    if (!local) throw new Error("only heads that are computed here can be averaged here");
+    if (!local) throw new Error("only heads computed in this browser can be averaged here");
     return local;
   });
   if (parts.length === 1) return heads[0];

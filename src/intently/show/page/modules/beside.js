@@ -6,7 +6,7 @@ import { element, format, named, rowName } from "./words.js";
 /** @typedef {{i: number, j: number, weight: number, row: Float32Array, column: Float32Array, pinned: boolean}} Told */
 
 const HEAVIEST = 6;
-const HINT = "Point at the matrix, or walk over it with the arrow keys. A click or Enter pins a weight.";
+const HINT = "Point at the matrix, or move with the arrow keys. A click or Enter pins a weight.";
 
 /**
  * @param {HTMLElement} root

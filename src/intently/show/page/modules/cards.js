@@ -146,7 +146,7 @@ export function readingCard(page, source, hears) {
     title.textContent = `How much each ${each} is looked at`;
     listAgain = () => list(weights, both.keys, scale, { ...look, partner: null }, false);
     listAgain();
-    const how = `Point at a ${each} to see what it looks at; a click holds it, and so do arrows and Enter.`;
+    const how = `Point at a ${each} to see what it looks at; a click, or the arrow keys and Enter, hold it.`;
     numbers.replaceChildren("summed over all queries. ", element("span", { class: "how" }, how));
   }
 

@@ -128,7 +128,7 @@ export function linesView(section, page, store, source) {
     rest = { ...rest, query };
     const most = Math.max(0, ...query);
     if (most >= 10 ** -digitsOf(error)) {
-      const where = rest.word === "outside" ? "lies outside these" : "is too little for lines or hidden";
+      const where = rest.word === "outside" ? "is on words outside this range" : "is too small for lines, or hidden";
       under.textContent += ` · up to ${format(most, error)} of the weight of a word ${where}`;
     }
     place();

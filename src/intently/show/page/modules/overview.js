@@ -340,7 +340,7 @@ function pooledTo({ meta }, entries) {
     return [t / h, s / w];
   }));
   const cells = most > 1 ? `; a cell is the mean of up to ${Math.ceil(most)} × ${Math.ceil(most)} weights` : "";
-  return `Each picture is shaded by the root of its weights, up to its own largest cell${cells}.`;
+  return `Each picture is shaded by the square root of its weights, scaled to its own largest cell${cells}.`;
 }
 
 /** The end of a name that tells layers apart. @param {Entry} about */

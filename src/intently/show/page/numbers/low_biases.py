@@ -1,8 +1,8 @@
-"""Biases that hide a key by a very low number, and rows in which they hide every key.
+"""Biases that hide a key with a very low number, and rows in which they hide every key.
 
 Where the model adds −10⁹ or the lowest float32 to a score, the sum loses the score's digits: a row
-of padding attends its keys equally. A page that kept those digits, or lost them in its lse, would
-show other weights.
+of padding attends to its keys equally. A page that kept those digits, or lost them in its lse,
+would show other weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST = 1024
 def drowned(
     p: Problem, rule: Rule, mask: Tensor | None, scores: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the rows (h, t) whose scores are lost in their bias, and all rows where some are.
+    """Return the rows (h, t) whose scores are lost in their bias, and all rows with any.
 
     ``scores`` gives (h, rows, s) for some rows. A score below half the distance from the highest
     bias to its neighbour is rounded away.

@@ -1,7 +1,7 @@
-"""Masks and biases as a page stores them: a mask as bits, a bias as the fewest numbers it takes.
+"""Masks and biases as a page stores them: a mask as bits, a bias as few numbers as possible.
 
-Most biases depend on the distance alone (ALiBi, T5's buckets) or on the key alone; those take
-t + s − 1 or s numbers a head. They only have to be right where the mask allows attention.
+Most biases depend only on the distance (ALiBi, T5's buckets) or only on the key; these take t + s −
+1 or s numbers per head. Biases only need to be exact where the mask allows attention.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def written(p: Problem) -> Tensor | None:
 
 
 def ruled(p: Problem, mask: Tensor | None) -> Rule | None:
-    """Return the bias of a problem as few numbers; None where there is none or it is 0.
+    """Return the bias of a problem as few numbers; None if there is none or it is 0.
 
     ``mask`` (1 or h, t, s) is its dense mask: masked entries may have any bias. Raises
     `MemoryRefused` for a dense bias that is too large for a page.
@@ -114,7 +114,7 @@ def _by_key(p: Problem) -> Rule:
 
 
 def _says(rule: Rule, rows: Tensor, tile: Tensor, hidden: Tensor | None, g: Geometry) -> bool:
-    """Say whether a rule gives the bias (n, rows, s) wherever it is not hidden."""
+    """Return whether a rule gives the bias (n, rows, s) wherever it is not hidden."""
     mine = Laid(rule.kind, rule.values).tile(g._replace(lead=(1,)), rows, torch.arange(g.s))
     same = (mine == tile) | (mine.isnan() & tile.isnan())
     return bool((same if hidden is None else same | hidden).all())

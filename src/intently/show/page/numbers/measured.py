@@ -1,4 +1,4 @@
-"""What a page shows of every head at once: sums, an overview and statistics."""
+"""Measurements of every head for a page: sums, an overview and statistics."""
 
 from __future__ import annotations
 

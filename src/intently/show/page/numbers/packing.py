@@ -1,8 +1,8 @@
 """Numbers as text in a page: little endian, bytes shuffled, deflated, base64.
 
-Shuffling puts all first bytes of the numbers together, then all second bytes, and so on: exponents
-are alike and deflate well beside each other (Alted 2010, "Why Modern CPUs Are Starving", the
-shuffle of Blosc).
+Shuffling puts all first bytes of the numbers together, then all second bytes, and so on:
+neighbouring exponents are similar and compress well (Alted 2010, "Why Modern CPUs Are Starving",
+the shuffle of Blosc).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One attention as a page stores it: rounded queries and keys, and the rest of the formula.
 
-A page holds q and k, not the weights: (t + s)·d numbers for t·s. The weights that follow from the
-rounded numbers are given as a lazy matrix in float64; `bound` measures how far they are from the
-model's.
+A page stores q and k, not the weights: (t + s)·d numbers instead of t·s. The weights computed from
+the rounded numbers form a lazy matrix in float64; `bound` measures their difference from the
+model's weights.
 """
 
 from __future__ import annotations
@@ -173,9 +173,9 @@ def _scores(p: Problem, q: Tensor, k: Tensor, energy: Tensor | None, rows: Tenso
 
 
 def _centred(k: Tensor) -> Tensor:
-    """Subtract the mean of the keys, which shifts all scores of a query alike: no weight changes.
+    """Subtract the mean of the keys: all scores of a query shift equally, so no weight changes.
 
-    The common part of keys is often most of them and would cost the rest its precision. Source:
+    The common part of the keys is often large and would cost the remainder its precision. Source:
     Zhang et al. 2025, "SageAttention", section 4.2.
     """
     mean = k.mean(-2, keepdim=True)

@@ -43,7 +43,7 @@ PATIENCE = 20.0
 
 
 class Refused(Exception):  # noqa: N818 - it is a refusal
-    """A refused question: its HTTP status and a sentence."""
+    """A refused question: its HTTP status and a message."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -51,7 +51,7 @@ class Refused(Exception):  # noqa: N818 - it is a refusal
 
 
 class Answer(NamedTuple):
-    """Bytes, their content type, and how near to exact they are."""
+    """Bytes, their content type, and their precision."""
 
     body: bytes
     kind: str = "application/octet-stream"
@@ -109,7 +109,7 @@ class Served:
         return Answer(text(zlib.compress(shuffled(found), 1)).encode(), "text/plain")
 
     def open(self, given: _Given) -> Answer:
-        """Open a head: return how far its pass has come, after waiting for progress."""
+        """Open a head: wait for progress of its pass, and return how far it has come."""
         head, name = self._head(given)
         before = given.number("done", head.t + 1)
         if not head.settled:

@@ -1,8 +1,8 @@
-"""The page served on 127.0.0.1 to whoever knows its address, and to nobody else.
+"""The page served on 127.0.0.1, only to clients that know its address.
 
-The address holds a random token. The server answers only under its own IP address, so that no
-foreign name can be pointed at it (DNS rebinding), and only to the page itself, so that other pages
-cannot ask. No request reaches a file: it is a name from a table and some whole numbers.
+The address holds a random token. The server answers only under its own IP address, which prevents
+DNS rebinding, and only to the page itself, so that other pages cannot query it. No request reaches
+a file: requests are a name from a table and some integers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SAFE = {
 class Server(ThreadingHTTPServer):
     """Serves the page of some items from a free port of 127.0.0.1; ``address`` is where.
 
-    Raises `OSError` where the given port is taken.
+    Raises `OSError` if the given port is taken.
     """
 
     allow_reuse_address = True
@@ -117,7 +117,7 @@ class Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a new thread; at the limit, the connection that asks longest is closed.
 
-        Connections that are being answered stay; if all are, the new connection is closed.
+        Connections being answered stay open; if all are busy, the new connection is closed.
         """
         with self._placing:
             if len(self._places) >= CONNECTIONS:
@@ -150,7 +150,7 @@ class Server(ThreadingHTTPServer):
         self._asking.pop(connection, None)
 
     def asks(self, connection: socket.socket, asking: bool) -> None:
-        """Note whether a connection still has to ask, or is being answered."""
+        """Record whether a connection is still sending its request or is being answered."""
         with self._placing:
             if not asking:
                 self._asking.pop(connection, None)
@@ -198,13 +198,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self._asked)
 
     def handle_one_request(self) -> None:
-        """Answer one request, which has to arrive in time."""
+        """Answer one request, which must arrive in time."""
         self._asked.deadline = time.monotonic() + ASKING
         self.server.asks(self.connection, True)
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer, or refuse with a sentence."""
+        """Answer, or refuse with a message."""
         self.server.asks(self.connection, False)
         try:
             self._check()

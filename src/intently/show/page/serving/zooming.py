@@ -47,7 +47,7 @@ SOME = 16
 
 
 class Zoomed(NamedTuple):
-    """Weights ``picture`` (h, w), and how near they are: "" where they are exact."""
+    """Weights ``picture`` (h, w), and their precision: "" if exact."""
 
     picture: Tensor
     nearness: str = ""
@@ -97,7 +97,7 @@ class ZoomedHead:
 
     @property
     def bytes(self) -> int:
-        """The memory that its results take."""
+        """The memory of its results."""
         return sum({id(x): x.nbytes for x in self.kept if x is not None}.values())
 
     def steps(self) -> Iterator[None]:
