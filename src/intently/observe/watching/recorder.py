@@ -134,28 +134,26 @@ class Recorder:
         return name if name is not None and self.names.wanted(name) else None
 
     def _keep(self, name: str, call: Call) -> None:
+        place = self._generations.place(name, self.names.forward(call.module, self.running))
+        step = self._normalised(call)
+        if call.as_weights is not None and not self._agrees(step):
+            call = call.as_weights("its queries and keys give others")
+            step = self._normalised(call)
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
-        place = self._generations.place(name, self.names.forward(call.module, self.running))
-        step = self._normalised(call)
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)
         if entry.steps & (entry.steps - 1) == 0 or entry.steps % 32 == 0:
             self._check(entry, made, matrix)
-        if entry.steps == 1 and not entry.verified and call.as_weights is not None:
-            self._replace(entry, call.as_weights(entry.why or "they were not compared"))
-            return
         if self._gradients is not None:
             self._gradients.keep(entry, call)
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
 
-    def _replace(self, entry: Entry, call: Call) -> None:
-        """Keep the weights themselves of a call whose queries and keys give others."""
-        step = self._normalised(call)
-        entry.rows = self._generations.rows(step)
-        self.recording.covered.note(AS_IT_IS.format(entry.name, call.as_it_is))
-        self._check(entry, call, step.matrix or entry.attention)
+    def _agrees(self, step: Step) -> bool:
+        """Whether queries and keys give the weights, or the output, of a call by hand."""
+        matrix = step.spec.get().attend(operand(step.q), operand(step.k))
+        return checking.check(step.call, matrix, 0, self._store.dtype).verified is True
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()
