@@ -136,8 +136,7 @@ CASES: list[tuple[Callable[[], object], type[IntentlyError], str]] = [
     (
         lambda: patterns.measure(A3.mT, [1, 2, 3]),
         ArgumentError,
-        "ids: expected None where t=4 > s=3; got shape (3,). Patterns of tokens are those of "
-        "self-attention.",
+        "ids: expected None where t=4 > s=3; got shape (3,). Token patterns need self-attention.",
     ),
     (
         lambda: patterns.duplicate(torch.zeros(0).long()),

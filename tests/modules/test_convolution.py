@@ -175,8 +175,8 @@ test_what_is_no_plain_convolution = raises(
         (
             lambda: convolution_as_attention(nn.LazyConv2d(3, 3)),
             KindError,
-            "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once, and "
-            "it knows its channels.",
+            "conv: expected an nn.Conv2d with weights; got LazyConv2d without. Call it once to set "
+            "its channels.",
         ),
         (lambda: converted(nn.Conv1d), KindError, "conv: expected an nn.Conv2d; got Conv1d."),
     ]
