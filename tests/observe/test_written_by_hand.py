@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from intently.observe import watch
 from intently.observe.sources import followed
@@ -292,3 +293,50 @@ def test_deep_says_that_last_bits_may_differ() -> None:
         with watch(deep=deep) as seen:
             run("plain", *operands())
         assert (LAST_BITS in seen.coverage().notes) is deep
+
+
+class Inner(nn.Module):
+    """Attends by hand, as its code tells, or by a name that hides it."""
+
+    def __init__(self, hidden: bool) -> None:
+        super().__init__()
+        self.linear, self.hidden = nn.Linear(8, 8), hidden
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.linear(x) @ x.mT
+        w = (
+            getattr(torch, "soft" + "max")(z, -1)
+            if self.hidden
+            else z.exp() / z.exp().sum(-1, keepdim=True)
+        )
+        return w @ x
+
+
+class Around(nn.Module):
+    """Attends by hand around a plain layer that holds another that does."""
+
+    def __init__(self, hidden: bool, direct: bool) -> None:
+        super().__init__()
+        inner = Inner(hidden)
+        self.inside = inner if direct else nn.Sequential(nn.Linear(8, 8), inner, nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.inside(x).mT).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_modules_within_modules_leave_no_mode_behind(
+    hidden: bool, direct: bool, fails: bool
+) -> None:
+    model, x = nn.Sequential(Around(hidden, direct), nn.Linear(8, 8)), torch.randn(2, 5, 8)
+    for _ in range(2):
+        with watch(model) as seen:
+            y = model(x)
+            if fails:
+                with pytest.raises(RuntimeError):
+                    model(torch.randn(2, 5, 9))
+            assert not _get_current_dispatch_mode_stack()
+        assert torch.equal(y, model(x))
+        assert set(seen) == {"0", "0.inside" if direct else "0.inside.1"}, str(seen.coverage())

@@ -43,33 +43,38 @@ from intently.observe.watching.unseen import Softmax
 
 
 class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
-    """Sees hand-written attention while entered; all who follow in a thread share one mode."""
+    """Sees hand-written attention while entered; whoever turned the mode on turns it off."""
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
+        self._turned_on = not _is_on()
         _here.count += 1
-        if not _is_on():
+        if self._turned_on:
             _here.mode.__enter__()
 
     def __exit__(self, *error: object) -> None:
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
         _here.count -= 1
-        if not _here.count and _is_on():
+        if self._turned_on and not _here.whole and _is_on():
             _leave()
 
 
-class whole_model(mode):  # noqa: N801 - as `mode`
-    """Follows everything until it is left: ``deep=True``."""
+class whole_model:  # noqa: N801 - as `mode`
+    """Follows everything until the last watch with ``deep=True`` is left, in any order."""
 
     def __enter__(self) -> None:
-        super().__enter__()
+        self._thread = threading.get_ident()
         _here.whole += 1
+        if not _is_on():
+            _here.mode.__enter__()
 
     def __exit__(self, *error: object) -> None:
-        if threading.get_ident() == self._thread:
-            _here.whole -= 1
-        super().__exit__(*error)
+        if threading.get_ident() != self._thread:
+            return
+        _here.whole -= 1
+        if not _here.whole and _is_on():
+            _leave()
 
 
 class _paused:  # noqa: N801 - as `mode`
@@ -81,12 +86,12 @@ class _paused:  # noqa: N801 - as `mode`
             _leave()
 
     def __exit__(self, *error: object) -> None:
-        if self._was_on:
+        if self._was_on and not _is_on():
             _here.mode.__enter__()
 
 
 class _Here(threading.local):
-    """The mode of a thread, and how many need it, for some modules or for the whole model."""
+    """The mode of a thread, and how many modules and whole models are followed."""
 
     def __init__(self) -> None:
         self.mode, self.count, self.whole = Follow(), 0, 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, Literal
 from weakref import finalize
 
@@ -133,6 +133,8 @@ def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
 def _named(original: Function) -> Function:
     from intently.observe.sources import by_hand
 
+    as_before = nullcontext()
+
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         recorders = current()
         if not recorders:
@@ -142,14 +144,13 @@ def _named(original: Function) -> Function:
         for recorder in recorders:
             recorder.running.append(self)
             recorder.ran.here.add(self)
-        followed = by_hand.around(self, recorders)
         try:
-            if followed is None:
-                return original(self, *args, **kwargs)
-            with followed:
-                return original(self, *args, **kwargs)
+            with by_hand.around(self, recorders) or as_before:
+                try:
+                    return original(self, *args, **kwargs)
+                finally:
+                    by_hand.ended(self)
         finally:
-            by_hand.ended(self)
             for recorder in recorders:
                 recorder.running.pop()
 
