@@ -1,0 +1,230 @@
+"""Examine each attention inside a subject: measure its weights and explain them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from intently.check.explaining import Explained, explain
+from intently.check.intent import Intent, inferred, intended
+from intently.check.measuring import Geometry, Weights, measured
+from intently.check.reading import Reading, View, readings
+from intently.check.scores_found import Score, Scores, apart
+from intently.check.subject import Subject
+from intently.check.tracing import Core, Found
+from intently.masks import Mask
+
+SOFTCAPS = (50.0, 30.0, 20.0, 15.0, 10.0, 5.0, 8.0, 2.0)
+BASES = (10_000.0, 1_000_000.0, 500_000.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One attention inside a subject, as far as it could be measured."""
+
+    where: str
+    core: Core
+    explained: Explained | None
+    weights: Weights | None = None
+    scores: Scores | None = None
+    intent: Intent | None = None
+    why: str = ""
+
+
+def examined(
+    subject: Subject,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    changed: Mapping[str, Any] | None = None,
+) -> list[Examined]:
+    """Each attention of a run of the subject, with some of its settings ``changed``."""
+    changed = dict(changed or {})
+    _, found = subject.traced(**changed)
+    out = []
+    for n, core in enumerate(found.cores):
+        where = _where(found, core, n)
+        if not core.values:
+            out.append(Examined(where, core, None, why="its weights met no values"))
+            continue
+        out.append(_one(subject, found, core, where, mask, bias, changed))
+    return out
+
+
+def _where(found: Found, core: Core, n: int) -> str:
+    names = [found.sources[i].weight for i in sorted(core.left | core.right | core.values)]
+    parts = [name.split(".") for name in names]
+    common = [x[0] for x in itertools.takewhile(lambda x: len(set(x)) == 1, zip(*parts))]
+    if len(set(names)) == 1:
+        common = parts[0][:-1]
+    return ".".join(common) if common and found.sources else f"attention {n}"
+
+
+def _one(
+    subject: Subject,
+    found: Found,
+    core: Core,
+    where: str,
+    mask: Mask | None,
+    bias: Tensor | None,
+    changed: Mapping[str, Any],
+) -> Examined:
+    sources = {i: found.sources[i].value for i in core.left | core.right | core.values}
+    if not all(len(x) == 1 for x in (core.left, core.right, core.values)):
+        return Examined(where, core, None, why="its queries or keys are sums of several projections")
+
+    def run(values: Mapping[int, Tensor]) -> Tensor:
+        out, again = subject.traced(values, **changed)
+        if core.end is None:
+            return out
+        entry = again.sources[core.end].entry
+        assert entry is not None
+        return entry
+
+    best: tuple[Weights, Scores, Geometry] | None = None
+    for size, candidates in _layouts(subject, core, sources, found):
+        weights = measured(run, sources, candidates, size)
+        if weights is None:
+            continue
+        scores = apart(weights, _kinds(weights), SOFTCAPS)
+        if best is None or scores.residual < best[1].residual / 10:
+            best = weights, scores, size
+        if scores.residual < 1e-6:
+            break
+    if best is None:
+        return Examined(where, core, None, why="its outputs are not weights times values")
+    weights, scores, size = best
+    sizes = (size.b, weights.values.reading.heads, size.t, size.s)
+    given = {n: (subject.inputs.get(n), m) for n, m in subject.meanings.items()}
+    intent = intended(mask, given, sizes)
+    if mask is None:
+        intent = inferred(scores.seen, intent)
+    r = weights.values.reading
+    said = explain(weights, scores, intent, where, r.heads * r.width, bias)
+    return Examined(where, core, said, weights, scores, intent)
+
+
+def _layouts(
+    subject: Subject, core: Core, sources: Mapping[int, Tensor], found: Found
+) -> Iterator[tuple[Geometry, list[Reading]]]:
+    """Ways in which the rows of the sources may be queries and keys, with their readings."""
+    (iq,), (ik,), (iv,) = core.left, core.right, core.values
+    if subject.roles.get(found.sources[iq].weight) in ("q", "x"):
+        yield from _given_heads(sources, iq, ik, iv)
+        yield from _given_heads(sources, ik, iq, iv)
+        return
+    x = subject.inputs[subject.main]
+    b = x.shape[0]
+    for first, second in ((iq, ik), (ik, iq)) if iq != ik else ((iq, ik),):
+        for order in ("bthd", "tbhd", "bhdt") if sources[iq].ndim < 4 else ("bhdt", "bthd"):
+            rows = [_rows(sources[i], order, b) for i in (first, second)]
+            if None in rows:
+                continue
+            t, s = rows
+            assert t is not None and s is not None
+            shapes = {n: (i, _last(sources[i], order)) for n, i in
+                      zip("qkv", (first, second, iv))}  # fmt: skip
+            heads = _heads(subject, core, b, sources[first].numel() // (b * t))
+            yield Geometry(b, t, s, order), list(readings(shapes, b, t, s, heads, order))
+        if core.left == core.right:
+            break
+
+
+def _rows(x: Tensor, order: str, b: int) -> int | None:
+    """The number of positions in a source, None if the order does not fit."""
+    if order == "bhdt":
+        return x[0, 0].numel() if x.ndim >= 3 and x.shape[0] == b else None
+    rows = x.numel() // x.shape[-1]
+    if rows % b:
+        return None
+    axis = 0 if order[0] == "b" else 1
+    if x.ndim == 3 and x.shape[axis] != b:
+        return None
+    return rows // b
+
+
+def _last(x: Tensor, order: str) -> tuple[int, ...]:
+    """The shape with the width last."""
+    return (*x.shape[:-1], x.shape[-1]) if order != "bhdt" else (x.shape[0], x[0, 0].numel(), x.shape[1])
+
+
+def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
+    """Numbers of heads to try, the likeliest first."""
+    seen = [core.batches // b] if core.batches and core.batches % b == 0 else []
+    some = [*seen, *subject.heads, 1, 2, 4, 8, 3, 6, 12, 16]
+    return [h for h in dict.fromkeys(some) if h and h <= width]
+
+
+def _given_heads(
+    sources: Mapping[int, Tensor], iq: int, ik: int, iv: int
+) -> Iterator[tuple[Geometry, list[Reading]]]:
+    """Readings of q, k and v that are handed in, heads apart or not."""
+    q, k, v = (sources[i] for i in (iq, ik, iv))
+    if q.ndim == 4:
+        for order in ("bhtd", "bthd"):
+            at = {c: order.index(c) for c in "bht"}
+            h, t, d = q.shape[at["h"]], q.shape[at["t"]], q.shape[-1]
+            g, s = k.shape[at["h"]], k.shape[at["t"]]
+            if k.shape[-1] != d or v.shape[at["t"]] != s or h % max(g, 1) or v.shape[at["h"]] != g:
+                continue
+            views = (View(i, order) for i in (iq, ik, iv))
+            reading = Reading(*views, h, g, d, v.shape[-1], "heads apart")
+            yield Geometry(q.shape[0], t, s, order), [reading]
+    elif q.ndim in (2, 3):
+        b = q.shape[0] if q.ndim == 3 else 1
+        views = (View(i, "bthd") for i in (iq, ik, iv))
+        if k.shape[-1] == q.shape[-1] and k.shape[-2] == v.shape[-2]:
+            reading = Reading(*views, 1, 1, q.shape[-1], v.shape[-1], "heads apart")
+            yield Geometry(b, q.shape[-2], k.shape[-2], "bthd"), [reading]
+
+
+# --- kinds of scores ----------------------------------------------------------------------------
+
+
+def _kinds(weights: Weights) -> dict[str, Score]:
+    """The scores to try: dot, cosine, and dot products of rotated queries and keys."""
+    d = weights.q.shape[-1]
+    found: dict[str, Score] = {"dot": lambda q, k: q @ k.mT, "cosine": _cosine}
+    for base in BASES:
+        for width in dict.fromkeys((d, d // 2, d // 4)):
+            if width < 2 or width % 2:
+                continue
+            for pairs in ("halves", "pairs"):
+                name = f"rotary in {pairs}, base {base:g}" + (f", {width} of {d}" if width < d else "")
+                found[name] = _rotary(base, width, pairs)
+    return found
+
+
+def _cosine(q: Tensor, k: Tensor) -> Tensor:
+    return F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+
+
+def _rotary(base: float, width: int, pairs: str) -> Callable[[Tensor, Tensor], Tensor]:
+    def score(q: Tensor, k: Tensor) -> Tensor:
+        t, s = q.shape[-2], k.shape[-2]
+        at = torch.arange(s)
+        return rotated(q, at[s - t :] if s >= t else torch.arange(t), base, width, pairs) @ rotated(
+            k, at, base, width, pairs
+        ).mT
+
+    return score
+
+
+def rotated(x: Tensor, at: Tensor, base: float, width: int, pairs: str) -> Tensor:
+    """X (…, t, d) rotated by its positions (t,), its first ``width`` numbers in pairs or halves."""
+    rates = base ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
+    angle = at[:, None].to(x.dtype) * rates
+    cos, sin = angle.cos(), angle.sin()
+    turned, rest = x[..., :width], x[..., width:]
+    if pairs == "halves":
+        a, b = turned.chunk(2, -1)
+        out = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    else:
+        a, b = turned[..., ::2], turned[..., 1::2]
+        out = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    return torch.cat([out, rest], -1)

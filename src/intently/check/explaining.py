@@ -1,0 +1,255 @@
+"""From measured weights to what an attention computes, and to the mistakes that explain it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from intently.check.finding import Finding
+from intently.check.intent import Intent
+from intently.check.scores_found import Scores
+from intently.check.measuring import CLOSE, Values, Weights
+
+ALIBI = "ALiBi"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What was found of one attention: in words, its mistakes, and how well they explain it."""
+
+    says: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    residual: float
+    added: str = ""
+
+
+def explain(weights: Weights, scores: Scores, intent: Intent, where: str, width: int, bias: Tensor | None) -> Explained:
+    """Name what differs from softmax(q·k / √d) over keys, under the intended mask."""
+    found: list[Finding] = []
+    says = [_read(weights.values, scores)]
+    found += _layout(weights.values, scores, where)
+    found += _scale(scores, weights.values.reading.width, width, where)
+    found += _axis(scores, intent, where)
+    kind, more = _added(scores, intent, bias, where)
+    found += more
+    says.append(f"mask: {intent.written()}{' (inferred)' if intent.inferred else ''}")
+    if not any(x.name in ("mask-too-weak", "mask-boolean-added") for x in more):
+        found += _mask(scores, intent, where)
+    if kind:
+        says.append(kind)
+    return Explained(tuple(says), tuple(found), scores.residual, kind)
+
+
+def _read(values: Values, scores: Scores) -> str:
+    r = values.reading
+    said = f"{r.heads} heads of {r.width}"
+    if r.key_heads != r.heads:
+        said += f" on {r.key_heads} of keys and values"
+    if r.name:
+        said += f", fused as {r.name}"
+    if scores.kind != "dot":
+        said += f", {scores.kind}"
+    if scores.softcap is not None:
+        said += f", softcap {scores.softcap:g}"
+    return said
+
+
+def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
+    """Heads split or merged otherwise than (b, t, h·d)."""
+    found = []
+    usual = {"bthd", "tbhd"}
+    order = values.reading.v.order.replace("x", "")
+    plain = order in usual or values.reading.v.part is not None
+    split = (not plain and order != "btdh") or scores.split not in ("", "btdh")
+    merged = values.merged not in (*usual, "btdh") 
+    given = values.reading.name == "heads apart"
+    if split and not given:
+        found.append(Finding("split-by-reshape", where=where,
+            said="heads are split by a reshape where a transpose is needed: each head reads numbers of several positions"))  # fmt: skip
+    if merged and not given:
+        found.append(Finding("merged-by-reshape", where=where,
+            said="heads are merged by a reshape without a transpose: parts of heads land on other positions"))  # fmt: skip
+    if values.tiled:
+        found.append(Finding("key-heads-tiled", kind="convention", where=where,
+            said="key heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"))  # fmt: skip
+    return found
+
+
+def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
+    if scores.kind not in ("dot",) and not scores.kind.startswith("rotary"):
+        return []
+    scale, right = float(scores.scale.mean()), d**-0.5
+    if float((scores.scale - scale).abs().max()) > 1e-3 * abs(scale):
+        return []  # one for each head: learned
+    if math.isclose(scale, right, rel_tol=1e-3):
+        return []
+    names = [
+        ("no-scale", 1.0, "1: scores are not scaled"),
+        ("scale-one-over-d", 1 / d, f"1/{d}, that is 1/d: divided by d, or twice by √d"),
+        ("scale-model-width", c**-0.5, f"1/√{c}, the width of the model, in place of 1/√{d}"),
+        ("scale-inverted", d**0.5, f"√{d}: multiplied where it should be divided"),
+    ]  # fmt: skip
+    for name, value, text in names:
+        if math.isclose(scale, value, rel_tol=1e-3):
+            return [Finding(name, where=where, said=f"the scale is {text}", fit=scores.residual)]
+    return [Finding("other-scale", kind="convention", where=where,
+                    said=f"the scale is {scale:.4g} where 1/√d is {right:.4g}")]  # fmt: skip
+
+
+def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
+    if scores.axis == "keys":
+        return []
+    if scores.axis in ("queries", "heads", "batch"):
+        return [Finding(f"softmax-over-{scores.axis}", where=where, fit=scores.residual,
+            said=f"weights sum to 1 over {scores.axis}, not over keys")]  # fmt: skip
+    if scores.after:
+        return [Finding("mask-after-softmax", where=where, fit=scores.residual,
+            said="the mask is applied after the softmax, and weights are not normalised again")]  # fmt: skip
+    low, high = float(scores.sums.min()), float(scores.sums.max())
+    if scores.extra is not None and scores.extra > 0:
+        return [Finding("sink", kind="convention", where=where,
+            said=f"rows sum to less than 1: a sink takes exp({math.log(scores.extra):.3g})")]  # fmt: skip
+    return [Finding("not-normalised", where=where, fit=scores.residual,
+        said=f"weights sum to {low:.3g} … {high:.3g} over keys, not to 1")]  # fmt: skip
+
+
+def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
+    """How what is hidden differs from the intent."""
+    wrong = intent.explained(scores.seen)
+    if wrong is None:
+        at, text = _counterexample(scores.seen, intent.allowed)
+        said = f"the mask differs from {intent.written()}: {text}"
+        return [Finding("mask-other", where=where, said=said, cell=at)]
+    found = []
+    for part, variant in wrong:
+        at, text = _counterexample(scores.seen, intent.allowed)
+        name = mistake_of(part, variant)
+        found.append(Finding(name, where=where, cell=at, said=f"{part}: {variant}; {text}"))
+    return found
+
+
+def mistake_of(part: str, variant: str) -> str:
+    """The name in the catalogue of a mistaken variant of a part of an intent."""
+    kind = part if part in ("causal", "window") else "padding"
+    if variant in ("transposed", "top-left"):
+        return f"mask-{variant}"
+    if variant == "inverted":
+        return "mask-inverted"
+    if variant == "missing":
+        return {"causal": "mask-missing", "window": "window-missing"}.get(kind, "padding-attended")
+    if variant == "on the queries":
+        return "mask-on-queries"
+    if variant.startswith("of another"):
+        return "mask-of-other-rows"
+    if kind == "window":
+        return "window-off-by-one"
+    if kind == "causal":
+        return "causal-off-by-one"
+    return "lengths-off-by-one" if variant.startswith("one") else "padding-side"
+
+
+def _counterexample(seen: Tensor, allowed: Tensor) -> tuple[tuple[int, ...], str]:
+    """The first cell in which a mask and its intent differ, in words."""
+    off = (seen != allowed).nonzero()
+    if not len(off):
+        return (), ""
+    b, h, i, j = off[0].tolist()
+    does, should = ("attends", "should not") if seen[b, h, i, j] else ("does not attend", "should")
+    return (b, h, i, j), f"query {i} {does} key {j} and {should} (batch row {b}, head {h})"
+
+
+# --- what was added to the scores ---------------------------------------------------------------
+
+
+def _added(
+    scores: Scores, intent: Intent, bias: Tensor | None, where: str
+) -> tuple[str, list[Finding]]:
+    """What was added: nothing, a bias by distance, a mask that hides too little."""
+    if scores.kind not in ("dot", "cosine") and not scores.kind.startswith("rotary"):
+        return "", []
+    added = scores.added
+    if scores.axis not in ("keys", "none"):
+        return "", []
+    known = bias.expand(added.shape) if bias is not None else torch.zeros_like(added)
+    rest = _off_rows(added - known.nan_to_num(0.0), scores.seen)
+    if float(rest.abs().max()) < 1e-5:
+        return ("bias as intended" if bias is not None else ""), []
+    weak = _weak(added, scores.seen, intent, where)
+    if weak:
+        return "", weak
+    if bias is not None:
+        return _other_bias(scores, added, bias, where)
+    return _by_distance(added, scores.seen, where)
+
+
+def _off_rows(x: Tensor, seen: Tensor) -> Tensor:
+    """X minus the mean of each row over what is seen; 0 where hidden."""
+    x = x.masked_fill(~seen, 0.0)
+    n = seen.sum(-1, keepdim=True).clamp(min=1)
+    return (x - x.sum(-1, keepdim=True) / n).masked_fill(~seen, 0.0)
+
+
+def _weak(added: Tensor, seen: Tensor, intent: Intent, where: str) -> list[Finding]:
+    """Cells that should be hidden and only have a number added."""
+    allowed = intent.allowed
+    hidden, shown = seen & ~allowed, seen & allowed
+    both = hidden.any(-1) & shown.any(-1)
+    if not bool(both.any()):
+        return []
+    low = added.masked_fill(~hidden, torch.nan).nanmean(-1)[both]
+    high = added.masked_fill(~shown, torch.nan).nanmean(-1)[both]
+    gap = high - low
+    if float((gap - gap.mean()).abs().max()) > 1e-4:
+        return []
+    step = float(gap.mean())
+    if abs(step) < 1e-5:
+        return []
+    if math.isclose(abs(step), 1.0, rel_tol=1e-4):
+        side = "allowed" if step > 0 else "hidden"
+        return [Finding("mask-boolean-added", where=where,
+            said=f"a boolean mask is added to the scores as a number: {side} keys gain 1, nothing is hidden")]  # fmt: skip
+    return [Finding("mask-too-weak", where=where,
+        said=f"the mask adds {-step:.4g} to hidden keys, which still have weight")]  # fmt: skip
+
+
+def _other_bias(
+    scores: Scores, added: Tensor, bias: Tensor, where: str
+) -> tuple[str, list[Finding]]:
+    """How the bias that was measured differs from the intended one."""
+    mine = _off_rows(added, scores.seen)
+    theirs = _off_rows(bias.expand(added.shape), scores.seen)
+    if float(mine.abs().max()) < 1e-5:
+        return "no bias", [Finding("bias-missing", where=where, said="the bias is not added")]
+    factor = float((mine * theirs).sum() / (theirs * theirs).sum())
+    if float((mine - factor * theirs).abs().max()) < 1e-4:
+        if math.isclose(factor, -1.0, rel_tol=1e-4):
+            return "bias with the wrong sign", [Finding("bias-sign", where=where,
+                said="the bias has the wrong sign: distant keys gain weight")]  # fmt: skip
+        text = f"the bias is added {factor:.3g} times"
+        return text, [Finding("bias-twice", where=where, said=text)]
+    return "another bias", [Finding("bias-other", where=where, said="the bias is another than intended")]
+
+
+def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Finding]]:
+    """A bias in words: by distance, ALiBi with its slopes, or any."""
+    b, h, t, s = added.shape
+    distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
+    rest = _off_rows(added, seen)
+    line = _off_rows(distance.double().expand(added.shape), seen)
+    norm = (line * line).sum((-1, -2))
+    slope = (rest * line).sum((-1, -2)) / norm.clamp(min=1e-9)
+    if float((rest - slope[..., None, None] * line).abs().max()) < 1e-4:
+        slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
+        if float(slope.max()) > 1e-6 and float(slope.min()) > -1e-6:
+            return "", [Finding("bias-sign", where=where,
+                said=f"scores grow with distance, by {slopes} a step: ALiBi has the wrong sign")]  # fmt: skip
+        return f"a bias by distance of slope {slopes} (ALiBi)", []
+    return "a bias that does not depend on q and k", []
+
+
+def explained_by(residual: float) -> str:
+    """How well numbers are explained, in words."""
+    return "exactly" if residual < CLOSE else f"but for {residual:.1g} of what varies"

@@ -1,0 +1,228 @@
+"""Which keys each query should attend, and the ways in which code gets that wrong.
+
+An intent is made of parts, such as a causal mask and padding; each part has variants, one for each
+mistake that is known of it. What was measured is looked up among all intents with at most two
+parts replaced by a variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.masks import Mask, causal, window
+from intently.masks.by_position import _Causal, _Window
+from intently.masks.first_keys import Padding
+from intently.masks.geometry import Geometry
+from intently.masks.mask import Both
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rule of an intent: which keys it allows (b, h, t, s), and its mistaken variants."""
+
+    name: str
+    allowed: Tensor
+    variants: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Intent:
+    """All rules together."""
+
+    parts: tuple[Part, ...]
+    sizes: tuple[int, int, int, int]
+    inferred: bool = False
+
+    @property
+    def allowed(self) -> Tensor:
+        """Which keys each query should attend (b, h, t, s)."""
+        out = torch.ones(self.sizes, dtype=torch.bool)
+        for part in self.parts:
+            out = out & part.allowed
+        return out
+
+    def explained(self, seen: Tensor, most: int = 2) -> tuple[tuple[str, str], ...] | None:
+        """The fewest mistakes (part, variant) that make ``seen``; () if it is right.
+
+        Rows that should see nothing are not compared: what they give is a matter of its own.
+        """
+        compared = self.allowed.any(-1, keepdim=True)
+        for n in range(most + 1):
+            for chosen in combinations(range(len(self.parts)), n):
+                for names in product(*(self.parts[i].variants for i in chosen)):
+                    made = self._made(dict(zip(chosen, names)))
+                    if bool(((made == seen) | ~compared).all()):
+                        return tuple((self.parts[i].name, v) for i, v in zip(chosen, names))
+        return None
+
+    def _made(self, wrong: Mapping[int, str]) -> Tensor:
+        out = torch.ones(self.sizes, dtype=torch.bool)
+        for i, part in enumerate(self.parts):
+            out = out & (part.variants[wrong[i]] if i in wrong else part.allowed)
+        return out
+
+    def written(self) -> str:
+        """The intent in words."""
+        return " & ".join(p.name for p in self.parts) or "no mask"
+
+
+def intended(
+    mask: Mask | None,
+    given: Mapping[str, tuple[Any, str]],
+    sizes: tuple[int, int, int, int],
+) -> Intent:
+    """The intent that is stated: by ``mask``, and by arguments with their meaning."""
+    parts = [] if mask is None else [_of_mask(m, sizes) for m in _flat(mask)]
+    for name, (value, meaning) in given.items():
+        part = _of_argument(name, value, meaning, sizes)
+        if part is not None:
+            parts.append(part)
+    return Intent(tuple(parts), sizes)
+
+
+def inferred(seen: Tensor, stated: Intent) -> Intent:
+    """The stated intent and the mask by position that comes nearest to what was measured."""
+    sizes = stated.sizes
+    best = stated
+    if stated.explained(seen, 0) is not None:
+        return stated
+    candidates = [causal(), *(causal() & window(n, 0) for n in range(1, sizes[-1]))]
+    for most in (0, 1):
+        for mask in candidates:
+            parts = tuple(_of_mask(m, sizes) for m in _flat(mask))
+            intent = Intent((*parts, *stated.parts), sizes, inferred=True)
+            if intent.explained(seen, most) is not None:
+                return intent
+        if stated.explained(seen, 1) is not None:
+            return stated
+    return best
+
+
+def _flat(mask: Mask) -> Iterator[Mask]:
+    if isinstance(mask, Both):
+        for part in mask.parts:
+            yield from _flat(part)
+    else:
+        yield mask
+
+
+def _dense(mask: Mask, sizes: tuple[int, int, int, int]) -> Tensor:
+    g = Geometry(sizes[:2], *sizes[2:], torch.device("cpu"))
+    return mask.dense(g).expand(sizes)
+
+
+def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
+    b, h, t, s = sizes
+    right = _dense(mask, sizes)
+    variants: dict[str, Tensor] = {}
+    start = s - t
+    if isinstance(mask, _Causal):
+        own = mask.parts[0] if mask.parts and isinstance(mask.parts[0], int) else start
+        variants = {"missing": torch.ones_like(right), "transposed": _across(right)}
+        if own != 0:
+            variants["top-left"] = _dense(causal(offset=0), sizes)
+        variants |= {
+            "inverted": ~right,
+            "one key too far": _dense(causal(offset=own + 1), sizes),
+            "one key too few": _dense(causal(offset=own - 1), sizes),
+        }
+        return Part("causal", right, variants)
+    if isinstance(mask, _Window):
+        before, after = mask.before, mask.after
+        variants = {"missing": torch.ones_like(right)}
+        for name, (x, y) in {
+            "one key too wide before": (before + 1, after),
+            "one key too narrow before": (before - 1, after),
+            "one key too wide after": (before, after + 1),
+            "one key too narrow after": (before, after - 1),
+        }.items():
+            if x >= 0 and y >= 0:
+                variants[name] = _dense(window(x, y), sizes)
+        if start:
+            variants["top-left"] = _dense(window(before, after, offset=0), sizes)
+        return Part("window", right, variants | {"inverted": ~right})
+    if isinstance(mask, Padding):
+        lengths = torch.as_tensor(mask.parts[0])
+        return _padding("padding", torch.arange(s) < lengths[:, None], sizes)
+    return _plain("mask", right)
+
+
+def _of_argument(
+    name: str, value: Any, meaning: str, sizes: tuple[int, int, int, int]
+) -> Part | None:
+    """The rule of an argument, None if its meaning restricts nothing."""
+    b, h, t, s = sizes
+    if not isinstance(value, Tensor) or meaning not in ("attend", "ignore", "add", "lengths"):
+        return None
+    if meaning == "lengths":
+        return _padding(name, torch.arange(s) < value[:, None], sizes)
+    allowed = value != 0 if meaning == "attend" else value == 0
+    if meaning == "add":
+        allowed = value > -1e4
+    if allowed.ndim == 2 and tuple(allowed.shape) == (b, s) and (b, s) != (t, s):
+        return _padding(name, allowed, sizes)
+    if allowed.ndim == 3:
+        allowed = allowed[:, None]
+    if allowed.ndim == 4 and allowed.shape[-2] == 1:
+        return _padding(name, allowed[:, 0, 0].expand(b, -1), sizes)
+    return _plain(name, allowed.expand(sizes))
+
+
+def _padding(name: str, real: Tensor, sizes: tuple[int, int, int, int]) -> Part:
+    """Padding: ``real`` (b, s) says which keys are not padding."""
+    b, h, t, s = sizes
+
+    def keys(x: Tensor) -> Tensor:
+        return x[:, None, None, :].expand(sizes)
+
+    lengths = real.sum(-1)
+    left = bool((real[:, 1:] & ~real[:, :-1]).any())
+    steps = torch.arange(s).flip(0) if left else torch.arange(s)
+    variants = {
+        "missing": keys(torch.ones_like(real)),
+        "inverted": keys(~real),
+        "one too long": keys(steps < (lengths + 1)[:, None]),
+        "one too short": keys(steps < (lengths - 1)[:, None]),
+        "on the wrong side": keys(real.flip(-1)),
+        "of another batch row": keys(real.roll(1, 0)),
+    }
+    if t == s:
+        variants["on the queries"] = real[:, None, :, None].expand(sizes)
+    if b > 1 and h > 1:
+        variants["of another order of heads and rows"] = _reordered(keys(real))
+    return Part(name, keys(real), {n: x for n, x in variants.items() if not x.equal(keys(real))})
+
+
+def _plain(name: str, right: Tensor) -> Part:
+    b, h, t, s = right.shape
+    variants = {
+        "missing": torch.ones_like(right),
+        "inverted": ~right,
+        "transposed": _across(right),
+        "one key late": right.roll(1, -1),
+        "one key early": right.roll(-1, -1),
+        "of another batch row": right.roll(1, 0),
+    }
+    if b > 1 and h > 1:
+        variants["of another order of heads and rows"] = _reordered(right)
+    return Part(name, right, {n: x for n, x in variants.items() if not x.equal(right)})
+
+
+def _across(x: Tensor) -> Tensor:
+    """A mask with queries and keys exchanged, cut or filled to the same shape."""
+    t, s = x.shape[-2:]
+    if t == s:
+        return x.mT
+    return x.flip(-1).flip(-2)
+
+
+def _reordered(x: Tensor) -> Tensor:
+    """Masks repeated h times as (h, b) where scores are (b, h)."""
+    b, h, t, s = x.shape
+    return x[:, 0].repeat(h, 1, 1).view(b, h, t, s)

@@ -1,0 +1,160 @@
+"""Measure the weights of an attention from outside, and take them apart.
+
+Any attention is linear in its values: outputs for random values, minus those for none, give the
+weights W (b, h, t, s) as the solution of a linear system, for each way in which heads may be laid
+out; the residual says which way it is. Weights for several random queries and keys then give, by
+regression of log W on q·k, the scale and what was added to the scores, and by their sums the axis
+over which they were normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from intently.check.reading import SPLITS, Reading, View, joined
+
+Run = Callable[[Mapping[int, Tensor]], Tensor]
+"""From the values of sources to the output of the core, as it lies in memory."""
+
+DRAWS = 6
+"""Pairs of random queries and keys."""
+CLOSE = 1e-6
+"""The relative residual up to which a formula explains numbers in float64."""
+FADED = 1e-8
+"""The weight up to which a key counts as hidden."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """How values reach the output: the reading, the order of the output, how heads share."""
+
+    reading: Reading
+    merged: str
+    tiled: bool
+    residual: float
+
+
+@dataclass(frozen=True)
+class Weights:
+    """W (n, b, h, t, s) for n draws of q (n, b, h, t, d) and k (n, b, h, s, d)."""
+
+    w: Tensor
+    q: Tensor
+    k: Tensor
+    values: Values
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes of a core: batch, queries, keys; ``order`` is that of its rows in memory."""
+
+    b: int
+    t: int
+    s: int
+    order: str = "bthd"
+
+
+def measured(
+    run: Run, sources: Mapping[int, Tensor], candidates: Iterable[Reading], size: Geometry
+) -> Weights | None:
+    """The weights under the reading that explains the outputs best; None if none does."""
+    best: tuple[float, Values] | None = None
+    draw = torch.Generator().manual_seed(5)
+    for reading in candidates:
+        found = _values(run, sources, reading, size, draw)
+        if found is not None and (best is None or found.residual < best[0]):
+            best = found.residual, found
+        if best is not None and best[0] < CLOSE:
+            break
+    if best is None or best[0] > 1e-4:
+        return None
+    values = best[1]
+    every = [_draw(run, sources, values, size, draw) for _ in range(DRAWS)]
+    w, q, k = (torch.stack(x) for x in zip(*every))
+    return Weights(w, q, k, values)
+
+
+def _values(
+    run: Run, sources: Mapping[int, Tensor], reading: Reading, size: Geometry, draw: torch.Generator
+) -> Values | None:
+    """The layout of values and outputs that explains the outputs with the smallest residual."""
+    r, (b, t, s) = reading, (size.b, size.t, size.s)
+    if not r.v.fits(sources[r.v.source], b, r.key_heads, s, r.value_width):
+        return None
+    filled = {i: torch.randn(x.shape, generator=draw, dtype=x.dtype) for i, x in sources.items()}
+    given, made = _responses(run, filled, r.v, (b, r.key_heads, s, r.value_width), draw, s)
+    if not all(bool(y.isfinite().all()) for y in made):
+        return None
+    best: Values | None = None
+    orders = [size.order, *(x for x in SPLITS if x != size.order)]
+    plain = r.v.part is None and r.name != "heads apart"
+    for split, merged in product(orders if plain else [r.v.order], orders):
+        view = replace(r.v, order=split)
+        sizes = (b, r.key_heads, s, r.value_width)
+        v = [view.read(r.v.write(sources[r.v.source] * 0, x), *sizes) for x in given]
+        z = [joined(y, merged, b, r.heads, t, r.value_width) for y in made]
+        if any(y is None for y in z):
+            continue
+        for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
+            w, residual = _solved([_shared(x, r.heads, tiled) for x in v], z)
+            if best is None or residual < best.residual / 10:
+                best = Values(replace(r, v=view), merged, tiled, residual)
+            if best.residual < CLOSE:
+                return best
+    return best
+
+
+def _draw(
+    run: Run, sources: Mapping[int, Tensor], values: Values, size: Geometry, draw: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of new random queries and keys, with both, as they are read plainly."""
+    r, (b, t, s) = values.reading, (size.b, size.t, size.s)
+    scale = r.width**-0.25
+    filled = {i: torch.randn(x.shape, generator=draw, dtype=x.dtype) * scale
+              for i, x in sources.items()}  # fmt: skip
+    sizes = (b, r.key_heads, s, r.value_width)
+    given, made = _responses(run, filled, r.v, sizes, draw, s)
+    z = [joined(y, values.merged, b, r.heads, t, r.value_width) for y in made]
+    w, _ = _solved([_shared(x, r.heads, values.tiled) for x in given], z)
+    q = r.q.read(filled[r.q.source], b, r.heads, t, r.width)
+    k = r.k.read(filled[r.k.source], b, r.key_heads, s, r.width)
+    return w, q, _shared(k, r.heads, values.tiled)
+
+
+def _responses(
+    run: Run,
+    filled: Mapping[int, Tensor],
+    view: View,
+    sizes: tuple[int, int, int, int],
+    draw: torch.Generator,
+    s: int,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Random values, and what each adds to the output: as many as the linear system needs."""
+    e = sizes[-1]
+    n = -(-(2 * s + 4) // e)
+    raw = filled[view.source]
+    none = run({**filled, view.source: view.write(raw, torch.zeros(sizes, dtype=raw.dtype))})
+    given = [torch.randn(sizes, generator=draw, dtype=raw.dtype) for _ in range(n)]
+    return given, [run({**filled, view.source: view.write(raw, x)}) - none for x in given]
+
+
+def _shared(x: Tensor, heads: int, tiled: bool) -> Tensor:
+    """Keys or values (b, g, s, d) for all heads: consecutive heads share, or tiled."""
+    g = x.shape[1]
+    if g == heads:
+        return x
+    return x.repeat(1, heads // g, 1, 1) if tiled else x.repeat_interleave(heads // g, 1)
+
+
+def _solved(v: list[Tensor], z: list[Tensor | None]) -> tuple[Tensor, float]:
+    """W (b, h, t, s) with W v = z, by least squares, and the relative residual."""
+    right = torch.cat(v, -1)
+    left = torch.cat([x for x in z if x is not None], -1)
+    w = torch.linalg.lstsq(right.mT, left.mT).solution.mT
+    off = (w @ right - left).norm() / left.norm().clamp(min=1e-30)
+    return w, float(off)

@@ -1,0 +1,223 @@
+"""Where queries, keys and values come from inside somebody's code, and what becomes of them.
+
+A dispatch mode follows tensors from the operations that use parameters (projections, norms), or
+from the inputs of a function, to the first product of two of them, the scores, and to the product
+of what the scores became with a third, the values. The tensors at these places can be replaced in
+another run. So any attention becomes a function of queries, keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Stage = Literal["plain", "scores", "mixed"]
+PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "matmul", "linear"))
+CONVOLUTIONS = frozenset(("convolution", "mkldnn_convolution", "_convolution"))
+FUSED = "_scaled_dot_product_"
+RESET = frozenset(("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_empty"))
+
+
+class Origin(NamedTuple):
+    """Where a tensor comes from: the sources that it is made of, and how far it has come."""
+
+    sources: frozenset[int] = frozenset()
+    stage: Stage = "plain"
+
+
+NOWHERE = Origin()
+
+
+@dataclass
+class Source:
+    """The output of an operation with parameters, or an input; ``weight`` names the parameter."""
+
+    number: int
+    weight: str
+    value: Tensor
+    entry: Tensor | None = None
+
+
+@dataclass
+class Core:
+    """One attention: the sources of its two score operands and of its values, and its output.
+
+    ``end`` is the number of the source at whose entry the output stands, None if nothing with
+    parameters follows: then it is the output of the whole.
+    """
+
+    left: frozenset[int]
+    right: frozenset[int]
+    values: frozenset[int] = frozenset()
+    end: int | None = None
+    sizes: tuple[int, ...] = ()
+    batches: int = 0
+
+
+@dataclass
+class Found:
+    """What a traced run shows."""
+
+    sources: list[Source] = field(default_factory=list)
+    cores: list[Core] = field(default_factory=list)
+    dropouts: list[float] = field(default_factory=list)
+    softmaxes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
+    opaque: list[str] = field(default_factory=list)
+
+
+class Trace(TorchDispatchMode):
+    """Follows a run; ``replaced`` are the values that sources get, by number."""
+
+    def __init__(
+        self,
+        parameters: Mapping[int, str],
+        inputs: Iterable[tuple[str, Tensor]] = (),
+        replaced: Mapping[int, Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        self.found = Found()
+        self._owned = dict(parameters)
+        self._replaced = replaced or {}
+        self._alive: list[Tensor] = []
+        self._origins: dict[int, Origin] = {}
+        for name, x in inputs:
+            number = len(self.found.sources)
+            self.found.sources.append(Source(number, name, x))
+            self._origins[_memory(x)] = Origin(frozenset((number,)))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::").rstrip("_")
+        given = [x for x in _tensors((args, kwargs or {}))]
+        made = [x for x in _tensors(out)]
+        self._alive += made
+        if not made or name in RESET:
+            return out
+        owned = [x for x in given if _memory(x) in self._owned]
+        free = [x for x in given if _memory(x) not in self._owned]
+        if owned and not free:
+            for x in made:
+                self._owned.setdefault(_memory(x), self._owned[_memory(owned[0])])
+            return out
+        if name == "native_dropout":
+            self.found.dropouts.append(float(args[1]))
+        if name in ("_softmax", "_safe_softmax", "_log_softmax"):
+            self.found.softmaxes.append((tuple(args[0].shape), args[1] % args[0].ndim))
+        if name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
+            self.found.opaque.append(name)
+        origin = _joined(self._origin(x) for x in free)
+        if owned and made[0].is_floating_point() and func._schema.is_mutable is False:
+            origin = self._of_parameters(name, owned, free, made[0], origin)
+        elif name.startswith(FUSED):
+            q, k, v = (self._origin(x).sources for x in args[:3])
+            self._begin(q, k, args[0], args[1])
+            self._met(v, args[0].shape[0] * args[0].shape[1])
+            origin = Origin(q | k | v, "mixed")
+        elif name in PRODUCTS:
+            origin = self._product(name, args, made[0], origin)
+        for x in made:
+            self._origins[_memory(x)] = origin
+        if func._schema.is_mutable and given:
+            first = _memory(given[0])
+            self._origins[first] = _joined((self._origins.get(first, NOWHERE), origin))
+        return out
+
+    def _of_parameters(
+        self, name: str, owned: list[Tensor], free: list[Tensor], out: Tensor, origin: Origin
+    ) -> Origin:
+        """What an operation with parameters makes: a new source, but for scores."""
+        if origin.stage == "scores":
+            return origin
+        entry = next((x for x in free if x.is_floating_point()), None)
+        if origin.stage == "mixed":
+            core = next((c for c in reversed(self.found.cores) if c.end is None), None)
+            if core is not None:
+                core.end = len(self.found.sources)
+            if name not in PRODUCTS | CONVOLUTIONS and core is None:
+                return origin
+        number = len(self.found.sources)
+        if number in self._replaced:
+            out.copy_(self._replaced[number].reshape(out.shape))
+        kept = None if entry is None else entry.detach().clone()
+        weight = self._owned[_memory(owned[-1])]
+        self.found.sources.append(Source(number, weight, out.detach().clone(), kept))
+        return Origin(frozenset((number,)))
+
+    def _product(self, name: str, args: Sequence[Any], out: Tensor, origin: Origin) -> Origin:
+        """What a product of two tensors makes: scores, or values mixed by their weights."""
+        first = 1 if name in ("addmm", "baddbmm") else 0
+        a, b = args[first : first + 2]
+        left, right = self._origin(a), self._origin(b)
+        if "mixed" in (left.stage, right.stage) or not left.sources or not right.sources:
+            return origin
+        if left.stage == right.stage == "plain":
+            self._begin(left.sources, right.sources, a, out)
+            return Origin(left.sources | right.sources, "scores")
+        values = right if left.stage == "scores" else left
+        if values.stage == "scores":
+            return Origin(origin.sources, "scores")
+        self._met(values.sources, out.shape[0] if out.ndim == 3 else 1)
+        return Origin(origin.sources, "mixed")
+
+    def _begin(self, left: frozenset[int], right: frozenset[int], a: Tensor, out: Tensor) -> None:
+        self.found.cores.append(Core(left, right, sizes=tuple(out.shape), batches=_batches(a)))
+
+    def _met(self, values: frozenset[int], batches: int) -> None:
+        for core in reversed(self.found.cores):
+            if not core.values:
+                core.values = values
+                return
+
+    def _origin(self, x: Any) -> Origin:
+        return self._origins.get(_memory(x), NOWHERE) if isinstance(x, Tensor) else NOWHERE
+
+
+def parameters_of(subject: Any) -> dict[int, str]:
+    """The memory of the parameters of a module, with their names; empty for a function."""
+    named = getattr(subject, "named_parameters", None)
+    return {} if named is None else {_memory(x): name for name, x in named()}
+
+
+def traced(
+    call: Callable[[], Any],
+    parameters: Mapping[int, str],
+    inputs: Iterable[tuple[str, Tensor]] = (),
+    replaced: Mapping[int, Tensor] | None = None,
+) -> tuple[Any, Found]:
+    """Run a call once and return its result with what was found."""
+    with torch.no_grad(), Trace(parameters, inputs, replaced) as trace:
+        out = call()
+    return out, trace.found
+
+
+def _batches(x: Tensor) -> int:
+    return int(torch.Size(x.shape[:-2]).numel())
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage()._cdata
+
+
+def _joined(origins: Iterable[Origin]) -> Origin:
+    order: tuple[Stage, ...] = ("plain", "scores", "mixed")
+    found = list(origins)
+    stage = max((x.stage for x in found), key=order.index, default="plain")
+    return Origin(frozenset().union(*(x.sources for x in found)), stage)
+
+
+def _tensors(x: Any) -> Iterable[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, Mapping):
+        for y in x.values():
+            yield from _tensors(y)
+    elif isinstance(x, (list, tuple)):
+        for y in x:
+            yield from _tensors(y)
