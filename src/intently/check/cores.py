@@ -37,6 +37,22 @@ class Examined:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Group:
+    """An attention over a whole run: the calls of one core, one for each step of a cache.
+
+    ``q``, ``k``, ``v`` are the numbers of the sources in order, ``ends`` those at whose entries the
+    output stands; none of those if it is what comes out.
+    """
+
+    where: str
+    core: Core
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+    ends: tuple[int, ...]
+
+
 def examined(
     subject: Subject,
     mask: Mask | None = None,
@@ -45,49 +61,78 @@ def examined(
 ) -> list[Examined]:
     """Each attention of a run of the subject, with some of its settings ``changed``."""
     changed = dict(changed or {})
-    _, found = subject.traced(**changed)
+    found = subject.traced(**changed)
     out = []
-    for n, core in enumerate(found.cores):
-        where = _where(found, core, n)
-        if not core.values:
-            out.append(Examined(where, core, None, why="its weights met no values"))
-            continue
-        out.append(_one(subject, found, core, where, mask, bias, changed))
+    for group in _groups(found):
+        if not group.v:
+            out.append(Examined(group.where, group.core, None, why="its weights met no values"))
+        else:
+            out.append(_one(subject, found, group, mask, bias, changed))
     return out
+
+
+def _groups(found: Found) -> list[Group]:
+    """The cores of a run, those with the same parameters together."""
+    by_weights: dict[tuple[frozenset[str], ...], list[Core]] = {}
+    for core in found.cores:
+        names = tuple(
+            frozenset(found.sources[i].weight for i in x)
+            for x in (core.left, core.right, core.values)
+        )
+        by_weights.setdefault(names, []).append(core)
+    groups = []
+    for n, cores in enumerate(by_weights.values()):
+        q, k, v = (
+            tuple(sorted(frozenset().union(*(getattr(c, side) for c in cores))))
+            for side in ("left", "right", "values")
+        )
+        ends = tuple(c.end for c in cores if c.end is not None)
+        groups.append(Group(_where(found, cores[0], n), cores[0], q, k, v, ends))
+    return groups
 
 
 def _where(found: Found, core: Core, n: int) -> str:
     names = [found.sources[i].weight for i in sorted(core.left | core.right | core.values)]
-    parts = [name.split(".") for name in names]
+    parts = [name.split(".") for name in dict.fromkeys(names)]
     common = [x[0] for x in itertools.takewhile(lambda x: len(set(x)) == 1, zip(*parts))]
-    if len(set(names)) == 1:
-        common = parts[0][:-1]
+    if len(parts) == 1:
+        common = parts[0][:-2]
     return ".".join(common) if common and found.sources else f"attention {n}"
 
 
 def _one(
     subject: Subject,
     found: Found,
-    core: Core,
-    where: str,
+    group: Group,
     mask: Mask | None,
     bias: Tensor | None,
     changed: Mapping[str, Any],
 ) -> Examined:
-    sources = {i: found.sources[i].value for i in core.left | core.right | core.values}
-    if not all(len(x) == 1 for x in (core.left, core.right, core.values)):
-        return Examined(where, core, None, why="its queries or keys are sums of several projections")
+    where, core = group.where, group.core
+    b = subject.batch
+    operands = {}
+    for numbers in dict.fromkeys((group.q, group.k, group.v)):
+        raw = _gathered([found.sources[i].value for i in numbers], b)
+        if raw is None or len({found.sources[i].weight for i in numbers}) != 1:
+            why = "its queries or keys are made of several projections"
+            return Examined(where, core, None, why=why)
+        operands[numbers] = raw
+    sources = {numbers[0]: raw for numbers, raw in operands.items()}
+    weights_of = {numbers[0]: found.sources[numbers[0]].weight for numbers in operands}
 
     def run(values: Mapping[int, Tensor]) -> Tensor:
-        out, again = subject.traced(values, **changed)
-        if core.end is None:
-            return out
-        entry = again.sources[core.end].entry
-        assert entry is not None
-        return entry
+        replaced: dict[int, Tensor] = {}
+        for numbers in operands:
+            parts = [found.sources[i].value for i in numbers]
+            replaced |= dict(zip(numbers, _scattered(values[numbers[0]], parts, b)))
+        made = _gathered(subject.replayed(found, replaced, group.ends, **changed), b)
+        assert made is not None
+        return made
 
+    ids = (group.q[0], group.k[0], group.v[0])
     best: tuple[Weights, Scores, Geometry] | None = None
-    for size, candidates in _layouts(subject, core, sources, found):
+    given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
+    for size, candidates in _layouts(subject, core, sources, ids, given):
         weights = measured(run, sources, candidates, size)
         if weights is None:
             continue
@@ -100,8 +145,8 @@ def _one(
         return Examined(where, core, None, why="its outputs are not weights times values")
     weights, scores, size = best
     sizes = (size.b, weights.values.reading.heads, size.t, size.s)
-    given = {n: (subject.inputs.get(n), m) for n, m in subject.meanings.items()}
-    intent = intended(mask, given, sizes)
+    arguments = {n: (subject.inputs.get(n), m) for n, m in subject.meanings.items()}
+    intent = intended(mask, arguments, sizes)
     if mask is None:
         intent = inferred(scores.seen, intent)
     r = weights.values.reading
@@ -109,17 +154,37 @@ def _one(
     return Examined(where, core, said, weights, scores, intent)
 
 
+def _gathered(parts: list[Tensor], b: int) -> Tensor | None:
+    """The tensors of several steps as one (b, t, n); a single one stays as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(x.numel() % (b * x.shape[-1]) for x in parts):
+        return None
+    return torch.cat([x.reshape(b, -1, x.shape[-1]) for x in parts], 1)
+
+
+def _scattered(x: Tensor, parts: list[Tensor], b: int) -> list[Tensor]:
+    """The opposite: (b, t, n) as tensors like ``parts``."""
+    if len(parts) == 1:
+        return [x]
+    steps = [p.numel() // (b * p.shape[-1]) for p in parts]
+    return [y.reshape(p.shape) for y, p in zip(x.split(steps, 1), parts)]
+
+
 def _layouts(
-    subject: Subject, core: Core, sources: Mapping[int, Tensor], found: Found
+    subject: Subject,
+    core: Core,
+    sources: Mapping[int, Tensor],
+    numbers: tuple[int, int, int],
+    given: bool,
 ) -> Iterator[tuple[Geometry, list[Reading]]]:
     """Ways in which the rows of the sources may be queries and keys, with their readings."""
-    (iq,), (ik,), (iv,) = core.left, core.right, core.values
-    if subject.roles.get(found.sources[iq].weight) in ("q", "x"):
+    iq, ik, iv = numbers
+    if given:
         yield from _given_heads(sources, iq, ik, iv)
         yield from _given_heads(sources, ik, iq, iv)
         return
-    x = subject.inputs[subject.main]
-    b = x.shape[0]
+    b = subject.batch
     for first, second in ((iq, ik), (ik, iq)) if iq != ik else ((iq, ik),):
         for order in ("bthd", "tbhd", "bhdt") if sources[iq].ndim < 4 else ("bhdt", "bthd"):
             rows = [_rows(sources[i], order, b) for i in (first, second)]
@@ -131,8 +196,6 @@ def _layouts(
                       zip("qkv", (first, second, iv))}  # fmt: skip
             heads = _heads(subject, core, b, sources[first].numel() // (b * t))
             yield Geometry(b, t, s, order), list(readings(shapes, b, t, s, heads, order))
-        if core.left == core.right:
-            break
 
 
 def _rows(x: Tensor, order: str, b: int) -> int | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from intently.check.tracing import Found, parameters_of, traced
+from intently.check.tracing import Found, Operation, Replay, Trace, parameters_of
 from intently.errors import ArgumentError, build
 
 Role = Literal["q", "k", "v", "x", "context", "ids", "mask", "setting"]
@@ -66,20 +66,35 @@ class Subject:
         """The same, with everything that is returned."""
         return self._called({**self.inputs, **changed})
 
-    def traced(
-        self, replaced: Mapping[int, Tensor] | None = None, **changed: Any
-    ) -> tuple[Tensor, Found]:
-        """One run with what was found inside; sources that are inputs are replaced as such."""
+    def traced(self, **changed: Any) -> Found:
+        """What a run shows of the inside."""
         given = {**self.inputs, **changed}
-        names = [n for n in given if self.roles.get(n) in ("q", "k", "v", "x", "context")]
-        names = [n for n in names if isinstance(given[n], Tensor)]
-        for number, x in (replaced or {}).items():
+        held = [(n, given[n]) for n in self._tensors(given)]
+        with torch.no_grad(), Trace(parameters_of(self.module), held) as trace:
+            self._called(given)
+        return trace.found
+
+    def replayed(
+        self, found: Found, values: Mapping[int, Tensor], ends: Sequence[int], **changed: Any
+    ) -> list[Tensor]:
+        """Run again with other values of some sources: what enters ``ends``, or what comes out."""
+        given = {**self.inputs, **changed}
+        names = self._tensors(given)
+        replaced: dict[Operation, Tensor] = {}
+        for number, x in values.items():
             if number < len(names):
                 given[names[number]] = x.reshape(given[names[number]].shape)
-        held = [(n, given[n]) for n in names]
-        parameters = parameters_of(self.module)
-        out, found = traced(lambda: self._called(given), parameters, held, replaced)
-        return output_of(out), found
+            else:
+                replaced[found.sources[number].operation] = x
+        kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
+        with torch.no_grad(), Replay(replaced, kept) as replay:
+            out = self._called(given)
+        return [replay.entries[n] for n in kept] if ends else [output_of(out)]
+
+    def _tensors(self, given: Mapping[str, Any]) -> list[str]:
+        """The inputs that are sources, in their order."""
+        roles = ("q", "k", "v", "x", "context")
+        return [n for n, x in given.items() if self.roles.get(n) in roles and isinstance(x, Tensor)]
 
     def _called(self, given: Mapping[str, Any]) -> Any:
         if self.positional:
@@ -100,6 +115,12 @@ class Subject:
     def main(self) -> str:
         """The input whose rows are the queries'."""
         return (self.of("q") or self.of("x") or self.of("ids"))[0]
+
+    @property
+    def batch(self) -> int:
+        """The number of rows of the batch."""
+        x = self.inputs[self.main]
+        return int(x.shape[0]) if x.ndim > 2 or self.roles[self.main] == "ids" else 1
 
     @property
     def told(self) -> str:

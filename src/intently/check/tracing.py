@@ -8,7 +8,8 @@ another run. So any attention becomes a function of queries, keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +22,10 @@ PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "matmul", "linear"))
 CONVOLUTIONS = frozenset(("convolution", "mkldnn_convolution", "_convolution"))
 FUSED = "_scaled_dot_product_"
 RESET = frozenset(("zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_empty"))
+
+
+Operation = tuple[str, int]
+"""The name of an operation, and how many of that name ran before it."""
 
 
 class Origin(NamedTuple):
@@ -41,6 +46,8 @@ class Source:
     weight: str
     value: Tensor
     entry: Tensor | None = None
+    operation: Operation = ("", 0)
+    argument: int = 0
 
 
 @dataclass
@@ -71,18 +78,17 @@ class Found:
 
 
 class Trace(TorchDispatchMode):
-    """Follows a run; ``replaced`` are the values that sources get, by number."""
+    """Follows a run."""
 
     def __init__(
         self,
         parameters: Mapping[int, str],
         inputs: Iterable[tuple[str, Tensor]] = (),
-        replaced: Mapping[int, Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.found = Found()
         self._owned = dict(parameters)
-        self._replaced = replaced or {}
+        self._ran: Counter[str] = Counter()
         self._alive: list[Tensor] = []
         self._origins: dict[int, Origin] = {}
         for name, x in inputs:
@@ -95,6 +101,7 @@ class Trace(TorchDispatchMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::").rstrip("_")
+        self._ran[func._schema.name] += 1
         given = [x for x in _tensors((args, kwargs or {}))]
         made = [x for x in _tensors(out)]
         self._alive += made
@@ -114,7 +121,8 @@ class Trace(TorchDispatchMode):
             self.found.opaque.append(name)
         origin = _joined(self._origin(x) for x in free)
         if owned and made[0].is_floating_point() and func._schema.is_mutable is False:
-            origin = self._of_parameters(name, owned, free, made[0], origin)
+            operation = func._schema.name, self._ran[func._schema.name]
+            origin = self._of_parameters(operation, given, owned, made[0], origin)
         elif name.startswith(FUSED):
             q, k, v = (self._origin(x).sources for x in args[:3])
             self._begin(q, k, args[0], args[1])
@@ -130,12 +138,19 @@ class Trace(TorchDispatchMode):
         return out
 
     def _of_parameters(
-        self, name: str, owned: list[Tensor], free: list[Tensor], out: Tensor, origin: Origin
+        self,
+        operation: Operation,
+        given: list[Tensor],
+        owned: list[Tensor],
+        out: Tensor,
+        origin: Origin,
     ) -> Origin:
         """What an operation with parameters makes: a new source, but for scores."""
+        name = operation[0].removeprefix("aten::").rstrip("_")
         if origin.stage == "scores":
             return origin
-        entry = next((x for x in free if x.is_floating_point()), None)
+        at = next((i for i, x in enumerate(given) if x.is_floating_point()
+                   and all(x is not y for y in owned)), None)  # fmt: skip
         if origin.stage == "mixed":
             core = next((c for c in reversed(self.found.cores) if c.end is None), None)
             if core is not None:
@@ -143,11 +158,10 @@ class Trace(TorchDispatchMode):
             if name not in PRODUCTS | CONVOLUTIONS and core is None:
                 return origin
         number = len(self.found.sources)
-        if number in self._replaced:
-            out.copy_(self._replaced[number].reshape(out.shape))
-        kept = None if entry is None else entry.detach().clone()
+        kept = None if at is None else given[at].detach().clone()
         weight = self._owned[_memory(owned[-1])]
-        self.found.sources.append(Source(number, weight, out.detach().clone(), kept))
+        made = out.detach().clone()
+        self.found.sources.append(Source(number, weight, made, kept, operation, at or 0))
         return Origin(frozenset((number,)))
 
     def _product(self, name: str, args: Sequence[Any], out: Tensor, origin: Origin) -> Origin:
@@ -185,16 +199,33 @@ def parameters_of(subject: Any) -> dict[int, str]:
     return {} if named is None else {_memory(x): name for name, x in named()}
 
 
-def traced(
-    call: Callable[[], Any],
-    parameters: Mapping[int, str],
-    inputs: Iterable[tuple[str, Tensor]] = (),
-    replaced: Mapping[int, Tensor] | None = None,
-) -> tuple[Any, Found]:
-    """Run a call once and return its result with what was found."""
-    with torch.no_grad(), Trace(parameters, inputs, replaced) as trace:
-        out = call()
-    return out, trace.found
+class Replay(TorchDispatchMode):
+    """Runs the same operations again: replaces what some make, and keeps what enters others.
+
+    Operations are known by their number in the run that was traced.
+    """
+
+    def __init__(
+        self, replaced: Mapping[Operation, Tensor], kept: Mapping[Operation, int]
+    ) -> None:
+        super().__init__()
+        self._replaced, self._kept = replaced, kept
+        self._ran: Counter[str] = Counter()
+        self.entries: dict[Operation, Tensor] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        self._ran[name] += 1
+        this = name, self._ran[name]
+        if this in self._kept:
+            self.entries[this] = list(_tensors((args, kwargs or {})))[self._kept[this]].clone()
+        if this in self._replaced:
+            first = next(iter(_tensors(out)))
+            first.copy_(self._replaced[this].reshape(first.shape))
+        return out
 
 
 def _batches(x: Tensor) -> int:
