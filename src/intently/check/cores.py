@@ -136,7 +136,7 @@ def _one(
         weights = measured(run, sources, candidates, size)
         if weights is None:
             continue
-        scores = apart(weights, _kinds(weights), SOFTCAPS)
+        scores = apart(weights, _kinds(weights), SOFTCAPS if found.capped else ())
         if best is None or scores.residual < best[1].residual / 10:
             best = weights, scores, size
         if scores.residual < 1e-6:

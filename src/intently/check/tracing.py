@@ -75,6 +75,8 @@ class Found:
     dropouts: list[float] = field(default_factory=list)
     softmaxes: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
     opaque: list[str] = field(default_factory=list)
+    capped: bool = False
+    """Whether scores pass through tanh."""
 
 
 class Trace(TorchDispatchMode):
@@ -120,6 +122,7 @@ class Trace(TorchDispatchMode):
         if name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):
             self.found.opaque.append(name)
         origin = _joined(self._origin(x) for x in free)
+        self.found.capped |= name == "tanh" and origin.stage == "scores"
         if owned and made[0].is_floating_point() and func._schema.is_mutable is False:
             operation = func._schema.name, self._ran[func._schema.name]
             origin = self._of_parameters(operation, given, owned, made[0], origin)

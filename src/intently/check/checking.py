@@ -1,0 +1,174 @@
+"""Examine something that attends: what it computes, whether that is right, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.biases import Bias, as_bias
+from intently.check.cores import Examined, examined
+from intently.check.finding import Finding
+from intently.check.properties import ROUGH, SAME, Property, Trial, part, tried
+from intently.check.report import Report
+from intently.check.stepping import stepped
+from intently.check.subject import Subject, understood
+from intently.masks import Mask
+from intently.masks.geometry import Geometry
+
+SYMPTOMS = frozenset(
+    ("leak-later", "padding-attended", "setting-matters", "paths-differ", "batch-mixed", "cached-step-differs")
+)
+"""Findings of properties that a mistake found inside explains."""
+
+
+def check(
+    subject: Any,
+    *,
+    mask: Mask | None = None,
+    bias: Bias | Tensor | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, str] | None = None,
+    same: Sequence[Mapping[str, Any]] = (),
+) -> Report:
+    """Say what something that attends computes, whether it is right, and if not, which mistake it is.
+
+    ``subject`` is a function or a module, ours or anybody's; it is not changed. ``mask`` and
+    ``bias`` are the intent, in the values of `attend`; what is not stated is inferred, and said so.
+    ``inputs`` is an example call; ``arguments`` says what an argument means: ``"attend"`` or
+    ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists settings
+    under which the output must not change. Raises `ArgumentError` if the subject cannot be called.
+
+    >>> import torch, intently as it
+    >>> from intently.check import check
+    >>> def mine(q, k, v):
+    ...     return (q @ k.mT).softmax(-1) @ v
+    >>> check(mine).mistakes[0].name
+    'no-scale'
+    """
+    seen = understood(subject, inputs, arguments)
+    with torch.no_grad():
+        first = seen.output()
+    cores, findings = _inside(seen, mask, bias, {})
+    causal = any(_is_causal(x) for x in cores) or (mask is not None and "causal" in repr(mask))
+    exact = first.dtype == torch.double
+    trial = Trial(seen, causal, first, SAME if exact else ROUGH)
+    properties = list(tried(trial, [dict(x) for x in same]))
+    steady = next(p for p in properties if p.name == "deterministic").holds
+    if steady is False:
+        findings = []
+    for setting in same if steady else ():
+        if part(seen.output(**setting), first) > 10 * trial.same:
+            findings += _new(_inside(seen, mask, bias, dict(setting))[1], findings, _told(setting))
+    if steady:
+        properties += _steps(seen, trial, mask, bias, cores, findings)
+    for p in properties:
+        findings += [f for f in p.findings if not (f.name in SYMPTOMS and _mistaken(findings))]
+    computes = tuple(_said(x) for x in cores)
+    return Report(seen.told, computes, _merged(findings), tuple(properties))
+
+
+def _inside(
+    subject: Subject, mask: Mask | None, bias: Bias | Tensor | None, changed: Mapping[str, Any]
+) -> tuple[list[Examined], list[Finding]]:
+    """Each attention inside, and what is wrong with it."""
+    try:
+        cores = examined(subject, mask, _dense(bias, subject), changed)
+    except Exception as error:  # what cannot be taken apart is examined from outside
+        return [], [] if not isinstance(error, AssertionError) else []
+    return cores, [f for x in cores if x.explained for f in x.explained.findings]
+
+
+def _dense(bias: Bias | Tensor | None, subject: Subject) -> Tensor | None:
+    if bias is None:
+        return None
+    x = subject.inputs[subject.main]
+    t = x.shape[-2] if x.is_floating_point() else x.shape[1]
+    g = Geometry((), t, t, torch.device("cpu"))
+    steps = torch.arange(t)
+    return as_bias(bias).tile(g, steps, steps).double()
+
+
+def _is_causal(x: Examined) -> bool:
+    return x.intent is not None and any(p.name == "causal" for p in x.intent.parts)
+
+
+def _mistaken(findings: list[Finding]) -> bool:
+    return any(f.kind == "mistake" for f in findings)
+
+
+def _told(setting: Mapping[str, Any]) -> str:
+    return "with " + ", ".join(f"{n}={v!r}" for n, v in setting.items())
+
+
+def _new(found: list[Finding], known: list[Finding], when: str) -> list[Finding]:
+    """Findings of a setting that the plain call has not."""
+    names = {(f.name, f.where) for f in known}
+    return [replace(f, said=f"{when}: {f.said}") for f in found if (f.name, f.where) not in names]
+
+
+def _steps(
+    seen: Subject,
+    trial: Trial,
+    mask: Mask | None,
+    bias: Bias | Tensor | None,
+    cores: list[Examined],
+    findings: list[Finding],
+) -> list[Property]:
+    """Step by step with a cache, where the subject has one."""
+    t = trial.first.shape[1] if trial.first.ndim > 2 else 0
+    out = []
+    for pieces in ((1,) * t, (t - 2, 1, 1), (t - 3, 3)) if t > 3 else ():
+        made = stepped(seen, pieces)
+        if made is None:
+            break
+        name = "a cache, in steps of " + ", ".join(map(str, dict.fromkeys(pieces)))
+        try:
+            off = part(made.output(), trial.first)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}".split("\n")[0]
+            out.append(Property(name, None, said))
+            continue
+        if off <= 10 * trial.same:
+            out.append(Property(name, True))
+            continue
+        said = f"differs from the whole pass by {off:.2g}"
+        symptom = Finding("cached-step-differs", f"{name}: {said}")
+        out.append(Property(name, False, said, (symptom,)))
+        inside, more = _inside(made, mask, bias, {})
+        findings += _new(more, findings, name)
+        findings += _lost(cores, inside, name)
+    return out
+
+
+def _lost(whole: list[Examined], steps: list[Examined], when: str) -> list[Finding]:
+    """What the whole pass has and the cached steps lack: rotation, a bias by distance."""
+    found = []
+    for a, b in zip(whole, steps):
+        if a.scores is None or b.scores is None or a.explained is None or b.explained is None:
+            continue
+        if a.scores.kind != b.scores.kind and a.scores.kind.startswith("rotary"):
+            said = f"{when}: the rotation of the whole pass ({a.scores.kind}) becomes {b.scores.kind}"
+            found.append(Finding("rotation-offset-lost", said, where=b.where))
+        elif a.scores.residual < 1e-6 < b.scores.residual and a.scores.kind.startswith("rotary"):
+            said = f"{when}: positions of the rotation are not those of the whole pass"
+            found.append(Finding("rotation-offset-lost", said, where=b.where))
+        elif a.explained.added != b.explained.added:
+            said = f"{when}: {a.explained.added or 'no bias'} becomes {b.explained.added or 'no bias'}"
+            found.append(Finding("bias-offset-lost", said, where=b.where))
+    return found
+
+
+def _said(x: Examined) -> str:
+    return f"{x.where}: " + ("; ".join(x.explained.says) if x.explained else x.why)
+
+
+def _merged(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Each finding once for each place."""
+    out: dict[tuple[str, str], Finding] = {}
+    for f in findings:
+        out.setdefault((f.name, f.where), f)
+    return tuple(out.values())

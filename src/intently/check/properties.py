@@ -1,0 +1,390 @@
+"""What must hold of any attention, tried from outside: each property with its counterexample.
+
+A property is tried on the example and on changes of it: other numbers at some positions, more
+padding, one row of the batch alone, a prefix of the text, another dtype. It holds, is broken, or
+does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from intently.check.finding import Finding
+from intently.check.subject import Subject, output_of
+
+SAME = 1e-7
+"""The largest relative difference of outputs that are the same, in float64."""
+ROUGH = 1e-3
+"""The same for what runs in float32."""
+
+
+@dataclass(frozen=True)
+class Property:
+    """A property by name, whether it holds (None: it does not apply), and what was seen."""
+
+    name: str
+    holds: bool | None
+    said: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What properties are tried with: the subject, what it should do, and the first output."""
+
+    subject: Subject
+    causal: bool
+    first: Tensor
+    same: float = SAME
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def output(self, **changed: Any) -> Tensor:
+        """The output with some inputs changed."""
+        return self.subject.output(**{**self.settings, **changed})
+
+    def rows(self, y: Tensor) -> Tensor:
+        """An output as (b, t, n)."""
+        return by_position(y)
+
+
+def by_position(y: Tensor) -> Tensor:
+    """An output (b, t, n), (b, h, t, e) or an image (b, c, height, width) as (b, t, n)."""
+    if y.ndim == 4:
+        return y.transpose(1, 2).flatten(2)
+    if y.ndim == 2:
+        return y[None]
+    return y
+
+
+def difference(a: Tensor, b: Tensor) -> Tensor:
+    """Where two outputs differ, relative to the largest entry; NaN differs from all but NaN."""
+    size = b.detach().abs().nan_to_num(0.0).amax().clamp(min=1e-12)
+    off = ((a - b).abs() / size).detach()
+    off = torch.where(a.isnan() & b.isnan(), torch.zeros_like(off), off)
+    return off.nan_to_num(torch.inf)
+
+
+def part(a: Tensor, b: Tensor) -> float:
+    """The largest relative difference of two outputs; infinite if their shapes differ."""
+    return float(difference(a, b).amax()) if a.shape == b.shape and a.numel() else torch.inf
+
+
+# --- the properties -----------------------------------------------------------------------------
+
+
+def deterministic(trial: Trial) -> Property:
+    """Equal calls give equal outputs, with other calls between them."""
+    subject = trial.subject
+    again = [trial.output() for _ in range(3)]
+    if any(part(x, trial.first) > trial.same for x in again):
+        steady = part(again[1], again[2]) <= trial.same
+        if steady:
+            said = "the second call of the same input gives another output: state is left behind"
+            return _broken("deterministic", said, "state-left")
+        training = subject.module is not None and subject.module.training
+        said = "two equal calls differ in evaluation mode: dropout, or another random number"
+        if training:
+            said = "two equal calls differ; the module is in training mode"
+            return Property("deterministic", None, said)
+        return _broken("deterministic", said, "dropout-in-eval")
+    other = {n: _other(subject.inputs[n]) for n in subject.of("x", "q", "k", "v", "ids", "context")}
+    try:
+        trial.output(**other)
+    except Exception:
+        return Property("deterministic", True)
+    off = part(trial.output(), trial.first)
+    if off > trial.same:
+        said = f"after a call with other inputs, the output differs by {off:.2g}: state is left behind"
+        return _broken("deterministic", said, "state-left")
+    return Property("deterministic", True)
+
+
+def inputs_unchanged(trial: Trial) -> Property:
+    """A call leaves its inputs as they were."""
+    held = {n: x.clone() for n, x in trial.subject.inputs.items() if isinstance(x, Tensor)}
+    trial.output()
+    for name, before in held.items():
+        now = trial.subject.inputs[name]
+        if not torch.equal(now.nan_to_num(), before.nan_to_num()):
+            now.copy_(before)
+            return _broken("inputs unchanged", f"the call changes {name} in place", "input-changed")
+    return Property("inputs unchanged", True)
+
+
+def rows_of_the_batch(trial: Trial) -> Property:
+    """A row of the batch depends on its own inputs only, and is the same alone."""
+    subject = trial.subject
+    if subject.batch < 2:
+        return Property("batch", None, "one row")
+    names = subject.of("x", "q", "k", "v", "ids", "context")
+    changed = {n: _changed(subject.inputs[n], (1,)) for n in names}
+    off = difference(trial.output(**changed)[0], trial.first[0])
+    if float(off.amax()) > trial.same:
+        said = f"batch row 0 changes by {float(off.amax()):.2g} with the content of row 1"
+        return _broken("batch", said, "batch-mixed")
+    alone = {
+        n: x[:1] for n, x in subject.inputs.items()
+        if isinstance(x, Tensor) and x.ndim and x.shape[0] == subject.batch
+        and (n in names or subject.roles[n] == "mask")
+    }  # fmt: skip
+    try:
+        one = trial.output(**alone)
+    except Exception as error:
+        said = f"a batch of one raises {type(error).__name__}: {error}".split("\n")[0]
+        return Property("batch", True, said)
+    off = part(one, trial.first[:1])
+    if off > trial.same:
+        return _broken("batch", f"row 0 alone differs by {off:.2g} from row 0 in a batch", "batch-mixed")
+    return Property("batch", True)
+
+
+def nothing_later(trial: Trial) -> Property:
+    """Under a causal mask, an output does not change with later inputs."""
+    if not trial.causal:
+        return Property("causal", None, "no causal mask is intended")
+    subject = trial.subject
+    names = subject.of("x", "ids", "k", "v")
+    t = by_position(trial.first).shape[1]
+    worst: tuple[int, int, float] | None = None
+    for j in range(t - 1, 0, -1):
+        changed = {}
+        for n in names:
+            x = subject.inputs[n]
+            axis = _axis_of_time(x, subject.roles[n])
+            changed[n] = _changed_at(x, axis, x.shape[axis] - t + j)
+        off = difference(by_position(trial.output(**changed)), by_position(trial.first))[:, :j]
+        found = (off > trial.same).nonzero()
+        if len(found):
+            i = int(found[:, 1].min())
+            worst = i, j, float(off.amax())
+    if worst is None:
+        return Property("causal", True)
+    i, j, size = worst
+    said = f"output {i} changes by {size:.2g} with input {j}, which comes later"
+    return _broken("causal", said, "leak-later")
+
+
+def padding_ignored(trial: Trial) -> Property:
+    """What stands in padding never matters, NaN included."""
+    subject = trial.subject
+    masks = {n: m for n, m in subject.meanings.items() if m in ("attend", "ignore", "lengths")}
+    for name, meaning in masks.items():
+        real = _real(subject.inputs[name], meaning, subject)
+        if real is None or bool(real.all()):
+            continue
+        for target in subject.of("context", "k", "v") or subject.of("x", "ids"):
+            x = subject.inputs[target]
+            axis = _axis_of_time(x, subject.roles[target])
+            if x.shape[axis] != real.shape[1]:
+                continue
+            changed = x.clone()
+            view = changed.movedim(axis, 1)
+            view[~real] = _other(view)[~real]
+            off = difference(trial.output(**{target: changed}), trial.first)
+            off = by_position(off)
+            if target in subject.of("x", "ids") and off.shape[1] == real.shape[1]:
+                off = off.masked_fill(~real[..., None], 0.0)  # outputs at padding are nobody's
+            off = off[real.any(1)] if off.shape[0] == real.shape[0] else off
+            if float(off.amax()) > trial.same:
+                said = f"outputs change by {float(off.amax()):.2g} with what stands in padding ({name})"
+                return _broken("padding", said, "padding-attended")
+    return Property("padding", True if masks else None, "" if masks else "no padding mask")
+
+
+def empty_rows(trial: Trial) -> Property:
+    """A query that may attend to nothing gives zero, or at least no NaN."""
+    subject = trial.subject
+    for name, meaning in subject.meanings.items():
+        x = subject.inputs[name]
+        if meaning not in ("attend", "ignore") or not isinstance(x, Tensor):
+            continue
+        empty = x.clone()
+        empty[0] = 1 if meaning == "ignore" else 0
+        try:
+            y = trial.output(**{name: empty})
+        except Exception:
+            continue
+        if bool(y[0].isnan().any()):
+            said = f"a row without keys ({name}) gives NaN"
+            return Property("empty rows", False, said, (Finding("nan-without-keys", said, "hazard"),))
+    return Property("empty rows", True)
+
+
+def settings_alike(trial: Trial, same: list[dict[str, Any]]) -> Property:
+    """The output is the same under settings that should not matter."""
+    for setting in same:
+        said = ", ".join(f"{n}={v!r}" for n, v in setting.items() if not isinstance(v, Tensor))
+        y = trial.subject.output(**setting)
+        off = part(y, trial.first)
+        if off > 10 * trial.same:
+            at = ""
+            if y.shape == trial.first.shape:
+                rows = (difference(by_position(y), by_position(trial.first)) > 10 * trial.same).any(-1)
+                b, i = rows.nonzero()[0].tolist()
+                at = f", first at position {i} of row {b}"
+            text = f"with {said} the output differs by {off:.2g}{at}"
+            return _broken("settings", text, "setting-matters")
+    return Property("settings", True if same else None)
+
+
+def gradients(trial: Trial) -> Property:
+    """Gradients are the derivatives of the outputs, for every input and parameter."""
+    subject = trial.subject
+    draw = torch.Generator().manual_seed(3)
+    module = subject.module
+    tensors: dict[str, Tensor] = {
+        n: subject.inputs[n] for n in subject.of("q", "k", "v", "x", "context")
+    }
+    if module is not None:
+        tensors |= {n: p for n, p in module.named_parameters() if p.requires_grad}
+    tensors = {n: x for n, x in tensors.items() if x.dtype == torch.double}
+    if not tensors or trial.first.dtype != torch.double:
+        return Property("gradients", None, "not in float64")
+    leaves = {n: x.detach().clone().requires_grad_() for n, x in tensors.items()
+              if n in subject.inputs}  # fmt: skip
+    with torch.enable_grad():
+        y = trial.output(**leaves)
+        if not y.requires_grad:
+            return _broken("gradients", "no gradient reaches any input", "gradient-cut")
+        out = torch.randn(y.shape, generator=draw, dtype=y.dtype)
+        held = [leaves.get(n, x) for n, x in tensors.items()]
+        got = torch.autograd.grad((y.nan_to_num() * out).sum(), held, allow_unused=True)
+    for (name, x), g in zip(tensors.items(), got):
+        way = torch.randn(x.shape, generator=draw, dtype=x.dtype)
+        numeric = _numeric(trial, name, x, way, out)
+        mine = 0.0 if g is None else float((g * way).sum())
+        size = max(abs(numeric), abs(mine))
+        if size < 1e-7 or abs(numeric - mine) <= 1e-4 * size + 1e-7:
+            continue
+        if abs(mine) < 1e-9:
+            said = f"no gradient reaches {name}, though the output depends on it"
+            return _broken("gradients", said, "gradient-cut")
+        said = f"the gradient of {name} is {mine / numeric if numeric else float('inf'):.3g} times the derivative"
+        return _broken("gradients", said, "gradient-scaled")
+    return Property("gradients", True)
+
+
+def _numeric(trial: Trial, name: str, x: Tensor, way: Tensor, out: Tensor) -> float:
+    """The derivative along a direction, by central differences."""
+    step = 1e-5
+    inputs = trial.subject.inputs
+
+    def at(factor: float) -> float:
+        moved = x.detach() + factor * step * way
+        with torch.no_grad():
+            if name in inputs:
+                return float((trial.output(**{name: moved}).nan_to_num() * out).sum())
+            kept = x.detach().clone()
+            x.data.copy_(moved)
+            try:
+                return float((trial.output().nan_to_num() * out).sum())
+            finally:
+                x.data.copy_(kept)
+
+    return (at(1) - at(-1)) / (2 * step)
+
+
+def strides(trial: Trial) -> Property:
+    """The layout of inputs in memory does not matter."""
+    changed = {}
+    for n in trial.subject.of("x", "q", "k", "v", "context"):
+        x = trial.subject.inputs[n]
+        wide = torch.empty(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)
+        wide[..., ::2] = x
+        changed[n] = wide[..., ::2]
+    if not changed:
+        return Property("strides", None)
+    try:
+        off = part(trial.output(**changed), trial.first)
+    except RuntimeError as error:
+        said = f"inputs that are not contiguous raise: {error}".split("\n")[0]
+        return Property("strides", True, said)
+    if off > trial.same:
+        return _broken("strides", f"inputs with other strides change the output by {off:.2g}", "strides")
+    return Property("strides", True)
+
+
+def gradient_mode(trial: Trial) -> Property:
+    """With and without gradients, other kernels run and give the same."""
+    names = trial.subject.of("x", "q", "k", "v", "context")
+    leaves = {n: trial.subject.inputs[n].clone().requires_grad_() for n in names
+              if trial.subject.inputs[n].is_floating_point()}  # fmt: skip
+    with torch.enable_grad():
+        off = part(trial.output(**leaves).detach(), trial.first)
+    if off > 10 * trial.same:
+        said = f"with gradients the output differs by {off:.2g}: two paths compute different things"
+        return _broken("gradient mode", said, "paths-differ")
+    return Property("gradient mode", True)
+
+
+ALL: tuple[Callable[[Trial], Property], ...] = (
+    inputs_unchanged, deterministic, rows_of_the_batch, nothing_later, padding_ignored, empty_rows,
+    gradient_mode, strides, gradients,
+)  # fmt: skip
+
+
+def tried(trial: Trial, same: list[dict[str, Any]]) -> Iterator[Property]:
+    """All properties in order; without determinism the others cannot be told."""
+    for one in ALL:
+        found = one(trial)
+        yield found
+        if one is deterministic and found.holds is not True:
+            return
+    yield settings_alike(trial, same)
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+def _broken(name: str, said: str, finding: str) -> Property:
+    return Property(name, False, said, (Finding(finding, said),))
+
+
+def _other(x: Tensor) -> Tensor:
+    """Other content of the same kind."""
+    if x.is_floating_point():
+        return x.flip(-1) * 1.7 + 0.9
+    if x.dtype == torch.bool:
+        return x
+    return torch.where(x > 3, x - 1, x + 1)
+
+
+def _changed(x: Tensor, rows: tuple[int, ...]) -> Tensor:
+    out = x.clone()
+    for r in rows:
+        out[r] = _other(x[r])
+    return out
+
+
+def _changed_at(x: Tensor, axis: int, i: int) -> Tensor:
+    out = x.clone()
+    out.select(axis, i).copy_(_other(x.select(axis, i)))
+    return out
+
+
+def _axis_of_time(x: Tensor, role: str) -> int:
+    """The axis of positions of an input."""
+    if x.ndim == 4:
+        return 2
+    return 1 if x.ndim == 3 or role == "ids" else 0
+
+
+def _real(mask: Any, meaning: str, subject: Subject) -> Tensor | None:
+    """Which keys (b, s) of a padding mask are no padding; None if it is another mask."""
+    if not isinstance(mask, Tensor):
+        return None
+    if meaning == "lengths":
+        x = next(subject.inputs[n] for n in subject.of("context", "k", "x", "ids"))
+        return torch.arange(x.shape[1]) < mask[:, None]
+    real = mask != 0 if meaning == "attend" else mask == 0
+    if real.ndim == 4 and real.shape[-2] == 1:
+        real = real[:, 0, 0]
+    return real if real.ndim == 2 and real.shape[0] == subject.batch else None
+
+
+__all__ = ["ALL", "Property", "Trial", "by_position", "difference", "output_of", "part", "tried"]
