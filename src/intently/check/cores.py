@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -130,20 +130,20 @@ def _one(
         return made
 
     ids = (group.q[0], group.k[0], group.v[0])
-    best: tuple[Weights, Scores, Geometry] | None = None
     given = subject.roles.get(weights_of[ids[0]]) in ("q", "x")
+    weights, size = None, None
     for size, candidates in _layouts(subject, core, sources, ids, given):
         weights = measured(run, sources, candidates, size)
-        if weights is None:
-            continue
-        scores = apart(weights, _kinds(weights), SOFTCAPS if found.capped else ())
-        if best is None or scores.residual < best[1].residual / 10:
-            best = weights, scores, size
-        if scores.residual < 1e-6:
+        if weights is not None:
             break
-    if best is None:
+    if weights is None or size is None:
         return Examined(where, core, None, why="its outputs are not weights times values")
-    weights, scores, size = best
+    scores = apart(weights, _kinds(weights), SOFTCAPS if found.capped else ())
+    if scores.residual > 1e-6 and weights.q.shape == weights.k.shape:
+        turned = replace(weights, q=weights.k, k=weights.q)
+        other = apart(turned, _kinds(turned), SOFTCAPS if found.capped else ())
+        if other.residual < scores.residual / 10:
+            weights, scores = turned, other
     sizes = (size.b, weights.values.reading.heads, size.t, size.s)
     arguments = {n: (subject.inputs.get(n), m) for n, m in subject.meanings.items()}
     intent = intended(mask, arguments, sizes)
@@ -182,20 +182,15 @@ def _layouts(
     iq, ik, iv = numbers
     if given:
         yield from _given_heads(sources, iq, ik, iv)
-        yield from _given_heads(sources, ik, iq, iv)
         return
     b = subject.batch
-    for first, second in ((iq, ik), (ik, iq)) if iq != ik else ((iq, ik),):
-        for order in ("bthd", "tbhd", "bhdt") if sources[iq].ndim < 4 else ("bhdt", "bthd"):
-            rows = [_rows(sources[i], order, b) for i in (first, second)]
-            if None in rows:
-                continue
-            t, s = rows
-            assert t is not None and s is not None
-            shapes = {n: (i, _last(sources[i], order)) for n, i in
-                      zip("qkv", (first, second, iv))}  # fmt: skip
-            heads = _heads(subject, core, b, sources[first].numel() // (b * t))
-            yield Geometry(b, t, s, order), list(readings(shapes, b, t, s, heads, order))
+    for order in ("bthd", "tbhd", "bhdt") if sources[iq].ndim < 4 else ("bhdt", "bthd"):
+        t, s = (_rows(sources[i], order, b) for i in (iq, ik))
+        if t is None or s is None:
+            continue
+        shapes = {n: (i, _last(sources[i], order)) for n, i in zip("qkv", numbers)}
+        heads = _heads(subject, core, b, sources[iq].numel() // (b * t))
+        yield Geometry(b, t, s, order), list(readings(shapes, b, t, s, heads, order))
 
 
 def _rows(x: Tensor, order: str, b: int) -> int | None:
@@ -219,7 +214,7 @@ def _last(x: Tensor, order: str) -> tuple[int, ...]:
 def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
     """Numbers of heads to try, the likeliest first."""
     seen = [core.batches // b] if core.batches and core.batches % b == 0 else []
-    some = [*seen, *subject.heads, 1, 2, 4, 8, 3, 6, 12, 16]
+    some = [*seen, *subject.heads] or [1, 2, 4, 8, 3, 6, 12, 16]
     return [h for h in dict.fromkeys(some) if h and h <= width]
 
 
