@@ -18,12 +18,12 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from planted.draw import Draw
-from planted.observing import Case
 from torch import nn
 from torch.nn import functional as F
 
 import intently as it
+from planted.draw import Draw
+from planted.observing import Case
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def slip(kind: str, *texts: str, label: str = "") -> Slip:
     return Slip(kind, tuple(zip(texts[::2], texts[1::2], strict=True)), label)
 
 
-class DoesNotFit(ValueError):
+class MisfitError(ValueError):
     """An edit whose old text does not stand exactly once in the source."""
 
 
@@ -57,8 +57,7 @@ class Base:
     """Correct attention, and everything that is needed to plant mistakes in it and to see them.
 
     ``build`` makes the subject of the compiled names and a draw, ``ask`` the keyword arguments that
-    a user gives to the examiner, ``cases`` the calls by which subjects are compared. ``plain``, if
-    given, makes the formula that the base must equal: a function of a case's inputs.
+    a user gives to the examiner, ``cases`` the calls by which subjects are compared.
     """
 
     name: str
@@ -67,17 +66,16 @@ class Base:
     ask: Callable[[Draw], dict[str, Any]]
     cases: Callable[[Draw], list[Case]]
     slips: tuple[Slip, ...]
-    plain: Callable[[Draw], Callable[..., torch.Tensor]] | None = None
     constants: Callable[[Draw], dict[str, Any]] = field(default=lambda draw: {})
 
     def source(self, slips: tuple[Slip, ...] = ()) -> str:
-        """The source with the slips in it; raises `DoesNotFit`."""
+        """The source with the slips in it; raises `MisfitError`."""
         text = _source(self.of)
         for each in slips:
             for old, new in each.edits:
                 if text.count(old) != 1:
                     where = f"{self.name}, {each.name}"
-                    raise DoesNotFit(f"{where}: {old!r} stands {text.count(old)} times")
+                    raise MisfitError(f"{where}: {old!r} stands {text.count(old)} times")
                 text = text.replace(old, new)
         return text
 
@@ -106,7 +104,7 @@ def compiled(source: str, constants: dict[str, Any]) -> dict[str, Any]:
 
 SPELLINGS = (
     ("scores.softmax(-1)", "torch.softmax(scores, dim=-1)", "F.softmax(scores, dim=-1)"),
-    ("torch.matmul(weights, v)", "weights @ v", "weights.matmul(v)"),
+    ("torch.matmul(weights, v)", "(weights @ v)", "weights.matmul(v)"),
     (".transpose(-2, -1)", ".mT", ".transpose(-1, -2)"),
     ('float("-inf")', "-torch.inf", "-math.inf"),
     ("torch.cat(", "torch.concat("),

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.modules import x_ask, x_cases
-from planted.observing import Case
 from torch import nn
 from torch.nn import functional as F
 
 import intently as it
+from planted.base import Base, slip
+from planted.draw import Draw
+from planted.modules import x_ask, x_cases
+from planted.observing import Case
 
-# ruff: noqa: D101, D102, D103 - the modules are read as the code of people who write no docstrings
+# ruff: noqa: D101, D103 - the modules are read as the code of people who write no docstrings
 
 ROPE_BASE = 10000.0
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional as F
+
 from planted.base import Base, slip
 from planted.draw import Draw
 from planted.functions_of_padding import padding
 from planted.observing import Case
-from torch.nn import functional as F
 
-# ruff: noqa: D101, D102 - the processors are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the processors are read as the code of people who write no docstrings
 
 
 class Processor:
@@ -33,7 +34,6 @@ class Processor:
 class ByHand:
     def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None):
         context = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        b, s, _ = context.shape
         query = attn.head_to_batch_dim(attn.to_q(hidden_states))
         key = attn.head_to_batch_dim(attn.to_k(context))
         value = attn.head_to_batch_dim(attn.to_v(context))
@@ -120,7 +120,8 @@ CROSS_BLOCK = Base(
         slip("projections-exchanged", "attn.to_k(context), attn.to_v(context)",
              "attn.to_v(context), attn.to_k(context)"),
         slip("scaled-twice", "attention(q, k, v", "attention(q * attn.scale, k, v"),
-        slip("scale-by-d", "attn_mask=attention_mask", "attn_mask=attention_mask, scale=1 / q.shape[-1]"),
+        slip("scale-by-d", "attn_mask=attention_mask",
+             "attn_mask=attention_mask, scale=1 / q.shape[-1]"),
         slip("heads-merged-by-reshape", "y.transpose(1, 2).reshape(", "y.reshape("),
         slip("heads-split-by-reshape",
              "k.view(b, -1, attn.heads, k.shape[-1] // attn.heads).transpose(1, 2)",
@@ -153,9 +154,11 @@ SELF_BLOCK = Base(
         slip("heads-split-by-reshape", "value = attn.head_to_batch_dim(attn.to_v(context))",
              "value = attn.to_v(context).reshape(key.shape)"),
         slip("mask-twice", "scores + mask", "scores + mask + mask"),
-        slip("rounded", "F.softmax(scores, dim=-1)", "F.softmax(scores.half(), dim=-1).to(key.dtype)"),
-        slip("dropout-in-eval", "torch.bmm(weights, value)", "torch.bmm(F.dropout(weights, 0.1), value)"),
-        slip("input-changed", "        b, s, _ = context.shape\n",
-             "        b, s, _ = context.shape\n        hidden_states -= hidden_states.mean(-1, True)\n"),
+        slip("rounded", "F.softmax(scores, dim=-1)",
+             "F.softmax(scores.half(), dim=-1).to(key.dtype)"),
+        slip("dropout-in-eval", "torch.bmm(weights, value)",
+             "torch.bmm(F.dropout(weights, 0.1), value)"),
+        slip("input-changed", "        query = attn",
+             "        hidden_states -= hidden_states.mean(-1, True)\n        query = attn"),
     ),
 )  # fmt: skip

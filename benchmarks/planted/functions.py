@@ -6,13 +6,12 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
+
+import intently as it
 from planted.base import Base, slip
 from planted.draw import Draw
 from planted.observing import Case
-from torch import Tensor
-from torch.nn import functional as F
-
-import intently as it
 
 # ruff: noqa: D103 - the functions are read as the code of people who write no docstrings
 
@@ -122,9 +121,6 @@ MASKED = Base(
         slip("values-are-keys", "torch.matmul(weights, v)", "torch.matmul(weights, k)"),
         slip("rounded", "torch.softmax(scores, dim=-1)", "scores.half().softmax(-1).to(v.dtype)"),
     ),
-    plain=lambda draw: (
-        lambda q, k, v, mask=None: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    ),
 )
 
 
@@ -161,7 +157,8 @@ CAUSAL = Base(
         slip("mask-inverted", "masked_fill(future", "masked_fill(~future"),
         slip("mask-missing", '    scores = scores.masked_fill(future, float("-inf"))\n', ""),
         slip("mask-too-weak", 'float("-inf")', "-10.0"),
-        slip("mask-added-as-number", 'scores.masked_fill(future, float("-inf"))', "scores + ~future"),
+        slip("mask-added-as-number", 'scores.masked_fill(future, float("-inf"))',
+             "scores + ~future"),
         slip(
             "mask-after-softmax",
             '    scores = scores.masked_fill(future, float("-inf"))\n',
@@ -186,7 +183,6 @@ CAUSAL = Base(
         slip("gradient-cut", "amax(dim=-1, keepdim=True)", "amax(dim=-1, keepdim=True).detach()",
              label="of the maximum"),
     ),
-    plain=lambda draw: lambda q, k, v: it.attention(q, k, v, mask=it.causal()),
 )  # fmt: skip
 
 
@@ -225,11 +221,6 @@ def _biased_ask(draw: Draw) -> dict[str, Any]:
     return {"inputs": inputs, "arguments": {"bias": "add"}}
 
 
-def _biased_plain(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
-
-
 BIASED = Base(
     "function with an additive mask",
     (biased,),
@@ -256,5 +247,4 @@ BIASED = Base(
         ),
         slip("gradient-cut", "scores = scores + bias", "scores = scores + bias.detach()"),
     ),
-    plain=lambda draw: _biased_plain,
 )  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.functions import named, operands, sizes
-from planted.observing import Case
 from torch import Tensor
 from torch.nn import functional as F
 
 import intently as it
+from planted.base import Base, slip
+from planted.draw import Draw
+from planted.functions import named, operands, sizes
+from planted.observing import Case
 
 # ruff: noqa: D103 - the functions are read as the code of people who write no docstrings
 
@@ -53,11 +53,6 @@ def _folded_ask(draw: Draw) -> dict[str, Any]:
     }
 
 
-def _folded_plain(q: Tensor, k: Tensor, v: Tensor, pad: Tensor | None = None) -> Tensor:
-    mask = None if pad is None else ~pad[:, None, None, :]
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-
-
 FOLDED = Base(
     "function with heads folded into the batch",
     (folded,),
@@ -82,7 +77,6 @@ FOLDED = Base(
         slip("gradient-scaled", "torch.bmm(weights, v)",
              "torch.bmm(weights, v.detach() + 0.5 * (v - v.detach()))"),
     ),
-    plain=lambda draw: _folded_plain,
 )  # fmt: skip
 
 
@@ -122,7 +116,8 @@ LENGTHS = Base(
     _lengths_cases,
     (
         slip("lengths-off-by-one", "< lengths", "<= lengths", label="one more"),
-        slip("lengths-off-by-one", "< lengths[:, None]", "< lengths[:, None] - 1", label="one less"),
+        slip("lengths-off-by-one", "< lengths[:, None]", "< lengths[:, None] - 1",
+             label="one less"),
         slip("mask-inverted", "< lengths", ">= lengths"),
         slip("padding-attended", "scores = torch.where(", "masked = torch.where("),
         slip("mask-too-weak", 'float("-inf")', "-10.0"),
@@ -141,13 +136,14 @@ LENGTHS = Base(
             "F.normalize(torch.softmax(scores, dim=-1) * allowed[:, None, :], p=1, dim=-1)",
         ),
         slip("mask-batch-rows", "< lengths[:, None]", "< lengths.flip(0)[:, None]"),
-        slip("mask-batch-rows", "< lengths[:, None]", "< lengths.max().view(1, 1)", label="longest for all"),
+        slip("mask-batch-rows", "< lengths[:, None]", "< lengths.max().view(1, 1)",
+             label="longest for all"),
         slip("no-scale", " / q.shape[-1] ** 0.5", ""),
         slip("scale-by-d", "q.shape[-1] ** 0.5", "q.shape[-1]"),
         slip("softmax-over-batch", "dim=-1", "dim=0"),
-        slip("rounded", "torch.matmul(weights, v)", "torch.matmul(weights.bfloat16().to(v.dtype), v)"),
+        slip("rounded", "torch.matmul(weights, v)",
+             "torch.matmul(weights.bfloat16().to(v.dtype), v)"),
     ),
-    plain=lambda draw: lambda q, k, v, lengths: it.attention(q, k, v, mask=it.padding(lengths)),
 )  # fmt: skip
 
 
@@ -191,5 +187,4 @@ EMPTY_ROWS = Base(
         slip("mask-missing", 'scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))',
              'scores.masked_fill(attn_mask.logical_not(), float("-inf"))'),
     ),
-    plain=lambda draw: lambda q, k, v, attn_mask: it.attention(q, k, v, mask=attn_mask),
 )  # fmt: skip

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.functions import named, of_qkv, operands, sizes
-from planted.observing import Case
 from torch import Tensor
 from torch.nn import functional as F
 
 import intently as it
+from planted.base import Base, slip
+from planted.draw import Draw
+from planted.functions import named, of_qkv, operands, sizes
+from planted.observing import Case
 
-# ruff: noqa: D103, F821 - the code of people who write no docstrings; WINDOW, SINKS are constants
+# ruff: noqa: D103 - the code of people who write no docstrings; WINDOW, SINKS are constants
 
 WINDOW, CAP, SINKS, REACH = 3, 3.0, torch.zeros(4), 2
 
@@ -52,7 +51,6 @@ WINDOWED = Base(
         slip("scaled-twice", "attention(q, k", "attention(q / math.sqrt(q.shape[-1]), k"),
         slip("gradient-cut", "(q, k, v, attn", "(q, k.detach(), v, attn"),
     ),
-    plain=lambda draw: partial(it.attention, mask=it.causal() & it.window(draw.window - 1, 0)),
     constants=lambda draw: {"WINDOW": draw.window},
 )  # fmt: skip
 
@@ -90,7 +88,6 @@ LOCAL = Base(
         slip("scale-by-d", "math.sqrt(q.size(-1))", "q.size(-1)"),
         slip("softmax-over-heads", "dim=-1", "dim=1"),
     ),
-    plain=lambda draw: partial(it.attention, mask=it.window(draw.window, draw.window)),
     constants=lambda draw: {"REACH": draw.window},
 )  # fmt: skip
 
@@ -181,7 +178,6 @@ CAPPED = Base(
         slip("not-normalised", "(-1)[..., :-1]", "(-1)[..., :-1] * (1 + s / 10)"),
         slip("scale-by-d", "** -0.5 / CAP", "** -1.0 / CAP"),
     ),
-    plain=lambda draw: lambda q, k, v, rows=None: _capped_reference(draw)(q, k, v),
     constants=_capped_constants,
 )  # fmt: skip
 
@@ -231,7 +227,6 @@ GROUPED = Base(
         slip("values-are-keys", "weights, v)", "weights, k)"),
         slip("gradient-cut", "k = torch.repeat", "k = k.detach()\n    k = torch.repeat"),
     ),
-    plain=lambda draw: _grouped_reference,
 )  # fmt: skip
 
 
@@ -239,7 +234,7 @@ GROUPED = Base(
 
 
 def alibi(q, k, v):
-    h, t, s = q.shape[1], q.shape[2], k.shape[2]
+    t, s = q.shape[2], k.shape[2]
     slopes = SLOPES.to(q.dtype)[:, None, None]
     distance = torch.arange(s) - (torch.arange(t)[:, None] + s - t)
     scores = q @ k.mT / math.sqrt(q.shape[-1]) + slopes * distance
@@ -278,7 +273,7 @@ ALIBI = Base(
         slip("alibi-sign", "+ slopes * distance", "- slopes * distance"),
         slip("alibi-missing", " + slopes * distance", ""),
         slip("alibi-slopes", "SLOPES.to(q.dtype)", "SLOPES.to(q.dtype).flip(0)"),
-        slip("alibi-slopes", "SLOPES.to(q.dtype)", "SLOPES.to(q.dtype).mean().expand(h)",
+        slip("alibi-slopes", "SLOPES.to(q.dtype)", "SLOPES.to(q.dtype).mean().expand(q.shape[1])",
              label="one for all heads"),
         slip("mask-top-left", "[:, None] + s - t)", "[:, None])"),
         slip("mask-ahead-by-one", "distance > 0", "distance > 1"),
@@ -289,6 +284,5 @@ ALIBI = Base(
         slip("no-scale", " / math.sqrt(q.shape[-1])", ""),
         slip("softmax-over-batch", "softmax(dim=-1)", "softmax(dim=0)"),
     ),
-    plain=_alibi_reference,
     constants=lambda draw: {"SLOPES": _slopes(draw)},
 )  # fmt: skip

@@ -21,7 +21,7 @@ from planted import (
     references,
     torch_layers,
 )
-from planted.base import Base, DoesNotFit, Slip
+from planted.base import Base, MisfitError, Slip
 from planted.draw import Draw
 from planted.kinds import KINDS
 from planted.mutant import Mutant
@@ -49,7 +49,7 @@ SEAL = Path(__file__).with_name("seal.json")
 
 
 def mutants(seed: int) -> list[Mutant]:
-    """The set of a seed: at least one mutant of each kind, `SINGLE` with one slip, `PAIRS` with two.
+    """The set of a seed: `SINGLE` mutants with one slip, of every kind, and `PAIRS` with two.
 
     Which base gets which mistakes, shapes, weights and spelling all follow from the seed.
     """
@@ -95,7 +95,7 @@ def _fit(base: Base, a: Slip, b: Slip) -> bool:
     """Whether the edits of both leave each other alone, so that their order does not matter."""
     try:
         return base.source((a, b)) == base.source((b, a))
-    except DoesNotFit:
+    except MisfitError:
         return False
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
+
+import intently as it
+from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
 from planted.base import Base, slip
 from planted.cached import cached_ask, cached_cases
 from planted.draw import Draw
 from planted.modules import x_ask, x_cases
 from planted.observing import Case
-from torch import nn
 
-import intently as it
-from intently.modules import AttentionOptions, KeyValueCache, MultiHeadAttention, Projections
-
-# ruff: noqa: D101, D102 - the modules are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 
 NAMES = {
     "AttentionOptions": AttentionOptions,
@@ -184,11 +184,11 @@ PATCHED = Base(
         slip("bias-missing", "m.out_weight, m.out_bias", "m.out_weight", label="out"),
         slip("like-scale", "mask=self.mask)", "mask=self.mask, scale=0.5 * q.shape[-1] ** -0.5)"),
         slip("window-left-off-by-one", "window - 1, 0", "window, 0"),
-        slip("mask-missing", "it.causal() & it.window(window - 1, 0)", "it.window(window - 1, 1000)"),
+        slip("mask-missing", "it.causal() & it.window(window - 1, 0)",
+             "it.window(window - 1, 1000)"),
         slip("no-scale", "mask=self.mask)", "mask=self.mask, scale=1)"),
         slip("heads-interleaved", "y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for",
              "y.unflatten(-1, (-1, self.heads)).permute(0, 3, 1, 2) for"),
     ),
-    plain=_whole,
     constants=lambda draw: NAMES,
 )  # fmt: skip

@@ -6,15 +6,15 @@ import math
 from typing import Any
 
 import torch
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.observing import Case
 from torch import nn
 from torch.nn import functional as F
 
 import intently as it
+from planted.base import Base, slip
+from planted.draw import Draw
+from planted.observing import Case
 
-# ruff: noqa: D101, D102, D103 - the models are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the models are read as the code of people who write no docstrings
 
 VOCABULARY = 20
 
@@ -46,8 +46,8 @@ class Block(nn.Module):
         allowed = torch.tril(torch.ones(s, s, dtype=torch.bool))[s - t : s, :s]
         if keep is not None:
             allowed = allowed & keep[:, None, None, :].bool()
-        scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-        weights = self.drop(scores.softmax(dim=-1))
+        scores = scores.masked_fill(~allowed, float("-inf"))
+        weights = self.drop(scores.softmax(dim=-1).nan_to_num(0.0))
         y = torch.matmul(weights, v).transpose(1, 2).reshape(b, t, c)
         x = x + self.c_proj(y)
         return x + self.mlp(self.ln_2(x)), (k, v)
@@ -121,15 +121,17 @@ GPT_MODEL = Base(
         slip("position-offset-lost", "torch.arange(start, start + t)[None]",
              "torch.arange(t)[None]"),
         slip("position-offset-lost", "[:, start:]", "[:, :t]", label="padded"),
-        slip("padding-attended", "            allowed = allowed & keep", "            _ = allowed & keep"),
+        slip("padding-attended", "            allowed = allowed & keep",
+             "            _ = allowed & keep"),
         slip("mask-inverted", "keep[:, None, None, :].bool()", "(keep[:, None, None, :] == 0)"),
-        slip("mask-on-query-axis", "keep[:, None, None, :].bool()", "keep[:, None, s - t :, None].bool()"),
+        slip("mask-on-query-axis", "keep[:, None, None, :].bool()",
+             "keep[:, None, s - t :, None].bool()"),
         slip("mask-top-left", "[s - t : s, :s]", "[:t, :s]"),
         slip("mask-ahead-by-one", "torch.tril(torch.ones(s, s, dtype=torch.bool))",
              "torch.tril(torch.ones(s, s, dtype=torch.bool), 1)"),
         slip("mask-in-cache", "torch.tril(torch.ones(s, s, dtype=torch.bool))",
              "torch.ones(s, s, dtype=torch.bool).tril(0 if past is None else s)"),
-        slip("mask-too-weak", "torch.finfo(scores.dtype).min", "-1.0"),
+        slip("mask-too-weak", 'float("-inf")', "-1.0"),
         slip("scale-by-width", "math.sqrt(v.size(-1))", "math.sqrt(c)"),
         slip("no-scale", " / math.sqrt(v.size(-1))", ""),
         slip("cache-overwritten", "k = torch.cat((past[0], k), dim=-2)",
@@ -143,8 +145,8 @@ GPT_MODEL = Base(
              "z.reshape(b, self.heads, t, -1)"),
         slip("heads-merged-by-reshape", "v).transpose(1, 2).reshape(b, t, c)",
              "v).reshape(b, t, c)"),
-        slip("dropout-twice", "self.drop(scores.softmax(dim=-1))",
-             "self.drop(self.drop(scores.softmax(dim=-1)))"),
+        slip("dropout-twice", "self.drop(scores.softmax(dim=-1).nan_to_num(0.0))",
+             "self.drop(self.drop(scores.softmax(dim=-1).nan_to_num(0.0)))"),
         slip("leak-by-norm", "self.ln_2(x)), (k, v)",
              "self.ln_2(x - x.mean(1, keepdim=True))), (k, v)"),
         slip("gradient-cut", "x = x + self.c_proj(y)", "x = x + self.c_proj(y.detach())"),

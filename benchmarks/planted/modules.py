@@ -6,16 +6,16 @@ import math
 from typing import Any
 
 import torch
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.functions_of_padding import padding
-from planted.observing import Case
 from torch import nn
 from torch.nn import functional as F
 
 import intently as it
+from planted.base import Base, slip
+from planted.draw import Draw
+from planted.functions_of_padding import padding
+from planted.observing import Case
 
-# ruff: noqa: D101, D102 - the modules are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 
 
 def x_cases(draw: Draw, width: int | None = None, train: bool = True) -> list[Case]:

@@ -6,17 +6,17 @@ import math
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+
+import intently as it
 from planted.base import Base, slip
 from planted.draw import Draw
 from planted.functions_of_padding import padding
 from planted.modules import x_ask, x_cases
 from planted.observing import Case
-from torch import nn
-from torch.nn import functional as F
 
-import intently as it
-
-# ruff: noqa: D101, D102 - the modules are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 
 
 # --- sequence first, heads folded into the batch ------------------------------------------------
@@ -75,7 +75,7 @@ SEQUENCE_FIRST = Base(
     lambda names, draw: draw.trained(names["SequenceFirst"](draw.c, draw.h)),
     lambda draw: {
         "inputs": _first(draw, draw.b, draw.t),
-        "arguments": {"key_padding_mask": "ignore", "attn_mask": "add", "query": "sequence first"},
+        "arguments": {"key_padding_mask": "ignore", "attn_mask": "add"},
     },
     _first_cases,
     (

@@ -42,7 +42,7 @@ def observed(make: Callable[[], Any], case: Case) -> Observed:
     for time in ("first", "again"):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(5)
-            y = _called(subject, given, case)
+            y = called(subject, given, case)
         results = [x for x in _tensors(y) if x.is_floating_point()]
         for i, x in enumerate(results):
             found[f"{time} {i}"] = x.detach()
@@ -72,7 +72,8 @@ def _apart(a: Tensor, b: Tensor) -> float:
     return (a - b).abs().max().item() / (size if size > 1e-8 else 1.0)
 
 
-def _called(subject: Any, given: dict[str, Any], case: Case) -> Any:
+def called(subject: Any, given: dict[str, Any], case: Case) -> Any:
+    """The result of one call, or of the calls for all steps, joined."""
     if not case.steps:
         return subject(**given)
     parts, past, seen = [], None, 0

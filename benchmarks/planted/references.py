@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from planted.base import Base, slip
-from planted.draw import Draw
-from planted.modules import x_ask, x_cases
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import intently as it
 from intently.modules import AttentionOptions, MultiHeadAttention, Projections
+from planted.base import Base, slip
+from planted.draw import Draw
+from planted.modules import x_ask, x_cases
 
-# ruff: noqa: D101, D102 - the modules are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 
 RATE = 1e4
 
@@ -76,9 +76,9 @@ PORTED = Base(
         slip("no-scale", " / q.shape[-1] ** 0.5", ""),
         slip("heads-merged-by-reshape", 'j,bhjd->bihd", weights, v).flatten(2)',
              'j,bhjd->bhid", weights, v).reshape(x.shape)'),
-        slip("gradient-cut", "torch.softmax(scores, dim=-1)", "torch.softmax(scores, dim=-1).detach()"),
+        slip("gradient-cut", "torch.softmax(scores, dim=-1)",
+             "torch.softmax(scores, dim=-1).detach()"),
     ),
-    plain=_torch_reference,
 )  # fmt: skip
 
 
@@ -155,7 +155,8 @@ LLAMA = Base(
              "torch.cat([x[..., d // 2 :], -x[..., : d // 2]], dim=-1)"),
         slip("rotation-off-by-one", "torch.arange(x.shape[1], dtype",
              "torch.arange(1, x.shape[1] + 1, dtype", label="both"),
-        slip("rotary-over-heads", "torch.outer(torch.arange(x.shape[1], dtype=torch.float64), rates)",
+        slip("rotary-over-heads",
+             "torch.outer(torch.arange(x.shape[1], dtype=torch.float64), rates)",
              "torch.outer(torch.arange(x.shape[2], dtype=torch.float64), rates)",
              ".to(x.dtype)[:, None, :]", ".to(x.dtype)"),
         slip("keys-not-rotated", "k = self.rotary(self.k_proj(x).view(b, t, self.kv_heads, "
@@ -172,6 +173,5 @@ LLAMA = Base(
         slip("gradient-scaled", "q, k, v = q.transpose(1, 2), k",
              "q = 2 * q - q.detach()\n        q, k, v = q.transpose(1, 2), k"),
     ),
-    plain=_ours,
     constants=lambda draw: {"RATE": _rate(draw)},
 )  # fmt: skip

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
+
+import intently as it
 from planted.base import Base, slip
 from planted.draw import Draw
 from planted.functions_of_padding import padding
 from planted.modules import x_ask, x_cases
 from planted.observing import Case
-from torch import nn
 
-import intently as it
-
-# ruff: noqa: D101, D102 - the modules are read as the code of people who write no docstrings
+# ruff: noqa: D101 - the modules are read as the code of people who write no docstrings
 
 
 # --- self-attention with a mask of the user's ---------------------------------------------------
@@ -195,6 +195,7 @@ DECODER_LAYER = Base(
              "self.layer(tgt, 0.5 * memory + 0.5 * memory.detach(),"),
         slip("mask-batch-rows", "memory_key_padding_mask=memory_pad", "memory_key_padding_mask="
              "None if memory_pad is None else memory_pad[:1].expand_as(memory_pad)"),
-        slip("leak-by-mean", "self.layer(tgt, memory", "self.layer(tgt - tgt.mean(1, True), memory"),
+        slip("leak-by-mean", "self.layer(tgt, memory",
+             "self.layer(tgt - tgt.mean(1, True), memory"),
     ),
 )  # fmt: skip
