@@ -1,6 +1,6 @@
 """List the planted mistakes: attention code with one or two mistakes, and what they change.
 
-    python benchmarks/planting.py [--list] [--seed N] [--only TEXT] [--diff]
+    python benchmarks/planting.py [--list [--diff]] [--seed N] [--only TEXT]
 
 Without ``--seed``, the set is that of the committed seed in planted/seal.json. A difference is
 relative and in float64; ∞ stands for NaN, another shape, or an error. `equivalent` mutants differ
@@ -33,28 +33,33 @@ def row(mutant: Mutant) -> str:
     )
 
 
+def listed(found: list[Mutant], diff: bool) -> None:
+    """Print a line for each mutant, and how many change nothing."""
+    print("| name | base | kinds | equivalent | difference | unseen |\n|---|---|---|---|--:|---|")
+    for mutant in found:
+        print(row(mutant), flush=True)
+        if diff:
+            print(f"\n{mutant.diff}\n")
+    print(f"\n{sum(x.equivalent for x in found)} equivalent\n")
+
+
 def main() -> None:
-    """Print the list, then how often each kind and base is in it."""
+    """Print the list if asked for, then how often each kind and base is in the set."""
     parser = argparse.ArgumentParser(description="List the planted mistakes.")
-    parser.add_argument("--list", action="store_true", help="what it does anyway")
+    parser.add_argument("--list", action="store_true", help="compute and list what each changes")
     parser.add_argument("--seed", type=int, help="draw another set")
     parser.add_argument("--only", default="", help="names with this text in them")
-    parser.add_argument("--diff", action="store_true", help="show the changed lines")
+    parser.add_argument("--diff", action="store_true", help="show the changed lines in the list")
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = sealed() if given.seed is None else mutants(given.seed)
     found = [x for x in found if given.only in x.name]
-    print("| name | base | kinds | equivalent | difference | unseen |\n|---|---|---|---|--:|---|")
-    for mutant in found:
-        print(row(mutant), flush=True)
-        if given.diff:
-            print(f"\n{mutant.diff}\n")
-    print()
+    if given.list:
+        listed(found, given.diff)
     print(counted("kind", (kind for x in found for kind in x.kinds)), end="\n\n")
     print(counted("base", (x.base for x in found)), end="\n\n")
     pairs = sum(len(x.kinds) == 2 for x in found)
-    same = sum(x.equivalent for x in found)
-    print(f"{len(found)} mutants: {len(found) - pairs} single, {pairs} pairs; {same} equivalent")
+    print(f"{len(found)} mutants: {len(found) - pairs} single, {pairs} pairs")
 
 
 if __name__ == "__main__":

@@ -101,9 +101,9 @@ PADDED = Base(
     (Padded,),
     lambda names, draw: draw.trained(names["Padded"](draw.c, draw.h)),
     lambda draw: {
-        "inputs": _lengths(draw, draw.b, draw.t, draw.s),
+        "inputs": _lengths(draw, draw.b, draw.t, draw.t),
         "arguments": {"lengths": "lengths"},
-        "mask": it.padding(draw.lengths(draw.b, draw.s)),
+        "mask": it.padding(draw.lengths(draw.b, draw.t)),
     },
     _lengths_cases,
     (

@@ -117,7 +117,7 @@ GPT_MODEL = Base(
     (
         slip("left-padding-positions",
              "positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, start:]",
-             "pass"),
+             "positions = torch.arange(attention_mask.shape[1])[None, start:]"),
         slip("position-offset-lost", "torch.arange(start, start + t)[None]",
              "torch.arange(t)[None]"),
         slip("position-offset-lost", "[:, start:]", "[:, :t]", label="padded"),

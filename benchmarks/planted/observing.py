@@ -125,5 +125,14 @@ def _copied(x: Any) -> Any:
 
 def parameters_of(subject: Any) -> tuple[str, ...]:
     """Names of the arguments of a function, or of a module's forward."""
-    called = subject.forward if isinstance(subject, nn.Module) else subject
-    return tuple(inspect.signature(called).parameters)
+    return tuple(_signature(subject).parameters)
+
+
+def optional(subject: Any) -> set[str]:
+    """Names of the arguments that may be left out."""
+    parameters = _signature(subject).parameters.values()
+    return {x.name for x in parameters if x.default is not inspect.Parameter.empty}
+
+
+def _signature(subject: Any) -> inspect.Signature:
+    return inspect.signature(subject.forward if isinstance(subject, nn.Module) else subject)
