@@ -172,7 +172,8 @@ def nothing_later(trial: Trial) -> Property:
 def padding_ignored(trial: Trial) -> Property:
     """What stands in padding never matters, NaN included."""
     subject = trial.subject
-    masks = {n: m for n, m in subject.meanings.items() if m in ("attend", "ignore", "lengths")}
+    known = ("attend", "ignore", "lengths")
+    masks = {n: m for n, m in subject.meanings.items() if m in known and n in subject.inputs}
     for name, meaning in masks.items():
         real = _real(subject.inputs[name], meaning, subject)
         if real is None or bool(real.all()):
@@ -200,7 +201,7 @@ def empty_rows(trial: Trial) -> Property:
     """A query that may attend to nothing gives zero, or at least no NaN."""
     subject = trial.subject
     for name, meaning in subject.meanings.items():
-        x = subject.inputs[name]
+        x = subject.inputs.get(name)
         if meaning not in ("attend", "ignore") or not isinstance(x, Tensor):
             continue
         empty = x.clone()

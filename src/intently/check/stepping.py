@@ -60,6 +60,9 @@ def _is_cache(x: Any) -> bool:
 
 
 def _cache_name(subject: Subject) -> str | None:
+    said = next((n for n, meaning in subject.meanings.items() if meaning == "past"), None)
+    if said is not None:
+        return said
     target: Callable[..., Any] = subject.call
     if subject.module is not None and subject.call is subject.module:
         target = subject.module.forward
