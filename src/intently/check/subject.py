@@ -57,6 +57,8 @@ class Subject:
     module: nn.Module | None = None
     positional: bool = False
     heads: list[int] = field(default_factory=list)
+    owner: Any = None
+    """What holds the parameters: the module, or the function with its closure."""
 
     def output(self, **changed: Any) -> Tensor:
         """What comes out of the example, with some inputs changed."""
@@ -70,7 +72,7 @@ class Subject:
         """What a run shows of the inside."""
         given = {**self.inputs, **changed}
         held = [(n, given[n]) for n in self._tensors(given)]
-        with torch.no_grad(), Trace(parameters_of(self.module), held) as trace:
+        with torch.no_grad(), Trace(parameters_of(self.owner), held) as trace:
             self._called(given)
         return trace.found
 
@@ -179,7 +181,9 @@ def _with_inputs(
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 3):
         names: tuple[Role, ...] = ("x",) if len(free) == 1 else ("q", "k", "v")
         roles |= dict(zip(free, names))
-    out = Subject(call, given, roles, meanings, module, heads=_heads(subject))
+    heads = _heads(subject if module is None else module)
+    owner = subject if module is None else module
+    out = Subject(call, given, roles, meanings, module, heads=heads, owner=owner)
     try:
         with torch.no_grad():
             out.output()

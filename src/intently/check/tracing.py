@@ -9,12 +9,15 @@ another run. So any attention becomes a function of queries, keys and values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Stage = Literal["plain", "scores", "mixed"]
@@ -197,9 +200,39 @@ class Trace(TorchDispatchMode):
 
 
 def parameters_of(subject: Any) -> dict[int, str]:
-    """The memory of the parameters of a module, with their names; empty for a function."""
-    named = getattr(subject, "named_parameters", None)
-    return {} if named is None else {_memory(x): name for name, x in named()}
+    """The memory of the parameters of a module, or of what a function holds, with their names."""
+    return {_memory(x): name for name, x in held_by(subject)}
+
+
+def held_by(subject: Any, name: str = "", depth: int = 3) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a module; the tensors in the closure or the fields of a function."""
+    if isinstance(subject, nn.Module):
+        for n, x in subject.named_parameters():
+            yield f"{name}.{n}".lstrip("."), x
+    elif isinstance(subject, Tensor):
+        if subject.is_floating_point():
+            yield name, subject
+    elif depth == 0:
+        return
+    elif isinstance(subject, Mapping):
+        for n, x in subject.items():
+            yield from held_by(x, f"{name}.{n}".lstrip("."), depth - 1)
+    elif isinstance(subject, (list, tuple)):
+        for n, x in enumerate(subject):
+            yield from held_by(x, f"{name}.{n}".lstrip("."), depth - 1)
+    elif isinstance(subject, partial):
+        yield from held_by((subject.func, *subject.args, subject.keywords), name, depth - 1)
+    elif isinstance(subject, MethodType):
+        yield from held_by(subject.__self__, name, depth - 1)
+    elif isinstance(subject, FunctionType):
+        cells = zip(subject.__code__.co_freevars, subject.__closure__ or ())
+        for n, cell in cells:
+            with suppress(ValueError):  # a cell that is still empty
+                yield from held_by(cell.cell_contents, f"{name}.{n}".lstrip("."), depth - 1)
+        known = subject.__globals__
+        for n in subject.__code__.co_names:
+            if isinstance(known.get(n), (Tensor, nn.Module)):
+                yield from held_by(known[n], f"{name}.{n}".lstrip("."), depth - 1)
 
 
 class Replay(TorchDispatchMode):
