@@ -1,6 +1,6 @@
 """Run the examiner over planted mistakes: each mutant, and its correct base, in a process of its own.
 
-    python benchmarks/checking_planted.py [--seed N] [--json FILE] [--only TEXT] [--table]
+python benchmarks/checking_planted.py [--seed N] [--json FILE] [--only TEXT] [--table]
 """
 
 from __future__ import annotations

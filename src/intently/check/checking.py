@@ -21,7 +21,14 @@ from intently.masks import Mask
 from intently.masks.geometry import Geometry
 
 SYMPTOMS = frozenset(
-    ("leak-later", "padding-attended", "setting-matters", "paths-differ", "batch-mixed", "cached-step-differs")
+    (
+        "leak-later",
+        "padding-attended",
+        "setting-matters",
+        "paths-differ",
+        "batch-mixed",
+        "cached-step-differs",
+    )
 )
 """Findings of properties that a mistake found inside explains."""
 
@@ -172,13 +179,17 @@ def _lost(whole: list[Examined], steps: list[Examined], when: str) -> list[Findi
         if a.scores is None or b.scores is None or a.explained is None or b.explained is None:
             continue
         if a.scores.kind != b.scores.kind and a.scores.kind.startswith("rotary"):
-            said = f"{when}: the rotation of the whole pass ({a.scores.kind}) becomes {b.scores.kind}"
+            said = (
+                f"{when}: the rotation of the whole pass ({a.scores.kind}) becomes {b.scores.kind}"
+            )
             found.append(Finding("rotation-offset-lost", said, where=b.where))
         elif a.scores.residual < 1e-6 < b.scores.residual and a.scores.kind.startswith("rotary"):
             said = f"{when}: positions of the rotation are not those of the whole pass"
             found.append(Finding("rotation-offset-lost", said, where=b.where))
         elif a.explained.added != b.explained.added:
-            said = f"{when}: {a.explained.added or 'no bias'} becomes {b.explained.added or 'no bias'}"
+            said = (
+                f"{when}: {a.explained.added or 'no bias'} becomes {b.explained.added or 'no bias'}"
+            )
             found.append(Finding("bias-offset-lost", said, where=b.where))
     return found
 

@@ -208,7 +208,11 @@ def _rows(x: Tensor, order: str, b: int) -> int | None:
 
 def _last(x: Tensor, order: str) -> tuple[int, ...]:
     """The shape with the width last."""
-    return (*x.shape[:-1], x.shape[-1]) if order != "bhdt" else (x.shape[0], x[0, 0].numel(), x.shape[1])
+    return (
+        (*x.shape[:-1], x.shape[-1])
+        if order != "bhdt"
+        else (x.shape[0], x[0, 0].numel(), x.shape[1])
+    )
 
 
 def _heads(subject: Subject, core: Core, b: int, width: int) -> list[int]:
@@ -253,7 +257,9 @@ def _kinds(weights: Weights) -> dict[str, Score]:
             if width < 2 or width % 2:
                 continue
             for pairs in ("halves", "pairs"):
-                name = f"rotary in {pairs}, base {base:g}" + (f", {width} of {d}" if width < d else "")
+                name = f"rotary in {pairs}, base {base:g}" + (
+                    f", {width} of {d}" if width < d else ""
+                )
                 found[name] = _rotary(base, width, pairs)
     return found
 
@@ -266,9 +272,10 @@ def _rotary(base: float, width: int, pairs: str) -> Callable[[Tensor, Tensor], T
     def score(q: Tensor, k: Tensor) -> Tensor:
         t, s = q.shape[-2], k.shape[-2]
         at = torch.arange(s)
-        return rotated(q, at[s - t :] if s >= t else torch.arange(t), base, width, pairs) @ rotated(
-            k, at, base, width, pairs
-        ).mT
+        return (
+            rotated(q, at[s - t :] if s >= t else torch.arange(t), base, width, pairs)
+            @ rotated(k, at, base, width, pairs).mT
+        )
 
     return score
 

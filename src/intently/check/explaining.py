@@ -10,8 +10,8 @@ from torch import Tensor
 
 from intently.check.finding import Finding
 from intently.check.intent import Intent
-from intently.check.scores_found import Scores
 from intently.check.measuring import CLOSE, Values, Weights
+from intently.check.scores_found import Scores
 
 ALIBI = "ALiBi"
 
@@ -26,7 +26,9 @@ class Explained:
     added: str = ""
 
 
-def explain(weights: Weights, scores: Scores, intent: Intent, where: str, width: int, bias: Tensor | None) -> Explained:
+def explain(
+    weights: Weights, scores: Scores, intent: Intent, where: str, width: int, bias: Tensor | None
+) -> Explained:
     """Name what differs from softmax(q·k / √d) over keys, under the intended mask."""
     found: list[Finding] = []
     says = [_read(weights.values, scores)]
@@ -64,7 +66,7 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     order = values.reading.v.order.replace("x", "")
     plain = order in usual or values.reading.v.part is not None
     split = (not plain and order != "btdh") or scores.split not in ("", "btdh")
-    merged = values.merged not in (*usual, "btdh") 
+    merged = values.merged not in (*usual, "btdh")
     given = values.reading.name == "heads apart"
     if split and not given:
         found.append(Finding("split-by-reshape", where=where,
@@ -230,7 +232,9 @@ def _other_bias(
                 said="the bias has the wrong sign: distant keys gain weight")]  # fmt: skip
         text = f"the bias is added {factor:.3g} times"
         return text, [Finding("bias-twice", where=where, said=text)]
-    return "another bias", [Finding("bias-other", where=where, said="the bias is another than intended")]
+    return "another bias", [
+        Finding("bias-other", where=where, said="the bias is another than intended")
+    ]
 
 
 def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Finding]]:

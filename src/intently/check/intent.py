@@ -73,9 +73,7 @@ class Intent:
 
 
 def intended(
-    mask: Mask | None,
-    given: Mapping[str, tuple[Any, str]],
-    sizes: tuple[int, int, int, int],
+    mask: Mask | None, given: Mapping[str, tuple[Any, str]], sizes: tuple[int, int, int, int]
 ) -> Intent:
     """The intent that is stated: by ``mask``, and by arguments with their meaning."""
     parts = [] if mask is None else [_of_mask(m, sizes) for m in _flat(mask)]

@@ -99,7 +99,9 @@ def deterministic(trial: Trial) -> Property:
         return Property("deterministic", True)
     off = part(trial.output(), trial.first)
     if off > trial.same:
-        said = f"after a call with other inputs, the output differs by {off:.2g}: state is left behind"
+        said = (
+            f"after a call with other inputs, the output differs by {off:.2g}: state is left behind"
+        )
         return _broken("deterministic", said, "state-left")
     return Property("deterministic", True)
 
@@ -139,7 +141,9 @@ def rows_of_the_batch(trial: Trial) -> Property:
         return Property("batch", True, said)
     off = part(one, trial.first[:1])
     if off > trial.same:
-        return _broken("batch", f"row 0 alone differs by {off:.2g} from row 0 in a batch", "batch-mixed")
+        return _broken(
+            "batch", f"row 0 alone differs by {off:.2g} from row 0 in a batch", "batch-mixed"
+        )
     return Property("batch", True)
 
 
@@ -212,7 +216,9 @@ def empty_rows(trial: Trial) -> Property:
             continue
         if bool(y[0].isnan().any()):
             said = f"a row without keys ({name}) gives NaN"
-            return Property("empty rows", False, said, (Finding("nan-without-keys", said, "hazard"),))
+            return Property(
+                "empty rows", False, said, (Finding("nan-without-keys", said, "hazard"),)
+            )
     return Property("empty rows", True)
 
 
@@ -225,7 +231,9 @@ def settings_alike(trial: Trial, same: list[dict[str, Any]]) -> Property:
         if off > 10 * trial.same:
             at = ""
             if y.shape == trial.first.shape:
-                rows = (difference(by_position(y), by_position(trial.first)) > 10 * trial.same).any(-1)
+                rows = (difference(by_position(y), by_position(trial.first)) > 10 * trial.same).any(
+                    -1
+                )
                 b, i = rows.nonzero()[0].tolist()
                 at = f", first at position {i} of row {b}"
             text = f"with {said} the output differs by {off:.2g}{at}"
@@ -306,7 +314,9 @@ def strides(trial: Trial) -> Property:
         said = f"inputs that are not contiguous raise: {error}".split("\n")[0]
         return Property("strides", True, said)
     if off > trial.same:
-        return _broken("strides", f"inputs with other strides change the output by {off:.2g}", "strides")
+        return _broken(
+            "strides", f"inputs with other strides change the output by {off:.2g}", "strides"
+        )
     return Property("strides", True)
 
 

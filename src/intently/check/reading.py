@@ -113,9 +113,7 @@ def _apart(
     heads: list[int],
     order: str,
 ) -> Iterator[Reading]:
-    nq, nk, nv = (
-        math.prod(shape) // (b * n) for (_, shape), n in ((q, t), (k, s), (v, s))
-    )
+    nq, nk, nv = (math.prod(shape) // (b * n) for (_, shape), n in ((q, t), (k, s), (v, s)))
     for h in heads:
         if nq % h or nk % (nq // h):
             continue

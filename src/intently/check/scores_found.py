@@ -140,9 +140,11 @@ def _fitted_capped(
         low, high = (low, b) if off(a)[0] < off(b)[0] else (a, high)
     scale = (low * high) ** 0.5
     residual, added = off(scale)
-    return torch.full((x.shape[2],), scale, dtype=x.dtype), added.masked_fill(
-        ~seen, torch.nan
-    ), residual
+    return (
+        torch.full((x.shape[2],), scale, dtype=x.dtype),
+        added.masked_fill(~seen, torch.nan),
+        residual,
+    )
 
 
 def _centred(x: Tensor, seen: Tensor, along: int) -> Tensor:

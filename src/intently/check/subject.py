@@ -136,7 +136,9 @@ class Subject:
 
 
 def understood(
-    subject: Any, inputs: Mapping[str, Any] | None = None, arguments: Mapping[str, str] | None = None
+    subject: Any,
+    inputs: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, str] | None = None,
 ) -> Subject:
     """How to call ``subject``; raises `ArgumentError` if it cannot be told."""
     if not callable(subject):

@@ -86,9 +86,7 @@ class Trace(TorchDispatchMode):
     """Follows a run."""
 
     def __init__(
-        self,
-        parameters: Mapping[int, str],
-        inputs: Iterable[tuple[str, Tensor]] = (),
+        self, parameters: Mapping[int, str], inputs: Iterable[tuple[str, Tensor]] = ()
     ) -> None:
         super().__init__()
         self.found = Found()
@@ -241,9 +239,7 @@ class Replay(TorchDispatchMode):
     Operations are known by their number in the run that was traced.
     """
 
-    def __init__(
-        self, replaced: Mapping[Operation, Tensor], kept: Mapping[Operation, int]
-    ) -> None:
+    def __init__(self, replaced: Mapping[Operation, Tensor], kept: Mapping[Operation, int]) -> None:
         super().__init__()
         self._replaced, self._kept = replaced, kept
         self._ran: Counter[str] = Counter()
