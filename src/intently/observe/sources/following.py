@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from intently.observe.sources import mixed
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
+from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call
 from intently.observe.watching.scope import current, tell
@@ -23,12 +25,12 @@ from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
-BY_HAND = "by hand"
-"""The name of this source."""
-UNDIVIDED = "exponentials of scores meet values before they are divided by their sum"
 _FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
-_BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax"))
+_BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax", "exp", "exp2"))
+
+
+Held: TypeAlias = Scores | Lost | Mixture
 
 
 class Follow(TorchDispatchMode):
@@ -39,8 +41,9 @@ class Follow(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Scores | Lost]] = {}
+        self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Held]] = {}
         self._room = 64
+        self.mixtures = Mixtures()
         self.lost: list[tuple[Softmax, Callable[[], Call]]] = []
         """Softmaxes whose weights went out of sight, and how to tell of them."""
 
@@ -70,9 +73,14 @@ class Follow(TorchDispatchMode):
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:
-            made = result if isinstance(result, (tuple, list)) else (result,)
-            outs = [x for x in made if isinstance(x, Tensor) and x.is_floating_point()]
-            if outs:
+            given = result if isinstance(result, (tuple, list)) else (result,)
+            outs = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+            mixtures = [x for x in held if isinstance(x, Mixture)]
+            if mixtures and outs:
+                made = self.mixtures.after(func, name, mixtures, args, kwargs, outs[0])
+                if made is not None:
+                    self.keep(outs[0], made)
+            elif outs:
                 self._follow(name, args, kwargs, held, outs)
         return result
 
@@ -125,6 +133,9 @@ class Follow(TorchDispatchMode):
         for side, found in enumerate(held[first : first + 2]):
             if found is None or found.stage not in MIXES:
                 continue
+            if found.stage == "exponentials":
+                self.keep(out, self.mixtures.begun(found, a, b, out, side))
+                return
             if found.softmax is not None:
                 if isinstance(found, Lost) and any(x is found.softmax for x, _ in self.lost):
                     return  # told when the module ends
@@ -135,7 +146,12 @@ class Follow(TorchDispatchMode):
             return
         self.keep(out, _product(name, a, b, args, kwargs))
 
-    def _find(self, x: Any) -> Scores | Lost | None:
+    def holds_weights(self, given: Iterable[Any]) -> bool:
+        """Whether weights are among the arguments of a module."""
+        found = (self._find(x) for x in given if isinstance(x, Tensor))
+        return any(isinstance(x, (Scores, Lost)) and x.stage in MIXES for x in found)
+
+    def _find(self, x: Any) -> Held | None:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
             return next(filter(None, map(self._find, x)), None)
         if not isinstance(x, Tensor) or x.is_sparse or x.is_nested:
@@ -143,7 +159,7 @@ class Follow(TorchDispatchMode):
         alive, found = self._known.get(_place(x), (None, None))
         return None if alive is None or alive.expired() else found
 
-    def keep(self, x: Tensor, found: Scores | Lost) -> None:
+    def keep(self, x: Tensor, found: Held) -> None:
         """Remember what a tensor holds, by its memory."""
         if len(self._known) >= self._room:
             self._known = {k: pair for k, pair in self._known.items() if not pair[0].expired()}
@@ -207,28 +223,10 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     """The call whose weights are the left (0) or the right (1) factor of ``out``."""
     if isinstance(found, Lost):
         return found.why
-    if found.stage == "exponentials":
-        return UNDIVIDED
-    *lead, row, column = found.layout
-    if found.why is not None and len(found.sizes) - 2 in (i for axes in lead for i in axes):
-        found = found.pooled()
-        *lead, row, column = found.layout
-    n = len(found.sizes)
-    ones = tuple(i for i in (*row, *column) if i < n - 2 and found.sizes[i] == 1)
-    last = [tuple(i for i in axes if i not in ones) for axes in (row, column)]
-    rows, keys = last if side == 0 else reversed(last)
-    if keys != (n - 1,) or rows[-1:] != (n - 2,):
-        return "the weights are summed over another axis than the keys"
-    v, y = (b, out) if side == 0 else (a.mT, out.mT)
-    order = [i for axes in (ones, *lead, rows[:-1]) for i in axes]  # several rows share values
-    q, k, how = found.operands(order)
-    sizes = [found.sizes[i] for i in order]
-    y = y.reshape(*sizes, found.sizes[-2], y.shape[-1])
-    shared = len(rows) - 1
-    v = v.reshape(*sizes[: len(sizes) - shared], *(1,) * shared, *v.shape[-2:])
-    real = (a if side == 0 else b.mT).reshape(*sizes, *found.sizes[-2:])
-    call = Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why)
-    _let_compare(call, found, real)
+    call = mixed.placed(found, b if side == 0 else a.mT, out if side == 0 else out.mT, side)
+    if isinstance(call, Call):
+        real = (a if side == 0 else b.mT).reshape(*call.y.shape[:-1], call.v.shape[-2])
+        _let_compare(call, found, real)
     return call
 
 
@@ -241,7 +239,7 @@ def _as_weights(call: Call, why: str) -> Call:
 
 def _unmixed(found: Scores, weights: Tensor, then: str | None = None) -> Call:
     """The call of weights whose product with values is not seen: ``then`` is what they met."""
-    q, k, how = found.operands(range(len(found.sizes) - 2))
+    q, k, how = found.operands(range(found.q.ndim - 2))
     call = Call(q, k, k, None, how, BY_HAND, as_it_is=found.why, then=then)
     _let_compare(call, found, found.ordered(weights.detach()))
     return call

@@ -18,6 +18,7 @@ BECOMES: dict[tuple[Stage, str], Stage] = {
     ("scores", "_safe_softmax"): "weights",
     ("scores", "_log_softmax"): "logarithms",
     ("scores", "exp"): "exponentials",
+    ("scores", "exp2"): "exponentials",
     ("logarithms", "exp"): "weights",
 }
 _VIEWS = ("view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze")
@@ -36,7 +37,7 @@ def after(
     stage: Stage = found.stage
     becomes = BECOMES.get((stage, name), stage)
     if isinstance(found, Lost):
-        if stage == "exponentials" and name == "div" and _summed_axis(outs[0], args[1]) is not None:
+        if _divides(becomes, name) and axes_of_ones(outs[0]):
             becomes = "weights"
         if becomes != stage:
             return Lost(found.why, becomes)
@@ -52,22 +53,26 @@ def after(
 
 def as_they_are(lost: Lost, name: str, args: Any, weights: Tensor) -> Scores | Lost:
     """The weights of a softmax whose scores went out of sight."""
-    axis = args[1] if name.endswith("softmax") else axis_of_ones(weights)
-    if axis is None:
+    axes = (args[1],) if name.endswith("softmax") else axes_of_ones(weights)
+    if not axes:
         return lost
     try:
-        return replace(Scores.given(weights, axis), why=lost.why)
+        return replace(Scores.given(weights, *axes), why=lost.why)
     except Lost as other:
         return Lost(other.why, "weights")
 
 
-def axis_of_ones(weights: Tensor) -> int | None:
-    """The axis along which weights sum to 1, if there is one."""
-    ones = torch.ones((), dtype=weights.dtype, device=weights.device)
-    for axis in range(-1, -weights.ndim - 1, -1):
-        if torch.allclose(weights.sum(axis), ones, atol=0.02):
-            return axis
-    return None
+def axes_of_ones(weights: Tensor) -> tuple[int, ...]:
+    """The axes along which weights sum to 1, none if there are none; hidden rows are 0 or NaN."""
+    n = weights.ndim
+    single = [(axis,) for axis in range(-1, -n - 1, -1)]
+    several = [axes for axes in ((-2, -1), (-3, -2), (-3, -2, -1)) if n > -axes[0]]
+    for axes in (*single, *several):
+        sums = weights.sum(axes)
+        if weights.numel() and bool(((sums - 1).abs() <= 0.02).logical_or_(~(sums > 0)).all()):
+            if bool((sums > 0).any()):
+                return axes
+    return ()
 
 
 def leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
@@ -82,11 +87,15 @@ def leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
 def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor) -> Scores:
     """The scores after an operation on them as its argument ``at``; raises `Lost`."""
     if name in ("_softmax", "_safe_softmax"):
-        return found.over_keys(args[1], "weights")
+        return found.over_keys([args[1]], "weights")
     if name == "_log_softmax":
-        return found.over_keys(args[1], "logarithms")
-    if name == "exp" and found.stage in ("scores", "logarithms"):
-        return replace(found, stage=BECOMES[found.stage, name])
+        return found.over_keys([args[1]], "logarithms")
+    if (found.stage, name) in BECOMES:
+        scores = found.powers_of_two() if name == "exp2" else found
+        axes = axes_of_ones(out) if found.stage == "scores" else ()  # less their logsumexp
+        if axes:
+            return scores.over_keys(axes, "weights")
+        return replace(scores, stage=BECOMES[found.stage, name])
     if name in _VIEWS:
         return found.viewed(tuple(out.shape))
     if name in _SAME:
@@ -109,11 +118,13 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
     if name == "mul" and found.stage == "weights":
         return replace(found, dropout=_dropped(args[1 - at]))
     other: Any = args[1 - at] if len(args) > 1 and at < 2 else None
-    if name == "div" and at == 0 and found.stage == "exponentials":
-        axis = _summed_axis(out, other)
-        if axis is None:
-            raise Lost("exponentials of scores are divided by something that is not their sum")
-        return found.over_keys(axis, "weights")
+    if _divides(found.stage, name) and (at == 0 or name == "mul"):
+        axes = axes_of_ones(out)
+        if axes:
+            return found.over_keys(axes, "weights")
+        if name == "mul":
+            return found.weighed(other)
+        raise Lost("exponentials of scores are divided by something that is not their sum")
     if found.stage == "scores":
         if name == "mul":
             return found.times(other)
@@ -130,14 +141,9 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
     raise Lost(passes)
 
 
-def _summed_axis(out: Tensor, divisor: Any) -> int | None:
-    """The axis along which divided exponentials sum to 1, if there is one."""
-    for axis in (-1, -2):
-        if isinstance(divisor, Tensor) and divisor.ndim == out.ndim and divisor.shape[axis] == 1:
-            sums = out.sum(axis)
-            if bool(((sums - 1).abs() <= 0.02).logical_or_(~(sums > 0)).all()):  # 0, NaN: hidden
-                return axis
-    return None
+def _divides(stage: Stage, name: str) -> bool:
+    """Whether exponentials may be divided by their sum, or multiplied with its reciprocal."""
+    return stage == "exponentials" and name in ("div", "mul")
 
 
 def _dropped(factor: Any) -> float:
