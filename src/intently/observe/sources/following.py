@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,7 +20,7 @@ from intently.observe.sources.functional import how_of
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call
-from intently.observe.watching.scope import current, tell
+from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -67,6 +67,10 @@ class Follow(TorchDispatchMode):
         if name.startswith(_FUSED) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
             tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
+            return result
+        if name == "_sparse_softmax":
+            result = func(*args, **kwargs)
+            tell(current(), BY_HAND, None, partial(_sparse, result, args[1]))
             return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
@@ -120,7 +124,7 @@ class Follow(TorchDispatchMode):
             softmax = found.softmax
             if isinstance(found, Scores) and name == "mul" and softmax and softmax.sure:
                 softmax.met = True
-                tell(current(), BY_HAND, None, partial(_unmixed, found, args[at]))
+                tell(current(), BY_HAND, _whose(found), partial(_unmixed, found, args[at]))
             return
         for out in outs:
             self.keep(out, made)
@@ -142,7 +146,7 @@ class Follow(TorchDispatchMode):
                 if found.softmax.met and isinstance(found, Scores) and found.columns is not None:
                     return  # another part of the same weights
                 found.softmax.met = True
-            tell(current(), BY_HAND, None, partial(_met, found, a, b, out, side))
+            tell(current(), BY_HAND, _whose(found), partial(_met, found, a, b, out, side))
             return
         self.keep(out, _product(name, a, b, args, kwargs))
 
@@ -171,6 +175,12 @@ class Follow(TorchDispatchMode):
         storage = x.untyped_storage()._cdata
         for key in [key for key in self._known if key[0] == storage]:
             del self._known[key]
+
+
+def _whose(found: Scores | Lost) -> nn.Module | None:
+    """The module that made weights, if it still runs; else the call is that of the innermost."""
+    module = found.softmax.module if found.softmax is not None else None
+    return module if module in around() else None
 
 
 def _begun(weights: Tensor) -> Softmax:
@@ -243,6 +253,18 @@ def _unmixed(found: Scores, weights: Tensor, then: str | None = None) -> Call:
     call = Call(q, k, k, None, how, BY_HAND, as_it_is=found.why, then=then)
     _let_compare(call, found, found.ordered(weights.detach()))
     return call
+
+
+def _sparse(weights: Tensor, axis: int) -> Call | str:
+    """The call of a sparse matrix of weights."""
+    try:
+        if weights.numel() > GIVEN:
+            raise Lost(f"weights of {tuple(weights.shape)} are not kept as they are")
+        dense = weights.detach().to_dense()
+        found = replace(Scores.given(dense, axis), why="they are sparse")
+        return _unmixed(found, dense, "their product with values is not followed")
+    except Lost as lost:
+        return lost.why
 
 
 def _let_compare(call: Call, found: Scores, real: Tensor) -> None:

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from intently.observe.sources.followed import Lost, Scores
+from intently.observe.sources.steps import NO_PRODUCT
 from intently.observe.watching import checking
 from intently.observe.watching.call import Call, operand
-from intently.observe.watching.scope import current, holder, tell
+from intently.observe.watching.revealed import writes_attention
+from intently.observe.watching.scope import around, current, tell
 
 BY_HAND = "by hand"
 """The name of this source."""
@@ -60,7 +62,7 @@ class Fate:
                 if agrees:
                     return call
                 maybe = maybe or (call if agrees is None else None)
-        return maybe or UNDIVIDED
+        return maybe or self.why or UNDIVIDED
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Mixtures:
                 scores = found.over_keys([-1 - side], "weights")
             except Lost as lost:
                 why = lost.why
-        fate = Fate(holder(), why, out.shape)
+        fate = Fate(_whose(), why, out.shape)
         self._waiting.append(fate)
         if len(self._waiting) > MOST:
             self._told(self._waiting.pop(0))
@@ -140,7 +142,7 @@ class Mixtures:
                 self._told(fate)
 
     def _told(self, fate: Fate) -> None:
-        if fate.results or fate.why is None:
+        if fate.results or fate.why != NO_PRODUCT:  # of which many are no scores
             tell(current(), BY_HAND, fate.module, fate.call)
 
     def _added(self, one: Mixture, other: Mixture) -> Mixture:
@@ -149,6 +151,13 @@ class Mixtures:
             self._waiting.remove(other.fate)
         parts = (*one.parts, *(x for x in other.parts if not any(x is y for y in one.parts)))
         return replace(one, parts=parts)
+
+
+def _whose() -> nn.Module | None:
+    """The innermost running module that attends or has parts; the outermost if none does."""
+    modules = around()
+    mine = (m for m in reversed(modules) if m._parameters or m._modules or writes_attention(m))
+    return next(mine, modules[0] if modules else None)
 
 
 def joined(blocks: Sequence[Scores | Tensor], side: int, why: str | None) -> Scores:

@@ -12,6 +12,7 @@ from torch import Tensor
 from intently.observe.sources.followed import Lost, Scores, Stage
 
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
+NOT_THEIR_SUM = "exponentials of scores are divided by something that is not their sum"
 MIXES = ("weights", "exponentials")
 BECOMES: dict[tuple[Stage, str], Stage] = {
     ("scores", "_softmax"): "weights",
@@ -36,19 +37,37 @@ def after(
     """The scores, or the weights made of them, after an operation; None if it ends them."""
     stage: Stage = found.stage
     becomes = BECOMES.get((stage, name), stage)
+    sums = becomes == "exponentials" and (stage == "scores" or name in ("div", "mul"))
+    axes = axes_of_ones(outs[0]) if sums else ()
+    if axes:
+        becomes = "weights"
     if isinstance(found, Lost):
-        if _divides(becomes, name) and axes_of_ones(outs[0]):
-            becomes = "weights"
         if becomes != stage:
             return Lost(found.why, becomes)
+        if stage == "exponentials" and name == "div":
+            return Lost(NOT_THEIR_SUM, stage)
         return found if stage in MIXES or name in GOES_ON else None
     try:
+        if becomes == "exponentials" == stage and name in ("div", "mul"):
+            return _divided(name, found, at, args)
+        if (stage, name) in BECOMES or axes or "softmax" in name:
+            scores = found.powers_of_two() if name == "exp2" else found
+            axes = (args[1],) if "softmax" in name else axes
+            return scores.over_keys(axes, becomes) if axes else replace(scores, stage=becomes)
         return _step(name, found, at, args, kwargs, outs[0])
     except Lost as lost:
         where = "" if "aten." in lost.why else f" (aten.{name})"
         return Lost(lost.why + where, becomes)
     except Exception as error:  # whatever a model does to its scores
         return Lost(f"{type(error).__name__} in aten.{name}: {error}", becomes)
+
+
+def _divided(name: str, found: Scores, at: int, args: Any) -> Scores:
+    """Exponentials times or by something that does not make them sum to 1."""
+    other = args[1 - at]
+    if name == "div":
+        raise Lost(NOT_THEIR_SUM)
+    return found.weighed(other)
 
 
 def as_they_are(lost: Lost, name: str, args: Any, weights: Tensor) -> Scores | Lost:
@@ -86,16 +105,6 @@ def leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
 
 def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor) -> Scores:
     """The scores after an operation on them as its argument ``at``; raises `Lost`."""
-    if name in ("_softmax", "_safe_softmax"):
-        return found.over_keys([args[1]], "weights")
-    if name == "_log_softmax":
-        return found.over_keys([args[1]], "logarithms")
-    if (found.stage, name) in BECOMES:
-        scores = found.powers_of_two() if name == "exp2" else found
-        axes = axes_of_ones(out) if found.stage == "scores" else ()  # less their logsumexp
-        if axes:
-            return scores.over_keys(axes, "weights")
-        return replace(scores, stage=BECOMES[found.stage, name])
     if name in _VIEWS:
         return found.viewed(tuple(out.shape))
     if name in _SAME:
@@ -118,13 +127,6 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
     if name == "mul" and found.stage == "weights":
         return replace(found, dropout=_dropped(args[1 - at]))
     other: Any = args[1 - at] if len(args) > 1 and at < 2 else None
-    if _divides(found.stage, name) and (at == 0 or name == "mul"):
-        axes = axes_of_ones(out)
-        if axes:
-            return found.over_keys(axes, "weights")
-        if name == "mul":
-            return found.weighed(other)
-        raise Lost("exponentials of scores are divided by something that is not their sum")
     if found.stage == "scores":
         if name == "mul":
             return found.times(other)
@@ -139,11 +141,6 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
         if name == "tanh":
             return found.bounded()
     raise Lost(passes)
-
-
-def _divides(stage: Stage, name: str) -> bool:
-    """Whether exponentials may be divided by their sum, or multiplied with its reciprocal."""
-    return stage == "exponentials" and name in ("div", "mul")
 
 
 def _dropped(factor: Any) -> float:

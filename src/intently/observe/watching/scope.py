@@ -56,11 +56,10 @@ def running() -> nn.Module | None:
     return recorders[-1].running[-1] if recorders and recorders[-1].running else None
 
 
-def holder() -> nn.Module | None:
-    """The innermost running module that holds anything, or the outermost."""
-    modules = list(_scope.get().recorders[-1].running) if _scope.get().recorders else []
-    holding = (m for m in reversed(modules) if m._parameters or m._buffers or m._modules)
-    return next(holding, modules[0] if modules else None)
+def around() -> list[nn.Module]:
+    """All running modules, the innermost last."""
+    recorders = _scope.get().recorders
+    return list(recorders[-1].running) if recorders else []
 
 
 class inside:  # noqa: N801 - used as a function: `with inside():`
