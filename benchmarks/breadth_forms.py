@@ -296,12 +296,6 @@ def by_tensordot(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack(made).view_as(q)
 
 
-def in_autocast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Products in bfloat16, the softmax in float32."""
-    with torch.autocast("cpu", torch.bfloat16):
-        return plain(q, k, v).to(q.dtype)
-
-
 def pytorchs_function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`F.multi_head_attention_forward` with projections that change nothing."""
     b, h, t, d = q.shape
@@ -333,14 +327,6 @@ def two_axes_biased(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     s = s + torch.linspace(-1, 1, 4).view(2, 1, 2, 1) + torch.linspace(0, 2, 16).view(4, 1, 4)
     e = torch.exp(s - s.amax((-2, -1), keepdim=True))
     return einsum("bhijxy,bhxyd->bhijd", e / e.sum((-2, -1), keepdim=True), v).flatten(-3, -2)
-
-
-def pooled_grid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A learned score for each place of a grid, and the mean over rows and columns."""
-    x = v.unflatten(-2, (2, 4))
-    s = x @ torch.linspace(-1, 1, x.shape[-1])
-    w = s.flatten(-2).softmax(-1).view_as(s)
-    return v + (w.unsqueeze(-1) * x).sum((-3, -2)).unsqueeze(-2)
 
 
 def talking_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -417,14 +403,13 @@ def graph(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 FUNCTIONS: tuple[Function, ...] = (
-    divided_last, divided_last_masked, powers_of_two, powers_of_two_divided, online,
-    online_normalised, tiled, query_chunks, log_normalised, exp_in_place, exp_normalised,
+    divided_last, divided_last_masked, powers_of_two, powers_of_two_divided, query_chunks, log_normalised, exp_in_place, exp_normalised,
     exp_with_epsilon, log_softmax_and_exp, softmax_one, masked_after, special, named, operator,
     masked_module, float64, gumbel, sparse, module_in_dict, written_out, in_autograd_function,
-    by_vmap, by_checkpoint, by_einops, by_opt_einsum, by_tensordot, in_autocast,
-    pytorchs_function, two_axes, two_axes_biased, pooled_grid, talking_before, talking_both,
+    by_vmap, by_checkpoint, by_einops, by_opt_einsum, by_tensordot, pytorchs_function, two_axes, two_axes_biased, talking_before, talking_both,
     channels, over_queries, difference, nystrom, linformer, latent_parts, gathered, bucketed, graph,
 )  # fmt: skip
+IN_BLOCKS: tuple[Function, ...] = (online, online_normalised, tiled)
 REACHED: dict[str, Function] = {
     "in_closure": closed(written_out),
     "in_lambda": lambda q, k, v: written_out(q, k, v),

@@ -329,6 +329,31 @@ class GlobalContext(nn.Module):
         return x + context.flatten(1).unsqueeze(1)
 
 
+class GridPooling(nn.Module):
+    """A learned score for each place of a grid, and the weighted mean over rows and columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Conv2d(WIDTH, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, t, 32) to (b, 32)."""
+        image = x.transpose(1, 2).unflatten(2, (2, -1))
+        scores = self.score(image)
+        weights = scores.flatten(1).softmax(1).view_as(scores)
+        return (weights * image).sum((-2, -1))
+
+
+class GridSoftmax(GridPooling):
+    """The same with the softmax over both axes written out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, t, 32) to (b, 32)."""
+        image = x.transpose(1, 2).unflatten(2, (2, -1))
+        e = self.score(image).exp()
+        return torch.einsum("bixy,bcxy->bc", e / e.sum(dim=(-2, -1), keepdim=True), image)
+
+
 class Axial(nn.Module):
     """Rows of a grid, then columns, in one einsum each."""
 
@@ -534,7 +559,8 @@ class Router(nn.Module):
 
 MODULES: tuple[type[nn.Module], ...] = (
     NanoGPT, Bert, OpenAIClip, ClipPooling, Dino, Swin, T5, TransformerXL, Shaw, DeepViT, CaiT,
-    LeViT, Perceiver, SetTransformer, NonLocal, GlobalContext, Axial, CrissCross, BiDAF,
+    LeViT, Perceiver, SetTransformer, NonLocal, GlobalContext, GridPooling, GridSoftmax,
+    Axial, CrissCross, BiDAF,
     WordAttention, MemoryNetwork, LocationSensitive, Retrieval, Performer, LinearAttention,
     Efficient, SigmoidAttention, Router,
 )  # fmt: skip

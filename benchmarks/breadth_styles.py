@@ -242,6 +242,15 @@ class Attends(nn.Module):
         return self.out(rearrange(self.function(q, k, v), "b h t d -> b t (h d)"))
 
 
+class InBlocks(Attends):
+    """A softmax that never exists as a whole: what it is, for `breadth_truth`."""
+
+    def declared_weights(self, x: Tensor) -> Tensor:
+        """The weights (b, h, t, t)."""
+        q, k, _ = rearrange(self.qkv(x), "b t (n h d) -> n b h t d", n=3, h=HEADS)
+        return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+
+
 class SoftmaxModule(nn.Module):
     """`nn.Softmax` as a part of the module."""
 
@@ -318,6 +327,7 @@ FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
 STYLES: dict[str, Callable[[], nn.Module]] = {
     **{f.__name__: (lambda f=f: Attends(f)) for f in (*FUNCTIONS, *breadth_forms.FUNCTIONS)},
     **{name: (lambda f=f: Attends(f)) for name, f in breadth_forms.REACHED.items()},
+    **{f.__name__: (lambda f=f: InBlocks(f)) for f in breadth_forms.IN_BLOCKS},
     **{kind.__name__: kind for kind in MODULES},
     "softmax_module": SoftmaxModule,
     "pooling": Pooling,
