@@ -114,9 +114,15 @@ def around(
         return None
     if attends_by_hand(module) and any(x.wants(module) for x in recorders):
         return mode()
-    if not _here.count or not (module._parameters or module._buffers or module._modules):
+    if not _here.count or not _holds(module):
         return None
     return None if _here.mode.holds_weights(given) else _paused()
+
+
+def _holds(module: nn.Module) -> bool:
+    """Whether a module or one of its parts has parameters or buffers."""
+    parts = module._modules.values()
+    return bool(module._parameters or module._buffers) or any(_holds(x) for x in parts if x is not None)
 
 
 def attends_by_hand(module: nn.Module) -> bool:
