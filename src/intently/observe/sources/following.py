@@ -78,7 +78,7 @@ class Follow(TorchDispatchMode):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:
             given = result if isinstance(result, (tuple, list)) else (result,)
-            outs = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+            outs = [x for x in given if isinstance(x, Tensor) and _holds_numbers(x)]
             mixtures = [x for x in held if isinstance(x, Mixture)]
             if mixtures and outs:
                 made = self.mixtures.after(func, name, mixtures, args, kwargs, outs[0])
@@ -201,6 +201,11 @@ def _kind(func: Any) -> tuple[str, bool, bool]:
     composite = has(func.name(), COMPOSITE) and not any(has(func.name(), key) for key in BACKENDS)
     name, changes = func._schema.name.removeprefix("aten::"), func._schema.is_mutable
     return name.rstrip("_") if changes else name, changes, composite
+
+
+def _holds_numbers(x: Tensor) -> bool:
+    """Whether a tensor may hold scores or weights, quantised ones too."""
+    return x.is_floating_point() or x.is_quantized
 
 
 def _place(x: Tensor) -> tuple[Any, ...]:
