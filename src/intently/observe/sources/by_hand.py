@@ -157,7 +157,8 @@ def ended(module: nn.Module) -> None:
     late = _here.late.pop(module, None)
     if late is not None:
         late.__exit__(None, None, None)
-    _here.mode.mixtures.ended(module)
+    if _here.mode.mixtures.waiting:
+        _here.mode.mixtures.ended(module)
     mine = [x for x in _here.mode.lost if x[0].module is module]
     if mine:
         _here.mode.lost = [x for x in _here.mode.lost if x[0].module is not module]

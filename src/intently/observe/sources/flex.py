@@ -30,21 +30,22 @@ def targets(model: nn.Module | None) -> list[Target]:
     theirs = sys.modules.get("torch.nn.attention.flex_attention")
     if theirs is None:
         return []
-    modules = [] if model is None else list(model.modules())
-    holding: list[tuple[Any, dict[str, Any]]] = [(m, vars(m)) for m in modules]
-    holding += [(names, names) for names in names_beside(model)]
-    return [Target(theirs, "flex_attention", _wrap, everywhere=True)] + [
+    found = [Target(theirs, "flex_attention", _wrap, everywhere=True)]
+    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled
+        return found
+    modules = () if model is None else model.modules()
+    holding = [(m, m.__dict__) for m in modules] + [(names, names) for names in names_beside(model)]
+    return found + [
         Target(owner, name, _wrap)
         for owner, names in holding
         for name, x in list(names.items())
-        if isinstance(x, FunctionType) and _compiles_flex(x)
+        if x.__class__ is FunctionType and x.__dict__ and _compiles_flex(x)
     ]
 
 
 def _compiles_flex(x: FunctionType) -> bool:
     """Whether a function is FlexAttention alone, compiled, and maybe watched by others already."""
-    x = getattr(x, "original", x)
-    inner = getattr(x, "_torchdynamo_orig_callable", None)
+    inner = getattr(getattr(x, "original", x), "_torchdynamo_orig_callable", None)
     return getattr(inner, "__name__", "") == "flex_attention"
 
 

@@ -99,7 +99,7 @@ class Mixtures:
     """All products with exponentials of a thread that wait for their division."""
 
     def __init__(self) -> None:
-        self._waiting: list[Fate] = []
+        self.waiting: list[Fate] = []
 
     def begun(self, found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) -> Mixture:
         """A product of exponentials, the left (0) or the right (1) factor of ``out``."""
@@ -110,9 +110,9 @@ class Mixtures:
             except Lost as lost:
                 why = lost.why
         fate = Fate(_whose(), why, out.shape)
-        self._waiting.append(fate)
-        if len(self._waiting) > MOST:
-            self._told(self._waiting.pop(0))
+        self.waiting.append(fate)
+        if len(self.waiting) > MOST:
+            self._told(self.waiting.pop(0))
         return Mixture((Part(scores, (b, a.mT)[side], side),), fate)
 
     def after(
@@ -135,11 +135,10 @@ class Mixtures:
 
     def ended(self, module: nn.Module | None) -> None:
         """The forward of a module ended: tell of what it divided."""
-        mine = [fate for fate in self._waiting if fate.module is module]
-        if mine:
-            self._waiting = [fate for fate in self._waiting if fate.module is not module]
-            for fate in mine:
-                self._told(fate)
+        mine = [fate for fate in self.waiting if fate.module is module]
+        self.waiting = [fate for fate in self.waiting if fate.module is not module]
+        for fate in mine:
+            self._told(fate)
 
     def _told(self, fate: Fate) -> None:
         if fate.results or fate.why != NO_PRODUCT:  # of which many are no scores
@@ -147,8 +146,8 @@ class Mixtures:
 
     def _added(self, one: Mixture, other: Mixture) -> Mixture:
         """The sum of two mixtures, whose fate is one from now on."""
-        if other.fate is not one.fate and other.fate in self._waiting:
-            self._waiting.remove(other.fate)
+        if other.fate is not one.fate and other.fate in self.waiting:
+            self.waiting.remove(other.fate)
         parts = (*one.parts, *(x for x in other.parts if not any(x is y for y in one.parts)))
         return replace(one, parts=parts)
 

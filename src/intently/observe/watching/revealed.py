@@ -43,6 +43,14 @@ LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD
 MOST = 100
 """Entries of a dict, list or tuple at most that are searched for functions."""
 
+INDIRECT: dict[type, str] = {
+    partial: "func",
+    MethodType: "__func__",
+    staticmethod: "__func__",
+    torch.jit.ScriptFunction: "_torchdynamo_inline",
+}
+"""By the type of what stands for a function: its attribute that is the function."""
+
 WATCH = "intently.observe.watching.watch"
 PASSED = ("torch", "intently.observe")
 """Packages whose own code says nothing about a model."""
@@ -260,15 +268,16 @@ def _behind(held: Iterable[Any], names: frozenset[str]) -> Iterator[Any]:
         if isinstance(x, FunctionType):
             if not _passed(x.__module__):
                 yield x
-        elif isinstance(x, (partial, MethodType)):
-            yield from _behind([x.func if isinstance(x, partial) else x.__func__], names)
+        elif type(x) in INDIRECT:
+            yield from _behind([getattr(x, INDIRECT[type(x)], None)], names)
         elif isinstance(x, ModuleType):
             if not _passed(x.__name__):
                 yield from (vars(x)[name] for name in names & vars(x).keys())
         elif isinstance(x, (dict, list, tuple)):
             inside = list(x.values() if isinstance(x, dict) else x)
             if len(inside) <= MOST:
-                yield from (f for f in inside if isinstance(f, (FunctionType, partial, MethodType)))
+                some = [f for f in inside if type(f) in (FunctionType, *INDIRECT)]
+                yield from _behind(some, names)
         elif isinstance(x, type):
             if issubclass(x, torch.autograd.Function):
                 yield x.forward
