@@ -120,6 +120,8 @@ class Mixtures:
     ) -> Mixture | None:
         """The mixture after an operation; None if it ends there."""
         first = found[0]
+        if out.numel() != first.fate.shape.numel():
+            return None
         if name in _MOVES:
             return replace(first, moves=(*first.moves, partial(_move, func, args[1:], kwargs)))
         if name in _SUMS:
@@ -131,7 +133,7 @@ class Mixtures:
                 results.append((first, out))
         elif name not in _SAME:
             return None
-        return first if out.numel() == first.fate.shape.numel() else None
+        return first
 
     def ended(self, module: nn.Module | None) -> None:
         """The forward of a module ended: tell of what it divided."""
