@@ -26,7 +26,7 @@ from intently.observe.watching.scope import around, current, tell
 BY_HAND = "by hand"
 """The name of this source."""
 UNDIVIDED = "exponentials of scores meet values before they are divided by their sum"
-MOST, TRIES = 64, 4
+MOST, TRIES = 64, 5
 """Products at most that wait for their division, and results of each that are compared."""
 _MOVES = ("view", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze")
 _SUMS = ("add", "sub")
@@ -113,7 +113,10 @@ class Mixtures:
         self.waiting.append(fate)
         if len(self.waiting) > MOST:
             self._told(self.waiting.pop(0))
-        return Mixture((Part(scores, (b, a.mT)[side], side),), fate)
+        mixture = Mixture((Part(scores, (b, a.mT)[side], side),), fate)
+        if why is None:  # a single key needs no division
+            fate.results.append((mixture, out))
+        return mixture
 
     def after(
         self, func: Any, name: str, found: Sequence[Mixture], args: Any, kwargs: Any, out: Tensor

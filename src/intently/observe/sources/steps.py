@@ -37,8 +37,11 @@ def after(
     """The scores, or the weights made of them, after an operation; None if it ends them."""
     stage: Stage = found.stage
     becomes = BECOMES.get((stage, name), stage)
-    sums = becomes == "exponentials" and (stage == "scores" or name in ("div", "mul"))
-    axes = axes_of_ones(outs[0]) if sums else ()
+    axes: tuple[int, ...] = ()
+    if becomes == "exponentials" and stage == "scores":  # of scores less their logsumexp
+        axes = axes_of_ones(outs[0], max(1e-4, 4 * torch.finfo(outs[0].dtype).eps), least=2)
+    elif stage == "exponentials" and name in ("div", "mul"):
+        axes = axes_of_ones(outs[0])
     if axes:
         becomes = "weights"
     if isinstance(found, Lost):
@@ -81,16 +84,19 @@ def as_they_are(lost: Lost, name: str, args: Any, weights: Tensor) -> Scores | L
         return Lost(other.why, "weights")
 
 
-def axes_of_ones(weights: Tensor) -> tuple[int, ...]:
-    """The axes along which weights sum to 1, none if there are none; hidden rows are 0 or NaN."""
+def axes_of_ones(weights: Tensor, gap: float = 0.02, least: int = 1) -> tuple[int, ...]:
+    """The axes along which weights sum to 1, none if there are none; hidden rows are 0 or NaN.
+
+    There are ``least`` weights to a row.
+    """
     n = weights.ndim
     single = [(axis,) for axis in range(-1, -n - 1, -1)]
     several = [axes for axes in ((-2, -1), (-3, -2), (-3, -2, -1)) if n > -axes[0]]
     for axes in (*single, *several):
         sums = weights.sum(axes)
-        if weights.numel() and bool(((sums - 1).abs() <= 0.02).logical_or_(~(sums > 0)).all()):
-            if bool((sums > 0).any()):
-                return axes
+        some = weights.numel() >= max(1, least * sums.numel()) and bool((sums > 0).any())
+        if some and bool(((sums - 1).abs() <= gap).logical_or_(~(sums > 0)).all()):
+            return axes
     return ()
 
 
