@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import breadth_axes
 import breadth_forms
+import breadth_repositories
+import breadth_vision
 import torch
-from breadth_repositories import MODULES
 from einops import rearrange
 from torch import Tensor, einsum, nn
 from torch.nn import functional as F
@@ -325,10 +327,13 @@ FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
     fused, fused_operator, flex,
 )  # fmt: skip
 STYLES: dict[str, Callable[[], nn.Module]] = {
-    **{f.__name__: (lambda f=f: Attends(f)) for f in (*FUNCTIONS, *breadth_forms.FUNCTIONS)},
+    **{
+        f.__name__: (lambda f=f: Attends(f))
+        for f in (*FUNCTIONS, *breadth_forms.FUNCTIONS, *breadth_axes.FUNCTIONS)
+    },
     **{name: (lambda f=f: Attends(f)) for name, f in breadth_forms.REACHED.items()},
     **{f.__name__: (lambda f=f: InBlocks(f)) for f in breadth_forms.IN_BLOCKS},
-    **{kind.__name__: kind for kind in MODULES},
+    **{kind.__name__: kind for kind in (*breadth_repositories.MODULES, *breadth_vision.MODULES)},
     "softmax_module": SoftmaxModule,
     "pooling": Pooling,
     "luong_recurrent": Recurrent,

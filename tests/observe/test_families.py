@@ -235,7 +235,15 @@ class InAFunction(nn.Module):
         return _shared(x)
 
 
-ALL = [Concatenated, Pooled, lambda: Pooled(False), ByLogarithm, Divided, DividedByMore, InAFunction]
+ALL = [
+    Concatenated,
+    Pooled,
+    lambda: Pooled(False),
+    ByLogarithm,
+    Divided,
+    DividedByMore,
+    InAFunction,
+]
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -121,8 +121,9 @@ def around(
 
 def _holds(module: nn.Module) -> bool:
     """Whether a module or one of its parts has parameters or buffers."""
-    parts = module._modules.values()
-    return bool(module._parameters or module._buffers) or any(_holds(x) for x in parts if x is not None)
+    if module._parameters or module._buffers:
+        return True
+    return any(_holds(x) for x in module._modules.values() if x is not None)
 
 
 def attends_by_hand(module: nn.Module) -> bool:

@@ -265,7 +265,7 @@ class Scores:
         for parts in (self.keys, self.rows):
             if len(parts) > 1 and any(x.shape[i] > 1 for i in parts):
                 x = x.expand(*(self.axes[i] if i in parts else n for i, n in enumerate(x.shape)))
-            x = x.flatten(parts[0], parts[-1])
+            x = x.flatten(min(parts), max(parts))
         return x
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Scores:

@@ -13,11 +13,10 @@ from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from intently.observe.sources import mixed
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
-from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures
+from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call
 from intently.observe.watching.scope import around, current, tell
@@ -85,7 +84,8 @@ class Follow(TorchDispatchMode):
                 if made is not None:
                     self.keep(outs[0], made)
             elif outs:
-                self._follow(name, args, kwargs, held, outs)
+                some = [None if isinstance(x, Mixture) else x for x in held]
+                self._follow(name, args, kwargs, some, outs)
         return result
 
     def _follow(
@@ -238,10 +238,9 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     """The call whose weights are the left (0) or the right (1) factor of ``out``."""
     if isinstance(found, Lost):
         return found.why
-    call = mixed.placed(found, b if side == 0 else a.mT, out if side == 0 else out.mT, side)
-    if isinstance(call, Call):
-        real = (a if side == 0 else b.mT).reshape(*call.y.shape[:-1], call.v.shape[-2])
-        _let_compare(call, found, real)
+    call = placed(found, (b, a.mT)[side], (out, out.mT)[side], side, (a, b.mT)[side])
+    if isinstance(call, Call) and call.real is not None:
+        _let_compare(call, found, call.real)
     return call
 
 
@@ -274,9 +273,9 @@ def _sparse(weights: Tensor, axis: int) -> Call | str:
 
 def _let_compare(call: Call, found: Scores, real: Tensor) -> None:
     """Let a call be compared with the weights that ran, and be replaced by them."""
-    if found.columns is not None or found.dropout:
+    call.real = None if found.columns is not None or found.dropout else real
+    if call.real is None:
         return
-    call.real = real
     if found.why is None and real.numel() <= GIVEN:
         call.as_weights = partial(_as_weights, call)
 

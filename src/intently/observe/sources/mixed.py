@@ -58,8 +58,8 @@ class Fate:
         for mixture, y in self.results:
             if len(mixture.parts) == most:
                 call = mixture.call(y)
-                agrees = None if call is None else checking.check(call, _matrix(call), 0).verified
-                if agrees:
+                agrees = call is not None and checking.check(call, _matrix(call), 0).verified
+                if call is not None and agrees:
                     return call
                 maybe = maybe or (call if agrees is None else None)
         return maybe or self.why or UNDIVIDED
@@ -178,7 +178,8 @@ def joined(blocks: Sequence[Scores | Tensor], side: int, why: str | None) -> Sco
     if not all(_continues(one, x) for x in others) or len(some) < len(blocks):
         raise Lost(UNDIVIDED)
     biases = [reduce(add, (x.q.new_zeros(()), *x.biases)) for x in some]
-    masks = [reduce(torch.logical_and, (x.q.new_ones((), dtype=torch.bool), *x.masks)) for x in some]
+    true = one.q.new_ones((), dtype=torch.bool)
+    masks = [reduce(torch.logical_and, (true, *x.masks)) for x in some]
     return replace(
         one,
         k=torch.cat([x.k for x in some], -2),
@@ -214,10 +215,13 @@ def _matrix(call: Call) -> Any:
     return call.how.attend(operand(call.q), operand(call.k))
 
 
-def placed(found: Scores, v: Tensor, y: Tensor, side: int) -> Call | str:
+def placed(
+    found: Scores, v: Tensor, y: Tensor, side: int, real: Tensor | None = None
+) -> Call | str:
     """The call of weights with the values v (…, s, e) and the output y (…, t, e).
 
-    The weights were the left (0) or the right (1) factor of a product, which was transposed then.
+    The weights were the left (0) or the right (1) factor of a product, which was transposed then;
+    ``real`` are those that ran.
     """
     row, column = found.layout[-2:]
     if any(i in found.rows for held in found.layout[:-2] for i in held):
@@ -238,4 +242,6 @@ def placed(found: Scores, v: Tensor, y: Tensor, side: int) -> Call | str:
     outer = [sizes[i] for i in order]
     y = y.reshape(*outer, q.shape[-2], y.shape[-1])
     v = v.reshape(*outer[: len(outer) - len(shared)], *(1,) * len(shared), *v.shape[-2:])
-    return Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why)
+    if real is not None:
+        real = real.reshape(*outer, q.shape[-2], v.shape[-2])
+    return Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why, real=real)

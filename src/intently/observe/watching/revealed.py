@@ -143,10 +143,8 @@ PLAIN = (bool, int, float, str, type(None), torch.Tensor)
 _written: WeakKeyDictionary[type[nn.Module], dict[Any, bool]] = WeakKeyDictionary()
 
 
-def _writes(
-    kind: type[nn.Module], kinds: Set[type], functions: Set[Any], softmax: bool
-) -> bool:
-    """Whether a class makes weights with the ``functions`` and objects that a module of it holds."""
+def _writes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any], softmax: bool) -> bool:
+    """Whether a class makes weights, with the ``functions`` and objects that a module holds."""
     own = methods(kind)
     for other in kinds:
         own = {**_functions(other), **own}
