@@ -138,6 +138,7 @@ class Truth(TorchDispatchMode):
     ) -> None:
         kept = [pair for pair in inputs if pair[1].kind != "chosen"]
         inputs = inputs if "softmax" in name else kept or inputs
+        kinds = {m.kind for _, m in inputs}
         if name in ("topk", "sort"):
             for x in out:  # values and places
                 self._put(x, Mark("chosen", None, None))
@@ -161,7 +162,7 @@ class Truth(TorchDispatchMode):
             if name in MOVES or name in POINTWISE or name == "gather":
                 for x in tensors(out):
                     self._put(x, Mark("chosen", None, None))
-        elif any(m.kind in ("exp", "mixed") for _, m in inputs):
+        elif {"exp", "mixed"} & kinds and "weights" not in kinds:
             self._by_hand(name, args, inputs, out)
         elif any(m.kind == "lse" for _, m in inputs):
             mark = next(m for _, m in inputs if m.kind == "lse")

@@ -119,6 +119,11 @@ def normalised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.normalize(scores(q, k).exp(), p=1.0, dim=-1) @ v
 
 
+def of_exponentials(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    w = scores(k, q).softmax(-2)
+    return (v.exp().mT @ w).mT.log()
+
+
 def on_a_grid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.unflatten(-2, (2, 4)) for x in (q, k, v))
     z = torch.einsum("bhijd,bhxyd->bhijxy", q, k) / math.sqrt(D)
@@ -182,7 +187,10 @@ def scripted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 FORMS: dict[str, Any] = {
     **{f.__name__: f for f in (divided_last, moved_before_the_division, keys_first)},
     **{f.__name__: f for f in (powers_of_two, in_blocks, normalised_blocks, in_place, normalised)},
-    **{f.__name__: f for f in (less_their_logsumexp, on_a_grid, checkpointed, in_autograd)},
+    **{
+        f.__name__: f
+        for f in (less_their_logsumexp, on_a_grid, checkpointed, in_autograd, of_exponentials)
+    },
     "closure": closed(written_out),
     "partial": partial(written_out),
     "in a list": [written_out],

@@ -134,8 +134,9 @@ class Follow(TorchDispatchMode):
     ) -> None:
         first = 1 if name == "baddbmm" else 0
         a, b = args[first : first + 2]
-        for side, found in enumerate(held[first : first + 2]):
-            if found is None or found.stage not in MIXES:
+        factors = [(i, x) for i, x in enumerate(held[first : first + 2]) if x is not None]
+        for side, found in sorted(factors, key=lambda pair: pair[1].stage != "weights"):
+            if found.stage not in MIXES:
                 continue
             if found.stage == "exponentials":
                 self.keep(out, self.mixtures.begun(found, a, b, out, side))
