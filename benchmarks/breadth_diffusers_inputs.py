@@ -84,6 +84,8 @@ INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "encoder_hidden_states": normal(BATCH, 2, WORDS, c.cap_feat_dim)},
     "BriaFiboTransformer2DModel": lambda c: {
         "text_encoder_layers": [tokens(c.text_encoder_dim)] * 2, "timestep": STEP},
+    "ChromaTransformer2DModel": lambda c: {
+        "img_ids": torch.zeros(16, 3), "txt_ids": torch.zeros(WORDS, 3)},
     "ControlNetUnionModel": lambda c: {
         "controlnet_cond": [normal(BATCH, 3, 8 * SIDE, 8 * SIDE)],
         "control_type": torch.eye(6)[:BATCH], "control_type_idx": [0]},
@@ -211,6 +213,7 @@ INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "bb_ca_time": torch.tensor([0.5, 0.5]), "local_latents_time": torch.tensor([0.5, 0.5]),
         "token_type": ONES, "conditioning": {
             "is_in_context_conditioning": ONES * 0, "supports_local_latent": ONES}},
+    "SanaControlNetModel": lambda c: {"controlnet_cond": normal(BATCH, 32, SIDE, SIDE)},
     "SanaWMTransformer3DModel": lambda c: {
         "hidden_states": video(c.in_channels), "timestep": STEPS[:, None],
         "encoder_hidden_states": normal(BATCH, 1, WORDS, c.caption_channels),

@@ -76,6 +76,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "source_dim": 32, "target_dim": 32, "model_dim": 32, "target_vocab_size": 50,
         "min_sequence_length": 16},
     "AceStepAudioTokenizer": {"fsq_dim": 256},
+    "AutoencoderKLLTX2Audio": {"mid_block_add_attention": True},
     "AutoencoderKLLTX2Video": {
         "block_out_channels": (32, 64, 128, 256), "decoder_block_out_channels": (32, 64, 128)},
     "MotionAdapter": {"motion_layers_per_block": 1},

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import flex_attention
 
 import intently as it
 
@@ -41,6 +42,20 @@ class Expects(nn.Module):
 
     def forward(self, x):
         return x.softmax(-1) @ self.bins
+
+
+class MixesLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logits = nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        return torch.einsum("blc,l->bc", x, torch.softmax(self.logits, 0))
+
+
+class Flexible(nn.Module):
+    def forward(self, x):
+        return flex_attention.flex_attention(query=x, key=x, value=x)
 
 
 def truth(model, x, mode=torch.no_grad):
@@ -80,10 +95,16 @@ def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
     assert len(truth(model, given["input"], mode).found) == count
 
 
-@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects])
+@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects, MixesLayers])
 def test_routers_samplers_and_expectations_are_no_attention(kind):
     found = truth(kind(), torch.randn(2, 5, 32))
     assert found.all and not found.found
+
+
+def test_flex_attention_may_be_called_by_keywords():
+    x = torch.randn(2, 2, 5, 16)
+    (found,) = truth(Flexible(), x).found
+    assert torch.allclose(found.weights, it.attend(x, x).dense(), atol=1e-5)
 
 
 def test_fused_weights_are_those_of_the_formula():
