@@ -73,6 +73,8 @@ INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "AutoencoderKLLTX2Video": lambda c: {"sample": video(3, 9, 64)},
     "AutoencoderKLMagvit AutoencoderKLWan AutoencoderVidTok AutoencoderKLHunyuanImageRefiner":
         lambda c: {"sample": video(3, 5, 32)},
+    "AutoencoderKLCosmos AutoencoderKLHunyuanVideo": lambda c: {"sample": video(3, 9, 64)},
+    "AutoencoderKLFlux2": lambda c: {"sample": normal(BATCH, 3, 32, 32)},
     "AutoencoderKLQwenImage21": lambda c: {"sample": video(4, 1, 64)},
     "AutoencoderKLAllegro": lambda c: {"sample": normal(1, 3, 8, 32, 32)},
     "AutoencoderKLMiniMaxH3": lambda c: {"sample": video(3, 22, 16)},
@@ -238,6 +240,8 @@ INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
         "encodings_and_masks": [(tokens(c.d_model), ONES)],
         "decoder_input_tokens": tokens(c.input_dims, 16),
         "decoder_noise_time": torch.tensor([0.5, 0.5])},
+    "TransformerTemporalModel": lambda c: {
+        "hidden_states": normal(2 * BATCH, c.in_channels, SIDE, SIDE), "num_frames": 2},
     "UNet1DModel": lambda c: {"sample": normal(BATCH, c.in_channels, 64), "timestep": STEP},
     "UNetControlNetXSModel": lambda c: {
         "controlnet_cond": normal(BATCH, 3, 8 * SIDE, 8 * SIDE)},
@@ -357,6 +361,6 @@ def _known(c: Any) -> dict[str, list[Any]]:
         "micro_conds": [normal(BATCH, 6)],
         "inputs_embeds": words, "global_hidden_states": [normal(BATCH, 1, _first(
             c, "global_states_input_dim", WIDTH))],
-        "num_frames": [1, 2], "height": [4], "width": [4],
+        "num_frames": [2, 1], "height": [4], "width": [4],
         "class_labels": [torch.tensor([1, 2])],
     }  # fmt: skip
