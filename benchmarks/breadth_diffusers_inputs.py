@@ -73,7 +73,8 @@ INPUTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "AutoencoderKLLTX2Video": lambda c: {"sample": video(3, 9, 64)},
     "AutoencoderKLMagvit AutoencoderKLWan AutoencoderVidTok AutoencoderKLHunyuanImageRefiner":
         lambda c: {"sample": video(3, 5, 32)},
-    "AutoencoderKLCosmos AutoencoderKLHunyuanVideo": lambda c: {"sample": video(3, 9, 64)},
+    "AutoencoderKLCosmos": lambda c: {"sample": video(3, 9, 64)},
+    "AutoencoderKLHunyuanVideo": lambda c: {"sample": video(3, 9, 32)},
     "AutoencoderKLFlux2": lambda c: {"sample": normal(BATCH, 3, 32, 32)},
     "AutoencoderKLQwenImage21": lambda c: {"sample": video(4, 1, 64)},
     "AutoencoderKLAllegro": lambda c: {"sample": normal(1, 3, 8, 32, 32)},
