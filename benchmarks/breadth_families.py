@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +73,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "num_expert_group": 1, "n_group": 1, "topk_group": 1, "codebook_size": 64},
     "dots3_note glm_image": {"text_config.pad_token_id": 0},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
-    "hunyuan_vl": {"text_config.rope_parameters": {"alpha": 1.0}},
+    "hunyuan_vl": {"text_config.rope_parameters": {"mrope_section": [1, 1, 1, 1]}},
     "musicgen musicgen_melody": {"dropout": 0.0, "layerdrop": 0.0},
     "moonshine_streaming": {"num_key_value_heads": 4},
     "qwen2_5_vl_vision exaone4_5_vision": {"window_size": 16, "fullatt_block_indexes": [1]},
@@ -80,6 +81,58 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen3_omni_moe_thinker qwen2_5_omni_thinker": {"vision_start_token_id": 90},
     "csm mimi mimi_decoder mimi_encoder moshi": {"codebook_size": 64, "num_filters": 16,
         "hidden_size": 64, "upsample_groups": 32},
+    "csm": {"codec_config.upsample_groups": 32},
+    "align": {"vision_config.width_coefficient": 0.25, "vision_config.depth_coefficient": 0.1,
+              "vision_config.hidden_dim": 80, "projection_dim": 80},
+    "blip-2 instructblip instructblipvideo": {"image_token_index": 98, "video_token_index": 98},
+    "blt": {"num_hidden_layers": 1, "encoder_config.hidden_size_global": 32,
+            "decoder_config.hidden_size_global": 32},
+    "clap clap_audio_model": {
+        "audio_config.num_mel_bins": 16, "audio_config.spec_size": 64, "audio_config.window_size": 2,
+        "audio_config.patch_embeds_hidden_size": 16, "audio_config.hidden_size": 32,
+        "audio_config.depths": [1, 1], "audio_config.num_attention_heads": [2, 2],
+        "audio_config.num_hidden_layers": 2, "audio_config.patch_size": 4,
+    },
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"],
+                      "text_config.num_experts_per_tok": 2, "text_config.n_group": 1,
+                      "text_config.topk_group": 1},
+    "depth_pro": {
+        "patch_size": 16, "scaled_images_feature_dims": [32, 32, 16],
+        "intermediate_hook_ids": [1, 0], "intermediate_feature_dims": [32, 32],
+        **{f"{part}_model_config.{name}": n for part in ("image", "patch", "fov")
+           for name, n in (("image_size", 16), ("patch_size", 4))},
+    },
+    "diffusion_gemma": {"text_config.num_experts": 4, "text_config.top_k_experts": 2,
+                        "text_config.moe_intermediate_size": 16},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16},
+    "janus": {"vq_config.base_channels": 32, "vq_config.latent_channels": 16,
+              "vq_config.num_patches": 4},
+    "kimi_k25_vision": {"pos_emb_height": 4, "pos_emb_width": 4},
+    "lw_detr": {"backbone_config.num_windows": 4, "backbone_config.num_windows_side": 2,
+                "backbone_config.image_size": 64, "backbone_config.pretrain_image_size": 64,
+                "backbone_config.window_block_indices": [0]},
+    "molmo2": {"adapter_config.vision_feature_layer": [1, 0],
+               "vision_config.num_position_embeddings": 16},
+    "minicpm_ocr_vision minicpmv4_7_vision": {"insert_layer_id": 1},
+    "muse_glimmer_assistant": {"target_layer_ids": [0, 1]},
+    "emu3": {"vocabulary_map": {"<image>": 9, "<|extra_200|>": 95}, "image_token_id": 9,
+             "vq_config.base_channels": 32},
+    "ernie4_5_vl_moe": {"text_config.rope_parameters": {"mrope_section": [1, 1, 2]}},
+    "ernie4_5_vl_moe_text": {"rope_parameters": {"mrope_section": [1, 1, 2]}},
+    "fastspeech2_conformer_with_hifigan": {"vocoder_config.model_in_dim": 16,
+                                           "vocoder_config.upsample_initial_channel": 32},
+    "fun_asr_nano": {"adaptor_config.intermediate_size": 8},
+    "gemma4_assistant gemma4_unified_assistant": {
+        "text_config.num_kv_shared_layers": 2, "backbone_hidden_size": 32,
+        "text_config.layer_types": ["sliding_attention", "full_attention"],
+        "text_config.num_hidden_layers": 2},
+    "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [0, 0, 1, 1],
+                        "downsample_rate": "1/2", "qformer_config.encoder_hidden_size": 32},
+    "hrm_text": {"num_layers_per_stack": 1, "num_hidden_layers": 8},
+    "hunyuan_vl_text": {"rope_parameters": {"mrope_section": [1, 1, 1, 1]}},
+    "kosmos-2": {"latent_query_num": 6},
+    "neucodec": {"encoder_hidden_size": 2},
+    "pocket_tts_audio_tokenizer*": {"upsample_groups": 32},
 }  # fmt: skip
 """Values that configurations need: family patterns, then the path of the value."""
 
@@ -130,5 +183,95 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
             torch.full((2, c.num_query_tokens), c.image_token_index or 98),
             torch.randint(5, 50, (2, 6))], 1),
     },
+    "audioflamingo3_encoder qwen3_asr_encoder": {
+        "input_features": lambda c: torch.randn(2, c.num_mel_bins, 200),
+        "input_features_mask": lambda c: torch.ones(2, 200, dtype=torch.long),
+    },
+    "clap": {"input_features": lambda c: torch.randn(2, 1, 64, 16)},
+    "depth_pro": {"pixel_values": lambda c: torch.randn(2, 3, 64, 64)},
+    "dia": {"decoder_input_ids": lambda c: torch.randint(
+        5, 50, (2, 7, c.decoder_config.num_channels))},
+    "idefics": {"pixel_values": lambda c: torch.randn(2, 1, 3, 32, 32),
+                "image_attention_mask": lambda c: torch.ones(2, 12, 1, dtype=torch.long)},
+    "jev": {"marks": lambda c: torch.tensor([[4, 9]]), "num_options": lambda c: torch.tensor([[2, 3]]),
+            "question_type_ids": lambda c: torch.tensor([[0, 2]]),
+            "input_ids": lambda c: torch.randint(5, 50, (1, 12))},
+    "kosmos-2": {
+        "pixel_values": lambda c: torch.randn(2, 3, 32, 32),
+        "image_embeds_position_mask": lambda c: (torch.arange(12) < c.latent_query_num).repeat(2, 1),
+    },
+    "muse_glimmer_vision muse_spark_vision": {
+        "pixel_values": lambda c: torch.randn(16, 3 * c.patch_temporal * c.patch_size**2),
+        "grid_thw": lambda c: torch.tensor([[1, 4, 4]]),
+    },
+    "muse_spark_audio": {"input_values": lambda c: torch.randn(2, 3840)},
+    "muse_glimmer_assistant": {
+        "noise_embeds": lambda c: torch.randn(2, 6, c.hidden_size),
+        "context_hidden_states": lambda c: torch.randn(2, 9, 2 * c.hidden_size),
+        "attention_mask": lambda c: torch.ones(2, 15, dtype=torch.long),
+    },
+    "kimi_k25_vision": {"pixel_values": lambda c: torch.randn(16, 3, c.patch_size, c.patch_size)},
+    "inkling2_vision": {
+        "pixel_values": lambda c: torch.randn(4, 2 * c.patch_size, 2 * c.patch_size, 3),
+        "image_grid_thw": lambda c: torch.tensor([[1, 2, 2]]),
+    },
+    "minicpm_ocr_vision minicpmv4_7_vision": {
+        "pixel_values": lambda c: torch.randn(1, 3, 8, 8 * 32),
+        "target_sizes": lambda c: torch.tensor([[4, 4], [4, 4]], dtype=torch.int32),
+    },
+    "pi0": {"action_embeds": lambda c: torch.randn(2, 5, c.dit_config.hidden_size),
+            "pixel_values": lambda c: torch.randn(2, 1, 3, 32, 32),
+            "pixel_attention_mask": lambda c: torch.ones(2, 1, dtype=torch.bool),
+            "input_ids": lambda c: torch.cat([
+                torch.full((2, 16), c.vlm_config.image_token_id), torch.randint(5, 50, (2, 6))], 1)},
+    "musicgen musicgen_melody": {"decoder_input_ids": lambda c: torch.randint(
+        5, 50, (2 * c.decoder.num_codebooks, 7))},
+    "instructblipvideo": {
+        "pixel_values": lambda c: torch.randn(2, 2, 3, 32, 32),
+        "qformer_input_ids": lambda c: torch.randint(5, 50, (2, 6)),
+        "input_ids": lambda c: torch.cat([
+            torch.full((2, 2 * c.num_query_tokens), c.video_token_index or 98),
+            torch.randint(5, 50, (2, 6))], 1),
+    },
+    "fun_asr_nano_encoder": {
+        "input_features": lambda c: torch.randn(2, 12, c.num_mel_bins * c.num_stacked_frames),
+        "input_features_mask": lambda c: torch.ones(2, 12, dtype=torch.long),
+    },
+    "gemma3n_audio": {"audio_mel": lambda c: torch.randn(2, 64, c.input_feat_size),
+                      "audio_mel_mask": lambda c: torch.zeros(2, 64, dtype=torch.bool)},
+    "gemma4_audio": {"input_features": lambda c: torch.randn(2, 64, 128),
+                     "attention_mask": lambda c: torch.ones(2, 64, dtype=torch.bool)},
+    "gemma4_vision": {
+        "pixel_values": lambda c: torch.rand(2, 36, 3 * c.patch_size**2),
+        "pixel_position_ids": lambda c: torch.cartesian_prod(
+            torch.arange(6), torch.arange(6)).expand(2, -1, -1),
+    },
+    "gemma4_assistant gemma4_unified_assistant": {
+        "inputs_embeds": lambda c: torch.randn(2, 1, 2 * c.backbone_hidden_size),
+        "position_ids": lambda c: torch.full((2, 1), 8),
+        "shared_kv_states": lambda c: {
+            kind: (torch.randn(2, c.text_config[i].num_key_value_heads, 9,
+                               c.text_config[i].head_dim),) * 2
+            for i, kind in enumerate(c.text_config.layer_types)},
+    },
+    "neucodec": {"input_values": lambda c: torch.randn(2, 1, 6400),
+                 "input_features": lambda c: torch.randn(2, 20, 32)},
 }  # fmt: skip
 """Inputs that a family needs: by its type, the name in its forward, from its configuration."""
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {"text_config": {
+        "model_type": "gemma4_text", "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 0}},
+}
+"""Where a configuration without arguments is refused: arguments of one that is not."""
+
+
+def of_family(entries: dict[str, dict[str, Any]], family: str) -> dict[str, Any]:
+    """What all patterns that match a family say."""
+    found: dict[str, Any] = {}
+    for pattern, values in entries.items():
+        if any(fnmatch.fnmatch(family, x) for x in pattern.split()):
+            found |= values
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_families import INPUTS
+from breadth_families import INPUTS, of_family
 from breadth_shrink import IMAGE
 from torch import Tensor, nn
 
@@ -140,6 +140,8 @@ FAMILIAR: dict[str, Callable[[Any], list[Any]]] = {
     "grid_hw": lambda c: [GRID[:, 1:]],
     "encoder_hidden_states": lambda c: [normal(BATCH, 9, value(
         c, "encoder_hidden_size cross_attention_hidden_size hidden_size d_model", 32))],
+    "query_embeds": lambda c: [normal(BATCH, 6, value(c, "hidden_size", 32))],
+    "latents": lambda c: [normal(BATCH, value(c, "hidden_size", 32), 9)],
     "visual_feats": lambda c: [normal(BATCH, 5, value(c, "visual_feat_dim", 32))],
     "visual_pos": lambda c: [normal(BATCH, 5, value(c, "visual_pos_dim", 4))],
     "visual_embeds": lambda c: [normal(BATCH, 5, value(c, "visual_embedding_dim", 32))],
@@ -206,7 +208,7 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
 def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:
     """What to try: the main input and what has no default, then all that are known."""
     parameters = inspect.signature(model.forward).parameters
-    fixed = INPUTS.get(family, {})
+    fixed = of_family(INPUTS, family)
     needed = [
         name
         for name, x in parameters.items()

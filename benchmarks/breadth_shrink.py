@@ -5,12 +5,11 @@ A number is replaced by what its name says it counts. `OVERRIDES` holds what a f
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from breadth_families import OVERRIDES
+from breadth_families import DEFAULTS, OVERRIDES, of_family
 
 LAYERS, WIDTH, HEADS, HEAD, INNER, VOCABULARY, POSITIONS = 2, 32, 4, 8, 64, 99, 128
 IMAGE, PATCH = 32, 8
@@ -60,7 +59,7 @@ KEY_HEADS = r"(.*_)?num_key_value_heads|n_head_kv|num_kv_heads|multi_query_group
 DERIVED = (
     r"_.*|transformers_version|architectures|id2label|label2id|out_features|out_indices|"
     r"stage_names|torch_dtype|dtype|mlp_only_layers|no_rope_layers|per_layer_config|"
-    r"attention_layers"
+    r"attention_layers|feature_size"
 )
 KEPT_BY_WIDTH = {"num_layers", "stage_names"}
 KEPT = (
@@ -73,6 +72,9 @@ LISTS = {
     "depths": 1, "layer_depths": 1, "num_attention_heads": 2, "num_heads": 2, "dims": WIDTH,
     "conv_dim": 16, "tdnn_dim": 16, "neck_hidden_sizes": 16, "reassemble_factors": None,
 }  # fmt: skip
+
+STAGED = ("depths", "hidden_sizes", "num_blocks", "patch_sizes", "stage_config")
+"""Lists with an entry for each stage: they keep their length."""
 
 UNSET: dict[str, int] = {
     "head_dim": HEAD, "num_key_value_heads": HEADS, "n_routed_experts": 4, "n_shared_experts": 1,
@@ -96,12 +98,15 @@ def shrunk(
     """Return the dictionary of a configuration with small numbers."""
     if given.get("model_type") == "timm_backbone":
         return dict(RESNET)
+    outputs = _outputs(given) if level == TINY else {}
     given = {k: v for k, v in given.items() if not re.fullmatch(DERIVED, str(k))}
     if level != TINY:
         given = {k: v for k, v in given.items() if k not in KEPT_BY_WIDTH}
     out = dict(given)
     layers = _layers(out)
     for name, value in given.items():
+        if not isinstance(name, str):
+            continue
         inner = f"{path}{name}."
         if isinstance(value, Mapping):
             rotary = "rope" in name
@@ -114,7 +119,8 @@ def shrunk(
             out[name] = _sequence(name, list(value), layers)
         if level == TINY and re.fullmatch(r".*_token_(id|index|idx)|.*_token", name):
             out[name] = _token(name, value)
-    for name, value in _overrides(family).items():
+    out |= outputs
+    for name, value in of_family(OVERRIDES, family).items():
         prefix, _, last = name.rpartition(".")
         if (f"{prefix}." if prefix else "") == path:
             held = out.get(last)
@@ -122,13 +128,13 @@ def shrunk(
     return out
 
 
-def _overrides(family: str) -> dict[str, Any]:
-    """What all patterns that match a family say."""
-    found: dict[str, Any] = {}
-    for pattern, values in OVERRIDES.items():
-        if any(fnmatch.fnmatch(family, x) for x in pattern.split()):
-            found |= values
-    return found
+def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A backbone with several outputs: as many layers, each of them an output."""
+    indices = given.get("out_indices")
+    layers = given.get("num_hidden_layers")
+    if not indices or len(indices) < 2 or not layers or any(isinstance(given.get(k), list) for k in STAGED):
+        return {}
+    return {"num_hidden_layers": len(indices), "out_indices": list(range(1, len(indices) + 1))}
 
 
 def _count(name: str, value: int, config: dict[str, Any]) -> int:
@@ -164,6 +170,9 @@ def _number(name: str, value: int, config: dict[str, Any]) -> int:
 
 
 def _layer_count(value: int, config: dict[str, Any]) -> int:
+    staged = [config[name] for name in STAGED if isinstance(config.get(name), (list, tuple))]
+    if any(len(x) == value for x in staged):
+        return value
     kept = _layers(config)
     return len(kept) if kept else min(value, LAYERS)
 
@@ -210,7 +219,7 @@ def _token(name: str, value: Any) -> Any:
 
 def made(config_class: type, family: str, level: int = TINY) -> Any:
     """A small configuration of a class of transformers."""
-    full = config_class()
+    full = config_class(**DEFAULTS.get(family, {}))
     if level == FULL:
         return full
     given = full.to_dict()

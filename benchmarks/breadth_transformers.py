@@ -63,11 +63,11 @@ def _classes(family: str) -> tuple[type | None, type | None]:
         name = name[0] if isinstance(name, (list, tuple)) else name
         return getattr(transformers, name, None) if name else None
 
-    every = [found(name) for name in sorted(_mappings())]
-    base = found("MODEL") or next((x for x in every if x is not None), None)
+    every = [x for name in ("MODEL", *sorted(_mappings())) if (x := found(name)) is not None]
+    own = [x for x in every if x.config_class is transformers.CONFIG_MAPPING[family]] or every
     heads = [found(f"MODEL_FOR_{name}") for name in HEADS_THAT_GENERATE]
-    able = (x for x in (*heads, base) if x is not None and issubclass(x, GenerationMixin))
-    return base, next(able, None)
+    able = (x for x in (*heads, *own[:1]) if x in own and issubclass(x, GenerationMixin))
+    return next(iter(own), None), next(able, None)
 
 
 def ways(family: str) -> Iterator[Way | tuple[str, str]]:
