@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import fnmatch
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 MAMBA = {"mamba_n_heads": 4, "mamba_num_heads": 4, "num_heads": 4}
+INTRACLASS = {
+    "reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0],
+    **{f"{way}_{size}ratio": [[n, 1], [1, 1], [n // 2, 0]] if "vertical" in way else
+       [[1, n], [1, 1], [0, n // 2]] if "horizontal" in way else [[n, n], [1, 1], [n // 2, n // 2]]
+       for way in ("vertical_long_to_small_conv", "horizontal_small_to_long_conv",
+                   "symmetric_conv_long")
+       for size, n in (("long", 7), ("mid", 5), ("short", 3))},
+}  # fmt: skip
+INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8,
+           "indexer_budget": 4, "indexer_compress_ratio": 2, "ngram_vocab_size_base": 50,
+           "split_ngram_parts": 2}  # fmt: skip
+HIERA = {"image_size": [64, 64], "embed_dim_per_stage": [16, 32, 64, 128], "hidden_size": 16,
+         "blocks_per_stage": [1, 1, 2, 1], "num_attention_heads_per_stage": [1, 2, 4, 8],
+         "window_size_per_stage": [8, 4, 4, 2], "global_attention_blocks": [3],
+         "window_positional_embedding_background_size": [4, 4]}  # fmt: skip
+FPN = {"backbone_channel_list": [128, 64, 32, 16], "fpn_hidden_size": 32,
+       "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}  # fmt: skip
 MROPE = {"rope_parameters": {"mrope_section": [2, 1, 1]}}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -55,7 +73,17 @@ OVERRIDES: dict[str, dict[str, Any]] = {
                    "intra_bottleneck_size": 32},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
     "lilt": {"hidden_size": 48, "channel_shrink_ratio": 2},
-    "sam sam_hq": {"vision_config.window_size": 0, "vision_config.global_attn_indexes": [1]},
+    "sam sam_hq": {"vision_config.window_size": 0, "vision_config.global_attn_indexes": [1],
+                   "vision_config.output_channels": 32, "vision_config.num_pos_feats": 16,
+                   "prompt_encoder_config.image_embedding_size": 4},
+    "sam_hq": {"vision_config.output_channels": 32, "mask_decoder_config.vit_dim": 32},
+    "sam2 sam2_video edgetam_video": {f"vision_config.{name}": x for name, x in FPN.items()} | {
+        f"vision_config.backbone_config.{name}": x for name, x in HIERA.items()} | {
+        "prompt_encoder_config.image_size": 64, "prompt_encoder_config.patch_size": 16,
+        "image_size": 64, "memory_attention_rope_feat_sizes": [4, 4]},
+    "edgetam_video": {"memory_encoder_output_channels": 32},
+    "sam2_vision_model": FPN | {f"backbone_config.{name}": x for name, x in HIERA.items()},
+    "sam2_hiera_det_model": HIERA,
     "detr conditional_detr table-transformer dab-detr deformable_detr": {
         "use_timm_backbone": False, "use_pretrained_backbone": False},
     "chameleon": {"vocabulary_map": {"<image>": 9}},
@@ -110,7 +138,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "kimi_k25_vision": {"pos_emb_height": 4, "pos_emb_width": 4},
     "lw_detr": {"backbone_config.num_windows": 4, "backbone_config.num_windows_side": 2,
                 "backbone_config.image_size": 64, "backbone_config.pretrain_image_size": 64,
-                "backbone_config.window_block_indices": [0]},
+                "backbone_config.window_block_indices": [0],
+                "projector_scale_factors": [1.0], "num_feature_levels": 1},
     "molmo2": {"adapter_config.vision_feature_layer": [1, 0],
                "vision_config.num_position_embeddings": 16},
     "minicpm_ocr_vision minicpmv4_7_vision": {"insert_layer_id": 1},
@@ -122,16 +151,28 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "fastspeech2_conformer_with_hifigan": {"vocoder_config.model_in_dim": 16,
                                            "vocoder_config.upsample_initial_channel": 32},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 8},
-    "gemma4_assistant gemma4_unified_assistant": {
-        "text_config.num_kv_shared_layers": 2, "backbone_hidden_size": 32,
-        "text_config.layer_types": ["sliding_attention", "full_attention"],
-        "text_config.num_hidden_layers": 2},
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "spatial_target_layers": [0, 0, 1, 1],
-                        "downsample_rate": "1/2", "qformer_config.encoder_hidden_size": 32},
+                        "downsample_rate": "1/2", "qformer_config.encoder_hidden_size": 64,
+                        "vision_config.hidden_size": 64},
     "hrm_text": {"num_layers_per_stack": 1, "num_hidden_layers": 8},
     "hunyuan_vl_text": {"rope_parameters": {"mrope_section": [1, 1, 1, 1]}},
     "kosmos-2": {"latent_query_num": 6},
-    "neucodec": {"encoder_hidden_size": 2},
+    "neucodec": {"encoder_hidden_size": 2, "quantization_dim": 64},
+    "pp_doclayout_v2": {"class_thresholds": [0.5] * 25, "class_order": [0] * 25},
+    "pp_ocrv5_server_det pp_ocrv6_medium_det": {"intraclass_block_config": INTRACLASS,
+        "kernel_list": [3, 2, 2], "scale_factor_list": [1, 2, 4, 8]},
+    "pp_ocrv6*": {"backbone_config.stem_channels": [3, 48, 96],
+                  "backbone_config.stage_out_channels": [96, 96, 192, 384],
+                  "backbone_config.out_indices": [1, 2, 3, 4]},
+    "pp_ocrv6_small_det": {"layer_list_out_channels": [96, 96, 192, 384]},
+    "qwen2_5_omni": {
+        "thinker_config.text_config.rope_parameters": {"mrope_section": [2, 1, 1]},
+        "talker_config.rope_parameters": {"mrope_section": [2, 1, 1]},
+        "token2wav_config.bigvgan_config.upsample_initial_channel": 64},
+    "qwen3_omni_moe": {"talker_config.spatial_merge_size": 2, "talker_config.text_config.shared_expert_intermediate_size": 16},
+    "qwen4_exp": {f"text_config.{name}": n for name, n in INDEXER.items()},
+    "qwen4_exp_text": INDEXER,
+    "qwen2_5_omni_thinker": {"text_config.rope_parameters": {"mrope_section": [2, 1, 1]}},
     "pocket_tts_audio_tokenizer*": {"upsample_groups": 32},
 }  # fmt: skip
 """Values that configurations need: family patterns, then the path of the value."""
@@ -260,12 +301,39 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
 """Inputs that a family needs: by its type, the name in its forward, from its configuration."""
 
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma4_assistant": {"text_config": {
-        "model_type": "gemma4_text", "hidden_size_per_layer_input": 0,
-        "vocab_size_per_layer_input": 0}},
-}
-"""Where a configuration without arguments is refused: arguments of one that is not."""
+def _video(model: Any) -> Any:
+    """Follow one object, given by a point, through two frames."""
+    kind = next(
+        x for x in vars(sys.modules[type(model).__module__]).values()
+        if isinstance(x, type) and x.__name__.endswith("InferenceSession")
+    )  # fmt: skip
+    size = model.config.image_size
+    draw = torch.Generator().manual_seed(1)
+    session = kind(torch.randn(2, 3, size, size, generator=draw), size, size, dtype=torch.float32)
+    session.add_point_inputs(session.obj_id_to_idx(1), 0, {
+        "point_coords": torch.tensor([[[[8.0, 9.0]]]]),
+        "point_labels": torch.tensor([[[1]]], dtype=torch.int32),
+    })  # fmt: skip
+    session.obj_with_new_inputs = [1]
+    return [model(session, frame_idx=i).pred_masks for i in range(2)]
+
+
+def _bark(model: Any) -> Any:
+    """The three transformers of Bark, one after the other."""
+    ids = torch.arange(5, 17).repeat(2, 1)
+    codes = ids[..., None].repeat(1, 1, model.config.fine_acoustics_config.n_codes_total) % 50
+    return [
+        model.semantic(ids).logits, model.coarse_acoustics(ids).logits,
+        model.fine_acoustics(1, codes).logits,
+    ]  # fmt: skip
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "bark": _bark, "sam2_video": _video, "edgetam_video": _video,
+    "glm_image_vqmodel": lambda model: model.encode(
+        torch.rand(2, model.config.latent_channels, 4, 4)),
+}  # fmt: skip
+"""What a family runs whose model has no forward, or one that keeps a state."""
 
 
 def of_family(entries: dict[str, dict[str, Any]], family: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from breadth_families import DEFAULTS, OVERRIDES, of_family
+from breadth_families import OVERRIDES, of_family
 
 LAYERS, WIDTH, HEADS, HEAD, INNER, VOCABULARY, POSITIONS = 2, 32, 4, 8, 64, 99, 128
 IMAGE, PATCH = 32, 8
@@ -71,6 +71,9 @@ LISTS = {
     "hidden_sizes": WIDTH, "embed_dims": WIDTH, "encoder_hidden_size": WIDTH, "embed_dim": WIDTH,
     "depths": 1, "layer_depths": 1, "num_attention_heads": 2, "num_heads": 2, "dims": WIDTH,
     "conv_dim": 16, "tdnn_dim": 16, "neck_hidden_sizes": 16, "reassemble_factors": None,
+    "decoder_in_channels": WIDTH, "encoder_in_channels": WIDTH, "stage_in_channels": WIDTH,
+    "stage_mid_channels": 16, "stage_out_channels": WIDTH, "stem_channels": WIDTH,
+    "post_process_channels": 16,
 }  # fmt: skip
 
 STAGED = ("depths", "hidden_sizes", "num_blocks", "patch_sizes", "stage_config")
@@ -129,11 +132,12 @@ def shrunk(
 
 
 def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A backbone with several outputs: as many layers, each of them an output."""
+    """A backbone with several outputs keeps its stages; or it has as many layers as outputs."""
     indices = given.get("out_indices")
-    layers = given.get("num_hidden_layers")
-    if not indices or len(indices) < 2 or not layers or any(isinstance(given.get(k), list) for k in STAGED):
+    if not isinstance(indices, (list, tuple)) or len(indices) < 2:
         return {}
+    if any(isinstance(given.get(name), (list, tuple)) for name in STAGED):
+        return {"out_indices": list(indices)}
     return {"num_hidden_layers": len(indices), "out_indices": list(range(1, len(indices) + 1))}
 
 
@@ -219,7 +223,7 @@ def _token(name: str, value: Any) -> Any:
 
 def made(config_class: type, family: str, level: int = TINY) -> Any:
     """A small configuration of a class of transformers."""
-    full = config_class(**DEFAULTS.get(family, {}))
+    full = config_class()
     if level == FULL:
         return full
     given = full.to_dict()

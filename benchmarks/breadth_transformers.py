@@ -9,6 +9,7 @@ from typing import Any
 
 import breadth_inputs as inputs
 import torch
+from breadth_families import CALLS
 from breadth_run import Way, stirred, told
 from breadth_shrink import LEVELS, made
 
@@ -128,6 +129,12 @@ def _size(kind: Any, config: Any, implementation: str) -> int:
 
 def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
     """Forward with padding at either side, or once if the model knows no padding."""
+    if family in CALLS:
+        call = functools.partial(CALLS[family], model)
+        with torch.no_grad():
+            call()
+        yield Way(name, model, call)
+        return
     for side in ("right", "left"):
         given = inputs.working(model, model.config, family, side)
         padded = "attention_mask" in given
