@@ -81,7 +81,14 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         f"vision_config.backbone_config.{name}": x for name, x in HIERA.items()} | {
         "prompt_encoder_config.image_size": 64, "prompt_encoder_config.patch_size": 16,
         "image_size": 64, "memory_attention_rope_feat_sizes": [4, 4]},
-    "edgetam_video": {"memory_encoder_output_channels": 32},
+    "sam2_video edgetam_video sam3_tracker_video": {name: 128 for name in (
+        "vision_config.fpn_hidden_size", "prompt_encoder_config.hidden_size",
+        "mask_decoder_config.hidden_size", "memory_attention_hidden_size",
+        "memory_encoder_hidden_size", "mask_downsampler_embed_dim", "memory_fuser_embed_dim",
+    )} | {"memory_encoder_output_channels": 64, "perceiver_resampler_hidden_size": 64,
+          "perceiver_resampler_attention_head_dim": 64},
+    "edgetam_video": {"perceiver_resampler_num_latents": 4,
+                      "perceiver_resampler_num_latents_2d": 4, "memory_attention_rope_k_sizes": [2, 2]},
     "sam2_vision_model": FPN | {f"backbone_config.{name}": x for name, x in HIERA.items()},
     "sam2_hiera_det_model": HIERA,
     "detr conditional_detr table-transformer dab-detr deformable_detr": {
@@ -307,9 +314,13 @@ def _video(model: Any) -> Any:
         x for x in vars(sys.modules[type(model).__module__]).values()
         if isinstance(x, type) and x.__name__.endswith("InferenceSession")
     )  # fmt: skip
-    size = model.config.image_size
+    size = getattr(model.config, "image_size", 32)
     draw = torch.Generator().manual_seed(1)
     session = kind(torch.randn(2, 3, size, size, generator=draw), size, size, dtype=torch.float32)
+    if hasattr(session, "add_prompt"):
+        session.prompt_input_ids[session.add_prompt("a")] = torch.arange(5, 17)[None]
+        session.prompt_attention_masks[0] = torch.ones(1, 12, dtype=torch.long)
+        return [model(session, frame_idx=i).obj_id_to_mask for i in range(2)]
     session.add_point_inputs(session.obj_id_to_idx(1), 0, {
         "point_coords": torch.tensor([[[[8.0, 9.0]]]]),
         "point_labels": torch.tensor([[[1]]], dtype=torch.int32),
@@ -330,6 +341,7 @@ def _bark(model: Any) -> Any:
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "bark": _bark, "sam2_video": _video, "edgetam_video": _video,
+    "sam3_tracker_video": _video, "sam3_video": _video,
     "glm_image_vqmodel": lambda model: model.encode(
         torch.rand(2, model.config.latent_channels, 4, 4)),
 }  # fmt: skip
