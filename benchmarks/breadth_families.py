@@ -180,6 +180,22 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "qwen4_exp": {f"text_config.{name}": n for name, n in INDEXER.items()},
     "qwen4_exp_text": INDEXER,
     "qwen2_5_omni_thinker": {"text_config.rope_parameters": {"mrope_section": [2, 1, 1]}},
+    "seggpt": {"image_size": [64, 32]},
+    "shieldgemma2": {"yes_token_index": 7, "no_token_index": 8},
+    "step3p7": {"text_config.sliding_window": 4},
+    "t5gemma2_encoder": {"text_config.dropout_rate": 0.0, "text_config.attention_dropout": 0.0},
+    "tvp": {"visual_prompt_size": 4, "max_img_size": 64},
+    "swin donut-swin": {"depths": [2, 2], "num_heads": [2, 2], "embed_dim": 16},
+    "uvdoc": {"backbone_config.out_indices": [1, 2, 3, 4, 5, 6]},
+    "vitmatte": {"backbone_config.patch_size": 16, "backbone_config.image_size": 64},
+    "zoedepth": {"bottleneck_features": 32},
+    "efficientloftr": {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8},
+    "xcodec": {"codebook_dim": 64},
+    "lw_detr_vit": {"num_windows": 4, "num_windows_side": 2, "image_size": 64,
+                    "pretrain_image_size": 64, "window_block_indices": [0]},
+    "vibevoice_asr": {"acoustic_tokenizer_chunk_size": 3200},
+    "xmod": {"default_language": "en_XX"},
+    "pp_lcnet_v4": {"stem_channels": [3, 48, 96], "stage_out_channels": [96, 96, 192, 384]},
     "pocket_tts_audio_tokenizer*": {"upsample_groups": 32},
 }  # fmt: skip
 """Values that configurations need: family patterns, then the path of the value."""
@@ -199,19 +215,29 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "returns_to_go": lambda c: torch.randn(2, 5, 1),
         "timesteps": lambda c: torch.arange(5).expand(2, 5),
     },
-    "speecht5": {
-        "input_values": lambda c: torch.randn(2, 4000),
-        "decoder_input_values": lambda c: torch.randn(2, 6, c.hidden_size),
-    },
+    "speecht5": {"input_values": lambda c: torch.randn(2, 12, c.hidden_size),
+                 "decoder_input_values": lambda c: torch.randn(2, 6, c.hidden_size)},
+    "SpeechT5ForSpeechToText": {"input_values": lambda c: torch.randn(2, 4000)},
     "timesfm": {"past_values": lambda c: torch.randn(2, c.context_length),
                 "past_values_padding": lambda c: torch.zeros(2, c.context_length),
                 "freq": lambda c: torch.zeros(2, 1, dtype=torch.long)},
-    "siglip2_vision_model": {
-        "pixel_values": lambda c: torch.randn(2, 16, c.num_channels * c.patch_size**2),
+    "siglip2 siglip2_vision_model": {
+        "pixel_values": lambda c: torch.randn(2, 16, 3 * getattr(
+            c, "vision_config", c).patch_size**2),
         "pixel_attention_mask": lambda c: torch.ones(2, 16, dtype=torch.long),
         "spatial_shapes": lambda c: torch.tensor([[4, 4], [4, 4]]),
-        "attention_mask": lambda c: torch.ones(2, 16, dtype=torch.long),
     },
+    "seggpt": {name: lambda c: torch.randn(2, 3, 32, 32) for name in (
+        "pixel_values", "prompt_pixel_values", "prompt_masks")},
+    "speech-encoder-decoder": {"inputs": lambda c: torch.randn(2, 4000)},
+    "udop": {"bbox": lambda c: torch.tensor([0.1, 0.2, 0.3, 0.4]) + torch.rand(2, 12, 1) / 2},
+    "video_llama_3_vision": {
+        "pixel_values": lambda c: torch.randn(16, 3 * c.patch_size**2),
+        "merge_sizes": lambda c: torch.tensor([2]),
+    },
+    "tvp": {"pixel_values": lambda c: torch.randn(2, 2, 3, 64, 64)},
+    "voxtral_realtime": {"input_features": lambda c: torch.randn(
+        2, c.audio_config.num_mel_bins, 12 * c.audio_length_per_tok)},
     "lightglue": {"pixel_values": lambda c: torch.rand(1, 2, 3, 64, 64)},
     "superglue": {"pixel_values": lambda c: torch.rand(1, 2, 3, 64, 64)},
     "efficientloftr": {"pixel_values": lambda c: torch.rand(1, 2, 3, 64, 64)},
@@ -305,7 +331,7 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "neucodec": {"input_values": lambda c: torch.randn(2, 1, 6400),
                  "input_features": lambda c: torch.randn(2, 20, 32)},
 }  # fmt: skip
-"""Inputs that a family needs: by its type, the name in its forward, from its configuration."""
+"""Inputs that a family or class needs: by its type, the name in its forward, from its configuration."""
 
 
 def _video(model: Any) -> Any:

@@ -208,7 +208,8 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
 def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:
     """What to try: the main input and what has no default, then all that are known."""
     parameters = inspect.signature(model.forward).parameters
-    fixed = of_family(INPUTS, family)
+    fixed = of_family(INPUTS, family) | of_family(INPUTS, type(model).__name__)
+    fixed = {name: make for name, make in fixed.items() if name in parameters}
     needed = [
         name
         for name, x in parameters.items()

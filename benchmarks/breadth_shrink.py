@@ -17,6 +17,8 @@ IMAGE, PATCH = 32, 8
 NUMBERS: tuple[tuple[str, int], ...] = (
     (r"(.*_)?vocab(ulary)?_size(_.*)?|n_vocab|.*_vocab|num_embeddings", VOCABULARY),
     (r"(.*_)?codebook_size", 64),
+    (r"num_filters", 8),
+    (r"base_channels|upsample_initial_channel", 32),
     (r"max_(.*_)?position_embeddings|n_positions|n_ctx|max_.*positions|max_seq_len|seq_length|"
      r"max_position|max_target_positions|.*block_size|max_sequence_length", POSITIONS),
     (r"qk_rope_head_dim|qk_nope_head_dim|v_head_dim|(.*_)?head_dim(ension)?|.*_head_dim|d_kv|"
@@ -39,7 +41,7 @@ NUMBERS: tuple[tuple[str, int], ...] = (
     (r"n_group|topk_group|num_expert_group", 1),
     (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
     (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|dim|"
-     r"embedding_dim|emb_dim|encoder_dim|decoder_dim|width|projection_dim|model_dim|"
+     r"embedding_dim|emb_dim|encoder_dim|decoder_dim|width|projection_dim|projection_size|model_dim|"
      r"output_dim|embed_proj_dim|proj_dim|n_embed)", WIDTH),
     (r"(.*_)?(image_size|img_size|input_size|crop_size|image_height|image_width)", IMAGE),
     (r"(.*_)?patch_size", PATCH),
