@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_families import INPUTS, of_family
+from breadth_families import of_family
+from breadth_given import INPUTS
 from breadth_shrink import IMAGE
 from torch import Tensor, nn
 

@@ -75,7 +75,7 @@ LISTS = {
     "conv_dim": 16, "tdnn_dim": 16, "neck_hidden_sizes": 16, "reassemble_factors": None,
     "decoder_in_channels": WIDTH, "encoder_in_channels": WIDTH, "stage_in_channels": WIDTH,
     "stage_mid_channels": 16, "stage_out_channels": WIDTH, "stem_channels": WIDTH,
-    "post_process_channels": 16,
+    "post_process_channels": 16, "vision_features_channels": WIDTH,
 }  # fmt: skip
 
 STAGED = ("depths", "hidden_sizes", "num_blocks", "patch_sizes", "stage_config")
@@ -86,23 +86,30 @@ UNSET: dict[str, int] = {
     "num_experts_per_tok": 2, "num_experts_per_token": 2, "prediction_length": 4,
 }  # fmt: skip
 """What a number is where the default configuration leaves it open."""
-RESNET = {
-    "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32],
-    "depths": [1, 1, 1, 1], "out_features": ["stage2", "stage3", "stage4"],
+INSTEAD: dict[str, dict[str, Any]] = {
+    "timm_backbone": {
+        "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32],
+        "depths": [1, 1, 1, 1], "out_features": ["stage2", "stage3", "stage4"],
+    },
+    "timm_wrapper": {
+        "model_type": "vit", "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS, "intermediate_size": INNER, "image_size": IMAGE,
+        "patch_size": PATCH, "num_labels": 8, "model_args": {"embed_dim": WIDTH},
+    },
 }  # fmt: skip
-"""In place of backbones of timm, which transformers only wraps."""
+"""In place of parts from timm, which transformers only wraps."""
 
 TINY, SHALLOW, FULL = range(3)
 LEVELS = (TINY, SHALLOW, FULL)
 """How far a configuration is shrunk: all numbers, numbers of layers only, or not at all."""
 
 
-def shrunk(
-    given: Mapping[str, Any], family: str = "", path: str = "", level: int = TINY
-) -> dict[str, Any]:
-    """Return the dictionary of a configuration with small numbers."""
-    if given.get("model_type") == "timm_backbone":
-        return dict(RESNET)
+def shrunk(given: Mapping[str, Any], family: str = "", path: str = "", level: int = TINY) -> Any:
+    """Return the dictionary of a configuration with small numbers, or a configuration instead."""
+    if path and given.get("model_type") in INSTEAD:
+        from transformers import AutoConfig
+
+        return AutoConfig.for_model(**INSTEAD[given["model_type"]])
     outputs = _outputs(given) if level == TINY else {}
     given = {k: v for k, v in given.items() if not re.fullmatch(DERIVED, str(k))}
     if level != TINY:

@@ -9,7 +9,8 @@ from typing import Any
 
 import breadth_inputs as inputs
 import torch
-from breadth_families import CALLS
+from breadth_families import IMPOSSIBLE
+from breadth_given import CALLS
 from breadth_run import Way, stirred, told
 from breadth_shrink import LEVELS, made
 
@@ -50,8 +51,17 @@ def warm() -> None:
 
 
 def families() -> list[str]:
-    """All model types that any auto class builds."""
-    return sorted(set().union(*_mappings().values()))
+    """All model types of which an auto class builds a model."""
+    import transformers
+
+    exported = set(dir(transformers))
+    found = {
+        family
+        for mapping in _mappings().values()
+        for family, names in mapping.items()
+        if exported.intersection(names if isinstance(names, (list, tuple)) else [names])
+    }
+    return sorted(found - IMPOSSIBLE)
 
 
 def _classes(family: str) -> tuple[type | None, type | None]:
@@ -65,10 +75,18 @@ def _classes(family: str) -> tuple[type | None, type | None]:
         return getattr(transformers, name, None) if name else None
 
     every = [x for name in ("MODEL", *sorted(_mappings())) if (x := found(name)) is not None]
-    own = [x for x in every if x.config_class is transformers.CONFIG_MAPPING[family]] or every
+    own = [x for x in every if _is_own(x, transformers.CONFIG_MAPPING[family])] or every
     heads = [found(f"MODEL_FOR_{name}") for name in HEADS_THAT_GENERATE]
     able = (x for x in (*heads, *own[:1]) if x in own and issubclass(x, GenerationMixin))
     return next(iter(own), None), next(able, None)
+
+
+def _is_own(kind: Any, config: type) -> bool:
+    """Whether a class is built from this configuration, as far as it tells."""
+    try:
+        return kind.config_class in (config, None)
+    except ImportError:  # what it needs is not installed: building it tells what
+        return True
 
 
 def ways(family: str) -> Iterator[Way | tuple[str, str]]:
