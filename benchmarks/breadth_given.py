@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
+INPUTS: dict[str, dict[str, Callable[[Any], Any] | None]] = {
     "perceiver": {"inputs": lambda c: torch.randn(
         2, 12, c.d_model, generator=torch.Generator().manual_seed(1))},
     "decision_transformer": {
@@ -74,10 +74,10 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
             torch.full((2, c.num_query_tokens), c.image_token_index or 98),
             torch.randint(5, 50, (2, 6))], 1),
     },
-    "audioflamingo3_encoder qwen3_asr_encoder": {
-        "input_features": lambda c: torch.randn(2, c.num_mel_bins, 200),
-        "input_features_mask": lambda c: torch.ones(2, 200, dtype=torch.long),
-    },
+    **{family: {
+        "input_features": lambda c, n=n: torch.randn(2, c.num_mel_bins, n),
+        "input_features_mask": lambda c, n=n: torch.ones(2, n, dtype=torch.long),
+    } for family, n in (("audioflamingo3_encoder", 256), ("qwen3_asr_encoder", 200))},
     "clap": {"input_features": lambda c: torch.randn(2, 1, 64, 16)},
     "depth_pro": {"pixel_values": lambda c: torch.randn(2, 3, 64, 64)},
     "dia": {"decoder_input_ids": lambda c: torch.randint(
@@ -152,8 +152,19 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any]]] = {
                                "pixel_values_videos": lambda c: torch.randn(2, 2, 3, 32, 32)},
     "neucodec xcodec2": {"input_values": lambda c: torch.randn(2, 1, 6400),
                  "input_features": lambda c: torch.randn(2, 20, 32)},
+    "pocket_tts gradium_phonon_tts": {"input_ids": lambda c: torch.cat([
+        torch.randint(5, 50, (2, 11)), torch.full((2, 1), c.audio_bos_token_id)], 1)},
+    "pop2piano": {"input_ids": None, "input_features": lambda c: torch.randn(2, 12, c.d_model)},
 }  # fmt: skip
-"""Inputs that a family or class needs: by its type, then the name in its forward."""
+"""Inputs that a family or class needs: by its type, then the name in its forward; None: not it."""
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "clvp": {"return_dict_in_generate": True},
+    "kyutai_speech_to_text": {"input_values": torch.randn(2, 1, 1920 * 8)},
+    "pop2piano": {"composer_to_feature_token": {f"composer{n}": n for n in range(1, 22)}},
+}
+"""What the generation of a family has to be told: its options, and tensors that it is given."""
 
 
 def _video(model: Any) -> Any:

@@ -231,7 +231,7 @@ def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[d
         known = [n for n in dict.fromkeys(names) if n in parameters]
         if any(n not in FAMILIAR and n not in fixed and n != "attention_mask" for n in known):
             continue
-        known = [n for n in known if n != "attention_mask"]
+        known = [n for n in known if n != "attention_mask" and fixed.get(n, n) is not None]
         kinds = [[fixed[n](config)] if n in fixed else FAMILIAR[n](config) for n in known]
         for tensors in itertools.product(*kinds):
             given = dict(zip(known, tensors))
@@ -242,5 +242,6 @@ def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[d
             elif given.get("inputs_embeds") is not None and "attention_mask" in parameters:
                 given["attention_mask"] = mask(side)
             for name, make in fixed.items():
-                given.setdefault(name, make(config))
+                if make is not None:
+                    given.setdefault(name, make(config))
             yield given

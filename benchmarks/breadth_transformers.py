@@ -10,7 +10,7 @@ from typing import Any
 import breadth_inputs as inputs
 import torch
 from breadth_families import IMPOSSIBLE
-from breadth_given import CALLS
+from breadth_given import CALLS, OPTIONS
 from breadth_run import Way, stirred, told
 from breadth_shrink import LEVELS, made
 
@@ -120,7 +120,7 @@ def ways(family: str) -> Iterator[Way | tuple[str, str]]:
         failed += tried
         if ran:
             yield from tried
-            if head is not None:
+            if head is not None and family not in CALLS:
                 yield from _generations(head, config, family, ran)
             return
     yield from failed[:4]
@@ -133,13 +133,22 @@ def _built(kind: Any, config: Any, implementation: str) -> Any:
         size = _size(kind, copy.deepcopy(config), implementation)
     if size > PARAMETERS:
         raise MemoryError(f"{size / 1e6:,.0f} million parameters")
-    return stirred(kind._from_config(copy.deepcopy(config), attn_implementation=implementation))
+    return stirred(_made(kind, copy.deepcopy(config), implementation))
+
+
+def _made(kind: Any, config: Any, implementation: str) -> Any:
+    """The model; parts that do not know an implementation run eagerly."""
+    parts = {"": implementation} | dict.fromkeys(config.sub_configs, "eager")
+    try:
+        return kind._from_config(config, attn_implementation=implementation)
+    except ValueError:
+        return kind._from_config(config, attn_implementation=parts)
 
 
 def _size(kind: Any, config: Any, implementation: str) -> int:
     """The number of parameters; 0 if the model cannot be built without memory."""
     try:
-        made = kind._from_config(config, attn_implementation=implementation)
+        made = _made(kind, config, implementation)
     except Exception:  # building it in earnest tells the reason
         return 0
     return sum(x.numel() for x in made.parameters())
@@ -182,6 +191,11 @@ def _generations(
         for token in ("decoder_start_token_id", "bos_token_id"):
             if settings.is_encoder_decoder and getattr(options, token, None) is None:
                 setattr(options, token, 2)
+        for option, value in OPTIONS.get(family, {}).items():
+            if isinstance(value, torch.Tensor):
+                given[option] = value
+            else:
+                setattr(options, option, value)
         for way in GENERATIONS if n == 0 else ("batch",):
             yield Way(
                 f"{name} {way}",
