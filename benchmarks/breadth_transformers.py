@@ -192,7 +192,9 @@ def _generations(
             if settings.is_encoder_decoder and getattr(options, token, None) is None:
                 setattr(options, token, 2)
         for option, value in OPTIONS.get(family, {}).items():
-            if isinstance(value, torch.Tensor):
+            if value is None:
+                given.pop(option)
+            elif isinstance(value, torch.Tensor):
                 given[option] = value
             else:
                 setattr(options, option, value)
