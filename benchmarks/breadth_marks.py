@@ -25,11 +25,10 @@ MOVES = {
 }  # fmt: skip
 POINTWISE = {
     "mul", "div", "add", "sub", "where", "masked_fill", "dropout", "native_dropout",
-    "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "mul_",
-    "div_", "add_", "sub_", "masked_fill_", "nan_to_num_", "dropout_", "clamp_", "relu",
-    "copy_", "pow", "softplus", "threshold", "maximum", "minimum",
+    "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "relu",
+    "copy_", "pow", "softplus", "threshold", "maximum", "minimum", "reciprocal",
 }  # fmt: skip
-STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "logsumexp", "topk", "sort"}
+STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "exp2", "logsumexp", "topk", "sort", "_sparse_softmax"}
 KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "convolution"}
 
 
@@ -70,6 +69,7 @@ class Mark:
     """What is known of a tensor: which softmax it holds, and which of its keys, from 1.
 
     ``keys`` has the shape of the tensor, or is None where the places are not known any more.
+    ``exponentials`` (…, t, s) are to be divided by their sum.
     """
 
     kind: str
@@ -78,6 +78,7 @@ class Mark:
     axis: int | Sequence[int] = -1
     shared: bool = False
     chosen: bool = False
+    exponentials: Tensor | None = None
 
 
 def axis_of(args: Sequence[Any], kwargs: dict[str, Any]) -> int:

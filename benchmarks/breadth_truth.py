@@ -12,8 +12,10 @@ On the way it may be moved (views, slices, copies, concatenation) and changed en
 the way, and a softmax of scores that `topk` chose does not count where it weighs entry by entry, so
 that routers and samplers are left out. Nor does a weighted sum count of values that every row has
 of its own (mixtures of experts, deformable sampling), nor a softmax of a vector of parameters (a
-mixture of layers). `log_softmax` then `exp`, and `exp` divided by its sum, count like a softmax.
-The weights of fused calls are computed from their arguments.
+mixture of layers). `log_softmax` then `exp`, and `exp` divided by its sum, count like a softmax,
+also if it meets values first and is divided then. The weights of fused calls are computed from
+their arguments, and those of a softmax that never exists as a whole are declared by the module
+(``declared_weights``).
 """
 
 from __future__ import annotations
@@ -90,7 +92,11 @@ class Truth(TorchDispatchMode):
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._running.append(self._names.get(id(module), self._where()))
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, _: Any) -> None:
+        declared: Any = getattr(module, "declared_weights", None)
+        if declared is not None:
+            with _disable_current_modes():
+                self._add("declared", declared(*args))
         if self._running:
             self._running.pop()
 
@@ -103,6 +109,7 @@ class Truth(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        name = name if name == "copy_" else name.rstrip("_")
         if FUSED in name and "backward" not in name and "fused_sdp_choice" not in name:
             self._add(name, fused_weights(**operands(func, args, kwargs)))
         elif name in NATIVE:
@@ -130,6 +137,8 @@ class Truth(TorchDispatchMode):
         inputs: list[tuple[Tensor, Mark]],
         out: Any,
     ) -> None:
+        kept = [pair for pair in inputs if pair[1].kind != "chosen"]
+        inputs = inputs if "softmax" in name else kept or inputs
         if name in ("topk", "sort"):
             for x in out:  # values and places
                 self._put(x, Mark("chosen", None, None))
@@ -143,21 +152,23 @@ class Truth(TorchDispatchMode):
             self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
         elif name == "logsumexp":
             self._put(out, Mark("lse", None, None, args[1]))
-        elif name == "exp":
+        elif name == "_sparse_softmax":
+            self._add(name, out.to_dense())
+        elif name in ("exp", "exp2"):
             logs = [m for _, m in inputs if m.kind == "log"]
             if logs:
                 self._weights(out, logs[0].axis, "log_softmax, exp", logs[0].chosen)
             elif out.is_floating_point() and out.dim() > 1:
-                self._put(out, Mark("exp", None, None))
-        elif any(m.kind == "chosen" for _, m in inputs):
+                self._put(out, Mark("exp", None, None, exponentials=out.clone()))
+        elif all(m.kind == "chosen" for _, m in inputs):
             if name in MOVES or name in POINTWISE or name == "gather":
                 for x in tensors(out):
                     self._put(x, Mark("chosen", None, None))
-        elif any(m.kind == "exp" for _, m in inputs):
+        elif any(m.kind in ("exp", "mixed") for _, m in inputs):
             self._by_hand(name, args, inputs, out)
         elif any(m.kind == "lse" for _, m in inputs):
             mark = next(m for _, m in inputs if m.kind == "lse")
-            if name in ("sub", "sub_") and self._mark(args[1]) is mark:
+            if name == "sub" and self._mark(args[1]) is mark:
                 self._put(out, Mark("log", None, None, mark.axis))
             elif name in POINTWISE or name in MOVES:
                 self._put(out, mark)
@@ -169,6 +180,8 @@ class Truth(TorchDispatchMode):
             self._put(out, replace(inputs[0][1], keys=None))
         elif name == "sum":
             self._sum(args, kwargs, inputs, out)
+        elif name == "native_layer_norm":
+            self._put(out[0], replace(inputs[0][1], keys=None))
         elif name in MOVES or name in POINTWISE or name == "as_strided":
             self._move(name, func, args, kwargs, inputs, out)
         else:
@@ -194,20 +207,28 @@ class Truth(TorchDispatchMode):
     def _by_hand(
         self, name: str, args: tuple[Any, ...], inputs: list[tuple[Tensor, Mark]], out: Any
     ) -> None:
-        """`exp` of scores, its sum, and their quotient."""
+        """`exp` of scores, its sum, and their quotient, before or after a product with values."""
         first, second = (*args, None, None)[:2]
-        mark = self._mark(first) if isinstance(first, Tensor) else None
-        if name == "sum" and mark is not None and mark.kind == "exp" and second:
+        mark, other = (self._mark(x) if isinstance(x, Tensor) else None for x in (first, second))
+        kinds = [None if x is None else x.kind for x in (mark, other)]
+        if name == "sum" and kinds[0] == "exp" and second:
             self._put(out, Mark("exp sum", None, None, list(second)))
-        elif name in ("div", "div_") and mark is not None and mark.kind == "exp":
-            below = self._mark(second) if isinstance(second, Tensor) else None
-            wide = isinstance(second, Tensor) and second.dim() == out.dim()
-            if below is not None and below.kind == "exp sum" and wide:
-                self._weights(out, below.axis, "exp / sum")
+        elif name == "linalg_vector_norm" and kinds[0] == "exp" and second == 1:
+            self._put(out, Mark("exp sum", None, None, list(args[2])))
+        elif name in PRODUCTS and "exp" in kinds:
+            side = kinds.index("exp")
+            used = (mark, other)[side].exponentials  # type: ignore[union-attr]
+            self._put(out, Mark("mixed", None, None, exponentials=used.mT if side else used))
+        elif name in ("div", "mul") and kinds == ["mixed", "exp sum"]:
+            used = mark.exponentials  # type: ignore[union-attr]
+            self._add("exp, product / sum", used / used.sum(-1, keepdim=True))
+        elif name in ("div", "mul") and kinds == ["exp", "exp sum"] and second.dim() == out.dim():
+            self._weights(out, other.axis, "exp / sum")  # type: ignore[union-attr]
         elif name in POINTWISE or name in MOVES:
             kept = inputs[0][1]
             for x in tensors(out):
-                self._put(x, Mark(kept.kind, None, None, kept.axis))
+                used = x.clone() if kept.kind == "exp" else kept.exponentials
+                self._put(x, Mark(kept.kind, None, None, kept.axis, exponentials=used))
 
     def _move(
         self,
@@ -224,7 +245,7 @@ class Truth(TorchDispatchMode):
             for x in outs:
                 self._put(x, Mark("log", None, None, mark.axis, chosen=mark.chosen))
             return
-        if name in ("mul", "mul_") and outs and self._weighs(args, inputs, outs[0]):
+        if name == "mul" and outs and self._weighs(args, inputs, outs[0]):
             return
         keys: list[Tensor | None] = [None] * len(outs)
         if name in MOVES and mark.keys is not None:

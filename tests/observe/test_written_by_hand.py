@@ -204,7 +204,7 @@ OUT_OF_SIGHT: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] 
             .softmax(-1)
             @ v
         ),
-        "queries or keys are split into several axes",
+        "the softmax goes over another axis than the keys",
     ),
     "replaced": (
         lambda q, k, v: (q @ k.mT).masked_fill(HIDES, 1.0).softmax(-1) @ v,

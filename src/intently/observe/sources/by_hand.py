@@ -19,7 +19,7 @@ any.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import (
 
 from intently.observe.sources.followed import Lost, Scores
 from intently.observe.sources.following import BY_HAND, Follow
-from intently.observe.sources.steps import NO_PRODUCT, axis_of_ones
+from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
 from intently.observe.watching.recorder import Recorder
 from intently.observe.watching.revealed import writes_attention
 from intently.observe.watching.scope import current, tell
@@ -73,6 +73,7 @@ class whole_model:  # noqa: N801 - as `mode`
         if threading.get_ident() != self._thread:
             return
         _here.whole -= 1
+        _here.mode.mixtures.ended(None)
         if not _here.whole and _is_on():
             _leave()
 
@@ -101,19 +102,27 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextManager[None] | None:
+def around(
+    module: nn.Module, recorders: Sequence[Recorder], given: Iterable[Any]
+) -> AbstractContextManager[None] | None:
     """How the forward of a module runs while somebody watches; None for as it would.
 
     Modules whose code makes weights by hand are followed; the layers that they call are not, but
-    for a softmax, a dropout and others that hold nothing.
+    for a softmax, a dropout and others that hold nothing, and those that are ``given`` weights.
     """
     if _here.whole:
         return None
     if attends_by_hand(module) and any(x.wants(module) for x in recorders):
         return mode()
-    if not _here.count or not (module._parameters or module._buffers or module._modules):
+    if not _here.count or not _holds(module):
         return None
-    return _paused()
+    return None if _here.mode.holds_weights(given) else _paused()
+
+
+def _holds(module: nn.Module) -> bool:
+    """Whether a module or one of its parts has parameters or buffers."""
+    parts = module._modules.values()
+    return bool(module._parameters or module._buffers) or any(_holds(x) for x in parts if x is not None)
 
 
 def attends_by_hand(module: nn.Module) -> bool:
@@ -136,8 +145,7 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     late.__enter__()
     _here.late[module] = late
     try:
-        axis = axis_of_ones(weights)
-        given = Scores.given(weights, -1 if axis is None else axis)
+        given = Scores.given(weights, *(axes_of_ones(weights) or (-1,)))
     except Lost as lost:
         softmax.why = lost.why
     else:
@@ -149,6 +157,8 @@ def ended(module: nn.Module) -> None:
     late = _here.late.pop(module, None)
     if late is not None:
         late.__exit__(None, None, None)
+    if _here.mode.mixtures.waiting:
+        _here.mode.mixtures.ended(module)
     mine = [x for x in _here.mode.lost if x[0].module is module]
     if mine:
         _here.mode.lost = [x for x in _here.mode.lost if x[0].module is not module]

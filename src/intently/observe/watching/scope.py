@@ -56,6 +56,12 @@ def running() -> nn.Module | None:
     return recorders[-1].running[-1] if recorders and recorders[-1].running else None
 
 
+def around() -> list[nn.Module]:
+    """All running modules, the innermost last."""
+    recorders = _scope.get().recorders
+    return list(recorders[-1].running) if recorders else []
+
+
 class inside:  # noqa: N801 - used as a function: `with inside():`
     """Calls made within are not recorded: they belong to a call that a source saw already.
 

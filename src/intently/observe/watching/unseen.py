@@ -84,9 +84,12 @@ class Ran:
         """Remember a softmax that may be one of scores, and return the module whose it is."""
         if not isinstance(weights, Tensor) or weights.ndim < 2:
             return None
-        inner = next((m for m in reversed(running) if not isinstance(m, nn.Softmax)), None)
+        around = [m for m in running if not isinstance(m, nn.Softmax)]
+        inner = next((m for m in reversed(around) if not isinstance(m, nn.Sequential)), None)
         if inner is None:
-            return None
+            if not around:
+                return None
+            inner = around[-1]
         depth = 1 + next(n for n, m in enumerate(reversed(running)) if m is inner)
         come = still_to_come(depth)
         if not mixes(weights.shape, come):

@@ -147,7 +147,7 @@ def _named(original: Function) -> Function:
             recorder.running.append(self)
             recorder.ran.here.add(self)
         try:
-            with by_hand.around(self, recorders) or as_before:
+            with by_hand.around(self, recorders, (*args, *kwargs.values())) or as_before:
                 try:
                     return original(self, *args, **kwargs)
                 finally:
