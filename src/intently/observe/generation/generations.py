@@ -194,7 +194,9 @@ class Generations:
         if path.index is not None:
             rows = torch.arange(last.rows.rows, device=k.device)
             maybe = path.index.to(k.device)[:, None] == rows
-        return None if maybe is None else last.rows.shown_again(k, maybe)
+        if maybe is None:
+            return None
+        return last.rows.shown_again(k, _as_rows(maybe, len(k), last.rows.rows))
 
     def _say_apart(self, last: Opened, k: Tensor, g: Geometry) -> None:
         """Note why a call that looks like a step does not continue the last one."""
@@ -213,6 +215,20 @@ class Generations:
                 rows = self._path.maybe if self._path.index is None else self._path.index
                 return 0 if rows is None else len(rows) // len(k)
         return 1
+
+
+def _as_rows(maybe: Tensor, n: int, rows: int) -> Tensor:
+    """The possible rows (n, rows), where one of two attentions has its heads among the rows.
+
+    Hand-written attention often multiplies (b · h, t, d), heads one after the other.
+    """
+    here, before = maybe.shape
+    if (heads := here // n) > 1 and maybe.shape == (n * heads, rows * heads):
+        return maybe.view(n, heads, rows, heads).diagonal(dim1=1, dim2=3).all(-1)
+    if (heads := n // here) > 1 and (n, rows) == (here * heads, before * heads):
+        own = torch.eye(heads, dtype=torch.bool, device=maybe.device)
+        return (maybe[:, None, :, None] & own[:, None]).view(n, rows)
+    return maybe
 
 
 def _chosen(

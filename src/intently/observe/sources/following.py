@@ -22,6 +22,7 @@ from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+VERSIONS = torch._C.DispatchKey.ADInplaceOrView
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
 BY_HAND = "by hand"
 """The name of this source."""
@@ -63,7 +64,8 @@ class Follow(TorchDispatchMode):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         if name.startswith(_FUSED) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
-            tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
+            with _counted():
+                tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
             return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
@@ -73,7 +75,8 @@ class Follow(TorchDispatchMode):
             made = result if isinstance(result, (tuple, list)) else (result,)
             outs = [x for x in made if isinstance(x, Tensor) and x.is_floating_point()]
             if outs:
-                self._follow(name, args, kwargs, held, outs)
+                with _counted():
+                    self._follow(name, args, kwargs, held, outs)
         return result
 
     def _follow(
@@ -155,6 +158,17 @@ class Follow(TorchDispatchMode):
         storage = x.untyped_storage()._cdata
         for key in [key for key in self._known if key[0] == storage]:
             del self._known[key]
+
+
+class _counted:  # noqa: N801 - used as a function: `with _counted():`
+    """Views that are made within share the version of their tensor, as outside of a mode."""
+
+    def __enter__(self) -> None:
+        self._was = torch._C._dispatch_tls_is_dispatch_key_excluded(VERSIONS)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, self._was)
 
 
 def _begun(weights: Tensor) -> Softmax:

@@ -26,6 +26,7 @@ CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gat
 
 FORMULAS: dict[str, tuple[Set[str], ...]] = {
     "softmax": (PRODUCTS,),
+    "Softmax": (PRODUCTS,),
     "_softmax": (PRODUCTS,),
     "log_softmax": ({"exp", "exp_"}, PRODUCTS),
     "exp": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
