@@ -17,7 +17,7 @@ from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
-from intently.observe.watching.call import Call
+from intently.observe.watching.call import Call, operand
 from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
@@ -223,6 +223,7 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
         return found.why
     if found.stage == "exponentials":
         return UNDIVIDED
+    found = found.single(side - 2, -1 - side)
     *lead, row, column = found.layout
     if found.why is not None and len(found.sizes) - 2 in (i for axes in lead for i in axes):
         found = found.pooled()
@@ -250,14 +251,20 @@ def _as_weights(call: Call, why: str) -> Call:
     """The same call with the weights themselves in place of queries and keys."""
     assert call.real is not None
     given = Scores.given(call.real, -1)
-    return replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+    kept = replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+    return replace(kept, keys=operand(call.k))
 
 
 def _unmixed(found: Scores, weights: Tensor, then: str | None = None) -> Call:
     """The call of weights whose product with values is not seen: ``then`` is what they met."""
-    q, k, how = found.operands(range(len(found.sizes) - 2))
+    ones = [i for i, size in enumerate(found.sizes[:-2]) if size == 1]
+    if found.softmax is not None and len(found.sizes) > len(found.softmax.shape):
+        found = found.without(ones[len(found.softmax.shape) - len(found.sizes) :])
+    n = len(found.sizes)
+    order = [i for held in found.layout for i in held if i < n - 2]
+    q, k, how = found.operands(order)
     call = Call(q, k, k, None, how, BY_HAND, as_it_is=found.why, then=then)
-    _let_compare(call, found, found.ordered(weights.detach()))
+    _let_compare(call, found, found.ordered(weights.detach()).permute(*order, n - 2, n - 1))
     return call
 
 
