@@ -27,10 +27,10 @@ HEADS_THAT_GENERATE = (
     "TEXT_TO_WAVEFORM",
 )
 GENERATIONS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "batch": {},
+    "greedy": {"num_beams": 1},  # FSMT's own options say 5
+    "batch": {"num_beams": 1},
     "beams": {"num_beams": 3},
-    "static": {"cache_implementation": "static", "disable_compile": True},
+    "static": {"num_beams": 1, "cache_implementation": "static", "disable_compile": True},
 }
 
 
