@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_families import INPUTS
+from breadth_families import of_family
+from breadth_given import INPUTS
 from breadth_shrink import IMAGE
 from torch import Tensor, nn
 
@@ -140,6 +141,8 @@ FAMILIAR: dict[str, Callable[[Any], list[Any]]] = {
     "grid_hw": lambda c: [GRID[:, 1:]],
     "encoder_hidden_states": lambda c: [normal(BATCH, 9, value(
         c, "encoder_hidden_size cross_attention_hidden_size hidden_size d_model", 32))],
+    "query_embeds": lambda c: [normal(BATCH, 6, value(c, "hidden_size", 32))],
+    "latents": lambda c: [normal(BATCH, value(c, "hidden_size", 32), 9)],
     "visual_feats": lambda c: [normal(BATCH, 5, value(c, "visual_feat_dim", 32))],
     "visual_pos": lambda c: [normal(BATCH, 5, value(c, "visual_pos_dim", 4))],
     "visual_embeds": lambda c: [normal(BATCH, 5, value(c, "visual_embedding_dim", 32))],
@@ -206,7 +209,8 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
 def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:
     """What to try: the main input and what has no default, then all that are known."""
     parameters = inspect.signature(model.forward).parameters
-    fixed = INPUTS.get(family, {})
+    fixed = of_family(INPUTS, family) | of_family(INPUTS, type(model).__name__)
+    fixed = {name: make for name, make in fixed.items() if name in parameters}
     needed = [
         name
         for name, x in parameters.items()
@@ -227,7 +231,7 @@ def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[d
         known = [n for n in dict.fromkeys(names) if n in parameters]
         if any(n not in FAMILIAR and n not in fixed and n != "attention_mask" for n in known):
             continue
-        known = [n for n in known if n != "attention_mask"]
+        known = [n for n in known if n != "attention_mask" and fixed.get(n, n) is not None]
         kinds = [[fixed[n](config)] if n in fixed else FAMILIAR[n](config) for n in known]
         for tensors in itertools.product(*kinds):
             given = dict(zip(known, tensors))
@@ -238,5 +242,6 @@ def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[d
             elif given.get("inputs_embeds") is not None and "attention_mask" in parameters:
                 given["attention_mask"] = mask(side)
             for name, make in fixed.items():
-                given.setdefault(name, make(config))
+                if make is not None:
+                    given.setdefault(name, make(config))
             yield given

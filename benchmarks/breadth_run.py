@@ -193,7 +193,7 @@ def stirred(model: nn.Module) -> nn.Module:
     """Draw all weights again, so large that attention is far from uniform, and evaluate."""
     draw = torch.Generator().manual_seed(SEED)
     for parameter in model.parameters():
-        if not parameter.is_floating_point():
+        if not parameter.is_floating_point() or not parameter.numel():
             continue
         noise = torch.randn(parameter.shape, generator=draw).to(parameter.dtype)
         if parameter.dim() > 1:

@@ -9,6 +9,8 @@ from typing import Any
 
 import breadth_inputs as inputs
 import torch
+from breadth_families import IMPOSSIBLE
+from breadth_given import CALLS, OPTIONS
 from breadth_run import Way, stirred, told
 from breadth_shrink import LEVELS, made
 
@@ -25,10 +27,10 @@ HEADS_THAT_GENERATE = (
     "TEXT_TO_WAVEFORM",
 )
 GENERATIONS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "batch": {},
+    "greedy": {"num_beams": 1},  # FSMT's own options say 5
+    "batch": {"num_beams": 1},
     "beams": {"num_beams": 3},
-    "static": {"cache_implementation": "static", "disable_compile": True},
+    "static": {"num_beams": 1, "cache_implementation": "static", "disable_compile": True},
 }
 
 
@@ -49,8 +51,17 @@ def warm() -> None:
 
 
 def families() -> list[str]:
-    """All model types that any auto class builds."""
-    return sorted(set().union(*_mappings().values()))
+    """All model types of which an auto class builds a model."""
+    import transformers
+
+    exported = set(dir(transformers))
+    found = {
+        family
+        for mapping in _mappings().values()
+        for family, names in mapping.items()
+        if exported.intersection(names if isinstance(names, (list, tuple)) else [names])
+    }
+    return sorted(found - IMPOSSIBLE)
 
 
 def _classes(family: str) -> tuple[type | None, type | None]:
@@ -63,11 +74,19 @@ def _classes(family: str) -> tuple[type | None, type | None]:
         name = name[0] if isinstance(name, (list, tuple)) else name
         return getattr(transformers, name, None) if name else None
 
-    every = [found(name) for name in sorted(_mappings())]
-    base = found("MODEL") or next((x for x in every if x is not None), None)
+    every = [x for name in ("MODEL", *sorted(_mappings())) if (x := found(name)) is not None]
+    own = [x for x in every if _is_own(x, transformers.CONFIG_MAPPING[family])] or every
     heads = [found(f"MODEL_FOR_{name}") for name in HEADS_THAT_GENERATE]
-    able = (x for x in (*heads, base) if x is not None and issubclass(x, GenerationMixin))
-    return base, next(able, None)
+    able = (x for x in (*heads, *own[:1]) if x in own and issubclass(x, GenerationMixin))
+    return next(iter(own), None), next(able, None)
+
+
+def _is_own(kind: Any, config: type) -> bool:
+    """Whether a class is built from this configuration, as far as it tells."""
+    try:
+        return kind.config_class in (config, None)
+    except ImportError:  # what it needs is not installed: building it tells what
+        return True
 
 
 def ways(family: str) -> Iterator[Way | tuple[str, str]]:
@@ -101,7 +120,7 @@ def ways(family: str) -> Iterator[Way | tuple[str, str]]:
         failed += tried
         if ran:
             yield from tried
-            if head is not None:
+            if head is not None and family not in CALLS:
                 yield from _generations(head, config, family, ran)
             return
     yield from failed[:4]
@@ -114,13 +133,22 @@ def _built(kind: Any, config: Any, implementation: str) -> Any:
         size = _size(kind, copy.deepcopy(config), implementation)
     if size > PARAMETERS:
         raise MemoryError(f"{size / 1e6:,.0f} million parameters")
-    return stirred(kind._from_config(copy.deepcopy(config), attn_implementation=implementation))
+    return stirred(_made(kind, copy.deepcopy(config), implementation))
+
+
+def _made(kind: Any, config: Any, implementation: str) -> Any:
+    """The model; parts that do not know an implementation run eagerly."""
+    parts = {"": implementation} | dict.fromkeys(config.sub_configs, "eager")
+    try:
+        return kind._from_config(config, attn_implementation=implementation)
+    except ValueError:
+        return kind._from_config(config, attn_implementation=parts)
 
 
 def _size(kind: Any, config: Any, implementation: str) -> int:
     """The number of parameters; 0 if the model cannot be built without memory."""
     try:
-        made = kind._from_config(config, attn_implementation=implementation)
+        made = _made(kind, config, implementation)
     except Exception:  # building it in earnest tells the reason
         return 0
     return sum(x.numel() for x in made.parameters())
@@ -128,6 +156,12 @@ def _size(kind: Any, config: Any, implementation: str) -> int:
 
 def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
     """Forward with padding at either side, or once if the model knows no padding."""
+    if family in CALLS:
+        call = functools.partial(CALLS[family], model)
+        with torch.no_grad():
+            call()
+        yield Way(name, model, call)
+        return
     for side in ("right", "left"):
         given = inputs.working(model, model.config, family, side)
         padded = "attention_mask" in given
@@ -157,6 +191,13 @@ def _generations(
         for token in ("decoder_start_token_id", "bos_token_id"):
             if settings.is_encoder_decoder and getattr(options, token, None) is None:
                 setattr(options, token, 2)
+        for option, value in OPTIONS.get(family, {}).items():
+            if value is None:
+                given.pop(option)
+            elif isinstance(value, torch.Tensor):
+                given[option] = value
+            else:
+                setattr(options, option, value)
         for way in GENERATIONS if n == 0 else ("batch",):
             yield Way(
                 f"{name} {way}",

@@ -11,10 +11,11 @@ On the way it may be moved (views, slices, copies, concatenation) and changed en
 (dropout, masks, casts). Whatever selects (`topk`, `argmax`, `multinomial`) or sums otherwise ends
 the way, and a softmax of scores that `topk` chose does not count where it weighs entry by entry, so
 that routers and samplers are left out. Nor does a weighted sum count of values that every row has
-of its own (mixtures of experts, deformable sampling). `log_softmax` then `exp`, and `exp` divided
-by its sum, count like a softmax, also if it meets values first and is divided then. The weights of
-fused calls are computed from their arguments, and those of a softmax that never exists as a whole
-are declared by the module (``declared_weights``).
+of its own (mixtures of experts, deformable sampling), nor a softmax of a vector of parameters (a
+mixture of layers). `log_softmax` then `exp`, and `exp` divided by its sum, count like a softmax,
+also if it meets values first and is divided then. The weights of fused calls are computed from
+their arguments, and those of a softmax that never exists as a whole are declared by the module
+(``declared_weights``).
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ class Truth(TorchDispatchMode):
         elif name in SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._weights(out, axis_of(args, kwargs), name, chosen)
+            if out.dim() == 1 and self._constant(args[0]):
+                self._marks.pop(id(out))  # no queries, and the same for all inputs
         elif name in LOG_SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
@@ -328,13 +331,13 @@ class Truth(TorchDispatchMode):
         self.all.append(Attended(self._where(), how, weights.detach(), counts=True))
 
     def _flex(
-        self, original: Any, q: Tensor, k: Tensor, v: Tensor, *args: Any, **given: Any
+        self, original: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **given: Any
     ) -> Any:
         """FlexAttention; its weights are what it makes of the unit vectors as values."""
-        unit = torch.eye(k.shape[-2], dtype=v.dtype).expand(*v.shape[:-1], -1).contiguous()
+        unit = torch.eye(key.shape[-2], dtype=value.dtype).expand(*value.shape[:-1], -1)
         with _disable_current_modes():
-            weights = original(q, k, unit, *args, **given)
-            out = original(q, k, v, *args, **given)
+            weights = original(query, key, unit.contiguous(), *args, **given)
+            out = original(query, key, value, *args, **given)
         weights = weights[0] if isinstance(weights, tuple) else weights
         self._add("flex_attention", weights)
         return out

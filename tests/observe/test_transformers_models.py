@@ -270,6 +270,18 @@ def test_a_mask_that_says_more_is_added_to_the_position_bias() -> None:
     close_layers(seen, model, given)
 
 
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_a_boolean_mask_that_the_plain_formula_adds_is_no_mask(hidden: int) -> None:
+    """BERT takes a mask of four axes as it is; its plain formula adds True as 1."""
+    model = drawn("bert", "eager")
+    mask = torch.eye(7, dtype=torch.bool).repeat(2, 1, 1, 1)
+    mask[:, :, :hidden] = False
+    given = {"input_ids": tokens("")["input_ids"], "attention_mask": mask}
+    seen = seen_in(model, given)
+    assert all(entry.verified for entry in seen.calls)
+    close_layers(seen, model, given)
+
+
 def test_a_paged_cache_is_not_seen_and_said_so() -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

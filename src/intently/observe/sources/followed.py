@@ -234,6 +234,11 @@ class Scores:
         held = tuple(sorted(i for axis in axes for i in self.layout[axis]))
         if held == self.keys:
             return replace(self, stage=stage)
+        if len(axes) == 1:
+            axis = axes[0] % len(self.layout)
+            single = self.single(axis + 1 if axis == 0 else axis - 1, axis)
+            if single is not self:
+                return replace(single, stage=stage)
         if held != self.rows:
             raise Lost("the softmax goes over another axis than the keys")
         order = [*range(self.rows[0]), *self.keys, *self.rows]
@@ -285,7 +290,7 @@ class Scores:
 
     def viewed(self, shape: tuple[int, ...]) -> Scores:
         """With the tensor seen in another shape, whose axes may be split and joined."""
-        scores, held = self, [i for axes in self.layout for i in axes]
+        scores, held = self._keys_last() if shape and shape[-1] > 1 else (self, self._held())
         layout: list[tuple[int, ...]] = []
         for size in reversed(shape):  # the last axes matter most
             mine: list[int] = []
@@ -309,6 +314,52 @@ class Scores:
         if held:  # axes of size 1 that the new shape does not show
             layout[0] = (*held, *layout[0])
         return replace(scores, layout=tuple(layout))
+
+    def single(self, row: int, column: int) -> Scores:
+        """One weight of one query, whose t and s are the axes ``row`` and ``column``.
+
+        Axes of size 1 are alike, and `einsum` exchanges them.
+        """
+        n = len(self.axes)
+        if self.grid != (None, None) or self.axes[-2:] != (1, 1) or len(self.layout) < 2:
+            return self
+        beside = [i for axis in (row, column) for i in self.layout[axis]]
+        if any(self.axes[i] != 1 for i in beside):
+            return self
+        own = n > len(self.layout) and self.stage == "scores" and self.axes[n - 3] == 1
+        gone = [n - 3] if own else []
+        layout = [[i for i in held if i < n - 2 and i not in beside] for held in self.layout]
+        layout[0] += [i for i in beside if i < n - 2]
+        layout[row], layout[column] = [*layout[row], n - 2], [*layout[column], n - 1]
+        return replace(self, layout=tuple(map(tuple, layout))).without(gone)
+
+    def without(self, ones: Sequence[int]) -> Scores:
+        """Without some leading axes of size 1."""
+        left = {i: n for n, i in enumerate(i for i in range(len(self.axes)) if i not in ones)}
+        layout = tuple(tuple(left[i] for i in held if i in left) for held in self.layout)
+        return replace(self.changed(lambda x: x.squeeze(list(ones))), layout=layout)
+
+    def _held(self) -> list[int]:
+        """The axes of (…, t, s) in the order of the tensor."""
+        return [i for axes in self.layout for i in axes]
+
+    def _keys_last(self) -> tuple[Scores, list[int]]:
+        """The scores, and their axes, without axes of size 1 behind the keys.
+
+        For a single query, `einsum` puts t there, a batch of one, or an axis that it needs itself.
+        """
+        n, held = len(self.axes), self._held()
+        if self.grid != (None, None):
+            return self, held
+        behind = held[held.index(n - 1) + 1 :]
+        if not behind or any(self.axes[i] != 1 for i in behind):
+            return self, held
+        ones, row = ([i for i in behind if (i < n - 2) == lead] for lead in (True, False))
+        held = [*(i for i in held if i not in behind and i != n - 1), *row, n - 1]
+        if self.stage != "scores":
+            return self, [*ones, *held]
+        at = {i: at for at, i in enumerate(i for i in range(n) if i not in ones)}
+        return self.without(ones), [at[i] for i in held]
 
     def operands(self, order: Sequence[int]) -> tuple[Tensor, Tensor, AttentionSpec]:
         """Q, k and the spec, with the leading axes in ``order``."""

@@ -18,11 +18,12 @@ from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
-from intently.observe.watching.call import Call
+from intently.observe.watching.call import Call, operand
 from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+VERSIONS = torch._C.DispatchKey.ADInplaceOrView
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
 _FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
@@ -65,7 +66,8 @@ class Follow(TorchDispatchMode):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         if name.startswith(_FUSED) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
-            tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
+            with _counted():
+                tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
             return result
         if name == "_sparse_softmax":
             result = func(*args, **kwargs)
@@ -79,13 +81,14 @@ class Follow(TorchDispatchMode):
             given = result if isinstance(result, (tuple, list)) else (result,)
             outs = [x for x in given if isinstance(x, Tensor) and _holds_numbers(x)]
             mixtures = [x for x in held if isinstance(x, Mixture)]
-            if mixtures and outs:
-                made = self.mixtures.after(func, name, mixtures, args, kwargs, outs[0])
-                if made is not None:
-                    self.keep(outs[0], made)
-            elif outs:
-                some = [None if isinstance(x, Mixture) else x for x in held]
-                self._follow(name, args, kwargs, some, outs)
+            with _counted():
+                if mixtures and outs:
+                    made = self.mixtures.after(func, name, mixtures, args, kwargs, outs[0])
+                    if made is not None:
+                        self.keep(outs[0], made)
+                elif outs:
+                    some = [None if isinstance(x, Mixture) else x for x in held]
+                    self._follow(name, args, kwargs, some, outs)
         return result
 
     def _follow(
@@ -184,6 +187,17 @@ def _whose(found: Scores | Lost) -> nn.Module | None:
     return module if module in around() else None
 
 
+class _counted:  # noqa: N801 - used as a function: `with _counted():`
+    """Views that are made within share the version of their tensor, as outside of a mode."""
+
+    def __enter__(self) -> None:
+        self._was = torch._C._dispatch_tls_is_dispatch_key_excluded(VERSIONS)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, self._was)
+
+
 def _begun(weights: Tensor) -> Softmax:
     """Tell whoever watches of a softmax, before its weights meet anything."""
     softmax = Softmax(tuple(weights.shape))
@@ -239,6 +253,7 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     """The call whose weights are the left (0) or the right (1) factor of ``out``."""
     if isinstance(found, Lost):
         return found.why
+    found = found.single(side - 2, -1 - side)
     call = placed(found, (b, a.mT)[side], (out, out.mT)[side], side, (a, b.mT)[side])
     if isinstance(call, Call) and call.real is not None:
         _let_compare(call, found, call.real)
@@ -249,14 +264,20 @@ def _as_weights(call: Call, why: str) -> Call:
     """The same call with the weights themselves in place of queries and keys."""
     assert call.real is not None
     given = Scores.given(call.real, -1)
-    return replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+    kept = replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+    return replace(kept, keys=operand(call.k))
 
 
 def _unmixed(found: Scores, weights: Tensor, then: str | None = None) -> Call:
     """The call of weights whose product with values is not seen: ``then`` is what they met."""
-    q, k, how = found.operands(range(found.q.ndim - 2))
+    n, ones = found.q.ndim, [i for i, size in enumerate(found.q.shape[:-2]) if size == 1]
+    if found.softmax is not None and found.grid == (None, None) and n > len(found.softmax.shape):
+        found = found.without(ones[len(found.softmax.shape) - n :])
+        n = found.q.ndim
+    order = [i for held in found.layout for i in held if i < n - 2]
+    q, k, how = found.operands(order)
     call = Call(q, k, k, None, how, BY_HAND, as_it_is=found.why, then=then)
-    _let_compare(call, found, found.ordered(weights.detach()))
+    _let_compare(call, found, found.ordered(weights.detach()).permute(*order, n - 2, n - 1))
     return call
 
 

@@ -75,9 +75,22 @@ def _seen(function: Function, name: str) -> Function:
         *args: Any,
         **kwargs: Any,
     ) -> Call | str:
-        return _call(name, module, query, key, value, attention_mask, kwargs, result[0])
+        mask = attention_mask
+        if name == "eager" and _adds(mask, result[1]):
+            mask = mask.to(query.dtype)
+        return _call(name, module, query, key, value, mask, kwargs, result[0])
 
     return told(function, "transformers", read, lambda module, *args, **kwargs: module)
+
+
+def _adds(mask: Any, weights: Any) -> bool:
+    """Whether a plain formula added a boolean mask as 0 and 1: what it hides has weights."""
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool or mask.ndim != 4:
+        return False
+    if not isinstance(weights, Tensor) or weights.ndim != 4:
+        return False
+    mask = mask[..., : weights.shape[-1]]
+    return bool((weights.bool() & ~mask & mask.any(-1, keepdim=True)).any())
 
 
 def _call(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from intently.attention_matrix import Attention, attend
 from intently.errors import StaleError
 from intently.kernels.modes import transformed
-from intently.observe.generation.call_masks import trimmed
+from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Entry, Recording
@@ -28,6 +28,8 @@ from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax,
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
+OTHERS = "its queries and keys give others"
+EMPTY = "places of a static cache get weight that hold no key yet"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 
 
@@ -136,9 +138,11 @@ class Recorder:
     def _keep(self, name: str, call: Call) -> None:
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
-        if call.as_weights is not None and not self._agrees(step):
-            call = call.as_weights("its queries and keys give others")
-            step = self._normalised(call)
+        if call.as_weights is not None:
+            why = EMPTY if _sees_empty(step) else None if self._agrees(step) else OTHERS
+            if why is not None:
+                call = call.as_weights(why)
+                step = self._normalised(call)
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
@@ -157,18 +161,22 @@ class Recorder:
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()
-        g = attend(q, k).problem.geometry
+        g, shown = attend(q, k).problem.geometry, call.shown
         whole = self._masks.simplified(call.how, g)
-        if not isinstance(call.q, Tensor) or not isinstance(call.k, Tensor):
+        if shown is None or not isinstance(call.q, Tensor) or not isinstance(call.k, Tensor):
             return Step(call, call.q, call.k, self._store.how(whole), g)
-        how, written, g = trimmed(whole, k, g)
-        spec = self._store.how(how)
+        how, shown, cut = trimmed(whole, shown.detach(), g)
+        spec, part = self._store.how(how), k[..., : cut.s, :]
         matrix: Callable[[], Attention] | None = None
-        if written is not k and how.mask is None:  # padding saw what is not written, too
+        if cut.s < g.s and how.mask is None:  # padding saw what is not written, too
             matrix = partial(whole.attend, q, k)
         elif self._store.kind == "disk":  # the file need not be read
-            matrix = partial(spec.get().attend, q, written)
-        return Step(call, q, written, spec, g, matrix)
+            matrix = partial(spec.get().attend, q, part)
+        if call.as_it_is is None:
+            return Step(call, q, part, spec, cut, matrix)
+        shown = written(shown, g.t)
+        none = q.new_zeros(()).expand(*q.shape[:-1], shown.shape[-1])
+        return Step(call, none, shown, spec, cut, matrix, given=True)
 
     def _begun(self, name: str, step: Step) -> Added:
         """A new entry of a call that continues none."""
@@ -195,6 +203,11 @@ class Recorder:
         worse = entry.verified is not False and found.verified is not True
         if entry.steps == 1 or worse or entry.why == checking.CANNOT_TELL:
             entry.verified, entry.why = found.verified, found.why
+
+
+def _sees_empty(step: Step) -> bool:
+    """Whether queries see places of a static cache that are not written yet."""
+    return isinstance(step.k, Tensor) and written(step.k, step.geometry.t) is not step.k
 
 
 def in_backward() -> bool:

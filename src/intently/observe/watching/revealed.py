@@ -31,6 +31,7 @@ QUOTIENTS = frozenset(("/", "div", "div_", "reciprocal", "normalize"))
 
 FORMULAS: dict[str, tuple[Set[str], ...]] = {
     "softmax": (),
+    "Softmax": (),
     "_softmax": (),
     "log_softmax": (POWERS,),
     "logsumexp": (POWERS,),

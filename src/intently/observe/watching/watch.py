@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
+from functools import wraps
 from typing import Any, Literal
 from weakref import finalize
 
@@ -135,6 +136,7 @@ def _named(original: Function) -> Function:
 
     as_before = nullcontext()
 
+    @wraps(original)  # a host may look up what its processor takes
     def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
         recorders = current()
         if not recorders:
