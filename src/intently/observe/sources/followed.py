@@ -19,6 +19,7 @@ from torch import Tensor
 from intently.biases import as_bias
 from intently.masks import allowed
 from intently.matrix.labelling import HIDDEN
+from intently.observe.sources.splitting import split, widened
 from intently.observe.watching.call import AttentionSpec
 from intently.observe.watching.unseen import Softmax
 
@@ -94,9 +95,10 @@ class Scores:
         """The same weights (…, t, s) as (…, t, 1, s), each row with values of its own."""
         found, first = self.spread(), self.keys[0]
         layout = [tuple(i + (i >= first) for i in held) for held in found.layout]
-        row = next((i for i in (-2, -1) if not layout[i]), None)
+        keys = tuple(i + 1 for i in found.keys)
+        row = next((i for i in (-2, -1) if not set(keys) & set(layout[i])), None)
         if row is not None:
-            layout[row] = (first,)
+            layout[row] = (*layout[row], first)
         return replace(
             found,
             q=found.q.unsqueeze(-2),
@@ -301,13 +303,13 @@ class Scores:
                     left //= n
                     mine.insert(0, held.pop())
                 elif n % left == 0 and scores.columns is None:
-                    scores, held, layout, mine = _split(scores, held, layout, mine, left)
+                    scores, held, layout, mine = split(scores, held, layout, mine, left)
                 else:
                     raise Lost("a part of the scores is taken")
             if left > 1:
                 raise Lost("scores are repeated along an axis")
             if not mine and all(i < scores.rows[0] for i in held):
-                scores, layout, mine = _widened(scores, layout, len(held))
+                scores, layout, mine = widened(scores, layout, len(held))
             layout.insert(0, tuple(mine))
         if any(scores.axes[i] != 1 for i in held):
             raise Lost("a part of the scores is taken")
@@ -373,35 +375,3 @@ def _scaled(bias: Tensor, factor: float | Tensor) -> Tensor:
     if isinstance(factor, Tensor) or factor <= 0:
         return bias * factor
     return torch.where(bias <= torch.finfo(bias.dtype).min / 2, bias, bias * factor)
-
-
-def _split(
-    scores: Scores, held: list[int], layout: list[tuple[int, ...]], mine: list[int], size: int
-) -> tuple[Scores, list[int], list[tuple[int, ...]], list[int]]:
-    """Split the axis ``held[-1]`` into the rest and one of ``size``."""
-    axis, parts = held[-1], [scores.axes[held[-1]] // size, size]
-
-    def cut(x: Tensor) -> Tensor:
-        return x.unflatten(axis, (1, 1) if x.shape[axis] == 1 else parts)
-
-    def later(i: int) -> int:
-        return i + (i > axis)
-
-    if axis < scores.rows[0]:
-        made = scores.changed(cut)
-    else:
-        grid = [tuple(scores.axes[i] for i in axes) for axes in (scores.rows, scores.keys)]
-        which = int(axis in scores.keys)
-        at = axis - (scores.rows, scores.keys)[which][0]
-        grid[which] = (*grid[which][:at], *parts, *grid[which][at + 1 :])
-        made = replace(scores, grid=(grid[0], grid[1]))
-    moved = [tuple(map(later, axes)) for axes in layout]
-    return made, [*map(later, held[:-1]), axis, axis + 1], moved, [later(i) for i in mine]
-
-
-def _widened(
-    scores: Scores, layout: list[tuple[int, ...]], axis: int
-) -> tuple[Scores, list[tuple[int, ...]], list[int]]:
-    """Put a leading axis of size 1 before ``axis``: a batch of one."""
-    made = scores.changed(lambda x: x.unsqueeze(axis))
-    return made, [tuple(i + (i >= axis) for i in axes) for axes in layout], [axis]
