@@ -59,10 +59,7 @@ def fast() -> list[tuple[str, str]]:
 
 
 def run(
-    library: str,
-    family: str,
-    after: Callable[[Row], None] = lambda row: None,
-    fast: bool = False,
+    library: str, family: str, after: Callable[[Row], None] = lambda row: None, fast: bool = False
 ) -> Row:
     """Measure a family in this process; the row is handed over after each mode."""
     start = time.perf_counter()
@@ -194,7 +191,9 @@ def summary(rows: list[Row]) -> str:
 
 def checks(rows: Iterable[Row]) -> str:
     """How many calls were verified by default, not compared, or refused, in each precision."""
-    found: dict[str, Counter[str]] = {name: Counter() for name in ("float32", *of_transformers.PRECISIONS)}
+    found: dict[str, Counter[str]] = {
+        name: Counter() for name in ("float32", *of_transformers.PRECISIONS)
+    }
     for row in rows:
         for mode, counts in row.checked.items():
             name = mode.rsplit(" ", 1)[-1]

@@ -90,8 +90,11 @@ def _ran(call: Call, matrix: Attention, rows: Tensor) -> Tensor | None:
 def _same_weights(call: Call, matrix: Attention, rows: Tensor) -> Verdict | None:
     """True where weights that ran are those of the matrix; None where that is not known."""
     rows = rows.to(matrix.device)
-    real, tile = _ran(call, matrix, rows), matrix.tile(rows)
-    if real is None or not bool(tile.any()):
+    real = _ran(call, matrix, rows)
+    if real is None:
+        return None
+    tile = matrix.tile(rows)
+    if not bool(tile.any()):
         return None
     margin = RELATIVE * tile.double().amax(-1, keepdim=True)
     close = (tile.double() - real.double()).abs() <= margin
@@ -99,45 +102,47 @@ def _same_weights(call: Call, matrix: Attention, rows: Tensor) -> Verdict | None
     return Verdict(True, rows=len(rows)) if bool((close | empty).all()) else None
 
 
-def _product(
-    call: Call, rows: Tensor, weights: Tensor, empty: Tensor, s: int
-) -> tuple[Product | Finished, Tensor, Tensor]:
-    """What makes the output of weights, the output of some rows, and which of those see nothing.
-
-    ``empty`` (…, n, 1) are the rows in which a head sees nothing, NaN in some kernels.
-    """
+def _output(
+    call: Call, rows: Tensor, s: int, dtype: torch.dtype
+) -> tuple[Product | Finished, Tensor]:
+    """What makes the output of weights of s keys, and the output of some rows."""
     assert call.y is not None
     v, y = operand(call.v).detach()[..., :s, :], call.y  # without unwritten columns
     if not isinstance(y, After):
-        return Product(v.to(weights.dtype)), y.detach().index_select(-2, rows).to(weights), empty
-    real, finish, given = y.output.detach().index_select(-2, rows).to(weights), y.finish, v.dtype
+        return Product(v.to(dtype)), y.detach().index_select(-2, rows).to(dtype)
+    finish, given = y.finish, v.dtype
+    made = Finished(v.to(dtype), lambda mixed: finish(mixed.to(given), rows).to(dtype))
+    return made, y.output.detach().index_select(-2, rows).to(dtype)
+
+
+def _left_out(call: Call, empty: Tensor, real: Tensor) -> Tensor:
+    """The rows of an output that see nothing, NaN in some kernels; ``empty`` are those of heads."""
+    if not isinstance(call.y, After):
+        return empty
     lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in the sum
-    finished = Finished(v.to(weights.dtype), lambda x: finish(x.to(given), rows).to(weights))
-    return finished, real, empty.all(-3) | lost
+    return empty.all(-3) | lost
 
 
 def _compared(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -> Verdict:
     """Compare in float32 and float64, where other weights give another output."""
     weights = matrix.tile(rows)[..., call.columns or slice(None)]
-    empty = (weights == 0).all(-1, keepdim=True)
-    made, real, empty = _product(call, rows, weights, empty, matrix.shape[-1])
-    found, cannot = made(weights), Verdict(None, CANNOT_TELL)
-    if len(rows) < matrix.shape[-2] and bool(empty.all()):
+    cannot = Verdict(None, CANNOT_TELL)
+    if len(rows) < matrix.shape[-2] and not bool(weights.any()):
         return cannot
+    made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
+    found = made(weights)
     if not bool(((found - real).abs_() <= RELATIVE * _largest(real)).all()):
-        wrong, worst = _wrong(found, real, empty, call, dtype)
+        empty = _left_out(call, (weights == 0).all(-1, keepdim=True), real)
+        found, real = found.masked_fill(empty, 0), real.masked_fill(empty, 0)
+        wrong, text = _wrong(found, real, call, dtype)
         if wrong:
-            return Verdict(False, worst)
-        real = real.masked_fill(empty, 0)
+            return Verdict(False, text)
     return Verdict(True) if _tells(made, real, weights, call) else cannot
 
 
-def _wrong(
-    found: Tensor, real: Tensor, empty: Tensor, call: Call, dtype: torch.dtype
-) -> tuple[bool, str]:
+def _wrong(found: Tensor, real: Tensor, call: Call, dtype: torch.dtype) -> tuple[bool, str]:
     """Whether what was found differs by more than rounding at the end, and by how much."""
     eps = torch.finfo(dtype).eps
-    found, real = found.masked_fill(empty, 0), real.masked_fill(empty, 0)
     error, scale = (found - real).abs_(), _largest(real)
     noise = 16 * eps * operand(call.v).abs().amax().to(scale)  # values may cancel each other
     same = (found == real) | (found.isnan() & real.isnan())
@@ -164,11 +169,13 @@ def _compared_in_half(call: Call, matrix: Attention, rows: Tensor, dtype: torch.
     if call.y is None:
         return Verdict(None, UNSEEN)
     weights = tile[..., call.columns or slice(None)]
-    made, real, empty = _product(call, rows, weights, empty, matrix.shape[-1])
+    made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
+    empty = _left_out(call, empty, real)
     found = compare(made, weights, real, empty, logits, dtype, few)
     if found.fits:
         return _fitting(found, name)
-    wrong, text = _wrong(made(weights), real, empty, call, dtype)
+    shown = made(weights).masked_fill(empty, 0)
+    wrong, text = _wrong(shown, real.masked_fill(empty, 0), call, dtype)
     if wrong and found.far:
         return Verdict(False, text)
     return Verdict(None, f"too coarse to verify in {name}: {text}, as rounding may make it")

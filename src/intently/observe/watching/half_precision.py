@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -35,11 +36,11 @@ class Rounding:
     @staticmethod
     def of(weights: Tensor, logits: Logits, dtype: torch.dtype, scores: bool) -> Rounding:
         """The rounding of fused kernels, or of code that rounds its ``scores``, too."""
-        eps = torch.finfo(dtype).eps
         weights = weights.nan_to_num(0)
         moved = torch.zeros_like(weights)
         if scores:
-            moved = (weights * logits.rounded(eps).expm1()).nan_to_num(0).clamp_max(1)
+            by = logits.rounded(torch.finfo(dtype).eps)
+            moved = (weights * by.expm1()).nan_to_num(0).clamp_max(1)
         return Rounding(weights, moved, dtype)
 
     @property
@@ -47,10 +48,17 @@ class Rounding:
         """The standard deviation of a rounded number, relative to it: errors are uniform."""
         return torch.finfo(self.dtype).eps / 12**0.5
 
+    @cached_property
     def of_weights(self) -> Tensor:
         """The variance of weights that are rounded as exponentials, and as quotients."""
         w = self.weights
         return 2 * torch.where(w > 0, self.unit * (w + torch.finfo(self.dtype).tiny), 0).square()
+
+    @cached_property
+    def hidden(self) -> Tensor:
+        """How much of each row (…, n) may be given to other keys by rounding."""
+        moved = (self.moved * (1 - self.weights)).sum(-1) / 2
+        return moved + torch.finfo(self.dtype).eps
 
 
 class Product:
@@ -62,23 +70,30 @@ class Product:
     def __call__(self, weights: Tensor) -> Tensor:
         return weights if self.v is None else times(weights, self.v)
 
+    @cached_property
+    def _finite(self) -> Product:
+        return Product(None if self.v is None else _finite(self.v))
+
+    @cached_property
+    def _squares(self) -> Product:
+        return Product(None if self.v is None else _finite(self.v).square())
+
     def variance(self, by: Rounding, y: Tensor) -> Tensor:
         """The variance (…, n, e) of what came out, y without rounding.
 
         Scores that move by δ move y by w δ (v − y).
         """
-        known = Product(None if self.v is None else self.v.nan_to_num(0, 0, 0))
-        squares = Product(None if known.v is None else known.v.square())
-        y, moved = y.nan_to_num(0, 0, 0), by.moved.square()
-        spread = squares(moved) - 2 * y * known(moved) + y.square() * moved.sum(-1, keepdim=True)
-        return spread.clamp_min(0) + squares(by.of_weights()) + (1 + ALIKE) * (by.unit * y).square()
+        y, moved = _finite(y), by.moved.square()
+        spread = self._squares(moved + by.of_weights) - 2 * y * self._finite(moved)
+        spread = (spread + y.square() * moved.sum(-1, keepdim=True)).clamp_min(0)
+        return spread + (1 + ALIKE) * (by.unit * y).square()
 
     def along(self, p: Tensor, by: Rounding, y: Tensor) -> Tensor:
         """The variance (…, n) of Σ p · error: errors of one row depend on each other."""
-        keys = p if self.v is None else times(p, self.v.nan_to_num(0, 0, 0).mT)
-        y = y.nan_to_num(0, 0, 0)
+        v, y = self._finite.v, _finite(y)
+        keys = p if v is None else times(p, v.mT)
         total = (p * y).sum(-1, keepdim=True)
-        moved = (by.moved * (keys - total)).square() + by.of_weights() * keys.square()
+        moved = (by.moved * (keys - total)).square() + by.of_weights * keys.square()
         own = (p * y).square().sum(-1) + ALIKE * total[..., 0].square()
         return moved.sum(-1) + by.unit**2 * own
 
@@ -129,56 +144,66 @@ def compare(
     only a ``few`` rows, in which it may not show.
     """
     y = made(weights)
-    error = real - y
-    error = error.masked_fill(empty | (real == y) | (real.isnan() & y.isnan()), 0)
+    alike = empty | (real == y) | (real.isnan() & y.isnan())
+    error = (real - y).masked_fill(alike, 0)
     shown = (~empty.expand_as(error)).sum().clamp_min(1)
-    untold: tuple[str, ...] | None = None
-    seen = logits.open.any(-1)
-    slack = (SLACK * y.nan_to_num(0, 0, 0).abs().amax((-2, -1), keepdim=True)).square() + 1e-30
+    slack = (SLACK * _finite(y).abs().amax((-2, -1), keepdim=True)).square() + 1e-30
+    outcome = Outcome(False, False)
     for scores in (False, True):
         by = Rounding.of(weights, logits, dtype, scores)
         variance = made.variance(by, y) + slack
         size = torch.where(error == 0, 0, error.square() / variance)
         if not bool((size <= LIMIT**2).all()) or not bool(size.sum() <= shown):
+            outcome = Outcome(False, not bool((size <= (2 * LIMIT) ** 2).all()))
             continue
-        untold = tuple(
-            dict.fromkeys(
-                name
-                for name, other in logits.near_misses()
-                if not _told(made, other.weights(), by, y, error, variance, empty, seen, few)
-            )
+        output = _Output(made, y, error, variance, empty, by)
+        seen = logits.open.any(-1)
+        told = ((name, _told(output, others, seen, few)) for name, others in logits.near_misses())
+        outcome = Outcome(
+            True, False, tuple(dict.fromkeys(name for name, is_told in told if not is_told))
         )
-        if not untold:
+        if not outcome.untold:
             break
-    if untold is not None:
-        return Outcome(True, False, untold)
-    return Outcome(False, not bool((size <= (2 * LIMIT) ** 2).all()))
+    return outcome
 
 
-def _told(
-    made: Product | Finished,
-    other: Tensor,
-    by: Rounding,
-    y: Tensor,
-    error: Tensor,
-    variance: Tensor,
-    empty: Tensor,
-    seen: Tensor,
-    few: bool,
-) -> bool:
-    """Whether what came out tells weights from ``other`` ones, or nothing could.
+@dataclass(frozen=True)
+class _Output:
+    """What came out differs from y = made(weights) by ``error``, which rounding explains."""
 
-    ``empty`` are the rows of y, and ``seen`` (…, n) those of the weights, that are left out or not.
+    made: Product | Finished
+    y: Tensor
+    error: Tensor
+    variance: Tensor
+    empty: Tensor
+    by: Rounding
+
+    def tells(self, other: Tensor) -> bool:
+        """Whether it is nearer to y than to what other weights give."""
+        way = _finite((self.made(other) - self.y).masked_fill(self.empty, 0))
+        p = way / self.variance
+        gone, length = (p * self.error).sum().abs(), (p * way).sum()
+        noise = self.made.along(p, self.by, self.y).sum().sqrt()
+        return bool(gone + LIMIT * noise < length / 2)
+
+
+def _told(output: _Output, others: tuple[Logits, ...], seen: Tensor, few: bool) -> bool:
+    """Whether near misses, each farther than the one before, are told, or none has to be.
+
+    The first counts whose weights differ by more than rounding, in the rows (…, n) that are
+    ``seen``.
     """
-    if not few:
-        apart = (other - by.weights).abs().sum(-1) / 2
-        hidden = (by.moved * (1 - by.weights)).sum(-1) / 2
-        if bool((~seen | (apart <= torch.finfo(by.dtype).eps + hidden)).all()):
-            return True
-    way = (made(other) - y).masked_fill(empty, 0).nan_to_num(0, 0, 0)
-    p = way / variance
-    gone, length = (p * error).sum().abs(), (p * way).sum()
-    return bool(gone + LIMIT * made.along(p, by, y).sum().sqrt() < length / 2)
+    other = output.by.weights
+    for near_miss in others:
+        other = near_miss.weights()
+        apart = (other - output.by.weights).abs().sum(-1) / 2
+        if bool(((apart > output.by.hidden) & seen).any()):
+            return output.tells(other)
+    return not few or output.tells(other)
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.nan_to_num(0, 0, 0)
 
 
 def _signs(x: Tensor) -> Tensor:
