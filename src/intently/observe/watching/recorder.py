@@ -196,12 +196,12 @@ class Recorder:
             found = checking.Verdict(None, str(error))
         except Exception as error:
             found = checking.Verdict(False, f"it could not be compared: {error}")
-        untold = found.why == checking.CANNOT_TELL
+        untold = checking.untold(found.why)
         if untold and entry.steps > 1:  # the values of other steps may tell
             return
         entry.compared += 0 if untold else found.rows
         worse = entry.verified is not False and found.verified is not True
-        if entry.steps == 1 or worse or entry.why == checking.CANNOT_TELL:
+        if entry.steps == 1 or worse or checking.untold(entry.why):
             entry.verified, entry.why = found.verified, found.why
 
 
