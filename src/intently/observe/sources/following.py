@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
+from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call
 from intently.observe.watching.scope import current, tell
@@ -41,8 +42,10 @@ class Follow(TorchDispatchMode):
         super().__init__()
         self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Scores | Lost]] = {}
         self._room = 64
-        self.lost: list[tuple[Softmax, Callable[[], Call]]] = []
+        self.lost: list[tuple[Softmax, Tensor, Callable[[], Call]]] = []
         """Softmaxes whose weights went out of sight, and how to tell of them."""
+        self.gathered: Gathered | None = None
+        """What the module did so far that is running, if its code gathers blocks."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -67,6 +70,8 @@ class Follow(TorchDispatchMode):
             return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
+        if self.gathered is not None and "backward" not in name:
+            self.gathered.saw(name, func, args, kwargs, result)
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:
@@ -104,7 +109,8 @@ class Follow(TorchDispatchMode):
                     and softmax.why is None
                     and found.stage == "weights"
                 ):
-                    self.lost.append((softmax, partial(_unmixed, found, args[at], made.why)))
+                    unmixed = partial(_unmixed, found, args[at], made.why)
+                    self.lost.append((softmax, args[at], unmixed))
                 softmax.why, made.softmax = softmax.why or made.why, softmax
             else:
                 made = replace(made, softmax=softmax)
@@ -112,7 +118,7 @@ class Follow(TorchDispatchMode):
             softmax = found.softmax
             if isinstance(found, Scores) and name == "mul" and softmax and softmax.sure:
                 softmax.met = True
-                tell(current(), BY_HAND, None, partial(_unmixed, found, args[at]))
+                self._tell(args[at], partial(_unmixed, found, args[at]))
             return
         for out in outs:
             self.keep(out, made)
@@ -126,14 +132,20 @@ class Follow(TorchDispatchMode):
             if found is None or found.stage not in MIXES:
                 continue
             if found.softmax is not None:
-                if isinstance(found, Lost) and any(x is found.softmax for x, _ in self.lost):
+                if isinstance(found, Lost) and any(x[0] is found.softmax for x in self.lost):
                     return  # told when the module ends
                 if found.softmax.met and isinstance(found, Scores) and found.columns is not None:
                     return  # another part of the same weights
                 found.softmax.met = True
-            tell(current(), BY_HAND, None, partial(_met, found, a, b, out, side))
+            self._tell((a, b)[side], partial(_met, found, a, b, out, side))
             return
         self.keep(out, _product(name, a, b, args, kwargs))
+
+    def _tell(self, weights: Tensor, make: Callable[[], Call | str]) -> None:
+        if self.gathered is None:
+            tell(current(), BY_HAND, None, make)
+        else:
+            self.gathered.hold(weights, make)
 
     def _find(self, x: Any) -> Scores | Lost | None:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.attention_matrix import Attention
-from intently.observe.watching.call import After, Call, operand
+from intently.observe.watching.call import After, Call, InPieces, operand
 
 RELATIVE = 1e-4
 CANNOT_TELL = "the values cannot tell: other weights would have given the same"
@@ -53,7 +53,7 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
     if call.real is not None and call.real.shape[-1] >= matrix.shape[-1]:
-        found = _same_weights(call.real, matrix, sample(matrix.shape[-2], turn))
+        found = _same_weights(call.real, matrix, turn)
         if found is not None:
             return found
     if call.y is None:
@@ -71,10 +71,13 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     return found
 
 
-def _same_weights(real: Tensor, matrix: Attention, rows: Tensor) -> Verdict | None:
+def _same_weights(real: Tensor | InPieces, matrix: Attention, turn: int) -> Verdict | None:
     """True where weights that ran are those of the matrix; None where rounding hides it."""
-    rows = rows.to(matrix.device)
-    shown = real.detach().index_select(-2, rows)
+    if isinstance(real, InPieces):
+        rows, shown = real.rows, real.weights
+    else:
+        rows = sample(matrix.shape[-2], turn).to(matrix.device)
+        shown = real.detach().index_select(-2, rows)
     tile, eps = matrix.tile(rows), torch.finfo(real.dtype).eps
     cut = shown[..., matrix.shape[-1] :]
     margin = (RELATIVE + 4 * eps) * tile.double().amax(-1, keepdim=True)

@@ -33,6 +33,13 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
+GATHERS = frozenset(("as_strided", "unfold", "gather", "take_along_dim", "pad", "roll"))
+"""Functions that lay out positions in blocks, windows or diagonals."""
+
+JOINS = frozenset(("cat", "concat", "concatenate", "stack"))
+FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
+"""Functions that do the same together: blocks beside others, the first or last beside nothing."""
+
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
 WATCH = "intently.observe.watching.watch"
@@ -112,13 +119,29 @@ def writes_attention(module: nn.Module) -> bool:
 
     These are functions that it names, of any file but PyTorch's, and those that the module holds.
     """
-    held = [x for x in vars(module).values() if isinstance(x, FunctionType)]
-    codes = [*_codes(type(module), anywhere=True), *_called(held, {}, anywhere=True)]
+    codes = _all_codes(module)
     names = [{word.text for word in words(code)} for code in codes]
     if any(_formula(code) is not None for code in codes) or any(map(_calls_operator, names)):
         return True
     softmax = any(isinstance(x, nn.Softmax) for x in module.children())
     return softmax and any(some & PRODUCTS for some in names)
+
+
+def gathers(module: nn.Module) -> bool:
+    """Whether the code of a forward may lay out queries, keys or scores in blocks."""
+    if type(module) not in _gathers:
+        names = {word.text for code in _all_codes(module) for word in words(code)}
+        _gathers[type(module)] = bool(names & GATHERS or (names & JOINS and names & FILLS))
+    return _gathers[type(module)]
+
+
+_gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
+
+
+def _all_codes(module: nn.Module) -> list[CodeType]:
+    """The code of a forward and of all functions that it may call."""
+    held = [x for x in vars(module).values() if isinstance(x, FunctionType)]
+    return [*_codes(type(module), anywhere=True), *_called(held, {}, anywhere=True)]
 
 
 def _calls_operator(names: set[str]) -> bool:

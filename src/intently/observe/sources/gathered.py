@@ -1,0 +1,153 @@
+"""Attention whose scores are gathered in blocks, as one matrix over the positions of the text.
+
+BigBird, Longformer, LED, PEGASUS-X and local attention written by hand multiply blocks of queries
+with blocks of keys and join the scores, so that columns of a softmax are places in a block. While
+such a module runs, `Origins` says of each score which query and which key it belongs to. When the
+module ends, the rows of its softmaxes are laid out by these positions, and so are the queries and
+keys of its products: one call. Calls of its pieces are held back until then, and told if the pieces
+are no blocks, or do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from intently.observe.sources.joined_blocks import Piece, Product, joined
+from intently.observe.sources.origins import BITS, NOWHERE, Origins
+from intently.observe.watching.call import Call
+from intently.observe.watching.scope import current, inside, tell
+
+PRODUCTS = {"bmm": 0, "mm": 0, "baddbmm": 1}
+"""Products, and which of their arguments is the left factor."""
+LOWEST = -5e3
+"""Scores below this, or so far below the highest of their row, are hidden."""
+
+
+@dataclass
+class Gathered:
+    """What a module does between its first operation and its last.
+
+    ``held`` are the calls of its pieces, by the number of their weights.
+    """
+
+    module: nn.Module
+    origins: Origins = field(default_factory=Origins)
+    products: dict[int, Product] = field(default_factory=dict)
+    pieces: dict[int, Piece] = field(default_factory=dict)
+    held: list[tuple[int, Call | str]] = field(default_factory=list)
+    why: str | None = None
+
+    def saw(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Follow one operation; if that fails, the pieces are told as they are."""
+        if self.why is not None:
+            return
+        try:
+            if name in PRODUCTS:
+                self._product(*args[PRODUCTS[name] :][:2], result)
+            elif name in ("_softmax", "_safe_softmax"):
+                self._softmax(args[0], args[1], result)
+            else:
+                self.origins.saw(name, func, args, kwargs, result)
+        except Exception as error:  # whatever a model does
+            self.why = f"{type(error).__name__} in aten.{name}: {error}"
+            self.products.clear()
+            self.pieces.clear()
+
+    def _product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        if 0 in (*a.shape, *b.shape) or not out.is_contiguous():
+            return
+        rows, cols = self.origins.of(a.select(-1, 0)), self.origins.of(b.select(-2, 0))
+        for side in (rows, cols):
+            piece = self.pieces.get(int(side.amax()) >> BITS)
+            if piece is not None:
+                piece.met = True
+                return
+        if bool((rows == NOWHERE).all()):  # constants times a mask
+            return
+        q, k = a.detach(), b.detach().mT
+        if q.ndim == 2:
+            q, k, rows, cols = q[None], k[None], rows[None], cols[None]
+        self.products[self.origins.begin(out)] = Product(q, k, rows.clone(), cols.clone())
+
+    def _softmax(self, scores: Tensor, axis: int, weights: Tensor) -> None:
+        cells = self.origins.of(scores).movedim(axis, -1)
+        numbers = {n for n in (cells >> BITS).unique().tolist() if n != NOWHERE}
+        number = self.origins.begin(weights)
+        if not numbers or not numbers <= self.products.keys():
+            return
+        found = {n: self.products[n] for n in sorted(numbers)}
+        z = scores.detach().movedim(axis, -1)
+        top = z.amax(-1, keepdim=True)
+        hidden = (z <= top + LOWEST) | (top <= LOWEST)
+        ran = weights.detach().movedim(axis, -1).clone()
+        rows, cols = _rows_and_keys(cells, found)
+        row = rows.masked_fill(hidden, NOWHERE).amax(-1)
+        if bool(((rows != row[..., None]) & (rows != NOWHERE) & ~hidden).any()):
+            return  # scores of several queries in one softmax
+        empty = hidden.all(-1)
+        row[empty] = _most(rows[empty])
+        nobody = (row == NOWHERE)[..., None]
+        if bool(((cols == NOWHERE) & ~hidden & ~nobody & (ran > 0)).any()):
+            return  # padding is attended
+        cols.masked_fill_(hidden, NOWHERE)
+        whole = len(found) == 1 and cells.numel() == sum(
+            x.rows.numel() * x.cols.shape[-1] for x in found.values()
+        )
+        self.pieces[number] = Piece(ran, row, cols, list(found.values()), whole)
+
+    def hold(self, weights: Tensor, make: Callable[[], Call | str]) -> None:
+        """Hold back a call of weights, with its output and its weights as they are now."""
+        try:
+            with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
+                call = make()
+        except Exception as error:  # whatever a model hands to its attention
+            call = f"{type(error).__name__}: {error}"
+        if isinstance(call, Call):
+            if isinstance(call.y, Tensor):
+                call.y = call.y.clone()
+            if isinstance(call.real, Tensor):
+                call.real = call.real.clone()
+        self.held.append((int(self.origins.of(weights).amax()) >> BITS, call))
+
+    def tell(self) -> None:
+        """Tell the calls of the module: one for blocks that share keys, and those held back."""
+        whole: list[tuple[set[int], Call]] = []
+        with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
+            try:
+                whole = joined({n: piece for n, piece in self.pieces.items() if piece.met})
+            except Exception as error:  # whatever a model gathers
+                self.why = str(error)
+        known = set[int]().union(*(numbers for numbers, _ in whole))
+        calls = [call for _, call in whole] + [call for n, call in self.held if n not in known]
+        for call in calls:
+            tell(current(), "by hand", self.module, partial(_made, call))
+
+
+def _made(call: Call | str) -> Call | str:
+    return call
+
+
+def _most(rows: Tensor) -> Tensor:
+    """The place that comes most often in each row (n, m), where some hidden scores are others'."""
+    return torch.where(rows == NOWHERE, rows.amax(-1, keepdim=True), rows).mode(-1).values
+
+
+def _rows_and_keys(cells: Tensor, products: dict[int, Product]) -> tuple[Tensor, Tensor]:
+    """The places of the queries and the keys of scores whose places are ``cells``."""
+    rows, cols = torch.full_like(cells, NOWHERE), torch.full_like(cells, NOWHERE)
+    entries, numbers = cells & ((1 << BITS) - 1), cells >> BITS
+    for number, product in products.items():
+        n, m = product.rows.shape[-1], product.cols.shape[-1]
+        at = entries.clamp_max(product.rows.numel() * m - 1)
+        row = at // m
+        key = row // n * m + at % m
+        here = numbers == number
+        rows = torch.where(here, product.rows.flatten()[row], rows)
+        cols = torch.where(here, product.cols.flatten()[key], cols)
+    return rows, cols
