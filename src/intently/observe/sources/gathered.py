@@ -23,6 +23,8 @@ from intently.observe.sources.origins import BITS, NOWHERE, Origins
 from intently.observe.watching.call import Call
 from intently.observe.watching.scope import current, inside, tell
 
+COUNT = (1 << BITS) - 1
+"""The bits of a place that count entries."""
 PRODUCTS = {"bmm": 0, "mm": 0, "baddbmm": 1}
 """Products, and which of their arguments is the left factor."""
 LOWEST = -5e3
@@ -42,6 +44,8 @@ class Gathered:
     pieces: dict[int, Piece] = field(default_factory=dict)
     held: list[tuple[int, Call | str]] = field(default_factory=list)
     why: str | None = None
+    mixed: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
+    """By the number of a product with values: the queries of its rows, and its width."""
 
     def saw(self, name: str, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Follow one operation; if that fails, the pieces are told as they are."""
@@ -60,15 +64,19 @@ class Gathered:
             self.pieces.clear()
 
     def _product(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        if 0 in (*a.shape, *b.shape) or not out.is_contiguous():
+        if 0 in (*a.shape, *b.shape):
             return
         rows, cols = self.origins.of(a.select(-1, 0)), self.origins.of(b.select(-2, 0))
         for side in (rows, cols):
             piece = self.pieces.get(int(side.amax()) >> BITS)
             if piece is not None:
                 piece.met = True
+                if side is rows and out.is_contiguous():
+                    weights = self.origins.of(a).amax(-1) & COUNT
+                    row = piece.rows.flatten()[weights.flatten() // piece.cols.shape[-1]]
+                    self.mixed[self.origins.begin(out)] = row, out.shape[-1]
                 return
-        if bool((rows == NOWHERE).all()):  # constants times a mask
+        if bool((rows == NOWHERE).all()) or not out.is_contiguous():  # constants times a mask
             return
         q, k = a.detach(), b.detach().mT
         if q.ndim == 2:
@@ -79,7 +87,9 @@ class Gathered:
         cells = self.origins.of(scores).movedim(axis, -1)
         numbers = {n for n in (cells >> BITS).unique().tolist() if n != NOWHERE}
         number = self.origins.begin(weights)
-        if not numbers or not numbers <= self.products.keys():
+        if not numbers or not numbers <= self.products.keys() or not weights.is_contiguous():
+            return
+        if axis % weights.ndim != weights.ndim - 1:
             return
         found = {n: self.products[n] for n in sorted(numbers)}
         z = scores.detach().movedim(axis, -1)
@@ -101,6 +111,21 @@ class Gathered:
         )
         self.pieces[number] = Piece(ran, row, cols, list(found.values()), whole)
 
+    def _replaced(self) -> Tensor:
+        """Queries (2, n) whose result was overwritten, and those whose result it was."""
+        found = [torch.empty(2, 0, dtype=torch.int64)]
+        for pair in self.origins.replaced:
+            numbers = [x >> BITS for x in pair]
+            for old, new in torch.stack(numbers, -1).unique(dim=0).tolist():
+                if old in self.mixed and new in self.mixed:
+                    here = (numbers[0] == old) & (numbers[1] == new)
+                    rows = []
+                    for number, x in zip((old, new), pair):
+                        row, width = self.mixed[number]
+                        rows.append(row[(x[here] & COUNT) // width])
+                    found.append(torch.stack(rows).unique(dim=1).cpu())
+        return torch.cat(found, 1)
+
     def hold(self, weights: Tensor, make: Callable[[], Call | str]) -> None:
         """Hold back a call of weights, with its output and its weights as they are now."""
         try:
@@ -120,7 +145,8 @@ class Gathered:
         whole: list[tuple[set[int], Call]] = []
         with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
             try:
-                whole = joined({n: piece for n, piece in self.pieces.items() if piece.met})
+                met = {n: piece for n, piece in self.pieces.items() if piece.met}
+                whole = joined(met, self._replaced()) if met else []
             except Exception as error:  # whatever a model gathers
                 self.why = str(error)
         known = set[int]().union(*(numbers for numbers, _ in whole))
@@ -141,7 +167,7 @@ def _most(rows: Tensor) -> Tensor:
 def _rows_and_keys(cells: Tensor, products: dict[int, Product]) -> tuple[Tensor, Tensor]:
     """The places of the queries and the keys of scores whose places are ``cells``."""
     rows, cols = torch.full_like(cells, NOWHERE), torch.full_like(cells, NOWHERE)
-    entries, numbers = cells & ((1 << BITS) - 1), cells >> BITS
+    entries, numbers = cells & COUNT, cells >> BITS
     for number, product in products.items():
         n, m = product.rows.shape[-1], product.cols.shape[-1]
         at = entries.clamp_max(product.rows.numel() * m - 1)

@@ -79,17 +79,44 @@ class Laid:
     weights: Tensor
 
 
-def joined(pieces: dict[int, Piece]) -> list[tuple[set[int], Call]]:
-    """One call for all pieces that share keys, if some of them are gathered; raises `Unfit`."""
+@dataclass
+class Side:
+    """Pieces that share keys; q (l, t, d) and k (l, s, d) are None if copies of a row differ."""
+
+    rows: Table
+    cols: Table
+    laid: list[Laid]
+    q: Tensor | None
+    k: Tensor | None
+
+
+def joined(pieces: dict[int, Piece], replaced: Tensor) -> list[tuple[set[int], Call]]:
+    """One call for all pieces that share keys, if some of them are gathered; raises `Unfit`.
+
+    ``replaced`` (2, n) are queries whose result was overwritten, and those whose result it was.
+    """
     if not any(map(_gathered, pieces.values())):
         return []
     places, labels = _groups([x for piece in pieces.values() for x in piece.products])
     mine = {n: set(_labels(x.rows, places, labels).unique().tolist()) for n, x in pieces.items()}
-    made: list[tuple[set[int], Call]] = []
-    for cluster in _clusters(mine):
+    clusters = _clusters(mine)
+    replaced = replaced.to(places.device)
+    left, made = [*clusters], list[tuple[set[int], Call]]()
+    for cluster in clusters:
         some = [pieces[n] for n in sorted(cluster)]
-        if any(map(_gathered, some)):
-            made.append((cluster, _one(some, places, labels)))
+        if cluster not in left or not any(map(_gathered, some)):
+            continue
+        known = torch.cat([piece.rows.flatten() for piece in some])
+        over = replaced[1, torch.isin(replaced[0], known)]
+        others = [
+            other
+            for other in left
+            if other is not cluster
+            and any(bool(torch.isin(pieces[n].rows, over).any()) for n in other)
+        ]
+        left = [x for x in left if x is not cluster and x not in others]
+        rest = [[pieces[n] for n in sorted(other)] for other in others]
+        made.append((cluster.union(*others), _one(some, rest, replaced, places, labels)))
     return made
 
 
@@ -142,32 +169,83 @@ def _clusters(mine: dict[int, set[int]]) -> list[set[int]]:
     return [numbers for numbers, _ in found]
 
 
-def _one(pieces: Sequence[Piece], places: Tensor, labels: Tensor) -> Call:
-    """The call of pieces that share keys."""
-    products = [x for piece in pieces for x in piece.products]
+def _one(
+    pieces: Sequence[Piece],
+    others: Sequence[Sequence[Piece]],
+    replaced: Tensor,
+    places: Tensor,
+    labels: Tensor,
+) -> Call:
+    """The call of pieces that share keys, some of whose rows are those of ``others`` instead."""
     mine = torch.cat([_labels(piece.rows, places, labels) for piece in pieces]).unique()
     lead, groups = max((_lead(x, places, labels, mine) for x in pieces), key=lambda x: len(x[0]))
-    rows = _table([x.rows for x in products], places, labels, groups)
-    cols = _table([x.cols for x in products], places, labels, groups)
-    if rows.length > cols.length:
+    found = _side(pieces, places, labels, groups)
+    if found.rows.length > found.cols.length:
         raise Unfit("there are more queries than keys: heads may share keys")
-    laid = [_laid(piece, rows, cols, len(groups)) for piece in pieces]
-    count = torch.zeros(len(groups), rows.length, dtype=torch.int64, device=places.device)
+    sides = [found]
+    for other in others:
+        sides.append(_instead(other, found, replaced, places, labels))
+    laid = [x for side in sides for x in side.laid]
+    count = torch.zeros(len(groups), found.rows.length, dtype=torch.int64, device=places.device)
     for one in laid:
-        count.scatter_add_(1, one.at, torch.ones_like(one.at))
+        count.scatter_add_(1, one.at.clamp_min(0), (one.at != NOWHERE).long())
     if bool((count != 1).any()):
         raise Unfit("some rows come several times, or never")
-    sizes = (*lead, rows.length, cols.length)
+    sizes = (*lead, found.rows.length, found.cols.length)
     real = InPieces(sizes, laid[0].weights.dtype, *_sampled(laid, sizes))
-    given = partial(_given, laid, sizes)
-    q = _laid_out([(x.q, x.rows) for x in products], rows, len(groups))
-    k = _laid_out([(x.k, x.cols) for x in products], cols, len(groups))
-    if q is None or k is None or q.shape[-1] != k.shape[-1]:
-        return replace(given("queries or keys differ from block to block"), real=real)
+    given = partial(_given, laid, sizes, real)
+    if any(side.q is None or side.k is None or side.q.shape[-1] != side.k.shape[-1] for side in sides):
+        return given("queries or keys differ from block to block")
     mask, bias = mask_of([(x.at, x.keys) for x in laid], sizes)
-    how = AttentionSpec(mask=mask, bias=bias, scale=_scale(laid, q, k))
+    scale = _scale(found)
+    q = [side.q * (1.0 if side is found else _scale(side) / scale) for side in sides]
+    q, k = (torch.cat(x, -1) for x in (q, [side.k for side in sides]))
     q, k = (x.reshape(*lead, *x.shape[-2:]) for x in (q, k))
+    how = AttentionSpec(mask=mask, bias=bias, scale=scale)
     return Call(q, k, k, None, how, "by hand", real=real, as_weights=given)
+
+
+def _side(pieces: Sequence[Piece], places: Tensor, labels: Tensor, groups: Tensor) -> Side:
+    """Pieces laid out by the positions of their queries and keys."""
+    products = [x for piece in pieces for x in piece.products]
+    rows = _table([x.rows for x in products], places, labels, groups)
+    cols = _table([x.cols for x in products], places, labels, groups)
+    return _laid_by(pieces, rows, cols, len(groups))
+
+
+def _laid_by(pieces: Sequence[Piece], rows: Table, cols: Table, leads: int) -> Side:
+    products = [x for piece in pieces for x in piece.products]
+    laid = [_laid(piece, rows, cols, leads) for piece in pieces]
+    q = _laid_out([(x.q, x.rows) for x in products], rows, leads)
+    return Side(rows, cols, laid, q, _laid_out([(x.k, x.cols) for x in products], cols, leads))
+
+
+def _instead(
+    pieces: Sequence[Piece], found: Side, replaced: Tensor, places: Tensor, labels: Tensor
+) -> Side:
+    """Pieces whose rows stand in place of others, which are taken out of ``found``."""
+    of = torch.cat([piece.rows.flatten() for piece in pieces])
+    old, new = replaced[:, torch.isin(replaced[1], of)]
+    new, order = new.sort()
+    at = found.rows.find(old[order])
+    if bool((at == NOWHERE).any()) or len(new.unique()) < len(new):
+        raise Unfit("rows stand in place of rows of several matrices")
+    lead, position = found.rows.lead[at], found.rows.position[at]
+    leads, length = len(found.laid[0].at), found.rows.length
+    groups = torch.full((leads,), NOWHERE, device=places.device)
+    groups[lead] = labels[torch.searchsorted(places, new)]
+    products = [x for piece in pieces for x in piece.products]
+    cols = _table([x.cols for x in products], places, labels, groups)
+    if cols.length != found.cols.length:
+        raise Unfit("rows stand in place of rows with other keys")
+    gone = torch.zeros(leads, length + 1, dtype=torch.bool, device=places.device)
+    gone[lead, position] = True
+    for one in found.laid:
+        out = gone.gather(1, one.at.where(one.at != NOWHERE, length))
+        one.at[out], one.keys[out] = NOWHERE, NOWHERE
+    if found.q is not None:
+        found.q[gone[:, :-1]] = 0
+    return _laid_by(pieces, Table(new, lead, position, length), cols, leads)
 
 
 def _lead(
@@ -197,35 +275,34 @@ def _table(sides: Sequence[Tensor], places: Tensor, labels: Tensor, groups: Tens
     label = labels[torch.searchsorted(places, found)]
     order = groups.argsort()
     at = torch.searchsorted(groups[order], label).clamp_max(len(groups) - 1)
-    if not torch.equal(groups[order][at], label):
-        raise Unfit("some keys belong to no query")
-    lead = order[at]
+    here = groups[order][at] == label
+    found, lead = found[here], order[at][here]
     counts = lead.bincount(minlength=len(groups))
-    if bool((counts != counts[0]).any()):
+    n, position = int(counts.max()), torch.empty_like(lead)
+    if bool(((counts != n) & (groups != NOWHERE)).any()):
         raise Unfit("heads or texts have different lengths")
-    n, position = int(counts[0]), torch.empty_like(lead)
     position[lead.argsort(stable=True)] = torch.arange(len(lead), device=lead.device) % n
     return Table(found, lead, position, n)
 
 
 def _laid(piece: Piece, rows: Table, cols: Table, leads: int) -> Laid:
-    """A piece with its rows in order."""
-    flat = piece.rows.flatten()
-    known = flat != NOWHERE
-    row = rows.find(flat[known])
-    m = piece.cols.shape[-1]
-    keys, weights = piece.cols.reshape(-1, m)[known], piece.weights.reshape(-1, m)[known]
-    found = cols.find(keys)
-    position = torch.where(found == NOWHERE, NOWHERE, cols.position[found])
-    order = (rows.lead[row] * rows.length + rows.position[row]).argsort()
-    if len(order) % leads or bool((rows.lead[row].bincount(minlength=leads) * leads != len(order)).any()):
-        raise Unfit("heads or texts have different numbers of rows")
-    shape = leads, len(order) // leads
-    return Laid(
-        rows.position[row][order].view(shape),
-        position[order].view(*shape, m),
-        weights[order].view(*shape, m),
-    )
+    """A piece with its rows in order, those of each head and text together."""
+    found, m = rows.find(piece.rows.flatten()), piece.cols.shape[-1]
+    (known,) = (found != NOWHERE).nonzero(as_tuple=True)
+    row = found[known]
+    lead, position = rows.lead[row], rows.position[row]
+    order = (lead * rows.length + position).argsort()
+    known, lead, position = known[order], lead[order], position[order]
+    count = lead.bincount(minlength=leads)
+    slot = torch.arange(len(lead), device=lead.device) - (count.cumsum(0) - count)[lead]
+    shape = leads, int(count.max())
+    at = lead.new_full(shape, NOWHERE)
+    keys, weights = lead.new_full((*shape, m), NOWHERE), piece.weights.new_zeros(*shape, m)
+    key = cols.find(piece.cols.reshape(-1, m)[known])
+    at[lead, slot] = position
+    keys[lead, slot] = torch.where(key == NOWHERE, NOWHERE, cols.position[key])
+    weights[lead, slot] = piece.weights.reshape(-1, m)[known]
+    return Laid(at, keys, weights)
 
 
 def _laid_out(parts: Sequence[tuple[Tensor, Tensor]], table: Table, leads: int) -> Tensor | None:
@@ -236,8 +313,9 @@ def _laid_out(parts: Sequence[tuple[Tensor, Tensor]], table: Table, leads: int) 
     made = parts[0][0].new_zeros(leads * table.length, *widths)
     found = []
     for x, places in parts:
-        here = places != NOWHERE
-        entry = table.find(places[here])
+        entry = table.find(places)
+        here = entry != NOWHERE
+        entry = entry[here]
         at = table.lead[entry] * table.length + table.position[entry]
         made[at] = x[here]
         found.append((at, x[here]))
@@ -250,7 +328,7 @@ def _sampled(laid: Sequence[Laid], sizes: tuple[int, ...]) -> tuple[Tensor, Tens
     """Some rows (n,) of every piece, and their weights (…, n, s)."""
     some = []
     for one in laid:
-        own = one.at.unique()
+        own = one.at[one.at != NOWHERE].unique()
         step = max(1, (len(own) - 1) // (SAMPLED - 1))
         some += [own[::step], own[-1:]]
     rows = torch.cat(some).unique()
@@ -265,15 +343,16 @@ def _sampled(laid: Sequence[Laid], sizes: tuple[int, ...]) -> tuple[Tensor, Tens
     return rows, made[..., :-1].reshape(*sizes[:-2], len(rows), sizes[-1])
 
 
-def _scale(laid: Sequence[Laid], q: Tensor, k: Tensor) -> float:
+def _scale(side: Side) -> float:
     """The factor of the scores, read off the logarithms of some weights."""
-    above = below = 0.0
-    for one in laid:
+    assert side.q is not None and side.k is not None
+    q, k, above, below = side.q, side.k, 0.0, 0.0
+    for one in side.laid:
         for row in {0, one.at.shape[1] // 2, one.at.shape[1] - 1}:
             keys, weights = one.keys[:, row], one.weights[:, row].double()
             seen = (keys != NOWHERE) & (weights > 1e-30)
             mine = k[torch.arange(len(k), device=k.device)[:, None], keys.clamp_min(0)].double()
-            mine_q = q[torch.arange(len(q), device=q.device), one.at[:, row]].double()
+            mine_q = q[torch.arange(len(q), device=q.device), one.at[:, row].clamp_min(0)].double()
             z = (mine @ mine_q[..., None])[..., 0]
             logs = weights.clamp_min(1e-30).log()
             number = seen.sum(-1, keepdim=True).clamp_min(1)
@@ -287,7 +366,7 @@ def _scale(laid: Sequence[Laid], q: Tensor, k: Tensor) -> float:
     return found
 
 
-def _given(laid: Sequence[Laid], sizes: tuple[int, ...], why: str) -> Call:
+def _given(laid: Sequence[Laid], sizes: tuple[int, ...], real: InPieces, why: str) -> Call:
     """The call with the weights themselves in place of queries and keys, in tiles."""
     if sum(x.keys.numel() for x in laid) > GIVEN:
         raise Unfit("there are too many weights")
@@ -303,4 +382,4 @@ def _given(laid: Sequence[Laid], sizes: tuple[int, ...], why: str) -> Call:
     index, tiles = tiled(code, value, sizes, -torch.inf)
     none = value.new_zeros(*sizes[:-1], 0), value.new_zeros(*sizes[:-2], sizes[-1], 0)
     how = AttentionSpec(bias=TiledBias(index, tiles))
-    return Call(*none, none[1], None, how, "by hand", as_it_is=why)
+    return Call(*none, none[1], None, how, "by hand", as_it_is=why, real=real)

@@ -42,9 +42,13 @@ SAME = frozenset(
 
 
 class Origins:
-    """The places of all numbers in the memories that were seen, each ``tensor`` by its number."""
+    """The places of all numbers in the memories that were seen.
+
+    ``replaced`` are places, and those that were written over them.
+    """
 
     def __init__(self) -> None:
+        self.replaced: list[tuple[Tensor, Tensor]] = []
         self._held: dict[int, tuple[StorageWeakRef, int | Tensor]] = {}
         self._count = 0
 
@@ -52,7 +56,7 @@ class Origins:
         """The places (int64) of the numbers of x, in its shape."""
         held = self._known(x)
         if held is None:
-            held = self.begin(x)
+            held = self.begin(x) if x.ndim else NOWHERE
         if isinstance(held, Tensor):
             return held.as_strided(x.shape, x.stride(), x.storage_offset())
         if held == NOWHERE:
@@ -108,10 +112,15 @@ class Origins:
         place = held.as_strided(target.shape, target.stride(), target.storage_offset())
         if name in ("fill", "zero"):
             place.fill_(NOWHERE)
-        elif name == "copy":
+            return
+        before = place.clone()
+        if name == "copy":
             place.copy_(self.of(args[1]))
         else:
             func(place, *(self._shadow(x) for x in args[1:]), **kwargs)
+        other = (before != place) & (before != NOWHERE) & (place != NOWHERE)
+        if bool(other.any()):
+            self.replaced.append((before[other], place[other]))
 
     def _same(self, args: Any, out: Tensor) -> None:
         tensors = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
