@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from intently.biases import Bias
 from intently.biases.tiled import TiledBias
@@ -71,7 +73,10 @@ def _few(index: Tensor, tiles: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _as_value(code: Tensor, sizes: tuple[int, ...], g: Geometry) -> tuple[Mask | None] | None:
-    """The mask as a value: all keys, or a window of those that are no padding, or global keys."""
+    """The mask as a value, None if there is none: all keys, or a window of those that are seen.
+
+    Beside the window, there may be keys that every query sees, and queries that see every key.
+    """
     *lead, t, s = sizes
     n = torch.Size(lead).numel()
     if len(code) == n * t * s:
@@ -82,21 +87,31 @@ def _as_value(code: Tensor, sizes: tuple[int, ...], g: Geometry) -> tuple[Mask |
     per_row = (text * t + i).bincount(minlength=n * t).view(n, t)
     per_key = (text * s + j).bincount(minlength=n * s).view(n, s)
     seen = per_key > 0
-    everyone = (per_key == (per_row > 0).sum(-1, keepdim=True)) & seen
-    for wide in (torch.zeros_like(everyone), everyone):
-        near = ~wide[text, j]
+    keys = (per_key == (per_row > 0).sum(-1, keepdim=True)) & seen
+    queries = (per_row == seen.sum(-1, keepdim=True)) & (per_row > 0)
+    nobody = torch.zeros_like(keys)
+    for wide, tall in product((nobody, keys), (nobody, queries)):
+        near = ~(wide[text, j] | tall[text, i])
         if not bool(near.any()):
             continue
         apart = (j - i)[near]
         before, after = max(0, -int(apart.min())), max(0, int(apart.max()))
-        sums = torch.nn.functional.pad((seen & ~wide).cumsum(-1), (1, 0))
+        sums = pad((seen & ~wide).cumsum(-1), (1, 0))
         steps = torch.arange(t, device=code.device)
         first, last = (steps - before).clamp_min(0), (steps + after + 1).clamp_max(s)
         expected = sums[:, last] - sums[:, first] + wide.sum(-1, keepdim=True)
-        if torch.equal(expected, per_row):
-            keys = None if bool(seen.all()) else seen
-            band = Seen(0, before, None if after >= s - 1 else after, keys).mask(g)
-            if band is None or not bool(wide.any()):
-                return (band,)
-            return (band | allowed(wide.view(n, *(1,) * (len(g.lead)), s) if g.lead else wide[0]),)
+        if torch.equal(torch.where(tall, seen.sum(-1, keepdim=True), expected), per_row):
+            some = None if bool(seen.all()) else seen
+            mask = Seen(0, before, None if after >= s - 1 else after, some).mask(g)
+            if mask is not None and bool(wide.any()):
+                mask = mask | allowed(_by_text(wide.unsqueeze(-2), g))
+            if mask is not None and bool(tall.any()):
+                rows, rest = allowed(_by_text(tall.unsqueeze(-1), g)), Seen(0, None, None, some).mask(g)
+                mask = mask | (rows if rest is None else rows & rest)
+            return (mask,)
     return None
+
+
+def _by_text(rule: Tensor, g: Geometry) -> Tensor:
+    """A rule (n, t, s) for the matrix ``g``, whose first axis are texts."""
+    return rule.view(len(rule), *(1,) * (len(g.lead) - 1), *rule.shape[1:]) if g.lead else rule[0]

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intently.observe.sources.joined_blocks import Piece, Product, joined
+from intently.observe.sources.joined_blocks import Piece, Product, Unfit, joined
 from intently.observe.sources.origins import BITS, NOWHERE, Origins
 from intently.observe.watching.call import Call
 from intently.observe.watching.scope import current, inside, tell
@@ -143,16 +143,19 @@ class Gathered:
     def tell(self) -> None:
         """Tell the calls of the module: one for blocks that share keys, and those held back."""
         whole: list[tuple[set[int], Call]] = []
+        recorders = current()
         with torch._C.DisableTorchFunction(), inside(), torch.no_grad():
             try:
                 met = {n: piece for n, piece in self.pieces.items() if piece.met}
                 whole = joined(met, self._replaced()) if met else []
             except Exception as error:  # whatever a model gathers
-                self.why = str(error)
+                why = str(error) if isinstance(error, Unfit) else f"{type(error).__name__}: {error}"
+                for recorder in recorders:
+                    recorder.apart(self.module, why)
         known = set[int]().union(*(numbers for numbers, _ in whole))
         calls = [call for _, call in whole] + [call for n, call in self.held if n not in known]
         for call in calls:
-            tell(current(), "by hand", self.module, partial(_made, call))
+            tell(recorders, "by hand", self.module, partial(_made, call))
 
 
 def _made(call: Call | str) -> Call | str:

@@ -28,6 +28,7 @@ from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax,
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
+APART = "{}: its blocks are kept one by one, because {}."
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 
 
@@ -83,6 +84,12 @@ class Recorder:
         name = None if in_backward() else self._named(module)
         if name is not None:
             self.recording.covered.unseen[name] = f"{source}: {why}"
+
+    def apart(self, module: nn.Module, why: str) -> None:
+        """Note that the blocks of a module do not become one matrix, and why."""
+        name = None if in_backward() else self._named(module)
+        if name is not None:
+            self.recording.covered.note(APART.format(name, why))
 
     def compiled(self) -> None:
         """Note that code compiled by torch.compile begins to run: its attention is not seen."""

@@ -130,9 +130,20 @@ def writes_attention(module: nn.Module) -> bool:
 def gathers(module: nn.Module) -> bool:
     """Whether the code of a forward may lay out queries, keys or scores in blocks."""
     if type(module) not in _gathers:
-        names = {word.text for code in _all_codes(module) for word in words(code)}
+        mine = [x for kind in _kinds(type(module)) for x in vars(kind).values()]
+        codes = [x.__code__ for x in map(_function, mine) if x is not None]
+        codes += _all_codes(module)
+        for code in codes:  # which grows by the comprehensions within
+            codes += [x for x in code.co_consts if isinstance(x, CodeType)]
+        names = {word.text for code in codes for word in words(code)}
         _gathers[type(module)] = bool(names & GATHERS or (names & JOINS and names & FILLS))
     return _gathers[type(module)]
+
+
+def _function(x: Any) -> FunctionType | None:
+    x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
+    x = unwrap(x) if callable(x) else None
+    return x if isinstance(x, FunctionType) else None
 
 
 _gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
@@ -188,8 +199,11 @@ def _after(word: Word, other: Word) -> bool:
 
 def methods(kind: type) -> dict[str, Any]:
     """The attributes of a class and its bases, except PyTorch's."""
-    kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
-    return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
+    return {name: x for k in reversed(_kinds(kind)) for name, x in vars(k).items()}
+
+
+def _kinds(kind: type) -> list[type]:
+    return [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
 
 
 def _codes(kind: type[nn.Module], anywhere: bool = False) -> Iterator[CodeType]:
