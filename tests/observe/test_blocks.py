@@ -223,10 +223,10 @@ def test_pegasus_x_joins_global_and_local_rows(padded: bool) -> None:
     seen = watched(model, inputs)
     name = "layers.0.self_attn"
     local_q, local_k, global_q, global_k = projected(model, inputs, name, "q_proj k_proj")[:4]
-    q, k = torch.cat([local_q, global_q], -2), torch.cat([local_k, global_k], -2)
-    block = torch.cat([torch.arange(48) // 4, torch.full((3,), -1)])  # global tokens come last
+    q, k = torch.cat([global_q, local_q], -2), torch.cat([global_k, local_k], -2)
+    block = torch.cat([torch.full((3,), -1), torch.arange(48) // 4])  # global tokens come first
     sees = (block[:, None] == block) | (block < 0) | (block[:, None] < 0)
-    keys = F.pad(inputs["attention_mask"], (0, 3), value=1).bool()
+    keys = F.pad(inputs["attention_mask"], (3, 0), value=1).bool()
     z = (q @ k.mT / 8**0.5).masked_fill(~(sees & keys[:, None, None]), -torch.inf)
     compare(seen[name].dense(), z.softmax(-1).nan_to_num(), keys)
     assert seen["layers.1.self_attn"].shape == (2, HEADS, 55, 55)  # half a block at both ends

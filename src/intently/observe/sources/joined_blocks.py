@@ -270,8 +270,16 @@ def _lead(
 
 
 def _table(sides: Sequence[Tensor], places: Tensor, labels: Tensor, groups: Tensor) -> Table:
-    """The positions of all places of queries, or of keys."""
+    """The positions of all places of queries, or of keys.
+
+    Those of several tensors follow each other in the order in which the products show them.
+    """
     found = torch.cat([x[x != NOWHERE] for x in sides]).unique()
+    runs = [(x[x != NOWHERE] >> BITS).unique_consecutive().tolist() for x in sides]
+    first = list(dict.fromkeys(n for run in runs for n in run))
+    turn = torch.zeros_like(found)
+    for number, tensor in enumerate(first):
+        turn[found >> BITS == tensor] = number
     label = labels[torch.searchsorted(places, found)]
     order = groups.argsort()
     at = torch.searchsorted(groups[order], label).clamp_max(len(groups) - 1)
@@ -281,7 +289,8 @@ def _table(sides: Sequence[Tensor], places: Tensor, labels: Tensor, groups: Tens
     n, position = int(counts.max()), torch.empty_like(lead)
     if bool(((counts != n) & (groups != NOWHERE)).any()):
         raise Unfit("heads or texts have different lengths")
-    position[lead.argsort(stable=True)] = torch.arange(len(lead), device=lead.device) % n
+    order = (lead * len(first) + turn[here]).argsort(stable=True)
+    position[order] = torch.arange(len(lead), device=lead.device) % n
     return Table(found, lead, position, n)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
+from intently.biases.tiled import TiledBias
 from intently.errors import StaleError
 from intently.kernels.modes import transformed
 from intently.observe.generation.call_masks import trimmed
@@ -30,6 +31,7 @@ COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
 APART = "{}: its blocks are kept one by one, because {}."
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+IN_TILES = "{}: the weights themselves are kept, in tiles, because {}."
 
 
 class Recorder:
@@ -146,7 +148,8 @@ class Recorder:
         if call.as_weights is not None and not self._agrees(step):
             call = call.as_weights("its queries and keys give others")
             step = self._normalised(call)
-        for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
+        as_it_is = IN_TILES if isinstance(call.how.bias, TiledBias) else AS_IT_IS
+        for text, why in ((as_it_is, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)

@@ -33,12 +33,12 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
-GATHERS = frozenset(("as_strided", "unfold", "gather", "take_along_dim", "pad", "roll"))
+LAYS_OUT = frozenset(("as_strided", "unfold", "pad", "roll"))
 """Functions that lay out positions in blocks, windows or diagonals."""
 
-JOINS = frozenset(("cat", "concat", "concatenate", "stack"))
+JOINS = frozenset(("cat", "concat", "concatenate", "stack", "gather", "take_along_dim"))
 FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
-"""Functions that do the same together: blocks beside others, the first or last beside nothing."""
+"""Functions that do so together: blocks that are picked, or stand beside others or nothing."""
 
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
@@ -136,7 +136,7 @@ def gathers(module: nn.Module) -> bool:
         for code in codes:  # which grows by the comprehensions within
             codes += [x for x in code.co_consts if isinstance(x, CodeType)]
         names = {word.text for code in codes for word in words(code)}
-        _gathers[type(module)] = bool(names & GATHERS or (names & JOINS and names & FILLS))
+        _gathers[type(module)] = bool(names & LAYS_OUT or (names & JOINS and names & FILLS))
     return _gathers[type(module)]
 
 
