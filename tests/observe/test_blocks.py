@@ -138,9 +138,7 @@ def test_longformer_is_one_matrix_of_positions(
         made = model(**inputs, global_attention_mask=marked, output_attentions=True)
     for layer, name in enumerate(seen.layers):
         assert seen[name].shape == (2, HEADS, 48, 48)
-        compare(
-            seen[name].dense(), from_windows(made, layer, marked), inputs["attention_mask"]
-        )
+        compare(seen[name].dense(), from_windows(made, layer, marked), inputs["attention_mask"])
 
 
 def test_longformers_window_is_a_mask_value() -> None:
@@ -318,7 +316,9 @@ def test_keys_that_differ_from_block_to_block_leave_weights_in_tiles() -> None:
     with torch.no_grad(), it.watch(model) as seen:
         model(x)
     matrix = seen["0"]
-    assert matrix.shape == (2, HEADS, 24, 24) and "differ from block to block" in str(seen.coverage())
+    assert matrix.shape == (2, HEADS, 24, 24) and "differ from block to block" in str(
+        seen.coverage()
+    )
     q, k, _ = model[0].qkv(x)
     i = torch.arange(24)
     place = i - (i[:, None] // 4 - 1) * 4

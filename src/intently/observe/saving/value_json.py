@@ -81,7 +81,9 @@ def _tiled(kind: Callable[..., Value]) -> Callable[..., Value]:
     """A maker of a rule in tiles, each of which has to be there."""
 
     def make(index: Any, tiles: Any) -> Value:
-        index, tiles = integers(index, "index"), _a(Tensor, tiles)
+        if not isinstance(index, Tensor) or not isinstance(tiles, Tensor):
+            raise UnreadableError("tiles without tensors")
+        index = integers(index, "index")
         if tiles.ndim != 3 or index.ndim < 2 or 0 in (*tiles.shape, index.numel()):
             raise UnreadableError("tiles that are no tensors (n, r, c) and (…, R, C)")
         if (tiles.dtype is torch.bool) != (kind is Tiled):

@@ -106,7 +106,10 @@ def _as_value(code: Tensor, sizes: tuple[int, ...], g: Geometry) -> tuple[Mask |
             if mask is not None and bool(wide.any()):
                 mask = mask | allowed(_by_text(wide.unsqueeze(-2), g))
             if mask is not None and bool(tall.any()):
-                rows, rest = allowed(_by_text(tall.unsqueeze(-1), g)), Seen(0, None, None, some).mask(g)
+                rows, rest = (
+                    allowed(_by_text(tall.unsqueeze(-1), g)),
+                    Seen(0, None, None, some).mask(g),
+                )
                 mask = mask | (rows if rest is None else rows & rest)
             return (mask,)
     return None

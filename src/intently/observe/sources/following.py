@@ -246,7 +246,7 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
 
 def _as_weights(call: Call, why: str) -> Call:
     """The same call with the weights themselves in place of queries and keys."""
-    assert call.real is not None
+    assert isinstance(call.real, Tensor)
     given = Scores.given(call.real, -1)
     return replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
 

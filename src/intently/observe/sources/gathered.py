@@ -53,7 +53,8 @@ class Gathered:
             return
         try:
             if name in PRODUCTS:
-                self._product(*args[PRODUCTS[name] :][:2], result)
+                a, b = args[PRODUCTS[name] :][:2]
+                self._product(a, b, result)
             elif name in ("_softmax", "_safe_softmax"):
                 self._softmax(args[0], args[1], result)
             else:

@@ -8,7 +8,7 @@ which are added.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -72,7 +72,7 @@ class Table:
 
 @dataclass
 class Laid:
-    """A piece whose rows are in order: (l, r) positions, (l, r, m) keys (−1: hidden) and weights."""
+    """A piece with its rows in order: positions (l, r), keys (l, r, m), −1 if hidden, and weights."""
 
     at: Tensor
     keys: Tensor
@@ -194,12 +194,17 @@ def _one(
     sizes = (*lead, found.rows.length, found.cols.length)
     real = InPieces(sizes, laid[0].weights.dtype, *_sampled(laid, sizes))
     given = partial(_given, laid, sizes, real)
-    if any(side.q is None or side.k is None or side.q.shape[-1] != side.k.shape[-1] for side in sides):
+    known = [
+        (side, side.q, side.k)
+        for side in sides
+        if side.q is not None and side.k is not None and side.q.shape[-1] == side.k.shape[-1]
+    ]
+    if len(known) < len(sides):
         return given("queries or keys differ from block to block")
     mask, bias = mask_of([(x.at, x.keys) for x in laid], sizes)
     scale = _scale(found)
-    q = [side.q * (1.0 if side is found else _scale(side) / scale) for side in sides]
-    q, k = (torch.cat(x, -1) for x in (q, [side.k for side in sides]))
+    q = torch.cat([q if side is found else q * (_scale(side) / scale) for side, q, _ in known], -1)
+    k = torch.cat([k for _, _, k in known], -1)
     q, k = (x.reshape(*lead, *x.shape[-2:]) for x in (q, k))
     how = AttentionSpec(mask=mask, bias=bias, scale=scale)
     return Call(q, k, k, None, how, "by hand", real=real, as_weights=given)

@@ -61,7 +61,7 @@ class Origins:
             return held.as_strided(x.shape, x.stride(), x.storage_offset())
         if held == NOWHERE:
             return torch.full((), NOWHERE, device=x.device).expand(x.shape)
-        found = torch.full((), (held << BITS) + x.storage_offset(), device=x.device)
+        found = torch.full((), (held << BITS) + int(x.storage_offset()), device=x.device)
         for axis, (n, step) in enumerate(zip(x.shape, x.stride())):
             places = torch.arange(n, device=x.device) * step
             found = found + places.view(-1, *(1,) * (x.ndim - 1 - axis))

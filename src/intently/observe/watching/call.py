@@ -70,7 +70,7 @@ class After:
 
 @dataclass(frozen=True)
 class InPieces:
-    """Weights of ``shape`` (…, t, s) that ran in pieces: some ``rows`` (n,) and theirs (…, n, s)."""
+    """Weights of ``shape`` (…, t, s) that ran in pieces: those (…, n, s) of some ``rows`` (n,)."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
