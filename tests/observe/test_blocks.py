@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import intently as it
 from intently.masks.tiled import Tiled
+from intently.observe.watching.unseen import LAST_BITS
 
 HEADS = 2
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": HEADS}
@@ -95,7 +96,7 @@ def watched(model: nn.Module, inputs: dict[str, Any], **options: Any) -> Any:
     assert torch.equal(got, expected)
     assert all(entry.verified for entry in seen.calls), seen.coverage()
     assert len(seen.calls) == len(seen.layers) and not seen.covered.unseen, seen.coverage()
-    assert not seen.covered.notes, seen.coverage()
+    assert set(seen.covered.notes) <= {LAST_BITS}, seen.coverage()
     return seen
 
 
@@ -191,10 +192,13 @@ def projected(model: nn.Module, inputs: dict[str, Tensor], name: str, parts: str
     return found
 
 
+@pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("make", [bigbird, bigbird_pegasus])
-def test_bigbird_counts_a_key_that_comes_repeatedly(make: Callable[[], nn.Module]) -> None:
+def test_bigbird_counts_a_key_that_comes_repeatedly(
+    make: Callable[[], nn.Module], deep: bool
+) -> None:
     model, inputs = make(), texts(False)
-    seen = watched(model, inputs)
+    seen = watched(model, inputs, deep=deep)
     for name in seen.layers:
         q, k = projected(model, inputs, name, "query key")
         weights = (q @ k.mT / q.shape[-1] ** 0.5).exp() * by_blocks(12, 4, 2)

@@ -86,7 +86,7 @@ class Gathered:
 
     def _softmax(self, scores: Tensor, axis: int, weights: Tensor) -> None:
         cells = self.origins.of(scores).movedim(axis, -1)
-        numbers = {n for n in (cells >> BITS).unique().tolist() if n != NOWHERE}
+        numbers = set((cells >> BITS).flatten().add_(1).bincount()[1:].nonzero().flatten().tolist())
         number = self.origins.begin(weights)
         if not numbers or not numbers <= self.products.keys() or not weights.is_contiguous():
             return
@@ -171,13 +171,12 @@ def _most(rows: Tensor) -> Tensor:
 def _rows_and_keys(cells: Tensor, products: dict[int, Product]) -> tuple[Tensor, Tensor]:
     """The places of the queries and the keys of scores whose places are ``cells``."""
     rows, cols = torch.full_like(cells, NOWHERE), torch.full_like(cells, NOWHERE)
-    entries, numbers = cells & COUNT, cells >> BITS
+    numbers = cells >> BITS
     for number, product in products.items():
         n, m = product.rows.shape[-1], product.cols.shape[-1]
-        at = entries.clamp_max(product.rows.numel() * m - 1)
-        row = at // m
-        key = row // n * m + at % m
         here = numbers == number
-        rows = torch.where(here, product.rows.flatten()[row], rows)
-        cols = torch.where(here, product.cols.flatten()[key], cols)
+        at = cells[here] & COUNT
+        row = at // m
+        rows[here] = product.rows.flatten()[row]
+        cols[here] = product.cols.flatten()[row // n * m + at % m]
     return rows, cols

@@ -72,7 +72,7 @@ class Table:
 
 @dataclass
 class Laid:
-    """A piece with its rows in order: positions (l, r), keys (l, r, m), −1 if hidden, and weights."""
+    """A piece with its rows in order: positions (l, r), keys (l, r, m) or −1, and weights."""
 
     at: Tensor
     keys: Tensor
