@@ -117,7 +117,7 @@ def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextM
     for a softmax, a dropout and others that hold nothing.
     """
     if attends_by_hand(module) and any(x.wants(module) for x in recorders):
-        gathered = Gathered(module) if gathers(module) else None
+        gathered = Gathered(module, recorders) if gathers(module) else None
         return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
     if _here.whole:
         return None
