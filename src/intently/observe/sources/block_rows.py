@@ -118,7 +118,7 @@ def _most(rows: Tensor) -> Tensor:
 
 def _rows_and_keys(cells: Tensor, products: Sequence[Sides]) -> tuple[Tensor, Tensor]:
     """The places of the queries and the keys of scores whose places are ``cells``."""
-    rows, cols = torch.full_like(cells, NOWHERE), torch.full_like(cells, NOWHERE)
+    rows, cols = (torch.full(cells.shape, NOWHERE, device=cells.device) for _ in range(2))
     for product in products:
         n, m = product.rows.shape[-1], product.cols.shape[-1]
         here = (cells >> BITS) == product.number

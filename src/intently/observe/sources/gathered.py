@@ -161,6 +161,7 @@ class Gathered:
         ]
         for write in writes:
             write.users += 1
+            assert write.before is not None
             write.before.users += 1
         key = (
             tuple((n, seen.cells) for n, seen in met.items()),
