@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from intently.observe.sources.block_rows import COUNT, Piece, Product, Softmax, piece_of, plain
+from intently.observe.sources.block_rows import Piece, Product, Softmax, piece_of, plain
 from intently.observe.sources.joined_blocks import planned
 from intently.observe.sources.laid_blocks import Plan, Unfit
 from intently.observe.sources.origins import BITS, Memory, Origins, View, replaced
@@ -28,6 +28,8 @@ from intently.observe.watching.call import Call
 from intently.observe.watching.recorder import Recorder
 from intently.observe.watching.scope import current, inside, tell
 
+COUNT = (1 << BITS) - 1
+"""The bits of a place that count entries."""
 PRODUCTS = {"bmm": 0, "mm": 0, "baddbmm": 1}
 """Products, and which of their arguments is the left factor."""
 LOWEST = -5e3

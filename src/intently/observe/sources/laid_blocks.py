@@ -184,18 +184,15 @@ def laid_by(piece: Piece, rows: Table, cols: Table, leads: int) -> Laid:
     shape = leads, int(count.max())
     at, source = lead.new_full(shape, NOWHERE), lead.new_full(shape, NOWHERE)
     at[lead, slot], source[lead, slot] = position, known
-    key = cols.find(piece.cols.view(-1, m).index_select(0, known))
-    key = _positions(cols)[(key + 1).flatten()].view(key.shape)
+    entry = cols.find(piece.keys.roll(1)).long()  # −1 comes first
+    of_key = torch.where(entry == NOWHERE, NOWHERE, cols.position[entry]).int()
+    key = piece.cols.view(-1, m).index_select(0, known)
+    key = of_key.index_select(0, key.flatten().add_(1)).view(key.shape)
     if len(known) == at.numel():
         return Laid(piece.number, at, key.view(*shape, m), source)
     keys = key.new_full((*shape, m), NOWHERE)
     keys[lead, slot] = key
     return Laid(piece.number, at, keys, source)
-
-
-def _positions(table: Table) -> Tensor:
-    """The positions (int32) of −1 and all entries."""
-    return torch.cat([table.position.new_full((1,), NOWHERE), table.position]).int()
 
 
 def placed(parts: Sequence[tuple[int, Tensor]], table: Table) -> list[Rows]:
