@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from intently.attention_matrix import Attention
-from intently.observe.watching.call import After, Call, operand
+from intently.observe.watching.call import After, Call, InPieces, operand
 from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
 from intently.observe.watching.near_misses import Logits
 
@@ -48,6 +48,8 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
     if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
+    if isinstance(call.real, InPieces):
+        return _same_pieces(call.real, matrix) or Verdict(None, UNSEEN)
     t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
     dtype, most = _coarsest(call, matrix, stored), max(HALF_ROWS, CELLS // cells)
     counts, compared = (HALF_ROWS, MORE, most), _compared_in_half
@@ -81,10 +83,22 @@ def _coarsest(call: Call, matrix: Attention, stored: torch.dtype | None) -> torc
 def _ran(call: Call, matrix: Attention, rows: Tensor) -> Tensor | None:
     """The weights that ran, of all keys that the matrix has; None if they are not known."""
     s = matrix.shape[-1]
-    if call.real is None or call.real.shape[-1] < s:
+    if not isinstance(call.real, Tensor) or call.real.shape[-1] < s:
         return None
     real = call.real.detach().index_select(-2, rows)
     return None if bool(real[..., s:].any()) else real[..., :s]
+
+
+def _same_pieces(real: InPieces, matrix: Attention) -> Verdict | None:
+    """True where some rows of all pieces are those of the matrix; None where they are not."""
+    tile, s = matrix.tile(real.rows), matrix.shape[-1]
+    margin = RELATIVE + 4 * torch.finfo(real.dtype).eps
+    off = (tile.double() - real.weights[..., :s].double()).abs()
+    close = off <= margin * tile.double().amax(-1, keepdim=True)
+    close |= (tile == 0).all(-1, keepdim=True)
+    if bool(close.all()) and not bool(real.weights[..., s:].any()):
+        return Verdict(True, rows=len(real.rows))
+    return None
 
 
 def _same_weights(call: Call, matrix: Attention, rows: Tensor) -> Verdict | None:

@@ -39,6 +39,13 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
+LAYS_OUT = frozenset(("as_strided", "unfold", "pad", "roll"))
+"""Functions that lay out positions in blocks, windows or diagonals."""
+
+JOINS = frozenset(("cat", "concat", "concatenate", "stack", "gather", "take_along_dim"))
+FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
+"""Functions that do so together: blocks that are picked, or stand beside others or nothing."""
+
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
 MOST = 100
@@ -136,7 +143,7 @@ def writes_attention(module: nn.Module) -> bool:
     key = kinds, frozenset(filter(callable, _behind(held, frozenset()))), softmax
     known = _written.setdefault(kind, {})
     if key not in known:
-        known[key] = _writes(kind, *key)
+        known[key] = _writes(_all_codes(kind, *key[:2]), softmax)
     return known[key]
 
 
@@ -144,12 +151,16 @@ PLAIN = (bool, int, float, str, type(None), torch.Tensor)
 _written: WeakKeyDictionary[type[nn.Module], dict[Any, bool]] = WeakKeyDictionary()
 
 
-def _writes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any], softmax: bool) -> bool:
-    """Whether a class makes weights, with the ``functions`` and objects that a module holds."""
+def _all_codes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any]) -> list[CodeType]:
+    """The code of a forward and of all that it may call, with what a module holds."""
     own = methods(kind)
     for other in kinds:
         own = {**_functions(other), **own}
-    codes = [*_called([*_forwards(own), *functions], own, anywhere=True)]
+    return [*_called([*_forwards(own), *functions], own, anywhere=True)]
+
+
+def _writes(codes: list[CodeType], softmax: bool) -> bool:
+    """Whether code makes weights, and mixes values."""
     names = [{word.text for word in words(code)} for code in codes]
     every = set().union(*names)
     if any(map(_calls_operator, names)):
@@ -157,6 +168,31 @@ def _writes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any], softma
     if not every & PRODUCTS and not pools(every):
         return False
     return softmax or any(_makes_weights(code) is not None for code in codes)
+
+
+def gathers(module: nn.Module) -> bool:
+    """Whether the code of a forward may lay out queries, keys or scores in blocks."""
+    if type(module) not in _gathers:
+        mine = [x for kind in _kinds(type(module)) for x in vars(kind).values()]
+        codes = [x.__code__ for x in map(_function, mine) if x is not None]
+        held = [x for x in vars(module).values() if not isinstance(x, PLAIN)]
+        kinds = frozenset(type(x) for x in held if not _passed(type(x).__module__))
+        functions = frozenset(filter(callable, _behind(held, frozenset())))
+        codes += _all_codes(type(module), kinds, functions)
+        for code in codes:  # which grows by the comprehensions within
+            codes += [x for x in code.co_consts if isinstance(x, CodeType)]
+        names = {word.text for code in codes for word in words(code)}
+        _gathers[type(module)] = bool(names & LAYS_OUT or (names & JOINS and names & FILLS))
+    return _gathers[type(module)]
+
+
+def _function(x: Any) -> FunctionType | None:
+    x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
+    x = unwrap(x) if callable(x) else None
+    return x if isinstance(x, FunctionType) else None
+
+
+_gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
 
 
 def _calls_operator(names: set[str]) -> bool:
@@ -211,8 +247,11 @@ def _after(word: Word, other: Word) -> bool:
 
 def methods(kind: type) -> dict[str, Any]:
     """The attributes of a class and its bases, except PyTorch's."""
-    kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
-    return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
+    return {name: x for k in reversed(_kinds(kind)) for name, x in vars(k).items()}
+
+
+def _kinds(kind: type) -> list[type]:
+    return [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
 
 
 def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
