@@ -267,7 +267,7 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
         return found.why
     found = found.single(side - 2, -1 - side)
     call = placed(found, (b, a.mT)[side], (out, out.mT)[side], side, (a, b.mT)[side])
-    if isinstance(call, Call) and call.real is not None:
+    if isinstance(call, Call) and isinstance(call.real, Tensor):
         _let_compare(call, found, call.real)
     return call
 
