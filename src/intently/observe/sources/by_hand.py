@@ -119,9 +119,13 @@ def around(
     Modules whose code makes weights by hand are followed; the layers that they call are not, but
     for a softmax, a dropout and others that hold nothing, and those that are ``given`` weights.
     """
-    if attends_by_hand(module) and any(x.wants(module) for x in recorders):
-        gathered = Gathered(module, recorders) if gathers(module) else None
-        return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
+    plain = recorders[-1].plain
+    if module not in plain:
+        if not attends_by_hand(module):
+            plain.add(module)
+        elif any(x.wants(module) for x in recorders):
+            gathered = Gathered(module, recorders) if gathers(module) else None
+            return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
     if _here.whole:
         return None
     if not _here.count or not _holds(module):
@@ -150,6 +154,8 @@ def attends_by_hand(module: nn.Module) -> bool:
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
     _caught.add(type(module))
+    for recorder in current():
+        recorder.plain.clear()
     if _here.whole or _is_on():
         return
     late = mode()
@@ -165,6 +171,8 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
 
 def ended(module: nn.Module) -> None:
     """The forward of a module ended."""
+    if not _here.late and not _here.mode.lost:
+        return
     late = _here.late.pop(module, None)
     if late is not None:
         late.__exit__(None, None, None)
