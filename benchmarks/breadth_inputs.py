@@ -192,7 +192,12 @@ def _series(config: Any, _: str) -> Tensor:
 def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, Any]:
     """The inputs with which a model runs; raises the first error if there are none."""
     errors: list[Exception] = []
+    dtype = next((x.dtype for x in model.parameters() if x.is_floating_point()), torch.float32)
     for given in itertools.islice(_trials(model, config, family, side), TRIALS):
+        given = {
+            k: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+            for k, x in given.items()
+        }
         try:
             with torch.no_grad():
                 model(**given)

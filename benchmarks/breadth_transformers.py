@@ -15,6 +15,7 @@ from breadth_run import Way, stirred, told
 from breadth_shrink import LEVELS, made
 
 IMPLEMENTATIONS = ("sdpa", "eager")
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 STEPS = 5
 PARAMETERS = 60_000_000
 """The largest model that is built, where a family cannot be made smaller."""
@@ -89,8 +90,8 @@ def _is_own(kind: Any, config: type) -> bool:
         return True
 
 
-def ways(family: str) -> Iterator[Way | tuple[str, str]]:
-    """Forward under every implementation and padding, then the generations.
+def ways(family: str, half: bool = True) -> Iterator[Way | tuple[str, str]]:
+    """Forward under every implementation and padding, in ``half`` precision, and the generations.
 
     Where no implementation runs with the smallest configuration, the next larger one is tried.
     """
@@ -117,6 +118,8 @@ def ways(family: str) -> Iterator[Way | tuple[str, str]]:
                 continue
             ran.append(name)
             yield from ways
+            if half:
+                yield from _halved(base, config, family, name)
         failed += tried
         if ran:
             yield from tried
@@ -168,6 +171,18 @@ def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
         yield Way(f"{name} {side}" if padded else name, model, functools.partial(model, **given))
         if not padded:
             return
+
+
+def _halved(kind: Any, config: Any, family: str, name: str) -> Iterator[Way | tuple[str, str]]:
+    """Forward in half precision, padded at the right; some models cannot."""
+    for precision, dtype in PRECISIONS.items():
+        try:
+            model = _built(kind, config, name).to(dtype)
+            given = inputs.working(model, model.config, family, "right")
+        except Exception as error:
+            yield f"{name} {precision}", told(error)
+            continue
+        yield Way(f"{name} {precision}", model, functools.partial(model, **given))
 
 
 def _generations(

@@ -41,6 +41,7 @@ from breadth_marks import (
     Attended,
     Mark,
     axis_of,
+    rounding,
     spread,
     tensors,
     varies,
@@ -62,6 +63,8 @@ class Truth(TorchDispatchMode):
         self.all: list[Attended] = []
         self.stopped: dict[str, int] = {}
         self._batch = batch
+        floats = (x.dtype for x in model.parameters() if x.is_floating_point())
+        self._eps = torch.finfo(next(floats, torch.float32)).eps
         self._names = {id(m): name for name, m in model.named_modules()}
         self._constants = {
             x.untyped_storage().data_ptr() for x in [*model.parameters(), *model.buffers()]
@@ -145,7 +148,7 @@ class Truth(TorchDispatchMode):
                 self._put(x, Mark("chosen", None, None))
         elif name in SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
-            self._weights(out, axis_of(args, kwargs), name, chosen)
+            self._weights(out, axis_of(args, kwargs), name, chosen, args[0])
             if out.dim() == 1 and self._constant(args[0]):
                 self._marks.pop(id(out))  # no queries, and the same for all inputs
         elif name in LOG_SOFTMAX:
@@ -189,7 +192,12 @@ class Truth(TorchDispatchMode):
             self.stopped[name] = self.stopped.get(name, 0) + 1
 
     def _weights(
-        self, out: Tensor, axis: int | Sequence[int], how: str, chosen: bool = False
+        self,
+        out: Tensor,
+        axis: int | Sequence[int],
+        how: str,
+        chosen: bool = False,
+        scores: Tensor | None = None,
     ) -> None:
         """A softmax, or what equals one, over one axis or several; ``chosen``: by a router."""
         axes = [axis % out.dim()] if isinstance(axis, int) else [i % out.dim() for i in axis]
@@ -197,7 +205,8 @@ class Truth(TorchDispatchMode):
             return
         last = list(range(-len(axes), 0))
         weights = out.detach().movedim(axes, last).flatten(-len(axes)).clone()
-        source = Attended(self._where(), how, weights)
+        scores = out.log() if scores is None else scores
+        source = Attended(self._where(), how, weights, rounding=rounding(scores, self._eps))
         self.all.append(source)
         sizes = [out.shape[i] for i in axes]
         keys = torch.arange(1, math.prod(sizes) + 1, dtype=torch.int32).view(sizes)
@@ -328,7 +337,8 @@ class Truth(TorchDispatchMode):
 
     def _add(self, how: str, weights: Tensor) -> None:
         """Record the weights of a fused call."""
-        self.all.append(Attended(self._where(), how, weights.detach(), counts=True))
+        read = rounding(weights[:0], self._eps)  # the weights of a recording are rounded, too
+        self.all.append(Attended(self._where(), how, weights.detach(), counts=True, rounding=read))
 
     def _flex(
         self, original: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **given: Any

@@ -16,16 +16,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
 from intently.observe.watching.call import AttentionSpec, Call
-from intently.observe.watching.patches import Function, Target, names_beside
+from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The function, if it is imported, and what torch.compile has made of it."""
     theirs = sys.modules.get("torch.nn.attention.flex_attention")
     if theirs is None:
@@ -33,8 +34,7 @@ def targets(model: nn.Module | None) -> list[Target]:
     found = [Target(theirs, "flex_attention", _wrap, everywhere=True)]
     if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled
         return found
-    modules = () if model is None else model.modules()
-    holding = [(m, m.__dict__) for m in modules] + [(names, names) for names in names_beside(model)]
+    holding = [(m, m.__dict__) for m in searched.modules] + [(x, x) for x in searched.files]
     return found + [
         Target(owner, name, _wrap)
         for owner, names in holding

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
+from intently.observe.sources.gathered import Gathered
 from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
 from intently.observe.watching.call import Call, operand
@@ -44,8 +45,10 @@ class Follow(TorchDispatchMode):
         self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Held]] = {}
         self._room = 64
         self.mixtures = Mixtures()
-        self.lost: list[tuple[Softmax, Callable[[], Call]]] = []
+        self.lost: list[tuple[Softmax, Tensor, Callable[[], Call]]] = []
         """Softmaxes whose weights went out of sight, and how to tell of them."""
+        self.gathered: Gathered | None = None
+        """What the module did so far that is running, if its code gathers blocks."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -75,6 +78,8 @@ class Follow(TorchDispatchMode):
             return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
+        if self.gathered is not None and "backward" not in name:
+            self.gathered.saw(name, func, args, kwargs, result)
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:
@@ -119,7 +124,8 @@ class Follow(TorchDispatchMode):
                     and softmax.why is None
                     and found.stage == "weights"
                 ):
-                    self.lost.append((softmax, partial(_unmixed, found, args[at], made.why)))
+                    unmixed = partial(_unmixed, found, args[at], made.why)
+                    self.lost.append((softmax, args[at], unmixed))
                 softmax.why, made.softmax = softmax.why or made.why, softmax
             else:
                 made = replace(made, softmax=softmax)
@@ -127,7 +133,7 @@ class Follow(TorchDispatchMode):
             softmax = found.softmax
             if isinstance(found, Scores) and name == "mul" and softmax and softmax.sure:
                 softmax.met = True
-                tell(current(), BY_HAND, _whose(found), partial(_unmixed, found, args[at]))
+                self._tell(found, args[at], partial(_unmixed, found, args[at]))
             return
         for out in outs:
             self.keep(out, made)
@@ -145,14 +151,20 @@ class Follow(TorchDispatchMode):
                 self.keep(out, self.mixtures.begun(found, a, b, out, side))
                 return
             if found.softmax is not None:
-                if isinstance(found, Lost) and any(x is found.softmax for x, _ in self.lost):
+                if isinstance(found, Lost) and any(x[0] is found.softmax for x in self.lost):
                     return  # told when the module ends
                 if found.softmax.met and isinstance(found, Scores) and found.columns is not None:
                     return  # another part of the same weights
                 found.softmax.met = True
-            tell(current(), BY_HAND, _whose(found), partial(_met, found, a, b, out, side))
+            self._tell(found, (a, b)[side], partial(_met, found, a, b, out, side))
             return
         self.keep(out, _product(name, a, b, args, kwargs))
+
+    def _tell(self, found: Scores | Lost, weights: Tensor, make: Callable[[], Call | str]) -> None:
+        if self.gathered is None:
+            tell(current(), BY_HAND, _whose(found), make)
+        else:
+            self.gathered.hold(weights, make)
 
     def holds_weights(self, given: Iterable[Any]) -> bool:
         """Whether weights are among the arguments of a module."""
@@ -255,14 +267,14 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
         return found.why
     found = found.single(side - 2, -1 - side)
     call = placed(found, (b, a.mT)[side], (out, out.mT)[side], side, (a, b.mT)[side])
-    if isinstance(call, Call) and call.real is not None:
+    if isinstance(call, Call) and isinstance(call.real, Tensor):
         _let_compare(call, found, call.real)
     return call
 
 
 def _as_weights(call: Call, why: str) -> Call:
     """The same call with the weights themselves in place of queries and keys."""
-    assert call.real is not None
+    assert isinstance(call.real, Tensor)
     given = Scores.given(call.real, -1)
     kept = replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
     return replace(kept, keys=operand(call.k))

@@ -20,9 +20,10 @@ from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The method that returns attention functions, if transformers is imported."""
     theirs, masks = (
         sys.modules.get(f"transformers.{n}") for n in ("modeling_utils", "masking_utils")
@@ -131,7 +132,10 @@ def _how(
         rule, bias = how.mask, how.bias
         added = _position_bias(module, position, g)
         bias = added if bias is None else bias if added is None else added + bias
-    sinks = kwargs.get("s_aux")
+    sinks = kwargs.get("s_aux", kwargs.get("sinks"))
+    if sinks is not None and sinks.ndim == 4:  # (b, h, t, 1): exp z / (Σ exp z + exp sink) is
+        lowered = as_bias(-sinks.detach())  # exp(z − sink) / (Σ exp(z − sink) + exp 0)
+        bias, sinks = lowered if bias is None else bias + lowered, sinks.new_zeros(q.shape[1])
     return AttentionSpec(
         mask=rule,
         bias=bias,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -67,6 +68,16 @@ class After:
     finish: Callable[[Tensor, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class InPieces:
+    """Weights of ``shape`` (…, t, s) that ran in pieces: those (…, n, s) of some ``rows`` (n,)."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: Tensor
+    weights: Tensor
+
+
 @dataclass
 class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
@@ -92,7 +103,7 @@ class Call:
     as_it_is: str | None = None
     keys: Tensor | None = None
     then: str | None = None
-    real: Tensor | None = None
+    real: Tensor | InPieces | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
     back: Callable[[Tensor], Tensor] | None = None

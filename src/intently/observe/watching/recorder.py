@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
+from intently.biases.tiled import TiledBias
 from intently.errors import StaleError
 from intently.kernels.modes import transformed
 from intently.observe.generation.call_masks import trimmed, written
@@ -30,7 +31,9 @@ COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
 OTHERS = "its queries and keys give others"
 EMPTY = "places of a static cache get weight that hold no key yet"
+APART = "{}: its blocks are kept one by one, because {}."
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+IN_TILES = "{}: the weights themselves are kept, in tiles, because {}."
 
 
 class Recorder:
@@ -47,6 +50,8 @@ class Recorder:
         deep: bool = False,
     ) -> None:
         self.running, self.ran, self._deep = Running(), Ran(), deep
+        self.plain: set[nn.Module] = set()
+        """Modules whose code does not attend by hand."""
         self.ran_compiled = False
         self.names = Names(model, layers)
         self.recording = Recording(tokens)
@@ -86,6 +91,12 @@ class Recorder:
         if name is not None:
             self.recording.covered.unseen[name] = f"{source}: {why}"
 
+    def apart(self, module: nn.Module, why: str) -> None:
+        """Note that the blocks of a module do not become one matrix, and why."""
+        name = None if in_backward() else self._named(module)
+        if name is not None:
+            self.recording.covered.note(APART.format(name, why))
+
     def compiled(self) -> None:
         """Note that code compiled by torch.compile begins to run: its attention is not seen."""
         self.ran_compiled = True
@@ -115,6 +126,7 @@ class Recorder:
         if not ended:
             self._say_unseen()
         self.names, self.ran = Names(None, None), Ran()
+        self.plain.clear()
 
     def _say_unseen(self) -> None:
         """Name the modules that may have attended unseen, and why."""
@@ -143,7 +155,8 @@ class Recorder:
             if why is not None:
                 call = call.as_weights(why)
                 step = self._normalised(call)
-        for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
+        as_it_is = IN_TILES if isinstance(call.how.bias, TiledBias) else AS_IT_IS
+        for text, why in ((as_it_is, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)
@@ -196,12 +209,12 @@ class Recorder:
             found = checking.Verdict(None, str(error))
         except Exception as error:
             found = checking.Verdict(False, f"it could not be compared: {error}")
-        untold = found.why == checking.CANNOT_TELL
+        untold = checking.untold(found.why)
         if untold and entry.steps > 1:  # the values of other steps may tell
             return
         entry.compared += 0 if untold else found.rows
         worse = entry.verified is not False and found.verified is not True
-        if entry.steps == 1 or worse or entry.why == checking.CANNOT_TELL:
+        if entry.steps == 1 or worse or checking.untold(entry.why):
             entry.verified, entry.why = found.verified, found.why
 
 

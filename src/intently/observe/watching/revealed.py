@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache, partial
 from inspect import unwrap
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -39,6 +39,13 @@ FORMULAS: dict[str, tuple[Set[str], ...]] = {
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
+LAYS_OUT = frozenset(("as_strided", "unfold", "pad", "roll"))
+"""Functions that lay out positions in blocks, windows or diagonals."""
+
+JOINS = frozenset(("cat", "concat", "concatenate", "stack", "gather", "take_along_dim"))
+FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
+"""Functions that do so together: blocks that are picked, or stand beside others or nothing."""
+
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
 
 MOST = 100
@@ -55,6 +62,9 @@ INDIRECT: dict[type, str] = {
 WATCH = "intently.observe.watching.watch"
 PASSED = ("torch", "intently.observe")
 """Packages whose own code says nothing about a model."""
+
+
+Said = TypeVar("Said")
 
 
 class Word(NamedTuple):
@@ -88,7 +98,7 @@ def still_to_come(modules: int) -> set[str]:
     frame = sys._getframe(1)
     while frame is not None and modules:
         name = str(frame.f_globals.get("__name__", ""))
-        if name == WATCH and frame.f_code.co_name == "__call__":
+        if name == WATCH and frame.f_code.co_name == "call":
             modules -= 1
         elif name.split(".")[0] != PASSED[0] and not name.startswith(PASSED[1]):
             here = Word("", frame.f_lasti, frame.f_lineno or 0)
@@ -114,14 +124,25 @@ def pools(come: set[str]) -> bool:
     return {"*", "sum"} <= come and "log" not in come
 
 
-_formulas: WeakKeyDictionary[type[nn.Module], str | None] = WeakKeyDictionary()
+def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Module]], Said]:
+    """Remember what the code of a class says until its forward is replaced."""
+    known: WeakKeyDictionary[type[nn.Module], tuple[int, Said]] = WeakKeyDictionary()
+
+    def remembering(kind: type[nn.Module]) -> Said:
+        forward = next(id(vars(k)["forward"]) for k in kind.__mro__ if "forward" in vars(k))
+        before, said = known.get(kind, (None, None))
+        if before == forward:
+            return said
+        known[kind] = forward, (said := say(kind))
+        return said
+
+    return remembering
 
 
+@remembered
 def formula(kind: type[nn.Module]) -> str | None:
     """The function by which the forward of a class makes weights by hand, None if none is seen."""
-    if kind not in _formulas:
-        _formulas[kind] = next(filter(None, map(_formula, _codes(kind))), None)
-    return _formulas[kind]
+    return next(filter(None, map(_formula, _codes(kind))), None)
 
 
 def writes_attention(module: nn.Module) -> bool:
@@ -136,7 +157,7 @@ def writes_attention(module: nn.Module) -> bool:
     key = kinds, frozenset(filter(callable, _behind(held, frozenset()))), softmax
     known = _written.setdefault(kind, {})
     if key not in known:
-        known[key] = _writes(kind, *key)
+        known[key] = _writes(_all_codes(kind, *key[:2]), softmax)
     return known[key]
 
 
@@ -144,12 +165,16 @@ PLAIN = (bool, int, float, str, type(None), torch.Tensor)
 _written: WeakKeyDictionary[type[nn.Module], dict[Any, bool]] = WeakKeyDictionary()
 
 
-def _writes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any], softmax: bool) -> bool:
-    """Whether a class makes weights, with the ``functions`` and objects that a module holds."""
+def _all_codes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any]) -> list[CodeType]:
+    """The code of a forward and of all that it may call, with what a module holds."""
     own = methods(kind)
     for other in kinds:
         own = {**_functions(other), **own}
-    codes = [*_called([*_forwards(own), *functions], own, anywhere=True)]
+    return [*_called([*_forwards(own), *functions], own, anywhere=True)]
+
+
+def _writes(codes: list[CodeType], softmax: bool) -> bool:
+    """Whether code makes weights, and mixes values."""
     names = [{word.text for word in words(code)} for code in codes]
     every = set().union(*names)
     if any(map(_calls_operator, names)):
@@ -157,6 +182,31 @@ def _writes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any], softma
     if not every & PRODUCTS and not pools(every):
         return False
     return softmax or any(_makes_weights(code) is not None for code in codes)
+
+
+def gathers(module: nn.Module) -> bool:
+    """Whether the code of a forward may lay out queries, keys or scores in blocks."""
+    if type(module) not in _gathers:
+        mine = [x for kind in _kinds(type(module)) for x in vars(kind).values()]
+        codes = [x.__code__ for x in map(_function, mine) if x is not None]
+        held = [x for x in vars(module).values() if not isinstance(x, PLAIN)]
+        kinds = frozenset(type(x) for x in held if not _passed(type(x).__module__))
+        functions = frozenset(filter(callable, _behind(held, frozenset())))
+        codes += _all_codes(type(module), kinds, functions)
+        for code in codes:  # which grows by the comprehensions within
+            codes += [x for x in code.co_consts if isinstance(x, CodeType)]
+        names = {word.text for code in codes for word in words(code)}
+        _gathers[type(module)] = bool(names & LAYS_OUT or (names & JOINS and names & FILLS))
+    return _gathers[type(module)]
+
+
+def _function(x: Any) -> FunctionType | None:
+    x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
+    x = unwrap(x) if callable(x) else None
+    return x if isinstance(x, FunctionType) else None
+
+
+_gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
 
 
 def _calls_operator(names: set[str]) -> bool:
@@ -211,8 +261,11 @@ def _after(word: Word, other: Word) -> bool:
 
 def methods(kind: type) -> dict[str, Any]:
     """The attributes of a class and its bases, except PyTorch's."""
-    kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
-    return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
+    return {name: x for k in reversed(_kinds(kind)) for name, x in vars(k).items()}
+
+
+def _kinds(kind: type) -> list[type]:
+    return [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
 
 
 def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
