@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -204,6 +205,46 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
     if not errors:
         raise TypeError("no input of its forward is known")
     raise next((x for x in errors if not isinstance(x, TypeError)), errors[0])
+
+
+def pictured(model: nn.Module, config: Any, given: dict[str, Any]) -> dict[str, Any] | None:
+    """The inputs with a picture before each text; None if the model takes none, or none fits.
+
+    How many tokens a picture takes is what the model says when it gets none.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    token = value(config, "image_token_id image_token_index", None)
+    wanted = "pixel_values" in parameters and "pixel_values" not in given
+    if token is None or not wanted or "input_ids" not in given:
+        return None
+    kinds = [{"pixel_values": x} for x in _pixels(config)]
+    if "image_grid_thw" in parameters:
+        rows = normal(BATCH * int(GRID.prod()), _patch_width(config))
+        kinds = [{"pixel_values": rows, "image_grid_thw": GRID.repeat(BATCH, 1)}]
+    for pixels in kinds:
+        try:
+            with torch.no_grad():
+                model(**given, **pixels)
+        except Exception as error:
+            told = re.search(r"tokens: 0,? .*?features:? (\d+)", str(error), re.DOTALL)
+        else:
+            continue  # a model that does not mind whether a picture has a place in its text
+        if told is None or int(told[1]) % BATCH:
+            continue
+        places = torch.full((BATCH, int(told[1]) // BATCH), token)
+        out = given | pixels | {"input_ids": torch.cat([places, given["input_ids"]], 1)}
+        if "attention_mask" in given:
+            seen = torch.ones_like(places)
+            out["attention_mask"] = torch.cat([seen, given["attention_mask"]], 1)
+        if "mm_token_type_ids" in parameters:
+            out["mm_token_type_ids"] = (out["input_ids"] == token).long()
+        try:
+            with torch.no_grad():
+                model(**out)
+            return out
+        except Exception:  # the next kind of pixels may fit
+            continue
+    return None
 
 
 def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:

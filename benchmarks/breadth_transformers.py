@@ -155,7 +155,7 @@ def _size(kind: Any, config: Any, implementation: str) -> int:
 
 
 def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
-    """Forward with padding at either side, or once if the model knows no padding."""
+    """Forward with padding at either side, or once if the model knows none; then with a picture."""
     if family in CALLS:
         call = functools.partial(CALLS[family], model)
         with torch.no_grad():
@@ -167,7 +167,10 @@ def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
         padded = "attention_mask" in given
         yield Way(f"{name} {side}" if padded else name, model, functools.partial(model, **given))
         if not padded:
-            return
+            break
+    seen = inputs.pictured(model, model.config, given)
+    if seen is not None:
+        yield Way(f"{name} picture", model, functools.partial(model, **seen))
 
 
 def _generations(
