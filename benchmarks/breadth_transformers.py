@@ -218,4 +218,8 @@ def _generate(model: Any, given: dict[str, Any], way: str) -> Any:
     options = {"max_new_tokens": STEPS, "do_sample": False, **GENERATIONS[way]}
     if way == "greedy":
         given = {k: v[:1] if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    return model.generate(**given, **options)
+    kept = copy.deepcopy(model.generation_config)
+    try:
+        return model.generate(**given, **options)
+    finally:  # some models write into it what they were told
+        model.generation_config = kept
