@@ -154,6 +154,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "muse_glimmer_assistant": {"target_layer_ids": [0, 1]},
     "edgetam": {"vision_config.backbone_config": {"model_type": "timm_wrapper"}},
     "edgetam_vision_model": {"backbone_config": {"model_type": "timm_wrapper"}},
+    "gemma3 shieldgemma2 t5gemma2": {"mm_tokens_per_image": 4},
+    "qwen2_5_vl exaone4_5 hyperclovax_vision_v2 qwen2_5_omni_thinker": {
+        "vision_config.window_size": 32, "vision_config.fullatt_block_indexes": [1]},
+    "aria": {"projector_patch_to_query_dict": {16: 4}},
     "emu3": {"vocabulary_map": {"<image>": 9, "<|extra_200|>": 95}, "image_token_id": 9,
              "vq_config.base_channels": 32},
     "ernie4_5_vl_moe": {"text_config.rope_parameters": {"mrope_section": [1, 1, 2]}},
