@@ -23,6 +23,9 @@ HIERA = {"image_size": [64, 64], "embed_dim_per_stage": [16, 32, 64, 128], "hidd
          "window_positional_embedding_background_size": [4, 4]}  # fmt: skip
 FPN = {"backbone_channel_list": [128, 64, 32, 16], "fpn_hidden_size": 32,
        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}  # fmt: skip
+LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16,
+          "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+          "head_dim": 16}  # fmt: skip
 MROPE = {"rope_parameters": {"mrope_section": [2, 1, 1]}}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -104,6 +107,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "pad_token_id": 0, "num_experts_per_token": 2, "num_experts_per_tok": 2,
         "num_expert_group": 1, "n_group": 1, "topk_group": 1, "codebook_size": 64},
     "dots3_note glm_image": {"text_config.pad_token_id": 0},
+    "dots3_note": {"text_config.per_layer_config": {1: LATENT}},
+    "dots3_note_text": {"per_layer_config": {1: LATENT}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "hunyuan_vl": {"text_config.rope_parameters": {"mrope_section": [1, 1, 1, 1]}},
     "musicgen musicgen_melody": {"decoder.vocab_size": 64},
