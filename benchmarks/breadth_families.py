@@ -23,6 +23,9 @@ HIERA = {"image_size": [64, 64], "embed_dim_per_stage": [16, 32, 64, 128], "hidd
          "window_positional_embedding_background_size": [4, 4]}  # fmt: skip
 FPN = {"backbone_channel_list": [128, 64, 32, 16], "fpn_hidden_size": 32,
        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]}  # fmt: skip
+LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 16,
+          "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+          "head_dim": 16}  # fmt: skip
 MROPE = {"rope_parameters": {"mrope_section": [2, 1, 1]}}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -104,6 +107,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "pad_token_id": 0, "num_experts_per_token": 2, "num_experts_per_tok": 2,
         "num_expert_group": 1, "n_group": 1, "topk_group": 1, "codebook_size": 64},
     "dots3_note glm_image": {"text_config.pad_token_id": 0},
+    "dots3_note": {"text_config.per_layer_config": {1: LATENT}},
+    "dots3_note_text": {"per_layer_config": {1: LATENT}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "hunyuan_vl": {"text_config.rope_parameters": {"mrope_section": [1, 1, 1, 1]}},
     "musicgen musicgen_melody": {"decoder.vocab_size": 64},
@@ -154,6 +159,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "muse_glimmer_assistant": {"target_layer_ids": [0, 1]},
     "edgetam": {"vision_config.backbone_config": {"model_type": "timm_wrapper"}},
     "edgetam_vision_model": {"backbone_config": {"model_type": "timm_wrapper"}},
+    "gemma3 shieldgemma2 t5gemma2": {"mm_tokens_per_image": 4},
+    "qwen2_5_vl exaone4_5 hyperclovax_vision_v2 qwen2_5_omni_thinker": {
+        "vision_config.window_size": 32, "vision_config.fullatt_block_indexes": [1]},
+    "aria": {"projector_patch_to_query_dict": {16: 4}},
     "emu3": {"vocabulary_map": {"<image>": 9, "<|extra_200|>": 95}, "image_token_id": 9,
              "vq_config.base_channels": 32},
     "ernie4_5_vl_moe": {"text_config.rope_parameters": {"mrope_section": [1, 1, 2]}},

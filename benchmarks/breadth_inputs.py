@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,7 +173,7 @@ FAMILIAR: dict[str, Callable[[Any], list[Any]]] = {
 
 def _patch_width(config: Any) -> int:
     patch = value(config, "patch_size spatial_patch_size", 8)
-    depth = value(config, "temporal_patch_size", 1)
+    depth = value(config, "temporal_patch_size patch_temporal", 1)
     channels = value(config, "in_channels in_chans num_channels", 3)
     return channels * depth * patch * patch if isinstance(patch, int) else 192
 
@@ -209,6 +210,61 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
     if not errors:
         raise TypeError("no input of its forward is known")
     raise next((x for x in errors if not isinstance(x, TypeError)), errors[0])
+
+
+def pictured(model: nn.Module, config: Any, given: dict[str, Any]) -> dict[str, Any] | None:
+    """The inputs with a picture before each text; None if the model takes none, or none fits.
+
+    How many places a picture takes is what the model says when it gets none.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    token = value(config, "image_token_id image_token_index", None)
+    wanted = "pixel_values" in parameters and "pixel_values" not in given
+    if token is None or not wanted or "input_ids" not in given:
+        return None
+    for pixels in _pictures(config, "image_grid_thw" in parameters):
+        told = re.search(r"tokens: 0,? .*?features:? (\d+)", _refused(model, given | pixels), re.S)
+        if told is None:
+            continue
+        width = model.get_input_embeddings().embedding_dim
+        for places in (int(told[1]), int(told[1]) // width):  # some count single numbers
+            out = _placed(given | pixels, token, places // BATCH)
+            if "mm_token_type_ids" in parameters:
+                out["mm_token_type_ids"] = (out["input_ids"] == token).long()
+            if not _refused(model, out):
+                return out
+    return None
+
+
+def _pictures(config: Any, grid: bool) -> Iterator[dict[str, Any]]:
+    """What pictures may look like, with or without a grid of their patches."""
+    if not grid:
+        yield from ({"pixel_values": x} for x in _pixels(config))
+        return
+    rows = normal(BATCH * int(GRID.prod()), _patch_width(config))
+    patch = value(config, "patch_size spatial_patch_size", 8)
+    yield {"pixel_values": rows, "image_grid_thw": GRID.repeat(BATCH, 1)}
+    square = rows[:, : 3 * patch**2].view(-1, 3, patch, patch)
+    yield {"pixel_values": square, "image_grid_thw": GRID.repeat(BATCH, 1)}
+
+
+def _placed(given: dict[str, Any], token: int, count: int) -> dict[str, Any]:
+    """The inputs with ``count`` places for pictures before each text."""
+    places = torch.full((BATCH, count), token)
+    out = given | {"input_ids": torch.cat([places, given["input_ids"]], 1)}
+    if "attention_mask" in given:
+        out["attention_mask"] = torch.cat([torch.ones_like(places), given["attention_mask"]], 1)
+    return out
+
+
+def _refused(model: nn.Module, given: dict[str, Any]) -> str:
+    """What a model says against its inputs; nothing if it runs."""
+    try:
+        with torch.no_grad():
+            model(**given)
+    except Exception as error:  # whatever a foreign model raises
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:

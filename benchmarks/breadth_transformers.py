@@ -158,7 +158,7 @@ def _size(kind: Any, config: Any, implementation: str) -> int:
 
 
 def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
-    """Forward with padding at either side, or once if the model knows no padding."""
+    """Forward with padding at either side, or once if the model knows none; then with a picture."""
     if family in CALLS:
         call = functools.partial(CALLS[family], model)
         with torch.no_grad():
@@ -170,7 +170,10 @@ def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
         padded = "attention_mask" in given
         yield Way(f"{name} {side}" if padded else name, model, functools.partial(model, **given))
         if not padded:
-            return
+            break
+    seen = inputs.pictured(model, model.config, given)
+    if seen is not None:
+        yield Way(f"{name} picture", model, functools.partial(model, **seen))
 
 
 def _halved(kind: Any, config: Any, family: str, name: str) -> Iterator[Way | tuple[str, str]]:
@@ -230,4 +233,8 @@ def _generate(model: Any, given: dict[str, Any], way: str) -> Any:
     options = {"max_new_tokens": STEPS, "do_sample": False, **GENERATIONS[way]}
     if way == "greedy":
         given = {k: v[:1] if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    return model.generate(**given, **options)
+    kept = copy.deepcopy(model.generation_config)
+    try:
+        return model.generate(**given, **options)
+    finally:  # some models write into it what they were told
+        model.generation_config = kept

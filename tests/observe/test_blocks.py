@@ -392,3 +392,48 @@ def test_a_long_window_takes_no_memory_of_t_times_s() -> None:
         matrix = seen[name]
         kept = [*matrix.mask.tensors(), matrix.problem.q, matrix.problem.k]
         assert matrix.shape[-2:] == (t, t) and sum(x.numel() for x in kept) < 100 * t
+
+
+def test_calls_that_are_alike_may_hide_other_scores_and_have_other_global_tokens() -> None:
+    model = longformer()
+    plain, padded = texts(False), texts(True)
+    first, last = torch.zeros(2, 48, dtype=torch.long), torch.zeros(2, 48, dtype=torch.long)
+    first[:, 0], last[:, 9] = 1, 1
+    given = [
+        plain,
+        padded,
+        {**plain, "global_attention_mask": first},
+        {**plain, "global_attention_mask": last},
+        plain,
+    ]
+    with torch.no_grad(), it.watch(model) as together:
+        for inputs in given:
+            model(**inputs)
+    assert all(entry.verified for entry in together.calls), together.coverage()
+    for number, inputs in enumerate(given):
+        alone = watched(model, inputs)
+        for name in alone.layers:
+            found = together[name, number]
+            assert torch.equal(found.dense(), alone[name].dense())
+            assert str(found.mask) == str(alone[name].mask)
+
+
+def test_indices_of_gathered_keys_are_compared() -> None:
+    class Chosen(nn.Module):
+        """Queries see keys that are chosen by indices."""
+
+        def forward(self, x: Tensor, index: Tensor) -> Tensor:
+            keys = x[:, index]  # (b, t, m, d)
+            weights = (x.unsqueeze(-2) @ keys.mT).softmax(-1)
+            return F.pad((weights @ keys).squeeze(-2), (0, 0))
+
+    model, x = nn.Sequential(Chosen()), torch.randn(1, 6, 4)
+    i = torch.arange(6)[:, None]
+    steps = [(i + torch.arange(n, n + 3)) % 6 for n in (0, 2)]
+    with torch.no_grad(), it.watch(model) as seen:
+        for index in steps:
+            model[0](x, index)
+    for number, index in enumerate(steps):
+        sees = torch.zeros(6, 6, dtype=torch.bool).scatter_(1, index, True)
+        expected = (x @ x.mT).masked_fill(~sees, -torch.inf).softmax(-1)
+        compare(seen["0", number].dense().view(1, 6, 6), expected)

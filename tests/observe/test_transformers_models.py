@@ -210,6 +210,18 @@ def test_what_is_kept_of_grouped_heads_is_not_repeated() -> None:
     assert entry.q.shape == (2, 4, 7, 4) and entry.k.shape == (2, 2, 7, 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_booleans_that_the_plain_formula_adds(dtype: torch.dtype) -> None:
+    """Grounding DINO's: they hide nothing there, though they do in sdpa."""
+    within = torch.eye(7, dtype=torch.bool).expand(2, 1, 7, 7)
+    for implementation in ("eager", "sdpa"):
+        model = drawn("bert", implementation).to(dtype)
+        given = tokens("") | {"attention_mask": within}
+        seen = seen_in(model, given)
+        hidden = seen[seen.layers[0]].dense().float().masked_fill(within, 0)
+        assert (float(hidden.max()) > 0.1) == (implementation == "eager")
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_masks_are_kept_as_values(implementation: str) -> None:
     def mask(name: str, side: str) -> str:

@@ -35,6 +35,11 @@ PRODUCTS = {"bmm": 0, "mm": 0, "baddbmm": 1}
 LOWEST = -5e3
 """Scores below this, or so far below the highest of their row, are hidden."""
 
+KEPT = 4
+"""Kinds of layers that are known at once, and ways in which each hides scores."""
+OPERATIONS = 2**12
+"""Operations that are known at once."""
+
 Outcome: TypeAlias = "list[Plan] | Unfit"
 
 
@@ -61,6 +66,8 @@ class Gathered:
     def __init__(self, module: nn.Module, recorders: Sequence[Recorder]) -> None:
         self.module = module
         self._layers = _known.setdefault(recorders[-1], Known())
+        if len(self._layers.memories) > OPERATIONS:
+            self._layers = _known[recorders[-1]] = Known()
         self._origins = Origins(self._layers.memories)
         self._products: dict[int, Product] = {}
         self._softmaxes: dict[int, Softmax] = {}
@@ -181,6 +188,9 @@ class Gathered:
                 self._origins.forget()
             if held is not None:
                 alike.append((held, outcome))
+            del alike[:-KEPT]
+            for old in list(self._layers.outcomes)[:-KEPT]:
+                del self._layers.outcomes[old]
         if isinstance(outcome, Unfit):
             raise outcome
         weights = {n: seen.weights for n, seen in met.items()}

@@ -76,22 +76,10 @@ def _seen(function: Function, name: str) -> Function:
         *args: Any,
         **kwargs: Any,
     ) -> Call | str:
-        mask = attention_mask
-        if name == "eager" and _adds(mask, result[1]):
-            mask = mask.to(query.dtype)
+        mask = _as_added(attention_mask, result[1]) if name == "eager" else attention_mask
         return _call(name, module, query, key, value, mask, kwargs, result[0])
 
     return told(function, "transformers", read, lambda module, *args, **kwargs: module)
-
-
-def _adds(mask: Any, weights: Any) -> bool:
-    """Whether a plain formula added a boolean mask as 0 and 1: what it hides has weights."""
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool or mask.ndim != 4:
-        return False
-    if not isinstance(weights, Tensor) or weights.ndim != 4:
-        return False
-    mask = mask[..., : weights.shape[-1]]
-    return bool((weights.bool() & ~mask & mask.any(-1, keepdim=True)).any())
 
 
 def _call(
@@ -173,6 +161,19 @@ def _mask(
     if flash and width is not None:
         rule = _both(rule, window(width - 1, s))
     return rule, None
+
+
+def _as_added(mask: Any, weights: Any) -> Any:
+    """A mask of booleans as numbers if the plain formula added them: Grounding DINO's hides nothing.
+
+    Its weights (b, h, t, s) tell.
+    """
+    if not isinstance(mask, Tensor) or mask.is_floating_point() or mask.ndim != 4:
+        return mask
+    if not isinstance(weights, Tensor) or weights.shape[-2:] != mask.shape[-2:]:
+        return mask
+    hidden = (mask == 0) & (mask != 0).any(-1, keepdim=True)
+    return mask.to(weights.dtype) if bool((weights * hidden > 0).any()) else mask
 
 
 def _both(rule: Mask | None, other: Mask) -> Mask:
