@@ -130,11 +130,10 @@ def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Modu
 
     def remembering(kind: type[nn.Module]) -> Said:
         forward = next(id(vars(k)["forward"]) for k in kind.__mro__ if "forward" in vars(k))
-        before, said = known.get(kind, (None, None))
-        if before == forward:
-            return said
-        known[kind] = forward, (said := say(kind))
-        return said
+        before = known.get(kind)
+        if before is None or before[0] != forward:
+            before = known[kind] = forward, say(kind)
+        return before[1]
 
     return remembering
 
