@@ -171,8 +171,8 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
 
 def ended(module: nn.Module) -> None:
     """The forward of a module ended."""
-    follow = _here.mode
-    if not (_here.late or follow.lost or follow.mixtures.waiting or follow.gathered):
+    followed = _here.mode
+    if not (_here.late or followed.lost or followed.mixtures.waiting or followed.gathered):
         return
     late = _here.late.pop(module, None)
     if late is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from inspect import unwrap
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -128,6 +128,7 @@ def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Modu
     """Remember what the code of a class says until its forward is replaced."""
     known: WeakKeyDictionary[type[nn.Module], tuple[int, Said]] = WeakKeyDictionary()
 
+    @wraps(say)
     def remembering(kind: type[nn.Module]) -> Said:
         forward = next(id(vars(k)["forward"]) for k in kind.__mro__ if "forward" in vars(k))
         before = known.get(kind)
