@@ -71,6 +71,11 @@ def untold(why: str | None) -> bool:
     return why is not None and why.startswith(UNTOLD)
 
 
+def hidden_by_rounding(why: str | None) -> bool:
+    """Whether there is no verdict because of half precision."""
+    return untold(why) and why != CANNOT_TELL
+
+
 def _coarsest(call: Call, matrix: Attention, stored: torch.dtype | None) -> torch.dtype:
     """The dtype of the least precision that the weights went through."""
     y = call.y.output if isinstance(call.y, After) else call.y

@@ -28,6 +28,8 @@ from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax,
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
+OTHERS = "its queries and keys give others"
+HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 
 
@@ -136,8 +138,9 @@ class Recorder:
     def _keep(self, name: str, call: Call) -> None:
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
-        if call.as_weights is not None and not self._agrees(step):
-            call = call.as_weights("its queries and keys give others")
+        why = None if call.as_weights is None else self._differs(step)
+        if call.as_weights is not None and why is not None:
+            call = call.as_weights(why)
             step = self._normalised(call)
         for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
             if why is not None:
@@ -150,10 +153,13 @@ class Recorder:
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
 
-    def _agrees(self, step: Step) -> bool:
-        """Whether queries and keys give the weights, or the output, of a call by hand."""
+    def _differs(self, step: Step) -> str | None:
+        """Why queries and keys do not stand for the weights of a call by hand; None if they do."""
         matrix = step.spec.get().attend(operand(step.q), operand(step.k))
-        return checking.check(step.call, matrix, 0, self._store.dtype).verified is True
+        found = checking.check(step.call, matrix, 0, self._store.dtype)
+        if found.verified:
+            return None
+        return HIDDEN if checking.hidden_by_rounding(found.why) else OTHERS
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()
