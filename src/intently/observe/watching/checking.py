@@ -132,7 +132,7 @@ def _compared(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -
     """Compare in float32 and float64, where other weights give another output."""
     weights = matrix.tile(rows)[..., call.columns or slice(None)]
     cannot = Verdict(None, CANNOT_TELL)
-    if len(rows) < matrix.shape[-2] and not bool(weights.any()):
+    if not bool(weights.any()):
         return cannot
     made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
     found = made(weights)
@@ -162,7 +162,7 @@ def _compared_in_half(call: Call, matrix: Attention, rows: Tensor, dtype: torch.
     name, few = str(dtype).removeprefix("torch."), HALF_ROWS == len(rows) < matrix.shape[-2]
     logits, tile = Logits.of(matrix, rows, call.columns), matrix.tile(rows)
     empty = ~logits.open.any(-1, keepdim=True).expand_as(tile[..., :1])
-    if len(rows) < matrix.shape[-2] and bool(empty.all()):
+    if bool(empty.all()):
         return Verdict(None, CANNOT_TELL)
     real = _ran(call, matrix, rows)
     if real is not None:
