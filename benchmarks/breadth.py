@@ -4,11 +4,11 @@
 
 Every model type of transformers' auto classes, every model and attention processor of diffusers,
 x-transformers' options, PyTorch's and Keras' layers and attention written by hand are built tiny,
-those of transformers in half precision, too.
-Each runs unwatched, watched, and watched with ``deep=True``; the softmaxes that really ran are
-recorded by a dispatch mode of its own (`breadth_truth`) and compared (`breadth_compare`). Each
-family runs in a process of its own. With ``--json`` an interrupted run goes on where it stopped;
-``--debug`` runs the families that are asked for in this process, with all reasons.
+those of transformers in half precision, too. Each runs unwatched, watched, and watched with
+``deep=True``; the softmaxes that really ran are recorded by a dispatch mode of its own
+(`breadth_truth`) and compared (`breadth_compare`). Each family runs in a process of its own. With
+``--json`` an interrupted run goes on where it stopped; ``--debug`` runs the families that are asked
+for in this process, with all reasons.
 """
 
 from __future__ import annotations

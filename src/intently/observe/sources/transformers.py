@@ -164,9 +164,9 @@ def _mask(
 
 
 def _as_added(mask: Any, weights: Any) -> Any:
-    """A mask of booleans as numbers if the plain formula added them: Grounding DINO's hides nothing.
+    """A mask of booleans as numbers if the plain formula added them, as in Grounding DINO.
 
-    Its weights (b, h, t, s) tell.
+    Its weights (b, h, t, s) tell: nothing is hidden then.
     """
     if not isinstance(mask, Tensor) or mask.is_floating_point() or mask.ndim != 4:
         return mask

@@ -73,6 +73,11 @@ def untold(why: str | None) -> bool:
     return why is not None and why.startswith(UNTOLD)
 
 
+def hidden_by_rounding(why: str | None) -> bool:
+    """Whether there is no verdict because of half precision."""
+    return untold(why) and why != CANNOT_TELL
+
+
 def _coarsest(call: Call, matrix: Attention, stored: torch.dtype | None) -> torch.dtype:
     """The dtype of the least precision that the weights went through."""
     y = call.y.output if isinstance(call.y, After) else call.y
@@ -141,7 +146,7 @@ def _compared(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -
     """Compare in float32 and float64, where other weights give another output."""
     weights = matrix.tile(rows)[..., call.columns or slice(None)]
     cannot = Verdict(None, CANNOT_TELL)
-    if len(rows) < matrix.shape[-2] and not bool(weights.any()):
+    if not bool(weights.any()):
         return cannot
     made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
     found = made(weights)
@@ -171,7 +176,7 @@ def _compared_in_half(call: Call, matrix: Attention, rows: Tensor, dtype: torch.
     name, few = str(dtype).removeprefix("torch."), HALF_ROWS == len(rows) < matrix.shape[-2]
     logits, tile = Logits.of(matrix, rows, call.columns), matrix.tile(rows)
     empty = ~logits.open.any(-1, keepdim=True).expand_as(tile[..., :1])
-    if len(rows) < matrix.shape[-2] and bool(empty.all()):
+    if bool(empty.all()):
         return Verdict(None, CANNOT_TELL)
     real = _ran(call, matrix, rows)
     if real is not None:

@@ -32,6 +32,7 @@ THEN = "{}: the weights are those of the softmax; afterwards, {}."
 OTHERS = "its queries and keys give others"
 EMPTY = "places of a static cache get weight that hold no key yet"
 APART = "{}: its blocks are kept one by one, because {}."
+HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
 IN_TILES = "{}: the weights themselves are kept, in tiles, because {}."
 
@@ -150,11 +151,12 @@ class Recorder:
     def _keep(self, name: str, call: Call) -> None:
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
-        if call.as_weights is not None:
-            why = EMPTY if _sees_empty(step) else None if self._agrees(step) else OTHERS
-            if why is not None:
-                call = call.as_weights(why)
-                step = self._normalised(call)
+        why = None if call.as_weights is None else self._differs(step)
+        if call.as_weights is not None and _sees_empty(step):
+            why = EMPTY
+        if call.as_weights is not None and why is not None:
+            call = call.as_weights(why)
+            step = self._normalised(call)
         as_it_is = IN_TILES if isinstance(call.how.bias, TiledBias) else AS_IT_IS
         for text, why in ((as_it_is, call.as_it_is), (THEN, call.then)):
             if why is not None:
@@ -167,10 +169,13 @@ class Recorder:
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
 
-    def _agrees(self, step: Step) -> bool:
-        """Whether queries and keys give the weights, or the output, of a call by hand."""
+    def _differs(self, step: Step) -> str | None:
+        """Why queries and keys do not stand for the weights of a call by hand; None if they do."""
         matrix = step.spec.get().attend(operand(step.q), operand(step.k))
-        return checking.check(step.call, matrix, 0, self._store.dtype).verified is True
+        found = checking.check(step.call, matrix, 0, self._store.dtype)
+        if found.verified:
+            return None
+        return HIDDEN if checking.hidden_by_rounding(found.why) else OTHERS
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()
