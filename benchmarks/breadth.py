@@ -3,11 +3,12 @@
     python benchmarks/breadth.py [--fast] [--only PATTERN …] [--out FILE.md] [--json FILE.jsonl]
 
 Every model type of transformers' auto classes, every model and attention processor of diffusers,
-x-transformers' options, PyTorch's and Keras' layers and attention written by hand are built tiny.
-Each runs unwatched, watched, and watched with ``deep=True``; the softmaxes that really ran are
-recorded by a dispatch mode of its own (`breadth_truth`) and compared (`breadth_compare`). Each
-family runs in a process of its own. With ``--json`` an interrupted run goes on where it stopped;
-``--debug`` runs the families that are asked for in this process, with all reasons.
+x-transformers' options, PyTorch's and Keras' layers and attention written by hand are built tiny,
+those of transformers in half precision, too. Each runs unwatched, watched, and watched with
+``deep=True``; the softmaxes that really ran are recorded by a dispatch mode of its own
+(`breadth_truth`) and compared (`breadth_compare`). Each family runs in a process of its own. With
+``--json`` an interrupted run goes on where it stopped; ``--debug`` runs the families that are asked
+for in this process, with all reasons.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ from breadth_compare import RIGHT, shortened
 from breadth_run import NO_ATTENTION, NOT_BUILT, VERDICTS, WORST, Row, measured, told
 
 SECONDS = 60
+CHECKED = ("verified", "not compared", "refused")
 MEMORY = 8 * 2**30
 
 FAST = (
     "bert", "gpt2", "llama", "t5", "bart", "whisper", "vit", "clip", "deberta-v2", "xlnet",
     "bloom", "gptj", "gpt_neo", "swin", "longformer", "big_bird", "led", "mixtral",
-    "gemma3_text", "qwen2", "mamba", "wav2vec2", "opt", "falcon", "blip", "detr",
+    "gemma3_text", "qwen2", "mamba", "wav2vec2", "opt", "falcon", "blip", "detr", "gpt_oss",
 )  # fmt: skip
 """Families of transformers in the fast part, beside all of `libraries.FAST`."""
+FAST_HALF = ("bert", "llama", "t5", "gpt_oss")
+"""Those that run in half precision there; elsewhere all do."""
 
 
 def families() -> dict[str, list[str]]:
@@ -55,11 +59,15 @@ def fast() -> list[tuple[str, str]]:
     return [("transformers", x) for x in FAST] + list(libraries.FAST)
 
 
-def run(library: str, family: str, after: Callable[[Row], None] = lambda row: None) -> Row:
+def run(
+    library: str, family: str, after: Callable[[Row], None] = lambda row: None, fast: bool = False
+) -> Row:
     """Measure a family in this process; the row is handed over after each mode."""
     start = time.perf_counter()
     row = Row(family, library)
-    ways = of_transformers.ways if library == "transformers" else libraries.ways(library)
+    half = not fast or family in FAST_HALF
+    ours = functools.partial(of_transformers.ways, half=half)
+    ways = ours if library == "transformers" else libraries.ways(library)
     try:
         measured(row, ways(family), after)
     except Exception as error:
@@ -71,7 +79,7 @@ def run(library: str, family: str, after: Callable[[Row], None] = lambda row: No
 # --- processes ----------------------------------------------------------------------------------
 
 
-def isolated(library: str, family: str, seconds: float = SECONDS) -> Row:
+def isolated(library: str, family: str, seconds: float = SECONDS, fast: bool = False) -> Row:
     """Measure a family in a forked process, within limits of time and memory.
 
     The child tells its row after every mode, so that a hang or crash loses only the mode it is in.
@@ -81,7 +89,7 @@ def isolated(library: str, family: str, seconds: float = SECONDS) -> Row:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _child(writing, library, family)
+        _child(writing, library, family, fast)
     os.close(writing)
     text, ended = _read(reading, start + seconds)
     os.close(reading)
@@ -98,7 +106,7 @@ def isolated(library: str, family: str, seconds: float = SECONDS) -> Row:
     return row
 
 
-def _child(writing: int, library: str, family: str) -> None:
+def _child(writing: int, library: str, family: str, fast: bool) -> None:
     """Measure, write, and leave without the parent's clean-up."""
     status = 1
     try:
@@ -109,7 +117,7 @@ def _child(writing: int, library: str, family: str) -> None:
         os.dup2(quiet, 2)
         with os.fdopen(writing, "w", buffering=1) as out:
             tell = lambda row: print(json.dumps(row.json()), file=out)  # noqa: E731
-            tell(run(library, family, tell))
+            tell(run(library, family, tell, fast))
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -178,7 +186,23 @@ def summary(rows: list[Row]) -> str:
     none = len(rows) - len(attend)
     return (
         f"{report.table(head, lines)}\n\nA family counts by the worst of its modes. Of {every} "
-        f"modes: {said}. {none} families beside have no attention."
+        f"modes: {said}. {none} families beside have no attention.\n\n{checks(attend)}"
+    )
+
+
+def checks(rows: Iterable[Row]) -> str:
+    """How many calls were verified by default, not compared, or refused, in each precision."""
+    found: dict[str, Counter[str]] = {
+        name: Counter() for name in ("float32", *of_transformers.PRECISIONS)
+    }
+    for row in rows:
+        for mode, counts in row.checked.items():
+            name = mode.rsplit(" ", 1)[-1]
+            found[name if name in found else "float32"].update(dict(zip(CHECKED, counts)))
+    return "\n".join(
+        f"Calls in {name}: {', '.join(f'{_share(n[x], n.total())} {x}' for x in CHECKED)}."
+        for name, n in found.items()
+        if n.total()
     )
 
 
@@ -216,7 +240,7 @@ def main(given: argparse.Namespace) -> int:
     todo = chosen(given)
     of_transformers.warm()
     rows = before(given.json)
-    limited = functools.partial(isolated, seconds=given.seconds)
+    limited = functools.partial(isolated, seconds=given.seconds, fast=given.fast)
     one: Callable[[str, str], Row] = run if given.debug else limited
     for n, key in enumerate(todo, 1):
         if given.table or (key in rows and not given.debug):

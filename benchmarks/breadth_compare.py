@@ -41,10 +41,14 @@ class Held(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The state of one watched run, and the reason if it is not right."""
+    """The state of one watched run, the reason if it is not right, and how its calls were checked.
+
+    ``checked`` are the numbers of calls that are verified, not compared, and refused.
+    """
 
     state: str
     why: str = ""
+    checked: tuple[int, int, int] = (0, 0, 0)
 
 
 def held(recording: Any) -> list[Held]:
@@ -92,10 +96,11 @@ def judge(truth: Sequence[Attended], others: Sequence[Attended], recording: Any)
 def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
     """Whether an entry holds the weights; entries of near modules are asked first."""
     order = sorted(range(len(entries)), key=lambda i: _distance(truth.module, entries[i].name))
+    close = CLOSE + truth.rounding
     for weights in truth.forms():
         for i in order:
             rows = entries[i].rows
-            if i not in used and rows is not None and _same(weights, rows):
+            if i not in used and rows is not None and _same(weights, rows, close):
                 used.add(i)
                 return True
     for weights in truth.forms():
@@ -104,7 +109,7 @@ def _found(truth: Attended, entries: Sequence[Held], used: set[int]) -> bool:
             rows = entries[i].rows
             if rows is None or _distance(truth.module, entries[i].name) > 2:
                 continue
-            held_here = among(weights[left], rows)
+            held_here = among(weights[left], rows, close)
             if held_here.any():
                 left[left.clone()] = ~held_here
             if not left.any():
@@ -133,7 +138,8 @@ def _wrong(entries: Sequence[Held], used: set[int], truth: Sequence[Attended]) -
                 if _large(entry.rows, weights):
                     left[:] = False  # not looked up, so nothing is said against it
                 elif left.any():
-                    left[left.clone()] = ~among(entry.rows[left], weights)
+                    close = CLOSE + x.rounding
+                    left[left.clone()] = ~among(entry.rows[left], weights, close)
         if left.any():
             found.append(entry.name)
     return found
@@ -158,7 +164,7 @@ def _blind(rows: Tensor) -> Tensor:
     return rows.isnan().any(-1) | _nothing(rows)
 
 
-def _same(weights: Tensor, rows: Tensor) -> bool:
+def _same(weights: Tensor, rows: Tensor, close: float) -> bool:
     """Whether all rows are equal, in order; keys that nobody sees may be left out at either end."""
     if len(weights) != len(rows):
         return False
@@ -167,16 +173,16 @@ def _same(weights: Tensor, rows: Tensor) -> bool:
     for start in {0, wide.shape[-1] - narrow.shape[-1]}:
         padded = torch.zeros_like(wide)
         padded[:, start : start + narrow.shape[-1]] = narrow
-        close = ~((wide - padded).abs() > CLOSE).any(-1) & ~padded.isnan().any(-1)
-        close &= ~wide.isnan().any(-1)
+        near = ~((wide - padded).abs() > close).any(-1) & ~padded.isnan().any(-1)
+        near &= ~wide.isnan().any(-1)
         free = weights.isnan().any(-1) | (_nothing(rows) & _blind(weights))
-        if bool((close | free).all()):
+        if bool((near | free).all()):
             return True
     return False
 
 
-def among(rows: Tensor, pool: Tensor) -> Tensor:
-    """Which rows equal one of ``pool``: shifted, or without zeros, or in another order."""
+def among(rows: Tensor, pool: Tensor, close: float) -> Tensor:
+    """Which rows are ``close`` to one of ``pool``: shifted, without zeros, or in another order."""
     found = torch.zeros(len(rows), dtype=torch.bool)
     if not len(rows) or not len(pool):
         return found
@@ -187,14 +193,14 @@ def among(rows: Tensor, pool: Tensor) -> Tensor:
     rows, pool = _whole(rows.nan_to_num(-1.0)), _whole(pool.nan_to_num(-2.0))
     n, m = rows.shape[-1], pool.shape[-1]
     for start in range(abs(n - m) + 1) if abs(n - m) < 64 else (0, abs(n - m)):
-        found |= _nearest(_placed(rows, start, m), _placed(pool, start, n)) <= CLOSE
+        found |= _nearest(_placed(rows, start, m), _placed(pool, start, n)) <= close
     if n != m and not found.all():
         width = min(n, m)
         ordered = [x.sort(-1, descending=True).values for x in (rows, pool)]
         empty = [(x[:, width:].abs() <= 1e-9).all(-1) for x in ordered]
         distance = torch.cdist(*(x[:, :width] for x in ordered), p=torch.inf)
         distance[:, ~empty[1]] = torch.inf
-        found |= empty[0] & (distance.amin(-1) <= CLOSE)
+        found |= empty[0] & (distance.amin(-1) <= close)
     return found
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from breadth_families import INPUTS
+from breadth_families import of_family
+from breadth_given import INPUTS
 from breadth_shrink import IMAGE
 from torch import Tensor, nn
 
@@ -140,6 +142,8 @@ FAMILIAR: dict[str, Callable[[Any], list[Any]]] = {
     "grid_hw": lambda c: [GRID[:, 1:]],
     "encoder_hidden_states": lambda c: [normal(BATCH, 9, value(
         c, "encoder_hidden_size cross_attention_hidden_size hidden_size d_model", 32))],
+    "query_embeds": lambda c: [normal(BATCH, 6, value(c, "hidden_size", 32))],
+    "latents": lambda c: [normal(BATCH, value(c, "hidden_size", 32), 9)],
     "visual_feats": lambda c: [normal(BATCH, 5, value(c, "visual_feat_dim", 32))],
     "visual_pos": lambda c: [normal(BATCH, 5, value(c, "visual_pos_dim", 4))],
     "visual_embeds": lambda c: [normal(BATCH, 5, value(c, "visual_embedding_dim", 32))],
@@ -169,7 +173,7 @@ FAMILIAR: dict[str, Callable[[Any], list[Any]]] = {
 
 def _patch_width(config: Any) -> int:
     patch = value(config, "patch_size spatial_patch_size", 8)
-    depth = value(config, "temporal_patch_size", 1)
+    depth = value(config, "temporal_patch_size patch_temporal", 1)
     channels = value(config, "in_channels in_chans num_channels", 3)
     return channels * depth * patch * patch if isinstance(patch, int) else 192
 
@@ -189,7 +193,12 @@ def _series(config: Any, _: str) -> Tensor:
 def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, Any]:
     """The inputs with which a model runs; raises the first error if there are none."""
     errors: list[Exception] = []
+    dtype = next((x.dtype for x in model.parameters() if x.is_floating_point()), torch.float32)
     for given in itertools.islice(_trials(model, config, family, side), TRIALS):
+        given = {
+            k: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+            for k, x in given.items()
+        }
         try:
             with torch.no_grad():
                 model(**given)
@@ -203,10 +212,66 @@ def working(model: nn.Module, config: Any, family: str, side: str) -> dict[str, 
     raise next((x for x in errors if not isinstance(x, TypeError)), errors[0])
 
 
+def pictured(model: nn.Module, config: Any, given: dict[str, Any]) -> dict[str, Any] | None:
+    """The inputs with a picture before each text; None if the model takes none, or none fits.
+
+    How many places a picture takes is what the model says when it gets none.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    token = value(config, "image_token_id image_token_index", None)
+    wanted = "pixel_values" in parameters and "pixel_values" not in given
+    if token is None or not wanted or "input_ids" not in given:
+        return None
+    for pixels in _pictures(config, "image_grid_thw" in parameters):
+        told = re.search(r"tokens: 0,? .*?features:? (\d+)", _refused(model, given | pixels), re.S)
+        if told is None:
+            continue
+        width = model.get_input_embeddings().embedding_dim
+        for places in (int(told[1]), int(told[1]) // width):  # some count single numbers
+            out = _placed(given | pixels, token, places // BATCH)
+            if "mm_token_type_ids" in parameters:
+                out["mm_token_type_ids"] = (out["input_ids"] == token).long()
+            if not _refused(model, out):
+                return out
+    return None
+
+
+def _pictures(config: Any, grid: bool) -> Iterator[dict[str, Any]]:
+    """What pictures may look like, with or without a grid of their patches."""
+    if not grid:
+        yield from ({"pixel_values": x} for x in _pixels(config))
+        return
+    rows = normal(BATCH * int(GRID.prod()), _patch_width(config))
+    patch = value(config, "patch_size spatial_patch_size", 8)
+    yield {"pixel_values": rows, "image_grid_thw": GRID.repeat(BATCH, 1)}
+    square = rows[:, : 3 * patch**2].view(-1, 3, patch, patch)
+    yield {"pixel_values": square, "image_grid_thw": GRID.repeat(BATCH, 1)}
+
+
+def _placed(given: dict[str, Any], token: int, count: int) -> dict[str, Any]:
+    """The inputs with ``count`` places for pictures before each text."""
+    places = torch.full((BATCH, count), token)
+    out = given | {"input_ids": torch.cat([places, given["input_ids"]], 1)}
+    if "attention_mask" in given:
+        out["attention_mask"] = torch.cat([torch.ones_like(places), given["attention_mask"]], 1)
+    return out
+
+
+def _refused(model: nn.Module, given: dict[str, Any]) -> str:
+    """What a model says against its inputs; nothing if it runs."""
+    try:
+        with torch.no_grad():
+            model(**given)
+    except Exception as error:  # whatever a foreign model raises
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[dict[str, Any]]:
     """What to try: the main input and what has no default, then all that are known."""
     parameters = inspect.signature(model.forward).parameters
-    fixed = INPUTS.get(family, {})
+    fixed = of_family(INPUTS, family) | of_family(INPUTS, type(model).__name__)
+    fixed = {name: make for name, make in fixed.items() if name in parameters}
     needed = [
         name
         for name, x in parameters.items()
@@ -227,7 +292,7 @@ def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[d
         known = [n for n in dict.fromkeys(names) if n in parameters]
         if any(n not in FAMILIAR and n not in fixed and n != "attention_mask" for n in known):
             continue
-        known = [n for n in known if n != "attention_mask"]
+        known = [n for n in known if n != "attention_mask" and fixed.get(n, n) is not None]
         kinds = [[fixed[n](config)] if n in fixed else FAMILIAR[n](config) for n in known]
         for tensors in itertools.product(*kinds):
             given = dict(zip(known, tensors))
@@ -238,5 +303,6 @@ def _trials(model: nn.Module, config: Any, family: str, side: str) -> Iterator[d
             elif given.get("inputs_embeds") is not None and "attention_mask" in parameters:
                 given["attention_mask"] = mask(side)
             for name, make in fixed.items():
-                given.setdefault(name, make(config))
+                if make is not None:
+                    given.setdefault(name, make(config))
             yield given

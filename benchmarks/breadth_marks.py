@@ -25,12 +25,14 @@ MOVES = {
 }  # fmt: skip
 POINTWISE = {
     "mul", "div", "add", "sub", "where", "masked_fill", "dropout", "native_dropout",
-    "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "mul_",
-    "div_", "add_", "sub_", "masked_fill_", "nan_to_num_", "dropout_", "clamp_", "relu",
-    "copy_", "pow", "softplus", "threshold", "maximum", "minimum",
+    "_to_copy", "nan_to_num", "clamp", "clamp_min", "clamp_max", "to", "type_as", "relu",
+    "copy_", "pow", "softplus", "threshold", "maximum", "minimum", "reciprocal",
 }  # fmt: skip
-STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "logsumexp", "topk", "sort"}
+STARTS = SOFTMAX | LOG_SOFTMAX | {"exp", "exp2", "logsumexp", "topk", "sort", "_sparse_softmax"}
 KNOWN = STARTS | LOG_SOFTMAX | set(PRODUCTS) | MOVES | POINTWISE | {"sum", "convolution"}
+
+COARSE, LOW = 1e-4, -1e3
+"""The precision that counts as half, and the scores that count as hidden."""
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Attended:
     """One softmax: the ``weights`` (…, s) as normalised, and as they were multiplied (``used``).
 
     ``counts`` says that it met values; ``beams`` is the number of beams of a search, which may have
-    given up some of them.
+    given up some of them. ``rounding`` is what half precision may add to any weight.
     """
 
     module: str
@@ -47,6 +49,7 @@ class Attended:
     used: list[Tensor] = field(default_factory=list)
     counts: bool = False
     beams: int = 0
+    rounding: float = 0.0
 
     def forms(self) -> list[Tensor]:
         """The rows (n, s) in float64 as normalised, and as multiplied if that differs in width.
@@ -70,6 +73,7 @@ class Mark:
     """What is known of a tensor: which softmax it holds, and which of its keys, from 1.
 
     ``keys`` has the shape of the tensor, or is None where the places are not known any more.
+    ``exponentials`` (…, t, s) are to be divided by their sum.
     """
 
     kind: str
@@ -78,6 +82,20 @@ class Mark:
     axis: int | Sequence[int] = -1
     shared: bool = False
     chosen: bool = False
+    exponentials: Tensor | None = None
+
+
+def rounding(scores: Tensor, eps: float) -> float:
+    """How far weights may be from exact ones if scores are rounded three times in half precision.
+
+    Each time a score z moves by up to eps |z| / 2, and a weight w by w (1 − w) times the difference
+    of two such moves.
+    """
+    if eps < COARSE:
+        return 0.0
+    seen = scores[scores.isfinite() & (scores > LOW)]
+    most = float(seen.abs().max()) if seen.numel() else 0.0
+    return eps * (1 + 1.5 * most) / 2
 
 
 def axis_of(args: Sequence[Any], kwargs: dict[str, Any]) -> int:

@@ -41,7 +41,10 @@ class Way:
 
 @dataclass
 class Row:
-    """One family: what each of its modes is, how the two kinds of watch did, and why."""
+    """One family: what each of its modes is, how the two kinds of watch did, and why.
+
+    ``checked`` are the calls that were verified, not compared and refused.
+    """
 
     family: str
     library: str
@@ -49,6 +52,7 @@ class Row:
     modes: dict[str, str] = field(default_factory=dict)
     default: dict[str, str] = field(default_factory=dict)
     deep: dict[str, str] = field(default_factory=dict)
+    checked: dict[str, list[int]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     matrices: int = 0
@@ -111,6 +115,7 @@ def _one(row: Row, way: Way) -> None:
     if not truth.found and CHANGED in (default.state, deep.state):
         row.modes[way.name] = CHANGED
     row.default[way.name], row.deep[way.name] = default.state, deep.state
+    row.checked[way.name] = list(default.checked)
     for name, finding in (("", default), (" deep", deep)):
         if finding.why:
             row.reasons[way.name + name] = finding.why
@@ -138,7 +143,9 @@ def _watched(way: Way, truth: Truth, expected: list[Tensor] | None, deep: bool) 
         return Finding(CHANGED, f"raises {told(error)}")
     if expected is not None and not _equal(outputs, expected):
         return Finding(CHANGED, f"outputs differ by {_difference(outputs, expected):.1e}")
-    return compare.judge(truth.found, [x for x in truth.all if not x.counts], seen)
+    states = [entry.verified for entry in seen.calls]
+    found = compare.judge(truth.found, [x for x in truth.all if not x.counts], seen)
+    return found._replace(checked=tuple(map(states.count, (True, None, False))))
 
 
 def _outputs(way: Way, within: AbstractContextManager[Any]) -> tuple[list[Tensor], Any]:
@@ -193,7 +200,7 @@ def stirred(model: nn.Module) -> nn.Module:
     """Draw all weights again, so large that attention is far from uniform, and evaluate."""
     draw = torch.Generator().manual_seed(SEED)
     for parameter in model.parameters():
-        if not parameter.is_floating_point():
+        if not parameter.is_floating_point() or not parameter.numel():
             continue
         noise = torch.randn(parameter.shape, generator=draw).to(parameter.dtype)
         if parameter.dim() > 1:

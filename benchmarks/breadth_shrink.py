@@ -5,12 +5,11 @@ A number is replaced by what its name says it counts. `OVERRIDES` holds what a f
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from breadth_families import OVERRIDES
+from breadth_families import OVERRIDES, of_family
 
 LAYERS, WIDTH, HEADS, HEAD, INNER, VOCABULARY, POSITIONS = 2, 32, 4, 8, 64, 99, 128
 IMAGE, PATCH = 32, 8
@@ -18,6 +17,8 @@ IMAGE, PATCH = 32, 8
 NUMBERS: tuple[tuple[str, int], ...] = (
     (r"(.*_)?vocab(ulary)?_size(_.*)?|n_vocab|.*_vocab|num_embeddings", VOCABULARY),
     (r"(.*_)?codebook_size", 64),
+    (r"num_filters", 8),
+    (r"base_channels|upsample_initial_channel", 32),
     (r"max_(.*_)?position_embeddings|n_positions|n_ctx|max_.*positions|max_seq_len|seq_length|"
      r"max_position|max_target_positions|.*block_size|max_sequence_length", POSITIONS),
     (r"qk_rope_head_dim|qk_nope_head_dim|v_head_dim|(.*_)?head_dim(ension)?|.*_head_dim|d_kv|"
@@ -40,7 +41,7 @@ NUMBERS: tuple[tuple[str, int], ...] = (
     (r"n_group|topk_group|num_expert_group", 1),
     (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
     (r"(.*_)?(hidden_size|d_model|n_embd|embed_dim|embedding_size|hidden_dim|dim|"
-     r"embedding_dim|emb_dim|encoder_dim|decoder_dim|width|projection_dim|model_dim|"
+     r"embedding_dim|emb_dim|encoder_dim|decoder_dim|width|projection_dim|projection_size|model_dim|"
      r"output_dim|embed_proj_dim|proj_dim|n_embed)", WIDTH),
     (r"(.*_)?(image_size|img_size|input_size|crop_size|image_height|image_width)", IMAGE),
     (r"(.*_)?patch_size", PATCH),
@@ -60,7 +61,7 @@ KEY_HEADS = r"(.*_)?num_key_value_heads|n_head_kv|num_kv_heads|multi_query_group
 DERIVED = (
     r"_.*|transformers_version|architectures|id2label|label2id|out_features|out_indices|"
     r"stage_names|torch_dtype|dtype|mlp_only_layers|no_rope_layers|per_layer_config|"
-    r"attention_layers"
+    r"attention_layers|feature_size"
 )
 KEPT_BY_WIDTH = {"num_layers", "stage_names"}
 KEPT = (
@@ -72,36 +73,52 @@ LISTS = {
     "hidden_sizes": WIDTH, "embed_dims": WIDTH, "encoder_hidden_size": WIDTH, "embed_dim": WIDTH,
     "depths": 1, "layer_depths": 1, "num_attention_heads": 2, "num_heads": 2, "dims": WIDTH,
     "conv_dim": 16, "tdnn_dim": 16, "neck_hidden_sizes": 16, "reassemble_factors": None,
+    "decoder_in_channels": WIDTH, "encoder_in_channels": WIDTH, "stage_in_channels": WIDTH,
+    "stage_mid_channels": 16, "stage_out_channels": WIDTH, "stem_channels": WIDTH,
+    "post_process_channels": 16, "vision_features_channels": WIDTH,
 }  # fmt: skip
+
+STAGED = ("depths", "hidden_sizes", "num_blocks", "patch_sizes", "stage_config")
+"""Lists with an entry for each stage: they keep their length."""
 
 UNSET: dict[str, int] = {
     "head_dim": HEAD, "num_key_value_heads": HEADS, "n_routed_experts": 4, "n_shared_experts": 1,
     "num_experts_per_tok": 2, "num_experts_per_token": 2, "prediction_length": 4,
 }  # fmt: skip
 """What a number is where the default configuration leaves it open."""
-RESNET = {
-    "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32],
-    "depths": [1, 1, 1, 1], "out_features": ["stage2", "stage3", "stage4"],
+INSTEAD: dict[str, dict[str, Any]] = {
+    "timm_backbone": {
+        "model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 16, 32, 32],
+        "depths": [1, 1, 1, 1], "out_features": ["stage2", "stage3", "stage4"],
+    },
+    "timm_wrapper": {
+        "model_type": "vit", "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS, "intermediate_size": INNER, "image_size": IMAGE,
+        "patch_size": PATCH, "num_labels": 8, "model_args": {"embed_dim": WIDTH},
+    },
 }  # fmt: skip
-"""In place of backbones of timm, which transformers only wraps."""
+"""In place of parts from timm, which transformers only wraps."""
 
 TINY, SHALLOW, FULL = range(3)
 LEVELS = (TINY, SHALLOW, FULL)
 """How far a configuration is shrunk: all numbers, numbers of layers only, or not at all."""
 
 
-def shrunk(
-    given: Mapping[str, Any], family: str = "", path: str = "", level: int = TINY
-) -> dict[str, Any]:
-    """Return the dictionary of a configuration with small numbers."""
-    if given.get("model_type") == "timm_backbone":
-        return dict(RESNET)
+def shrunk(given: Mapping[str, Any], family: str = "", path: str = "", level: int = TINY) -> Any:
+    """Return the dictionary of a configuration with small numbers, or a configuration instead."""
+    if path and given.get("model_type") in INSTEAD:
+        from transformers import AutoConfig
+
+        return AutoConfig.for_model(**INSTEAD[given["model_type"]])
+    outputs = _outputs(given) if level == TINY else {}
     given = {k: v for k, v in given.items() if not re.fullmatch(DERIVED, str(k))}
     if level != TINY:
         given = {k: v for k, v in given.items() if k not in KEPT_BY_WIDTH}
     out = dict(given)
     layers = _layers(out)
     for name, value in given.items():
+        if not isinstance(name, str):
+            continue
         inner = f"{path}{name}."
         if isinstance(value, Mapping):
             rotary = "rope" in name
@@ -114,7 +131,8 @@ def shrunk(
             out[name] = _sequence(name, list(value), layers)
         if level == TINY and re.fullmatch(r".*_token_(id|index|idx)|.*_token", name):
             out[name] = _token(name, value)
-    for name, value in _overrides(family).items():
+    out |= outputs
+    for name, value in of_family(OVERRIDES, family).items():
         prefix, _, last = name.rpartition(".")
         if (f"{prefix}." if prefix else "") == path:
             held = out.get(last)
@@ -122,13 +140,14 @@ def shrunk(
     return out
 
 
-def _overrides(family: str) -> dict[str, Any]:
-    """What all patterns that match a family say."""
-    found: dict[str, Any] = {}
-    for pattern, values in OVERRIDES.items():
-        if any(fnmatch.fnmatch(family, x) for x in pattern.split()):
-            found |= values
-    return found
+def _outputs(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A backbone with several outputs keeps its stages; or it has as many layers as outputs."""
+    indices = given.get("out_indices")
+    if not isinstance(indices, (list, tuple)) or len(indices) < 2:
+        return {}
+    if any(isinstance(given.get(name), (list, tuple)) for name in STAGED):
+        return {"out_indices": list(indices)}
+    return {"num_hidden_layers": len(indices), "out_indices": list(range(1, len(indices) + 1))}
 
 
 def _count(name: str, value: int, config: dict[str, Any]) -> int:
@@ -164,6 +183,9 @@ def _number(name: str, value: int, config: dict[str, Any]) -> int:
 
 
 def _layer_count(value: int, config: dict[str, Any]) -> int:
+    staged = [config[name] for name in STAGED if isinstance(config.get(name), (list, tuple))]
+    if any(len(x) == value for x in staged):
+        return value
     kept = _layers(config)
     return len(kept) if kept else min(value, LAYERS)
 

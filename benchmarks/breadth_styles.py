@@ -10,6 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import breadth_axes
+import breadth_forms
+import breadth_repositories
+import breadth_vision
 import torch
 from einops import rearrange
 from torch import Tensor, einsum, nn
@@ -240,6 +244,15 @@ class Attends(nn.Module):
         return self.out(rearrange(self.function(q, k, v), "b h t d -> b t (h d)"))
 
 
+class InBlocks(Attends):
+    """A softmax that never exists as a whole: what it is, for `breadth_truth`."""
+
+    def declared_weights(self, x: Tensor) -> Tensor:
+        """The weights (b, h, t, t)."""
+        q, k, _ = rearrange(self.qkv(x), "b t (n h d) -> n b h t d", n=3, h=HEADS)
+        return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+
+
 class SoftmaxModule(nn.Module):
     """`nn.Softmax` as a part of the module."""
 
@@ -314,7 +327,13 @@ FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
     fused, fused_operator, flex,
 )  # fmt: skip
 STYLES: dict[str, Callable[[], nn.Module]] = {
-    **{f.__name__: (lambda f=f: Attends(f)) for f in FUNCTIONS},
+    **{
+        f.__name__: (lambda f=f: Attends(f))
+        for f in (*FUNCTIONS, *breadth_forms.FUNCTIONS, *breadth_axes.FUNCTIONS)
+    },
+    **{name: (lambda f=f: Attends(f)) for name, f in breadth_forms.REACHED.items()},
+    **{f.__name__: (lambda f=f: InBlocks(f)) for f in breadth_forms.IN_BLOCKS},
+    **{kind.__name__: kind for kind in (*breadth_repositories.MODULES, *breadth_vision.MODULES)},
     "softmax_module": SoftmaxModule,
     "pooling": Pooling,
     "luong_recurrent": Recurrent,
@@ -324,6 +343,8 @@ STYLES: dict[str, Callable[[], nn.Module]] = {
 
 def build(name: str) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a style, two layers where its output allows, and its input."""
-    layers = [STYLES[name]()] * (1 if name in ("pooling", "luong_recurrent") else 2)
     x = torch.randn(2, 8, WIDTH, generator=torch.Generator().manual_seed(1))
-    return nn.Sequential(*(STYLES[name]() for _ in layers)), {"input": x}
+    first = STYLES[name]()
+    with torch.no_grad():
+        more = [STYLES[name]()] if first(x).shape == x.shape else []
+    return nn.Sequential(first, *more), {"input": x}

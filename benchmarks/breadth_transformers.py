@@ -9,10 +9,13 @@ from typing import Any
 
 import breadth_inputs as inputs
 import torch
+from breadth_families import IMPOSSIBLE
+from breadth_given import CALLS, OPTIONS
 from breadth_run import Way, stirred, told
 from breadth_shrink import LEVELS, made
 
 IMPLEMENTATIONS = ("sdpa", "eager")
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 STEPS = 5
 PARAMETERS = 60_000_000
 """The largest model that is built, where a family cannot be made smaller."""
@@ -25,10 +28,10 @@ HEADS_THAT_GENERATE = (
     "TEXT_TO_WAVEFORM",
 )
 GENERATIONS: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "batch": {},
+    "greedy": {"num_beams": 1},  # FSMT's own options say 5
+    "batch": {"num_beams": 1},
     "beams": {"num_beams": 3},
-    "static": {"cache_implementation": "static", "disable_compile": True},
+    "static": {"num_beams": 1, "cache_implementation": "static", "disable_compile": True},
 }
 
 
@@ -49,8 +52,17 @@ def warm() -> None:
 
 
 def families() -> list[str]:
-    """All model types that any auto class builds."""
-    return sorted(set().union(*_mappings().values()))
+    """All model types of which an auto class builds a model."""
+    import transformers
+
+    exported = set(dir(transformers))
+    found = {
+        family
+        for mapping in _mappings().values()
+        for family, names in mapping.items()
+        if exported.intersection(names if isinstance(names, (list, tuple)) else [names])
+    }
+    return sorted(found - IMPOSSIBLE)
 
 
 def _classes(family: str) -> tuple[type | None, type | None]:
@@ -63,15 +75,23 @@ def _classes(family: str) -> tuple[type | None, type | None]:
         name = name[0] if isinstance(name, (list, tuple)) else name
         return getattr(transformers, name, None) if name else None
 
-    every = [found(name) for name in sorted(_mappings())]
-    base = found("MODEL") or next((x for x in every if x is not None), None)
+    every = [x for name in ("MODEL", *sorted(_mappings())) if (x := found(name)) is not None]
+    own = [x for x in every if _is_own(x, transformers.CONFIG_MAPPING[family])] or every
     heads = [found(f"MODEL_FOR_{name}") for name in HEADS_THAT_GENERATE]
-    able = (x for x in (*heads, base) if x is not None and issubclass(x, GenerationMixin))
-    return base, next(able, None)
+    able = (x for x in (*heads, *own[:1]) if x in own and issubclass(x, GenerationMixin))
+    return next(iter(own), None), next(able, None)
 
 
-def ways(family: str) -> Iterator[Way | tuple[str, str]]:
-    """Forward under every implementation and padding, then the generations.
+def _is_own(kind: Any, config: type) -> bool:
+    """Whether a class is built from this configuration, as far as it tells."""
+    try:
+        return kind.config_class in (config, None)
+    except ImportError:  # what it needs is not installed: building it tells what
+        return True
+
+
+def ways(family: str, half: bool = True) -> Iterator[Way | tuple[str, str]]:
+    """Forward under every implementation and padding, in ``half`` precision, and the generations.
 
     Where no implementation runs with the smallest configuration, the next larger one is tried.
     """
@@ -98,10 +118,12 @@ def ways(family: str) -> Iterator[Way | tuple[str, str]]:
                 continue
             ran.append(name)
             yield from ways
+            if half:
+                yield from _halved(base, config, family, name)
         failed += tried
         if ran:
             yield from tried
-            if head is not None:
+            if head is not None and family not in CALLS:
                 yield from _generations(head, config, family, ran)
             return
     yield from failed[:4]
@@ -114,26 +136,56 @@ def _built(kind: Any, config: Any, implementation: str) -> Any:
         size = _size(kind, copy.deepcopy(config), implementation)
     if size > PARAMETERS:
         raise MemoryError(f"{size / 1e6:,.0f} million parameters")
-    return stirred(kind._from_config(copy.deepcopy(config), attn_implementation=implementation))
+    return stirred(_made(kind, copy.deepcopy(config), implementation))
+
+
+def _made(kind: Any, config: Any, implementation: str) -> Any:
+    """The model; parts that do not know an implementation run eagerly."""
+    parts = {"": implementation} | dict.fromkeys(config.sub_configs, "eager")
+    try:
+        return kind._from_config(config, attn_implementation=implementation)
+    except ValueError:
+        return kind._from_config(config, attn_implementation=parts)
 
 
 def _size(kind: Any, config: Any, implementation: str) -> int:
     """The number of parameters; 0 if the model cannot be built without memory."""
     try:
-        made = kind._from_config(config, attn_implementation=implementation)
+        made = _made(kind, config, implementation)
     except Exception:  # building it in earnest tells the reason
         return 0
     return sum(x.numel() for x in made.parameters())
 
 
 def _forward(model: Any, family: str, name: str) -> Iterator[Way]:
-    """Forward with padding at either side, or once if the model knows no padding."""
+    """Forward with padding at either side, or once if the model knows none; then with a picture."""
+    if family in CALLS:
+        call = functools.partial(CALLS[family], model)
+        with torch.no_grad():
+            call()
+        yield Way(name, model, call)
+        return
     for side in ("right", "left"):
         given = inputs.working(model, model.config, family, side)
         padded = "attention_mask" in given
         yield Way(f"{name} {side}" if padded else name, model, functools.partial(model, **given))
         if not padded:
-            return
+            break
+    seen = inputs.pictured(model, model.config, given)
+    if seen is not None:
+        yield Way(f"{name} picture", model, functools.partial(model, **seen))
+
+
+def _halved(kind: Any, config: Any, family: str, name: str) -> Iterator[Way | tuple[str, str]]:
+    """Forward in half precision, padded at the right; some models cannot."""
+    for precision, dtype in PRECISIONS.items():
+        try:
+            model = _built(kind, config, name).to(dtype)
+            given = inputs.working(model, model.config, family, "right")
+        except Exception as error:
+            yield f"{name} {precision}", told(error)
+            continue
+        yield Way(f"{name} {precision}", model, functools.partial(model, **given))
 
 
 def _generations(
@@ -157,6 +209,13 @@ def _generations(
         for token in ("decoder_start_token_id", "bos_token_id"):
             if settings.is_encoder_decoder and getattr(options, token, None) is None:
                 setattr(options, token, 2)
+        for option, value in OPTIONS.get(family, {}).items():
+            if value is None:
+                given.pop(option)
+            elif isinstance(value, torch.Tensor):
+                given[option] = value
+            else:
+                setattr(options, option, value)
         for way in GENERATIONS if n == 0 else ("batch",):
             yield Way(
                 f"{name} {way}",
@@ -174,4 +233,8 @@ def _generate(model: Any, given: dict[str, Any], way: str) -> Any:
     options = {"max_new_tokens": STEPS, "do_sample": False, **GENERATIONS[way]}
     if way == "greedy":
         given = {k: v[:1] if isinstance(v, torch.Tensor) else v for k, v in given.items()}
-    return model.generate(**given, **options)
+    kept = copy.deepcopy(model.generation_config)
+    try:
+        return model.generate(**given, **options)
+    finally:  # some models write into it what they were told
+        model.generation_config = kept

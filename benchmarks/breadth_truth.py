@@ -11,8 +11,11 @@ On the way it may be moved (views, slices, copies, concatenation) and changed en
 (dropout, masks, casts). Whatever selects (`topk`, `argmax`, `multinomial`) or sums otherwise ends
 the way, and a softmax of scores that `topk` chose does not count where it weighs entry by entry, so
 that routers and samplers are left out. Nor does a weighted sum count of values that every row has
-of its own (mixtures of experts, deformable sampling). `log_softmax` then `exp`, and `exp` divided
-by its sum, count like a softmax. The weights of fused calls are computed from their arguments.
+of its own (mixtures of experts, deformable sampling), nor a softmax of a vector of parameters (a
+mixture of layers). `log_softmax` then `exp`, and `exp` divided by its sum, count like a softmax,
+also if it meets values first and is divided then. The weights of fused calls are computed from
+their arguments, and those of a softmax that never exists as a whole are declared by the module
+(``declared_weights``).
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from breadth_marks import (
     Attended,
     Mark,
     axis_of,
+    rounding,
     spread,
     tensors,
     varies,
@@ -59,6 +63,8 @@ class Truth(TorchDispatchMode):
         self.all: list[Attended] = []
         self.stopped: dict[str, int] = {}
         self._batch = batch
+        floats = (x.dtype for x in model.parameters() if x.is_floating_point())
+        self._eps = torch.finfo(next(floats, torch.float32)).eps
         self._names = {id(m): name for name, m in model.named_modules()}
         self._constants = {
             x.untyped_storage().data_ptr() for x in [*model.parameters(), *model.buffers()]
@@ -89,7 +95,11 @@ class Truth(TorchDispatchMode):
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._running.append(self._names.get(id(module), self._where()))
 
-    def _leave(self, *_: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, _: Any) -> None:
+        declared: Any = getattr(module, "declared_weights", None)
+        if declared is not None:
+            with _disable_current_modes():
+                self._add("declared", declared(*args))
         if self._running:
             self._running.pop()
 
@@ -102,6 +112,7 @@ class Truth(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        name = name if name == "copy_" else name.rstrip("_")
         if FUSED in name and "backward" not in name and "fused_sdp_choice" not in name:
             self._add(name, fused_weights(**operands(func, args, kwargs)))
         elif name in NATIVE:
@@ -129,32 +140,39 @@ class Truth(TorchDispatchMode):
         inputs: list[tuple[Tensor, Mark]],
         out: Any,
     ) -> None:
+        kept = [pair for pair in inputs if pair[1].kind != "chosen"]
+        inputs = inputs if "softmax" in name else kept or inputs
+        kinds = {m.kind for _, m in inputs}
         if name in ("topk", "sort"):
             for x in out:  # values and places
                 self._put(x, Mark("chosen", None, None))
         elif name in SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
-            self._weights(out, axis_of(args, kwargs), name, chosen)
+            self._weights(out, axis_of(args, kwargs), name, chosen, args[0])
+            if out.dim() == 1 and self._constant(args[0]):
+                self._marks.pop(id(out))  # no queries, and the same for all inputs
         elif name in LOG_SOFTMAX:
             chosen = any(m.kind == "chosen" for _, m in inputs)
             self._put(out, Mark("log", None, None, axis_of(args, kwargs), chosen=chosen))
         elif name == "logsumexp":
             self._put(out, Mark("lse", None, None, args[1]))
-        elif name == "exp":
+        elif name == "_sparse_softmax":
+            self._add(name, out.to_dense())
+        elif name in ("exp", "exp2"):
             logs = [m for _, m in inputs if m.kind == "log"]
             if logs:
                 self._weights(out, logs[0].axis, "log_softmax, exp", logs[0].chosen)
             elif out.is_floating_point() and out.dim() > 1:
-                self._put(out, Mark("exp", None, None))
-        elif any(m.kind == "chosen" for _, m in inputs):
+                self._put(out, Mark("exp", None, None, exponentials=out.clone()))
+        elif all(m.kind == "chosen" for _, m in inputs):
             if name in MOVES or name in POINTWISE or name == "gather":
                 for x in tensors(out):
                     self._put(x, Mark("chosen", None, None))
-        elif any(m.kind == "exp" for _, m in inputs):
+        elif {"exp", "mixed"} & kinds and "weights" not in kinds:
             self._by_hand(name, args, inputs, out)
         elif any(m.kind == "lse" for _, m in inputs):
             mark = next(m for _, m in inputs if m.kind == "lse")
-            if name in ("sub", "sub_") and self._mark(args[1]) is mark:
+            if name == "sub" and self._mark(args[1]) is mark:
                 self._put(out, Mark("log", None, None, mark.axis))
             elif name in POINTWISE or name in MOVES:
                 self._put(out, mark)
@@ -166,13 +184,20 @@ class Truth(TorchDispatchMode):
             self._put(out, replace(inputs[0][1], keys=None))
         elif name == "sum":
             self._sum(args, kwargs, inputs, out)
+        elif name == "native_layer_norm":
+            self._put(out[0], replace(inputs[0][1], keys=None))
         elif name in MOVES or name in POINTWISE or name == "as_strided":
             self._move(name, func, args, kwargs, inputs, out)
         else:
             self.stopped[name] = self.stopped.get(name, 0) + 1
 
     def _weights(
-        self, out: Tensor, axis: int | Sequence[int], how: str, chosen: bool = False
+        self,
+        out: Tensor,
+        axis: int | Sequence[int],
+        how: str,
+        chosen: bool = False,
+        scores: Tensor | None = None,
     ) -> None:
         """A softmax, or what equals one, over one axis or several; ``chosen``: by a router."""
         axes = [axis % out.dim()] if isinstance(axis, int) else [i % out.dim() for i in axis]
@@ -180,7 +205,8 @@ class Truth(TorchDispatchMode):
             return
         last = list(range(-len(axes), 0))
         weights = out.detach().movedim(axes, last).flatten(-len(axes)).clone()
-        source = Attended(self._where(), how, weights)
+        scores = out.log() if scores is None else scores
+        source = Attended(self._where(), how, weights, rounding=rounding(scores, self._eps))
         self.all.append(source)
         sizes = [out.shape[i] for i in axes]
         keys = torch.arange(1, math.prod(sizes) + 1, dtype=torch.int32).view(sizes)
@@ -191,20 +217,28 @@ class Truth(TorchDispatchMode):
     def _by_hand(
         self, name: str, args: tuple[Any, ...], inputs: list[tuple[Tensor, Mark]], out: Any
     ) -> None:
-        """`exp` of scores, its sum, and their quotient."""
+        """`exp` of scores, its sum, and their quotient, before or after a product with values."""
         first, second = (*args, None, None)[:2]
-        mark = self._mark(first) if isinstance(first, Tensor) else None
-        if name == "sum" and mark is not None and mark.kind == "exp" and second:
+        mark, other = (self._mark(x) if isinstance(x, Tensor) else None for x in (first, second))
+        kinds = [None if x is None else x.kind for x in (mark, other)]
+        if name == "sum" and kinds[0] == "exp" and second:
             self._put(out, Mark("exp sum", None, None, list(second)))
-        elif name in ("div", "div_") and mark is not None and mark.kind == "exp":
-            below = self._mark(second) if isinstance(second, Tensor) else None
-            wide = isinstance(second, Tensor) and second.dim() == out.dim()
-            if below is not None and below.kind == "exp sum" and wide:
-                self._weights(out, below.axis, "exp / sum")
+        elif name == "linalg_vector_norm" and kinds[0] == "exp" and second == 1:
+            self._put(out, Mark("exp sum", None, None, list(args[2])))
+        elif name in PRODUCTS and "exp" in kinds:
+            side = kinds.index("exp")
+            used = (mark, other)[side].exponentials  # type: ignore[union-attr]
+            self._put(out, Mark("mixed", None, None, exponentials=used.mT if side else used))
+        elif name in ("div", "mul") and kinds == ["mixed", "exp sum"]:
+            used = mark.exponentials  # type: ignore[union-attr]
+            self._add("exp, product / sum", used / used.sum(-1, keepdim=True))
+        elif name in ("div", "mul") and kinds == ["exp", "exp sum"] and second.dim() == out.dim():
+            self._weights(out, other.axis, "exp / sum")  # type: ignore[union-attr]
         elif name in POINTWISE or name in MOVES:
             kept = inputs[0][1]
             for x in tensors(out):
-                self._put(x, Mark(kept.kind, None, None, kept.axis))
+                used = x.clone() if kept.kind == "exp" else kept.exponentials
+                self._put(x, Mark(kept.kind, None, None, kept.axis, exponentials=used))
 
     def _move(
         self,
@@ -221,7 +255,7 @@ class Truth(TorchDispatchMode):
             for x in outs:
                 self._put(x, Mark("log", None, None, mark.axis, chosen=mark.chosen))
             return
-        if name in ("mul", "mul_") and outs and self._weighs(args, inputs, outs[0]):
+        if name == "mul" and outs and self._weighs(args, inputs, outs[0]):
             return
         keys: list[Tensor | None] = [None] * len(outs)
         if name in MOVES and mark.keys is not None:
@@ -303,16 +337,17 @@ class Truth(TorchDispatchMode):
 
     def _add(self, how: str, weights: Tensor) -> None:
         """Record the weights of a fused call."""
-        self.all.append(Attended(self._where(), how, weights.detach(), counts=True))
+        read = rounding(weights[:0], self._eps)  # the weights of a recording are rounded, too
+        self.all.append(Attended(self._where(), how, weights.detach(), counts=True, rounding=read))
 
     def _flex(
-        self, original: Any, q: Tensor, k: Tensor, v: Tensor, *args: Any, **given: Any
+        self, original: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **given: Any
     ) -> Any:
         """FlexAttention; its weights are what it makes of the unit vectors as values."""
-        unit = torch.eye(k.shape[-2], dtype=v.dtype).expand(*v.shape[:-1], -1).contiguous()
+        unit = torch.eye(key.shape[-2], dtype=value.dtype).expand(*value.shape[:-1], -1)
         with _disable_current_modes():
-            weights = original(q, k, unit, *args, **given)
-            out = original(q, k, v, *args, **given)
+            weights = original(query, key, unit.contiguous(), *args, **given)
+            out = original(query, key, value, *args, **given)
         weights = weights[0] if isinstance(weights, tuple) else weights
         self._add("flex_attention", weights)
         return out

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import flex_attention
 
 import intently as it
 
@@ -41,6 +42,20 @@ class Expects(nn.Module):
 
     def forward(self, x):
         return x.softmax(-1) @ self.bins
+
+
+class MixesLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logits = nn.Parameter(torch.randn(5))
+
+    def forward(self, x):
+        return torch.einsum("blc,l->bc", x, torch.softmax(self.logits, 0))
+
+
+class Flexible(nn.Module):
+    def forward(self, x):
+        return flex_attention.flex_attention(query=x, key=x, value=x)
 
 
 def truth(model, x, mode=torch.no_grad):
@@ -80,10 +95,16 @@ def test_truth_finds_every_softmax_that_meets_values(style, count, mode):
     assert len(truth(model, given["input"], mode).found) == count
 
 
-@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects])
+@pytest.mark.parametrize("kind", [Routes, RoutesLate, Samples, Expects, MixesLayers])
 def test_routers_samplers_and_expectations_are_no_attention(kind):
     found = truth(kind(), torch.randn(2, 5, 32))
     assert found.all and not found.found
+
+
+def test_flex_attention_may_be_called_by_keywords():
+    x = torch.randn(2, 2, 5, 16)
+    (found,) = truth(Flexible(), x).found
+    assert torch.allclose(found.weights, it.attend(x, x).dense(), atol=1e-5)
 
 
 def test_fused_weights_are_those_of_the_formula():
@@ -132,3 +153,59 @@ def test_faults_of_a_recording_are_noticed(how, state, monkeypatch):
     monkeypatch.setattr(breadth_compare, "held", lambda recording: spoilt(read(recording), how))
     found = breadth_compare.judge(truth(model, given["input"]).found, [], seen)
     assert found.state == state
+
+
+def test_types_that_no_auto_class_builds_are_no_families(monkeypatch):
+    import breadth_transformers
+
+    listed = {
+        "MODEL": {"bert": "BertModel", "ghost": "GhostModel"},
+        "MODEL_FOR_X": {"t5": ("T5Model",)},
+    }
+    monkeypatch.setattr(breadth_transformers, "_mappings", lambda: listed)
+    assert breadth_transformers.families() == ["bert", "t5"]
+
+
+def test_a_class_of_another_configuration_is_not_built():
+    """AutoModel names the decoder of MusicGen for all of it."""
+    import breadth_transformers
+
+    kinds = breadth_transformers._classes("musicgen")
+    assert {kind.__name__ for kind in kinds} == {"MusicgenForConditionalGeneration"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"num_hidden_layers": 12}, {"num_hidden_layers": 2}),
+        (
+            {"num_hidden_layers": 12, "out_indices": [3, 6, 9, 12]},
+            {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+        ),
+        (
+            {"depths": [2, 2, 6, 2], "num_layers": 4, "out_indices": [2, 4]},
+            {"depths": [1, 1, 1, 1], "num_layers": 4, "out_indices": [2, 4]},
+        ),
+        ({"queries": {1225: 128, "layers": 9}}, {"queries": {1225: 128, "layers": 9}}),
+    ],
+)
+def test_small_configurations_keep_what_a_backbone_hands_out(given, expected):
+    from breadth_shrink import shrunk
+
+    assert shrunk(given) == expected
+
+
+def test_parts_without_an_implementation_run_eagerly_beside_the_rest():
+    import breadth_transformers
+    import transformers
+    from breadth_shrink import made
+
+    config = made(transformers.DetrConfig, "detr")
+    model = breadth_transformers._built(transformers.DetrModel, config, "sdpa")
+    used = {
+        type(x).__name__: x.config._attn_implementation
+        for x in model.modules()
+        if hasattr(x, "config")
+    }
+    assert used["DetrModel"] == used["DetrSelfAttention"] == "sdpa"
+    assert used["ResNetBackbone"] == "eager"

@@ -130,12 +130,12 @@ def stack(count: int = 3) -> Stack:
     return Stack(*[SelfAttention() for _ in range(count)])
 
 
-class DividedLast(nn.Module):
-    """Exponentials of scores meet values before they are divided: no weights ever stand alone."""
+class DividedByMore(nn.Module):
+    """Exponentials meet values, and are divided by more than their sum: that is no softmax."""
 
     def forward(self, x: Tensor) -> Tensor:
         e = torch.exp(x @ x.mT / 16)
-        return e @ x / e.sum(-1, keepdim=True)
+        return e @ x / (1 + e.sum(-1, keepdim=True))
 
 
 class Softmaxes(TorchDispatchMode):

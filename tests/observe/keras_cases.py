@@ -51,6 +51,16 @@ def test_layers_that_return_their_scores_are_seen_on_request(call: str) -> None:
     close(entry.matrix().dense(), array(layer(X, MEMORY, **options)[1]))
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_attention_over_two_axes(deep: bool) -> None:
+    """Its softmax is over both axes of the keys, as exp(z − logsumexp(z))."""
+    grid = X[:, :4].reshape(2, 2, 2, 8)
+    layer = built(keras.layers.MultiHeadAttention(2, 4, attention_axes=(1, 2)), *[grid.shape] * 2)
+    (entry,) = watched(layer, grid, grid, deep=deep).calls
+    _, weights = layer(grid, grid, return_attention_scores=True)
+    close(entry.matrix().dense(), array(weights).reshape(2, 2, 4, 4))
+
+
 OWN: dict[str, tuple[dict[str, Any], Any]] = {
     "plain": ({}, None),
     "causal": ({"causal_mask": True}, it.causal()),

@@ -81,8 +81,7 @@ def test_half_precision_verifies_no_other_scale(dtype: torch.dtype, t: int) -> N
     for turn in range(4):
         assert check(own, it.attend(q, k, mask=it.causal()), turn).verified
         found = check(own, it.attend(q, k, mask=it.causal(), scale=0.5 * 32**-0.5), turn)
-        why = {None: "too coarse to verify in ", False: "differs"}
-        assert why[found.verified] in str(found.why)
+        assert found.verified is not True
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -94,7 +93,9 @@ def test_what_rounding_hides_is_not_verified(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     for scale in (None, 0.5 * 8**-0.5):
         found = check(hidden, it.attend(own.q, own.k, scale=scale), 0)
-        assert found.verified is None and f"too coarse to verify in {name}: A" in str(found.why)
+        assert found.verified is None
+        assert str(found.why).startswith("the values cannot tell: another scale")
+        assert str(found.why).endswith(f"would have given the same in {name}")
 
 
 @pytest.mark.parametrize("dtype", HALF)

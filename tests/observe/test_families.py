@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import intently as it
 from intently.observe import Recording
 
-from .attending import DividedLast, Softmaxes, close, seen_by
+from .attending import DividedByMore, Softmaxes, close, seen_by
 
 B, H, T, S, D = 2, 2, 5, 7, 8
 Made = Callable[[Tensor], Tensor]
@@ -235,7 +235,15 @@ class InAFunction(nn.Module):
         return _shared(x)
 
 
-ALL = [Concatenated, Pooled, lambda: Pooled(False), ByLogarithm, Divided, DividedLast, InAFunction]
+ALL = [
+    Concatenated,
+    Pooled,
+    lambda: Pooled(False),
+    ByLogarithm,
+    Divided,
+    DividedByMore,
+    InAFunction,
+]
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -250,7 +258,7 @@ def test_nothing_is_missed_in_silence(kind: Callable[[], nn.Module], deep: bool)
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(DividedLast, "by hand: exponentials of scores meet values before they are divided")],
+    [(DividedByMore, "by hand: exponentials of scores meet values before they are divided")],
 )
 def test_deep_names_the_operation_that_stood_in_the_way(kind: type[nn.Module], why: str) -> None:
     seen = seen_by(nn.Sequential(kind()), torch.randn(3, 6, 16), deep=True)

@@ -134,6 +134,38 @@ def test_a_call_under_a_name_that_cannot_be_found(
         close(seen["0"], weights(q, k, None, True, D**-0.5))
 
 
+compiled = torch.compile(flex_attention, backend="eager", dynamic=False)
+
+
+class CallsCompiled(Attends):
+    """Calls a compiled function of this file."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return compiled(q, k, v, **self.how)  # type: ignore[return-value]
+
+
+class HoldsCompiled(Attends):
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.attend = compiled
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.attend(q, k, v, **self.how)  # type: ignore[return-value]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("kind", [CallsCompiled, HoldsCompiled])
+def test_a_function_that_is_compiled_alone(kind: type[Attends], deep: bool) -> None:
+    model, (q, k, v) = Outer(kind(block_mask=mask())), operands()
+    before = compiled
+    seen = watched(model, q, k, v, deep=deep)
+    (entry,) = seen.calls
+    assert entry.source == "flex" and entry.name == "0"
+    close(entry, weights(q, k, None, True, D**-0.5))
+    assert compiled is before and not any("compiled" in note for note in seen.coverage().notes)
+
+
 @torch.no_grad()
 def test_other_operators_that_take_functions_run_and_are_said() -> None:
     class Chooses(nn.Module):

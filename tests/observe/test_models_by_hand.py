@@ -11,8 +11,8 @@ from torch import nn
 
 from intently.observe import watch
 
-from .attending import Softmaxes, close, watched
-from .decoders import MARIAN, SIZES, T, drawn
+from .attending import close, watched
+from .decoders import T, drawn
 
 DEBERTA: dict[str, Any] = {
     "hidden_size": 16,
@@ -116,40 +116,3 @@ def test_generation_with_a_cache(name: str, cache: str | None, std: float) -> No
     for entry, weights in zip(seen.calls, expected):
         assert entry.verified, entry.why
         close(entry, weights, gap=1e-4)
-
-
-SPARSE: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "big bird": (
-        lambda: T.BigBirdModel(
-            T.BigBirdConfig(
-                **SIZES | {"num_hidden_layers": 1, "attention_type": "block_sparse"},
-                **{"block_size": 4, "num_random_blocks": 1, "max_position_embeddings": 128},
-            )
-        ),
-        64,
-    ),
-    "pegasus-x": (
-        lambda: (
-            T.PegasusXModel(T.PegasusXConfig(**MARIAN, block_size=4, num_global_tokens=2)).encoder
-        ),
-        18,
-    ),
-}
-
-
-@pytest.mark.parametrize("padding", [0, 3])
-@pytest.mark.parametrize("name", SPARSE)
-@torch.no_grad()
-def test_attention_in_blocks(name: str, padding: int) -> None:
-    """Scores of gathered and joined blocks leave their weights; padded keys are columns."""
-    made, length = SPARSE[name]
-    model = spread(made, 0.3)
-    mask = (torch.arange(length) < length - padding).long()[None]
-    given = {"input_ids": torch.randint(3, 50, (1, length)), "attention_mask": mask}
-    with Softmaxes() as real:
-        model(**given)
-    for deep in (False, True):
-        seen = watched(model, deep=deep, **given)
-        for entry, weights in zip(seen.calls, real.found, strict=True):
-            close(entry, weights)
-        assert not any("Not every call" in note for note in seen.coverage().notes)

@@ -19,7 +19,7 @@ from intently.observe.watching.unseen import LAST_BITS
 
 from ..messages import refused
 from ..show.refusals import refuses
-from .attending import DividedLast, SelfAttention, Stack, attended, close, seen_by, stack
+from .attending import DividedByMore, SelfAttention, Stack, attended, close, seen_by, stack
 
 WORDS = ["I", "drink", "cold", "milk", "."]
 
@@ -42,7 +42,7 @@ def test_names_calls_and_counts() -> None:
 
 def test_other_names_and_numbers_are_refused() -> None:
     seen = seen_once()
-    unseen = seen_once(Stack(SelfAttention(), DividedLast()))
+    unseen = seen_once(Stack(SelfAttention(), DividedByMore()))
     refuses(
         it.errors.ArgumentError,
         {
@@ -103,7 +103,7 @@ def test_a_summary_has_a_row_for_each_head() -> None:
 
 
 def test_coverage_lists_what_was_not_seen() -> None:
-    seen = seen_once(Stack(SelfAttention(), DividedLast()))
+    seen = seen_once(Stack(SelfAttention(), DividedByMore()))
     assert str(seen.coverage()).splitlines() == [
         "layers.0  1 call    functional  verified on 2 of 4 rows",
         "layers.1  not seen              by hand: exponentials of scores meet values before they "

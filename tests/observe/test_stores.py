@@ -119,6 +119,7 @@ def test_a_spool_gives_back_what_was_written(dtype: torch.dtype) -> None:
         torch.randn(2, 5, 3, 7, dtype=dtype).transpose(1, 2),
         torch.randn(1, 3, 1, 7, dtype=dtype).expand(4, 3, 5, 7),
         torch.randn(0, 3, dtype=dtype),
+        torch.randn((), dtype=dtype).expand(1, 1, 5, 7),
         torch.randn(3, 2**20, dtype=dtype)[:, ::2],
     ]
     for x, y in [(x, store.own(x)) for x in given]:
@@ -128,6 +129,14 @@ def test_a_spool_gives_back_what_was_written(dtype: torch.dtype) -> None:
 def test_what_is_expanded_is_packed_once() -> None:
     x = torch.randn(1, 2, 1, 8).expand(6, 2, 5, 8)
     assert packed(x).untyped_storage().nbytes() == 16 * 4 and torch.equal(packed(x), x)
+
+
+@pytest.mark.parametrize("store", ["copy", "disk", "reference"])
+def test_a_mask_that_is_one_expanded_number_is_kept(store: Any) -> None:
+    q = torch.randn(1, 2, 5, 4)
+    seen = attended(q, q, torch.full((), 0.5).expand(5, 5), store=store)
+    (entry,) = seen.calls
+    close(entry, it.attend(q, q).dense())
 
 
 def full_at(monkeypatch: pytest.MonkeyPatch, room: Callable[[Spool], int]) -> None:

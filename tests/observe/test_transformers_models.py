@@ -185,9 +185,41 @@ def test_sinks_in_half_precision_are_verified(std: float, dtype: torch.dtype) ->
     generated(model, tokens("left"), do_sample=False)
 
 
+def test_a_sink_of_each_query_takes_weight() -> None:
+    """Inkling 2 computes its sinks from the queries' tokens."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 50, "head_dim": 8}
+    heads = {f"{x}num_{y}_heads": 4 for x in ("", "swa_") for y in ("attention", "key_value")}
+    kinds = {"layer_types": ["hybrid_sliding", "hybrid"], "swa_head_dim": 8}
+    experts = {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2}
+    torch.manual_seed(0)
+    ends = {"unpadded_vocab_size": 50, "eos_token_id": 1}
+    config = T.Inkling2TextConfig(**sizes, **heads, **kinds, **experts, **ends)
+    model: Any = T.Inkling2TextModel(config).eval()
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.4)
+    for side in ("", "left", "right"):
+        given = tokens(side)
+        seen, expected = seen_in(model, given), plain_weights(model, given).attentions
+        for n, weights in enumerate(expected):
+            close(seen[f"layers.{n}.self_attn"], weights, given["attention_mask"])
+            assert float(weights.sum(-1).min()) < 0.9
+
+
 def test_what_is_kept_of_grouped_heads_is_not_repeated() -> None:
     entry = seen_in(drawn("llama"), tokens("")).calls[0].attention()
     assert entry.q.shape == (2, 4, 7, 4) and entry.k.shape == (2, 2, 7, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_booleans_that_the_plain_formula_adds(dtype: torch.dtype) -> None:
+    """Grounding DINO's: they hide nothing there, though they do in sdpa."""
+    within = torch.eye(7, dtype=torch.bool).expand(2, 1, 7, 7)
+    for implementation in ("eager", "sdpa"):
+        model = drawn("bert", implementation).to(dtype)
+        given = tokens("") | {"attention_mask": within}
+        seen = seen_in(model, given)
+        hidden = seen[seen.layers[0]].dense().float().masked_fill(within, 0)
+        assert (float(hidden.max()) > 0.1) == (implementation == "eager")
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -267,6 +299,18 @@ def test_a_mask_that_says_more_is_added_to_the_position_bias() -> None:
     seen = seen_in(model, given)
     bias = repr(seen.calls[0].attention().problem.bias)
     assert bias.startswith("relative_buckets(") and bias.endswith("+ TensorBias(2×1×7×7 tensor)")
+    close_layers(seen, model, given)
+
+
+@pytest.mark.parametrize("hidden", [0, 1])
+def test_a_boolean_mask_that_the_plain_formula_adds_is_no_mask(hidden: int) -> None:
+    """BERT takes a mask of four axes as it is; its plain formula adds True as 1."""
+    model = drawn("bert", "eager")
+    mask = torch.eye(7, dtype=torch.bool).repeat(2, 1, 1, 1)
+    mask[:, :, :hidden] = False
+    given = {"input_ids": tokens("")["input_ids"], "attention_mask": mask}
+    seen = seen_in(model, given)
+    assert all(entry.verified for entry in seen.calls)
     close_layers(seen, model, given)
 
 

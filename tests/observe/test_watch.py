@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import pickle
 import sys
@@ -330,6 +331,29 @@ def test_a_patch_of_somebody_else_stays() -> None:
         vars(F)["scaled_dot_product_attention"] = print
     found, vars(F)["scaled_dot_product_attention"] = F.scaled_dot_product_attention, PLAIN[0]
     assert found is print
+
+
+class Processor(nn.Module):
+    def __call__(self, x: Any, added: Any = 0) -> Any:
+        return x + added
+
+
+class Host(nn.Module):
+    """Passes on what its processor takes, as the attention of diffusers does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processor = Processor()
+
+    def forward(self, x: Any, **given: Any) -> Any:
+        taken = inspect.signature(self.processor.__call__).parameters
+        return self.processor(x, **{n: y for n, y in given.items() if n in taken})
+
+
+def test_the_signature_of_a_module_stays() -> None:
+    host, x = Host(), torch.ones(3)
+    with it.watch(host):
+        assert torch.equal(host(x, added=1), x + 1)
 
 
 def test_modes_of_the_user_see_the_model_alone() -> None:

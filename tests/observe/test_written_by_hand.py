@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from intently.errors import StaleError
 from intently.observe import watch
 from intently.observe.sources import followed
 from intently.observe.watching.unseen import LAST_BITS
@@ -154,6 +155,24 @@ def test_a_function_that_is_seen_itself_is_recorded_once() -> None:
     assert [entry.source for entry in seen.calls] == ["functional", "native"]
 
 
+class ByHand(nn.Module):
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.mT).softmax(-1) @ k
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("which", [0, 1])
+def test_references_that_changed_are_refused(which: int, mode: Any) -> None:
+    operands = torch.randn(B, H, N, D), torch.randn(B, H, S, D)
+    with mode(), watch(model := ByHand(), store="reference") as seen:
+        model(*operands)
+    (entry,) = seen.calls
+    assert entry.matrix().shape == (B, H, N, S)
+    operands[which][0] = 1.0
+    with pytest.raises(StaleError, match="changed in place since"):
+        entry.matrix()
+
+
 def test_dropout_is_named_and_not_compared() -> None:
     q, k, v, _ = operands()
     with watch(deep=True) as seen:
@@ -204,7 +223,7 @@ OUT_OF_SIGHT: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] 
             .softmax(-1)
             @ v
         ),
-        "queries or keys are split into several axes",
+        "the softmax goes over another axis than the keys",
     ),
     "replaced": (
         lambda q, k, v: (q @ k.mT).masked_fill(HIDES, 1.0).softmax(-1) @ v,

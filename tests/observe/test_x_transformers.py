@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from .attending import close, watched
+from .attending import Softmaxes, close, watched
 
 x_transformers = pytest.importorskip(
     "x_transformers", reason="x-transformers is not installed: pip install x-transformers"
@@ -51,3 +51,19 @@ def test_every_layer(kind: str, flash: bool, options: dict[str, Any]) -> None:
     for entry, weights in zip(seen.calls, maps):
         assert entry.source == ("functional" if flash else "by hand")
         close(entry, weights, MASK)
+
+
+@torch.no_grad()
+def test_talking_heads_and_views_of_layers_are_seen_by_default() -> None:
+    """Heads are mixed by a layer; the weights of layers are made by a Softmax in a Sequential."""
+    seen = watched(model("Encoder", False, {"attn_post_talking_heads": True}), IDS, mask=MASK)
+    assert seen.layers == NAMES
+    layered = model("Encoder", True, {"integrate_layers": True})
+    with Softmaxes() as real:
+        layered(IDS, mask=MASK)
+    seen = watched(layered, IDS, mask=MASK)
+    by_hand = [entry for entry in seen.calls if entry.source == "by hand"]
+    for entry, weights in zip(by_hand, real.found, strict=True):
+        rows = weights.movedim(0, 2).flatten(0, -2)  # each step reads values of its own
+        torch.testing.assert_close(entry.matrix().dense().flatten(0, -2), rows)
+    assert not any("layers" in name for name in seen.coverage().unseen)

@@ -83,6 +83,9 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
     "alibi": lambda: attend(bias=it.alibi(H), mask=it.causal()),
     "buckets": lambda: attend(bias=it.relative_buckets(made(8, H, seed=3), max_distance=6)),
     "two rules": lambda: attend(bias=it.alibi(H) + it.relative_buckets(made(8, 1), max_distance=6)),
+    "kept": lambda: it.attend(
+        q(1, H, T, 0), k(1, H, S, 0), scale=1, bias=made(1, H, T, S, seed=4).softmax(-1).log()
+    ),
     "bias of keys": lambda: attend(bias=made(S, seed=4)),
     "dense bias": lambda: attend(bias=made(H, T, S, seed=4)),
     "dense bias of all heads": lambda: attend(bias=made(T, S, seed=4)),
@@ -140,7 +143,7 @@ CASES: dict[str, Callable[[], LazyMatrix]] = {
         it.attend(q(H, T, D), k(H, S, D)), [[0, 1], [2], [3]], [[0], [1, 2, 3], [8]]
     ),
 }
-WEIGHED = ("dense", "merged")
+WEIGHED = ("dense", "merged", "kept")
 
 
 @pytest.mark.parametrize("case", CASES)

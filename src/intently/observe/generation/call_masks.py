@@ -23,6 +23,7 @@ class Piece:
     """The t rows of one call, whose matrix ``geometry`` begins at column ``low`` of the joined one.
 
     Its rows continue the rows ``parents`` of the call before; without ``parents``, the same ones.
+    If its weights are ``given``, they are its bias, and its queries are zero.
     """
 
     t: int
@@ -30,6 +31,12 @@ class Piece:
     how: KeptSpec
     geometry: Geometry
     parents: Tensor | None = None
+    given: bool = False
+
+
+def of_queries(pieces: Sequence[Piece]) -> AttentionSpec:
+    """The arguments of the last call that has queries; of the last one if none has."""
+    return next((x for x in reversed(pieces) if not x.given), pieces[-1]).how.get()
 
 
 def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
@@ -47,7 +54,7 @@ def joined_how(pieces: Sequence[Piece]) -> AttentionSpec:
         bias = hows[0].bias
     else:
         bias = as_bias(_written(pieces, [_added(p, how) for p, how in zip(pieces, hows)]))
-    return replace(hows[-1], mask=mask, bias=bias)
+    return replace(of_queries(pieces), mask=mask, bias=bias)
 
 
 def looked_at(how: AttentionSpec, g: Geometry) -> Tensor:
@@ -93,6 +100,18 @@ def trimmed(how: AttentionSpec, k: Tensor, g: Geometry) -> tuple[AttentionSpec, 
     return how, k[..., :end, :], g
 
 
+def written(k: Tensor, t: int) -> Tensor:
+    """The keys without those of a static cache that are not written yet, though queries see them.
+
+    These are zeros, and at least the t last ones that are not belong to the queries.
+    """
+    if k.shape[-2] <= t or bool(k[..., -1:, :].any()):
+        return k
+    columns = k.reshape(-1, *k.shape[-2:]).any(-1).any(0).nonzero()
+    end = int(columns.max()) + 1 if len(columns) else 0
+    return k[..., :end, :] if end >= t else k
+
+
 def one_by_one(call: Call, how: AttentionSpec, g: Geometry) -> tuple[Call, AttentionSpec, Geometry]:
     """Split m queries (b, h, m, d) that share their keys into rows (b·m, h, 1, d) of their own.
 
@@ -128,9 +147,8 @@ def _plain(pieces: Sequence[Piece], hows: Sequence[AttentionSpec]) -> Mask | Non
 
 def _whole(pieces: Sequence[Piece]) -> Geometry:
     """The geometry of all calls."""
-    last = pieces[-1]
-    t, s = sum(piece.t for piece in pieces), last.low + last.geometry.s
-    return last.geometry._replace(t=t, s=s)
+    t, s = sum(piece.t for piece in pieces), max(x.low + x.geometry.s for x in pieces)
+    return pieces[-1].geometry._replace(t=t, s=s)
 
 
 def _allowed(piece: Piece, how: AttentionSpec) -> Tensor:
@@ -169,9 +187,12 @@ def _written(pieces: Sequence[Piece], tiles: Sequence[Tensor]) -> Tensor:
     return torch.cat([x.to(dtype).expand(*lead, *x.shape[-2:]) for x in reversed(parts)], -2)
 
 
-def may_join(one: AttentionSpec, other: AttentionSpec) -> bool:
-    """Whether two calls differ at most in masks, biases and dropout."""
-    names = ("score", "scale", "softcap", "sinks")
+def may_join(one: AttentionSpec, other: AttentionSpec, given: bool) -> bool:
+    """Whether two calls differ at most in masks, biases and dropout.
+
+    Scale and softcap leave queries of zero what they are, those of weights that are ``given``.
+    """
+    names = ("score", "sinks") if given else ("score", "scale", "softcap", "sinks")
     return all(_alike(getattr(one, name), getattr(other, name)) for name in names)
 
 

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from intently.attention_matrix import Attention
 from intently.masks import Geometry
 from intently.modules.blocks import DecoderLayer
-from intently.observe.generation.call_masks import may_join, one_by_one
+from intently.observe.generation.call_masks import Piece, one_by_one
 from intently.observe.generation.joining import Joined, Link
 from intently.observe.recording.coverage import Coverage
 from intently.observe.recording.recording import Entry, Whole
@@ -41,7 +41,8 @@ OPEN = 4
 class Step(NamedTuple):
     """A call, normalised: masks as values, and no columns that a static cache has not written.
 
-    ``matrix`` is its weights where the entry that keeps it is not the way to compute them.
+    ``matrix`` is its weights where the entry that keeps it is not the way to compute them. If the
+    weights are ``given``, the queries are zero, and the keys those that a cache shows, if any.
     """
 
     call: Call
@@ -50,6 +51,7 @@ class Step(NamedTuple):
     spec: KeptSpec
     geometry: Geometry
     matrix: Callable[[], Attention] | None = None
+    given: bool = False
 
 
 class Place(NamedTuple):
@@ -86,9 +88,10 @@ class Opened:
     """An entry that the next call may continue."""
 
     def __init__(self, entry: Entry, rows: Joined, call: Call, path: int, turn: int) -> None:
-        assert isinstance(call.k, Tensor)
+        shown = call.shown
+        assert shown is not None
         self.entry, self.rows, self.path, self.turn = entry, rows, path, turn
-        self.key, self.alive = identity(call.k), StorageWeakRef(call.k.untyped_storage())
+        self.key, self.alive = identity(shown), StorageWeakRef(shown.untyped_storage())
 
 
 class Generations:
@@ -121,10 +124,10 @@ class Generations:
         """Keep the operands of a call that continues none."""
         q, k, g = step.q, step.k, step.geometry
         if isinstance(q, Tensor) and isinstance(k, Tensor):
-            if g.t == g.s:
+            if g.t == k.shape[-2]:
                 self._path = Path(self._path.number + 1)
             if 0 not in (*q.shape, *k.shape):  # else no key could tell which call continues it
-                return Joined(self._store, q, k, step.spec, g)
+                return Joined(self._store, q, k, step.spec, g, step.given)
         return Whole(self._store.keep(q), self._store.keep(k), step.spec)
 
     def begin(self, place: Place, entry: Entry, call: Call) -> None:
@@ -140,14 +143,14 @@ class Generations:
 
         That is the entry in the same place of the forward before, else the only possible one.
         """
-        call, q, k, spec, g, _ = step
-        opened = self._open.get((place.name, place.order), []) if g.s else []
-        opened = [x for x in opened if may_join(spec.how, x.rows.last.how.how)]
-        if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor):
+        call, q, k, spec, g, _, given = step
+        opened = self._open.get((place.name, place.order), [])
+        opened = [x for x in opened if x.rows.may_be_joined_by(spec.how, given)]
+        if not opened or not isinstance(q, Tensor) or not isinstance(k, Tensor) or 0 in k.shape:
             return None
-        keys, new, own = k, k[..., g.s - g.t :, :], g.t
+        keys, new, own = k, k[..., k.shape[-2] - g.t :, :], g.t
         found = None
-        if g.s > g.t:
+        if k.shape[-2] > g.t:
             found = _chosen(opened, place, lambda x: x.rows.continued_by(keys, own))
         if found is not None:
             cropped = found[1].columns is not None
@@ -166,7 +169,7 @@ class Generations:
         if link.columns is not None:
             self._covered.note(CROPPED)
             rows.crop(link.columns)
-        rows.add(q, new, spec, g, link)
+        rows.add(q, new, Piece(g.t, link.low, spec, g, link.parents, given))
         last.entry.steps += 1
         last.path = self._path.number
 
@@ -194,7 +197,9 @@ class Generations:
         if path.index is not None:
             rows = torch.arange(last.rows.rows, device=k.device)
             maybe = path.index.to(k.device)[:, None] == rows
-        return None if maybe is None else last.rows.shown_again(k, maybe)
+        if maybe is None:
+            return None
+        return last.rows.shown_again(k, _as_rows(maybe, len(k), last.rows.rows))
 
     def _say_apart(self, last: Opened, k: Tensor, g: Geometry) -> None:
         """Note why a call that looks like a step does not continue the last one."""
@@ -213,6 +218,20 @@ class Generations:
                 rows = self._path.maybe if self._path.index is None else self._path.index
                 return 0 if rows is None else len(rows) // len(k)
         return 1
+
+
+def _as_rows(maybe: Tensor, n: int, rows: int) -> Tensor:
+    """The possible rows (n, rows), where one of two attentions has its heads among the rows.
+
+    Hand-written attention often multiplies (b · h, t, d), heads one after the other.
+    """
+    here, before = maybe.shape
+    if (heads := here // n) > 1 and maybe.shape == (n * heads, rows * heads):
+        return maybe.view(n, heads, rows, heads).diagonal(dim1=1, dim2=3).all(-1)
+    if (heads := n // here) > 1 and (n, rows) == (here * heads, before * heads):
+        own = torch.eye(heads, dtype=torch.bool, device=maybe.device)
+        return (maybe[:, None, :, None] & own[:, None]).view(n, rows)
+    return maybe
 
 
 def _chosen(

@@ -11,10 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from intently.masks import Geometry
-from intently.observe.generation.call_masks import Piece, first_part, joined_how, looked_at
+from intently.observe.generation.call_masks import (
+    Piece,
+    first_part,
+    joined_how,
+    looked_at,
+    may_join,
+    of_queries,
+)
 from intently.observe.storage import mmap_pool
 from intently.observe.storage.append_buffer import Growing
 from intently.observe.storage.stores import Kept, KeptSpec, Store, packed
@@ -68,11 +76,14 @@ class Link:
 class Joined:
     """The calls of one entry: their queries and keys in blocks, and the rest of each call."""
 
-    def __init__(self, store: Store, q: Tensor, k: Tensor, how: KeptSpec, g: Geometry) -> None:
+    def __init__(
+        self, store: Store, q: Tensor, k: Tensor, how: KeptSpec, g: Geometry, given: bool = False
+    ) -> None:
         self._store = store
-        self._pieces = [Piece(g.t, 0, how, g)]
-        self._blocks = [Block(store.keep(q), store.keep(k))]
-        self.columns = g.s
+        self._pieces = [Piece(g.t, 0, how, g, given=given)]
+        keep = store.own if given else store.keep
+        self._blocks = [Block(keep(q), keep(k))]
+        self.columns = k.shape[-2]
         same = store.kind == "copy" and store.dtype in (None, k.dtype)
         self._kept_ends = None if same else packed(_ends(k))
 
@@ -80,6 +91,11 @@ class Joined:
     def last(self) -> Piece:
         """The last call."""
         return self._pieces[-1]
+
+    @property
+    def given(self) -> bool:
+        """Whether no call has queries, but all have weights that are kept as they are."""
+        return all(piece.given for piece in self._pieces)
 
     @property
     def rows(self) -> int:
@@ -93,6 +109,10 @@ class Joined:
             assert self._blocks[0].k is not None
             self._kept_ends = _ends(self._blocks[0].k.get())
         return self._kept_ends
+
+    def may_be_joined_by(self, how: AttentionSpec, given: bool) -> bool:
+        """Whether a call differs from these at most in masks, biases and dropout."""
+        return may_join(how, of_queries(self._pieces), given or self.given)
 
     def begins_like(self, k: Tensor) -> bool:
         """Whether each row of keys k (b, …, s, d) begins with the first key of a row of these."""
@@ -183,7 +203,7 @@ class Joined:
             return None
         return Link(0, same & maybe, _chosen(same & maybe))
 
-    def add(self, q: Tensor, k: Tensor | None, how: KeptSpec, g: Geometry, link: Link) -> None:
+    def add(self, q: Tensor, k: Tensor | None, piece: Piece) -> None:
         """Add a call that continues this one; k (b, …, new, d) holds its own keys only.
 
         Raises `OSError` if the disk is full; the earlier calls are still held then.
@@ -194,14 +214,14 @@ class Joined:
             written = self._store.own(last.q.get())
             last.k = last.k and self._store.own(last.k.get())
             last.q = written
-        if not last.appended(q, k, link.parents):
+        if not last.appended(q, k, piece.parents):
             rows = Growing(q, dtype or q.dtype)
             self._blocks.append(
-                Block(rows, None if k is None else Growing(k, dtype or k.dtype), link.parents)
+                Block(rows, None if k is None else Growing(k, dtype or k.dtype), piece.parents)
             )
-        self._pieces.append(Piece(g.t, link.low, how, g, link.parents))
-        if link.parents is not None:
-            self._kept_ends = self._ends.index_select(0, link.parents)
+        self._pieces.append(piece)
+        if piece.parents is not None:
+            self._kept_ends = self._ends.index_select(0, piece.parents)
         if k is not None:
             self.columns += k.shape[-2]
             self._ends[..., 1, :] = k[..., -1, :]
@@ -230,11 +250,14 @@ class Joined:
         """
         try:
             self.compact()
+            (block,) = self._blocks
+            assert block.k is not None
+            q, k = block.q.get(), block.k.get()
         except OSError:
-            return self._all("q"), self._all("k")
-        (block,) = self._blocks
-        assert block.k is not None
-        return block.q.get(), block.k.get()
+            q, k = self._all("q"), self._all("k")
+        if self.given:
+            q, k = q[..., :0], k[..., :0].to(q.dtype)
+        return q.to(k.dtype), _padded(k, self.shape[-1])
 
     def how(self) -> AttentionSpec:
         """The other arguments of `attend`."""
@@ -248,13 +271,13 @@ class Joined:
     @property
     def shape(self) -> tuple[int, ...]:
         """(b, h, t, s) of all calls."""
-        t = sum(piece.t for piece in self._pieces)
-        return (*self.last.geometry.lead, t, self.columns)
+        t, s = sum(x.t for x in self._pieces), max(x.low + x.geometry.s for x in self._pieces)
+        return (*self.last.geometry.lead, t, max(s, self.columns))
 
     def shown(self) -> Tensor:
         """The kept keys (b, …, s, d) that the last call saw."""
         piece = self.last
-        k = self._all("k")
+        k = _padded(self._all("k"), piece.low + piece.geometry.s)
         return k[..., piece.low : piece.low + piece.geometry.s, :]
 
     def _all(self, which: str) -> Tensor:
@@ -296,6 +319,11 @@ class Joined:
         for row, parent in maybe.nonzero().tolist():
             found[row, parent] = torch.equal(kept[parent], shown[row])
         return found
+
+
+def _padded(k: Tensor, s: int) -> Tensor:
+    """Keys (…, s, d), zeros for those that a static cache has not written."""
+    return k if k.shape[-2] >= s else F.pad(k, (0, 0, 0, s - k.shape[-2]))
 
 
 def _only(links: list[Link]) -> Link | None:

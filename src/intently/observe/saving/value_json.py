@@ -15,11 +15,13 @@ from torch import Tensor
 
 from intently import masks
 from intently.biases import Bias, TensorBias, alibi, relative_buckets
+from intently.biases.tiled import TiledBias
 from intently.errors import IntentlyError, MemoryRefused, build
 from intently.foundation.checks import whole_number
 from intently.foundation.values import Value
 from intently.masks import Geometry, Mask
 from intently.masks.geometry import integers
+from intently.masks.tiled import Tiled
 from intently.modules.caches.masks import KeptBias, KeptMask, SideBySide, Written
 from intently.modules.recurrent import Energies
 from intently.scores import Additive, Cosine, Dot, General, Score
@@ -75,6 +77,24 @@ def _segments(*ids: Any) -> Mask:
     return masks.segments(*ids)
 
 
+def _tiled(kind: Callable[..., Value]) -> Callable[..., Value]:
+    """A maker of a rule in tiles, each of which has to be there."""
+
+    def make(index: Any, tiles: Any) -> Value:
+        if not isinstance(index, Tensor) or not isinstance(tiles, Tensor):
+            raise UnreadableError("tiles without tensors")
+        index = integers(index, "index")
+        if tiles.ndim != 3 or index.ndim < 2 or 0 in (*tiles.shape, index.numel()):
+            raise UnreadableError("tiles that are no tensors (n, r, c) and (…, R, C)")
+        if (tiles.dtype is torch.bool) != (kind is Tiled):
+            raise UnreadableError(f"tiles of {tiles.dtype}")
+        if int(index.amin()) < 0 or int(index.amax()) >= len(tiles):
+            raise UnreadableError("the number of a tile that is not there")
+        return kind(index, tiles)
+
+    return make
+
+
 def _side_by_side(inner: Any, beams: Any) -> Mask:
     return SideBySide(_a(Mask, inner), whole_number(beams, "beams", 1))
 
@@ -113,6 +133,7 @@ _KINDS: dict[str, _Kind] = {
     "segments": (type(masks.segments(torch.ones(1, dtype=torch.long))), _segments),
     "grid": (type(masks.grid(1, 1, 0)), masks.grid),
     "allowed": (type(masks.allowed(torch.ones(1, 1, dtype=torch.bool))), masks.allowed),
+    "tiled": (Tiled, _tiled(Tiled)),
     "both": (_BOTH, _pair(_BOTH, Mask)),
     "either": (_EITHER, _pair(_EITHER, Mask)),
     "not": (_NOT, lambda mask: ~_a(Mask, mask)),
@@ -122,6 +143,7 @@ _KINDS: dict[str, _Kind] = {
     "alibi": (type(alibi()), alibi),
     "buckets": (type(relative_buckets(torch.zeros(4, 1), max_distance=9)), _buckets),
     "given": (TensorBias, TensorBias),
+    "tiled bias": (TiledBias, _tiled(TiledBias)),
     "sum": (_SUM, _pair(_SUM, Bias)),
     "kept bias": (KeptBias, _kept(KeptBias, Bias)),
     "dot": (Dot, lambda: Dot()),

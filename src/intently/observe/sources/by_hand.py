@@ -19,7 +19,7 @@ any.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -35,20 +35,28 @@ from torch.utils._python_dispatch import (
 
 from intently.observe.sources.followed import Lost, Scores
 from intently.observe.sources.following import BY_HAND, Follow
-from intently.observe.sources.steps import NO_PRODUCT, axis_of_ones
+from intently.observe.sources.gathered import Gathered
+from intently.observe.sources.steps import NO_PRODUCT, axes_of_ones
 from intently.observe.watching.recorder import Recorder
-from intently.observe.watching.revealed import writes_attention
+from intently.observe.watching.revealed import gathers, writes_attention
 from intently.observe.watching.scope import current, tell
 from intently.observe.watching.unseen import Softmax
 
 
 class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
-    """Sees hand-written attention while entered; whoever turned the mode on turns it off."""
+    """Sees hand-written attention while entered; whoever turned the mode on turns it off.
+
+    ``gathered`` follows the blocks of the module that runs within, if its code gathers some.
+    """
+
+    def __init__(self, gathered: Gathered | None = None) -> None:
+        self._gathered = gathered
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         self._turned_on = not _is_on()
         _here.count += 1
+        self._before, _here.mode.gathered = _here.mode.gathered, self._gathered
         if self._turned_on:
             _here.mode.__enter__()
 
@@ -56,6 +64,7 @@ class mode:  # noqa: N801 - used as a function: `with by_hand.mode():`
         if threading.get_ident() != self._thread:  # the stack of another thread is out of reach
             return
         _here.count -= 1
+        _here.mode.gathered = self._before
         if self._turned_on and not _here.whole and _is_on():
             _leave()
 
@@ -73,6 +82,7 @@ class whole_model:  # noqa: N801 - as `mode`
         if threading.get_ident() != self._thread:
             return
         _here.whole -= 1
+        _here.mode.mixtures.ended(None)
         if not _here.whole and _is_on():
             _leave()
 
@@ -101,19 +111,33 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def around(module: nn.Module, recorders: Sequence[Recorder]) -> AbstractContextManager[None] | None:
+def around(
+    module: nn.Module, recorders: Sequence[Recorder], given: Iterable[Any]
+) -> AbstractContextManager[None] | None:
     """How the forward of a module runs while somebody watches; None for as it would.
 
     Modules whose code makes weights by hand are followed; the layers that they call are not, but
-    for a softmax, a dropout and others that hold nothing.
+    for a softmax, a dropout and others that hold nothing, and those that are ``given`` weights.
     """
+    plain = recorders[-1].plain
+    if module not in plain:
+        if not attends_by_hand(module):
+            plain.add(module)
+        elif any(x.wants(module) for x in recorders):
+            gathered = Gathered(module, recorders) if gathers(module) else None
+            return None if _here.whole and gathered is _here.mode.gathered else mode(gathered)
     if _here.whole:
         return None
-    if attends_by_hand(module) and any(x.wants(module) for x in recorders):
-        return mode()
-    if not _here.count or not (module._parameters or module._buffers or module._modules):
+    if not _here.count or not _holds(module):
         return None
-    return _paused()
+    return None if _here.mode.holds_weights(given) else _paused()
+
+
+def _holds(module: nn.Module) -> bool:
+    """Whether a module or one of its parts has parameters or buffers."""
+    if module._parameters or module._buffers:
+        return True
+    return any(_holds(x) for x in module._modules.values() if x is not None)
 
 
 def attends_by_hand(module: nn.Module) -> bool:
@@ -130,14 +154,15 @@ def attends_by_hand(module: nn.Module) -> bool:
 def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
     """Follow weights that a softmax made unexpectedly, until the forward of ``module`` ends."""
     _caught.add(type(module))
+    for recorder in current():
+        recorder.plain.clear()
     if _here.whole or _is_on():
         return
     late = mode()
     late.__enter__()
     _here.late[module] = late
     try:
-        axis = axis_of_ones(weights)
-        given = Scores.given(weights, -1 if axis is None else axis)
+        given = Scores.given(weights, *(axes_of_ones(weights) or (-1,)))
     except Lost as lost:
         softmax.why = lost.why
     else:
@@ -146,16 +171,28 @@ def follow_from(module: nn.Module, weights: Tensor, softmax: Softmax) -> None:
 
 def ended(module: nn.Module) -> None:
     """The forward of a module ended."""
+    followed = _here.mode
+    if not (_here.late or followed.lost or followed.mixtures.waiting or followed.gathered):
+        return
     late = _here.late.pop(module, None)
     if late is not None:
         late.__exit__(None, None, None)
+    if _here.mode.mixtures.waiting:
+        _here.mode.mixtures.ended(module)
+    gathered = _here.mode.gathered
+    gathered = gathered if gathered is not None and gathered.module is module else None
     mine = [x for x in _here.mode.lost if x[0].module is module]
     if mine:
         _here.mode.lost = [x for x in _here.mode.lost if x[0].module is not module]
-    for softmax, make in mine:
+    for softmax, weights, make in mine:
         if softmax.sure and not softmax.met:
             softmax.met = True
-            tell(current(), BY_HAND, module, make)
+            if gathered is None:
+                tell(current(), BY_HAND, module, make)
+            else:
+                gathered.hold(weights, make)
+    if gathered is not None:
+        gathered.tell()
 
 
 def told(weights: Tensor) -> None:

@@ -1,7 +1,8 @@
 """FlexAttention: the function, called by name, and its operator, called in other ways.
 
-A function compiled by torch.compile runs unseen, like all compiled code. The mask and the bias are
-functions of indices, and are written out here.
+Compiled alone, ``torch.compile(flex_attention)``, it is seen where it is called, under the names of
+the model's files and in its modules; in larger compiled code it runs unseen, like all of that. The
+mask and the bias are functions of indices, and are written out here.
 """
 
 from __future__ import annotations
@@ -10,23 +11,42 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from inspect import signature
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from intently.biases import Bias, as_bias
 from intently.masks import Mask, allowed
 from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
-    """The function, if it is imported."""
+def targets(searched: Searched) -> list[Target]:
+    """The function, if it is imported, and what torch.compile has made of it."""
     theirs = sys.modules.get("torch.nn.attention.flex_attention")
-    return [] if theirs is None else [Target(theirs, "flex_attention", _wrap, everywhere=True)]
+    if theirs is None:
+        return []
+    found = [Target(theirs, "flex_attention", _wrap, everywhere=True)]
+    if "torch._dynamo.eval_frame" not in sys.modules:  # nothing was compiled
+        return found
+    holding = [(m, m.__dict__) for m in searched.modules] + [(x, x) for x in searched.files]
+    return found + [
+        Target(owner, name, _wrap)
+        for owner, names in holding
+        for name, x in list(names.items())
+        if x.__class__ is FunctionType and x.__dict__ and _compiles_flex(x)
+    ]
+
+
+def _compiles_flex(x: FunctionType) -> bool:
+    """Whether a function is FlexAttention alone, compiled, and maybe watched by others already."""
+    inner = getattr(getattr(x, "original", x), "_torchdynamo_orig_callable", None)
+    return getattr(inner, "__name__", "") == "flex_attention"
 
 
 @cache
@@ -41,7 +61,9 @@ def _wrap(original: Function) -> Function:
         y = result[0] if isinstance(result, tuple) else result
         return _call(q, k, v, given.get("score_mod"), rule, given.get("scale"), y)
 
-    return told(original, "flex", read)
+    seen = told(original, "flex", read)
+    seen.original = original  # type: ignore[attr-defined]
+    return seen
 
 
 def operator_call(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,19 +16,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from intently.observe.sources.flex import operator_call
 from intently.observe.sources.followed import GIVEN, Lost, Scores
 from intently.observe.sources.functional import how_of
+from intently.observe.sources.gathered import Gathered
+from intently.observe.sources.mixed import BY_HAND, Mixture, Mixtures, placed
 from intently.observe.sources.steps import MIXES, NO_PRODUCT, after, as_they_are, leaves
-from intently.observe.watching.call import Call
-from intently.observe.watching.scope import current, tell
+from intently.observe.watching.call import Call, operand
+from intently.observe.watching.scope import around, current, tell
 from intently.observe.watching.unseen import Softmax
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+VERSIONS = torch._C.DispatchKey.ADInplaceOrView
 BACKENDS = ("CPU", "CUDA", "MPS", "XPU")
-BY_HAND = "by hand"
-"""The name of this source."""
-UNDIVIDED = "exponentials of scores meet values before they are divided by their sum"
 _FUSED = "_scaled_dot_product_"
 _PRODUCTS = ("bmm", "mm", "baddbmm")
-_BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax"))
+_BEGINS = frozenset((*_PRODUCTS, "_softmax", "_safe_softmax", "_log_softmax", "exp", "exp2"))
+
+
+Held: TypeAlias = Scores | Lost | Mixture
 
 
 class Follow(TorchDispatchMode):
@@ -39,10 +42,13 @@ class Follow(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Scores | Lost]] = {}
+        self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, Held]] = {}
         self._room = 64
-        self.lost: list[tuple[Softmax, Callable[[], Call]]] = []
+        self.mixtures = Mixtures()
+        self.lost: list[tuple[Softmax, Tensor, Callable[[], Call]]] = []
         """Softmaxes whose weights went out of sight, and how to tell of them."""
+        self.gathered: Gathered | None = None
+        """What the module did so far that is running, if its code gathers blocks."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -63,17 +69,31 @@ class Follow(TorchDispatchMode):
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         if name.startswith(_FUSED) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
-            tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
+            with _counted():
+                tell(current(), BY_HAND, None, partial(_fused_call, func, args, kwargs, result[0]))
+            return result
+        if name == "_sparse_softmax":
+            result = func(*args, **kwargs)
+            tell(current(), BY_HAND, None, partial(_sparse, result, args[1]))
             return result
         held = [self._find(x) for x in args[:3]]
         result = func(*args, **kwargs)
+        if self.gathered is not None and "backward" not in name:
+            self.gathered.saw(name, func, args, kwargs, result)
         if changes and args and isinstance(args[0], Tensor):
             self._forget(args[0])
         if (name in _BEGINS or any(held)) and "backward" not in name:
-            made = result if isinstance(result, (tuple, list)) else (result,)
-            outs = [x for x in made if isinstance(x, Tensor) and x.is_floating_point()]
-            if outs:
-                self._follow(name, args, kwargs, held, outs)
+            given = result if isinstance(result, (tuple, list)) else (result,)
+            outs = [x for x in given if isinstance(x, Tensor) and _holds_numbers(x)]
+            mixtures = [x for x in held if isinstance(x, Mixture)]
+            with _counted():
+                if mixtures and outs:
+                    made = self.mixtures.after(func, name, mixtures, args, kwargs, outs[0])
+                    if made is not None:
+                        self.keep(outs[0], made)
+                elif outs:
+                    some = [None if isinstance(x, Mixture) else x for x in held]
+                    self._follow(name, args, kwargs, some, outs)
         return result
 
     def _follow(
@@ -104,7 +124,8 @@ class Follow(TorchDispatchMode):
                     and softmax.why is None
                     and found.stage == "weights"
                 ):
-                    self.lost.append((softmax, partial(_unmixed, found, args[at], made.why)))
+                    unmixed = partial(_unmixed, found, args[at], made.why)
+                    self.lost.append((softmax, args[at], unmixed))
                 softmax.why, made.softmax = softmax.why or made.why, softmax
             else:
                 made = replace(made, softmax=softmax)
@@ -112,7 +133,7 @@ class Follow(TorchDispatchMode):
             softmax = found.softmax
             if isinstance(found, Scores) and name == "mul" and softmax and softmax.sure:
                 softmax.met = True
-                tell(current(), BY_HAND, None, partial(_unmixed, found, args[at]))
+                self._tell(found, args[at], partial(_unmixed, found, args[at]))
             return
         for out in outs:
             self.keep(out, made)
@@ -122,20 +143,35 @@ class Follow(TorchDispatchMode):
     ) -> None:
         first = 1 if name == "baddbmm" else 0
         a, b = args[first : first + 2]
-        for side, found in enumerate(held[first : first + 2]):
-            if found is None or found.stage not in MIXES:
+        factors = [(i, x) for i, x in enumerate(held[first : first + 2]) if x is not None]
+        for side, found in sorted(factors, key=lambda pair: pair[1].stage != "weights"):
+            if found.stage not in MIXES:
                 continue
+            if found.stage == "exponentials":
+                self.keep(out, self.mixtures.begun(found, a, b, out, side))
+                return
             if found.softmax is not None:
-                if isinstance(found, Lost) and any(x is found.softmax for x, _ in self.lost):
+                if isinstance(found, Lost) and any(x[0] is found.softmax for x in self.lost):
                     return  # told when the module ends
                 if found.softmax.met and isinstance(found, Scores) and found.columns is not None:
                     return  # another part of the same weights
                 found.softmax.met = True
-            tell(current(), BY_HAND, None, partial(_met, found, a, b, out, side))
+            self._tell(found, (a, b)[side], partial(_met, found, a, b, out, side))
             return
         self.keep(out, _product(name, a, b, args, kwargs))
 
-    def _find(self, x: Any) -> Scores | Lost | None:
+    def _tell(self, found: Scores | Lost, weights: Tensor, make: Callable[[], Call | str]) -> None:
+        if self.gathered is None:
+            tell(current(), BY_HAND, _whose(found), make)
+        else:
+            self.gathered.hold(weights, make)
+
+    def holds_weights(self, given: Iterable[Any]) -> bool:
+        """Whether weights are among the arguments of a module."""
+        found = (self._find(x) for x in given if isinstance(x, Tensor))
+        return any(isinstance(x, (Scores, Lost)) and x.stage in MIXES for x in found)
+
+    def _find(self, x: Any) -> Held | None:
         if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
             return next(filter(None, map(self._find, x)), None)
         if not isinstance(x, Tensor) or x.is_sparse or x.is_nested:
@@ -143,7 +179,7 @@ class Follow(TorchDispatchMode):
         alive, found = self._known.get(_place(x), (None, None))
         return None if alive is None or alive.expired() else found
 
-    def keep(self, x: Tensor, found: Scores | Lost) -> None:
+    def keep(self, x: Tensor, found: Held) -> None:
         """Remember what a tensor holds, by its memory."""
         if len(self._known) >= self._room:
             self._known = {k: pair for k, pair in self._known.items() if not pair[0].expired()}
@@ -155,6 +191,23 @@ class Follow(TorchDispatchMode):
         storage = x.untyped_storage()._cdata
         for key in [key for key in self._known if key[0] == storage]:
             del self._known[key]
+
+
+def _whose(found: Scores | Lost) -> nn.Module | None:
+    """The module that made weights, if it still runs; else the call is that of the innermost."""
+    module = found.softmax.module if found.softmax is not None else None
+    return module if module in around() else None
+
+
+class _counted:  # noqa: N801 - used as a function: `with _counted():`
+    """Views that are made within share the version of their tensor, as outside of a mode."""
+
+    def __enter__(self) -> None:
+        self._was = torch._C._dispatch_tls_is_dispatch_key_excluded(VERSIONS)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(VERSIONS, self._was)
 
 
 def _begun(weights: Tensor) -> Softmax:
@@ -175,6 +228,11 @@ def _kind(func: Any) -> tuple[str, bool, bool]:
     composite = has(func.name(), COMPOSITE) and not any(has(func.name(), key) for key in BACKENDS)
     name, changes = func._schema.name.removeprefix("aten::"), func._schema.is_mutable
     return name.rstrip("_") if changes else name, changes, composite
+
+
+def _holds_numbers(x: Tensor) -> bool:
+    """Whether a tensor may hold scores or weights, quantised ones too."""
+    return x.is_floating_point() or x.is_quantized
 
 
 def _place(x: Tensor) -> tuple[Any, ...]:
@@ -207,51 +265,51 @@ def _call(found: Scores | Lost, a: Tensor, b: Tensor, out: Tensor, side: int) ->
     """The call whose weights are the left (0) or the right (1) factor of ``out``."""
     if isinstance(found, Lost):
         return found.why
-    if found.stage == "exponentials":
-        return UNDIVIDED
-    *lead, row, column = found.layout
-    if found.why is not None and len(found.sizes) - 2 in (i for axes in lead for i in axes):
-        found = found.pooled()
-        *lead, row, column = found.layout
-    n = len(found.sizes)
-    ones = tuple(i for i in (*row, *column) if i < n - 2 and found.sizes[i] == 1)
-    last = [tuple(i for i in axes if i not in ones) for axes in (row, column)]
-    rows, keys = last if side == 0 else reversed(last)
-    if keys != (n - 1,) or rows[-1:] != (n - 2,):
-        return "the weights are summed over another axis than the keys"
-    v, y = (b, out) if side == 0 else (a.mT, out.mT)
-    order = [i for axes in (ones, *lead, rows[:-1]) for i in axes]  # several rows share values
-    q, k, how = found.operands(order)
-    sizes = [found.sizes[i] for i in order]
-    y = y.reshape(*sizes, found.sizes[-2], y.shape[-1])
-    shared = len(rows) - 1
-    v = v.reshape(*sizes[: len(sizes) - shared], *(1,) * shared, *v.shape[-2:])
-    real = (a if side == 0 else b.mT).reshape(*sizes, *found.sizes[-2:])
-    call = Call(q, k, v, y, how, BY_HAND, None, found.columns, found.why)
-    _let_compare(call, found, real)
+    found = found.single(side - 2, -1 - side)
+    call = placed(found, (b, a.mT)[side], (out, out.mT)[side], side, (a, b.mT)[side])
+    if isinstance(call, Call) and isinstance(call.real, Tensor):
+        _let_compare(call, found, call.real)
     return call
 
 
 def _as_weights(call: Call, why: str) -> Call:
     """The same call with the weights themselves in place of queries and keys."""
-    assert call.real is not None
+    assert isinstance(call.real, Tensor)
     given = Scores.given(call.real, -1)
-    return replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+    kept = replace(call, q=given.q, k=given.k, how=given.how(), as_it_is=why, as_weights=None)
+    return replace(kept, keys=operand(call.k))
 
 
 def _unmixed(found: Scores, weights: Tensor, then: str | None = None) -> Call:
     """The call of weights whose product with values is not seen: ``then`` is what they met."""
-    q, k, how = found.operands(range(len(found.sizes) - 2))
+    n, ones = found.q.ndim, [i for i, size in enumerate(found.q.shape[:-2]) if size == 1]
+    if found.softmax is not None and found.grid == (None, None) and n > len(found.softmax.shape):
+        found = found.without(ones[len(found.softmax.shape) - n :])
+        n = found.q.ndim
+    order = [i for held in found.layout for i in held if i < n - 2]
+    q, k, how = found.operands(order)
     call = Call(q, k, k, None, how, BY_HAND, as_it_is=found.why, then=then)
-    _let_compare(call, found, found.ordered(weights.detach()))
+    _let_compare(call, found, found.ordered(weights.detach()).permute(*order, n - 2, n - 1))
     return call
+
+
+def _sparse(weights: Tensor, axis: int) -> Call | str:
+    """The call of a sparse matrix of weights."""
+    try:
+        if weights.numel() > GIVEN:
+            raise Lost(f"weights of {tuple(weights.shape)} are not kept as they are")
+        dense = weights.detach().to_dense()
+        found = replace(Scores.given(dense, axis), why="they are sparse")
+        return _unmixed(found, dense, "their product with values is not followed")
+    except Lost as lost:
+        return lost.why
 
 
 def _let_compare(call: Call, found: Scores, real: Tensor) -> None:
     """Let a call be compared with the weights that ran, and be replaced by them."""
-    if found.columns is not None or found.dropout:
+    call.real = None if found.columns is not None or found.dropout else real
+    if call.real is None:
         return
-    call.real = real
     if found.why is None and real.numel() <= GIVEN:
         call.as_weights = partial(_as_weights, call)
 

@@ -12,12 +12,14 @@ from torch import Tensor
 from intently.observe.sources.followed import Lost, Scores, Stage
 
 NO_PRODUCT = "the scores of its softmax are no product of queries and keys"
+NOT_THEIR_SUM = "exponentials of scores are divided by something that is not their sum"
 MIXES = ("weights", "exponentials")
 BECOMES: dict[tuple[Stage, str], Stage] = {
     ("scores", "_softmax"): "weights",
     ("scores", "_safe_softmax"): "weights",
     ("scores", "_log_softmax"): "logarithms",
     ("scores", "exp"): "exponentials",
+    ("scores", "exp2"): "exponentials",
     ("logarithms", "exp"): "weights",
 }
 _VIEWS = ("view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze")
@@ -35,13 +37,26 @@ def after(
     """The scores, or the weights made of them, after an operation; None if it ends them."""
     stage: Stage = found.stage
     becomes = BECOMES.get((stage, name), stage)
+    axes: tuple[int, ...] = ()
+    if becomes == "exponentials" and stage == "scores":  # of scores less their logsumexp
+        axes = axes_of_ones(outs[0], max(1e-4, 4 * torch.finfo(outs[0].dtype).eps), least=2)
+    elif stage == "exponentials" and name in ("div", "mul"):
+        axes = axes_of_ones(outs[0])
+    if axes:
+        becomes = "weights"
     if isinstance(found, Lost):
-        if stage == "exponentials" and name == "div" and _summed_axis(outs[0], args[1]) is not None:
-            becomes = "weights"
         if becomes != stage:
             return Lost(found.why, becomes)
+        if stage == "exponentials" and name == "div":
+            return Lost(NOT_THEIR_SUM, stage)
         return found if stage in MIXES or name in GOES_ON else None
     try:
+        if becomes == "exponentials" == stage and name in ("div", "mul"):
+            return _divided(name, found, at, args)
+        if (stage, name) in BECOMES or axes or "softmax" in name:
+            scores = found.powers_of_two() if name == "exp2" else found
+            axes = (args[1],) if "softmax" in name else axes
+            return scores.over_keys(axes, becomes) if axes else replace(scores, stage=becomes)
         return _step(name, found, at, args, kwargs, outs[0])
     except Lost as lost:
         where = "" if "aten." in lost.why else f" (aten.{name})"
@@ -50,24 +65,39 @@ def after(
         return Lost(f"{type(error).__name__} in aten.{name}: {error}", becomes)
 
 
+def _divided(name: str, found: Scores, at: int, args: Any) -> Scores:
+    """Exponentials times or by something that does not make them sum to 1."""
+    other = args[1 - at]
+    if name == "div":
+        raise Lost(NOT_THEIR_SUM)
+    return found.weighed(other)
+
+
 def as_they_are(lost: Lost, name: str, args: Any, weights: Tensor) -> Scores | Lost:
     """The weights of a softmax whose scores went out of sight."""
-    axis = args[1] if name.endswith("softmax") else axis_of_ones(weights)
-    if axis is None:
+    axes = (args[1],) if name.endswith("softmax") else axes_of_ones(weights)
+    if not axes:
         return lost
     try:
-        return replace(Scores.given(weights, axis), why=lost.why)
+        return replace(Scores.given(weights, *axes), why=lost.why)
     except Lost as other:
         return Lost(other.why, "weights")
 
 
-def axis_of_ones(weights: Tensor) -> int | None:
-    """The axis along which weights sum to 1, if there is one."""
-    ones = torch.ones((), dtype=weights.dtype, device=weights.device)
-    for axis in range(-1, -weights.ndim - 1, -1):
-        if torch.allclose(weights.sum(axis), ones, atol=0.02):
-            return axis
-    return None
+def axes_of_ones(weights: Tensor, gap: float = 0.02, least: int = 1) -> tuple[int, ...]:
+    """The axes along which weights sum to 1, none if there are none; hidden rows are 0 or NaN.
+
+    There are ``least`` weights to a row.
+    """
+    n = weights.ndim
+    single = [(axis,) for axis in range(-1, -n - 1, -1)]
+    several = [axes for axes in ((-2, -1), (-3, -2), (-3, -2, -1)) if n > -axes[0]]
+    for axes in (*single, *several):
+        sums = weights.sum(axes)
+        some = weights.numel() >= max(1, least * sums.numel()) and bool((sums > 0).any())
+        if some and bool(((sums - 1).abs() <= gap).logical_or_(~(sums > 0)).all()):
+            return axes
+    return ()
 
 
 def leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
@@ -81,12 +111,6 @@ def leaves(name: str, args: Any, at: int, out: Tensor) -> bool:
 
 def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor) -> Scores:
     """The scores after an operation on them as its argument ``at``; raises `Lost`."""
-    if name in ("_softmax", "_safe_softmax"):
-        return found.over_keys(args[1], "weights")
-    if name == "_log_softmax":
-        return found.over_keys(args[1], "logarithms")
-    if name == "exp" and found.stage in ("scores", "logarithms"):
-        return replace(found, stage=BECOMES[found.stage, name])
     if name in _VIEWS:
         return found.viewed(tuple(out.shape))
     if name in _SAME:
@@ -109,11 +133,6 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
     if name == "mul" and found.stage == "weights":
         return replace(found, dropout=_dropped(args[1 - at]))
     other: Any = args[1 - at] if len(args) > 1 and at < 2 else None
-    if name == "div" and at == 0 and found.stage == "exponentials":
-        axis = _summed_axis(out, other)
-        if axis is None:
-            raise Lost("exponentials of scores are divided by something that is not their sum")
-        return found.over_keys(axis, "weights")
     if found.stage == "scores":
         if name == "mul":
             return found.times(other)
@@ -128,16 +147,6 @@ def _step(name: str, found: Scores, at: int, args: Any, kwargs: Any, out: Tensor
         if name == "tanh":
             return found.bounded()
     raise Lost(passes)
-
-
-def _summed_axis(out: Tensor, divisor: Any) -> int | None:
-    """The axis along which divided exponentials sum to 1, if there is one."""
-    for axis in (-1, -2):
-        if isinstance(divisor, Tensor) and divisor.ndim == out.ndim and divisor.shape[axis] == 1:
-            sums = out.sum(axis)
-            if bool(((sums - 1).abs() <= 0.02).logical_or_(~(sums > 0)).all()):  # 0, NaN: hidden
-                return axis
-    return None
 
 
 def _dropped(factor: Any) -> float:

@@ -20,9 +20,10 @@ from intently.observe.watching.call import AttentionSpec, Call
 from intently.observe.watching.mask_inference import simplified
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.scope import current, inside, told
+from intently.observe.watching.searched import Searched
 
 
-def targets(model: nn.Module | None) -> list[Target]:
+def targets(searched: Searched) -> list[Target]:
     """The method that returns attention functions, if transformers is imported."""
     theirs, masks = (
         sys.modules.get(f"transformers.{n}") for n in ("modeling_utils", "masking_utils")
@@ -75,7 +76,8 @@ def _seen(function: Function, name: str) -> Function:
         *args: Any,
         **kwargs: Any,
     ) -> Call | str:
-        return _call(name, module, query, key, value, attention_mask, kwargs, result[0])
+        mask = _as_added(attention_mask, result[1]) if name == "eager" else attention_mask
+        return _call(name, module, query, key, value, mask, kwargs, result[0])
 
     return told(function, "transformers", read, lambda module, *args, **kwargs: module)
 
@@ -118,7 +120,10 @@ def _how(
         rule, bias = how.mask, how.bias
         added = _position_bias(module, position, g)
         bias = added if bias is None else bias if added is None else added + bias
-    sinks = kwargs.get("s_aux")
+    sinks = kwargs.get("s_aux", kwargs.get("sinks"))
+    if sinks is not None and sinks.ndim == 4:  # (b, h, t, 1): exp z / (Σ exp z + exp sink) is
+        lowered = as_bias(-sinks.detach())  # exp(z − sink) / (Σ exp(z − sink) + exp 0)
+        bias, sinks = lowered if bias is None else bias + lowered, sinks.new_zeros(q.shape[1])
     return AttentionSpec(
         mask=rule,
         bias=bias,
@@ -156,6 +161,19 @@ def _mask(
     if flash and width is not None:
         rule = _both(rule, window(width - 1, s))
     return rule, None
+
+
+def _as_added(mask: Any, weights: Any) -> Any:
+    """A mask of booleans as numbers if the plain formula added them, as in Grounding DINO.
+
+    Its weights (b, h, t, s) tell: nothing is hidden then.
+    """
+    if not isinstance(mask, Tensor) or mask.is_floating_point() or mask.ndim != 4:
+        return mask
+    if not isinstance(weights, Tensor) or weights.shape[-2:] != mask.shape[-2:]:
+        return mask
+    hidden = (mask == 0) & (mask != 0).any(-1, keepdim=True)
+    return mask.to(weights.dtype) if bool((weights * hidden > 0).any()) else mask
 
 
 def _both(rule: Mask | None, other: Mask) -> Mask:

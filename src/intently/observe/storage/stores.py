@@ -190,7 +190,7 @@ class Spool:
         try:
             self._put(b"\0" * (at - before))
             for part in x.split(steps, axis) if x.numel() else ():
-                flat = part.to(dtype).cpu().contiguous().view(-1).view(torch.uint8)
+                flat = _flat(part.to(dtype).cpu()).view(torch.uint8)
                 self._put(flat.numpy().data)
         except OSError:
             self._cut(before)
@@ -332,9 +332,15 @@ def small(x: Tensor) -> bool:
     return _unexpanded(x).numel() <= SMALL
 
 
+def _flat(x: Tensor) -> Tensor:
+    """The entries of a tensor in a row; that of an expanded number has a stride of 1, too."""
+    x = x.contiguous()
+    return x.as_strided((x.numel(),), (1,))
+
+
 def _bits(x: Tensor) -> Tensor:
     """The bits of a tensor (…), as int64 if they fit, which is faster."""
-    flat = _unexpanded(x.detach()).contiguous().view(-1).view(torch.uint8)
+    flat = _flat(_unexpanded(x.detach())).view(torch.uint8)
     fits = not flat.numel() % 8 and not flat.storage_offset() % 8
     return flat.view(torch.int64) if fits else flat
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -67,6 +68,16 @@ class After:
     finish: Callable[[Tensor, Tensor], Tensor]
 
 
+@dataclass(frozen=True)
+class InPieces:
+    """Weights of ``shape`` (…, t, s) that ran in pieces: those (…, n, s) of some ``rows`` (n,)."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: Tensor
+    weights: Tensor
+
+
 @dataclass
 class Call:
     """One attention call: q (b, h, t, d), k (b, g, s, d), v (b, g, s, e), and y = A @ v.
@@ -77,7 +88,8 @@ class Call:
 
     Attention by hand: y is None where the product was not seen, and ``then`` why. If v holds the
     values of some keys only, ``columns`` says which. ``real`` are the weights (b, h, t, s) that
-    ran; ``as_weights`` of a reason makes a call that keeps them, and ``as_it_is`` is that reason.
+    ran; ``as_weights`` of a reason makes a call that keeps them, ``as_it_is`` is that reason, and
+    ``keys`` are its keys as far as they are known.
     """
 
     q: Tensor | Projected
@@ -89,11 +101,21 @@ class Call:
     module: nn.Module | None = None
     columns: slice | None = None
     as_it_is: str | None = None
+    keys: Tensor | None = None
     then: str | None = None
-    real: Tensor | None = None
+    real: Tensor | InPieces | None = None
     as_weights: Callable[[str], Call] | None = None
     handed: Tensor | None = None
     back: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def shown(self) -> Tensor | None:
+        """What a cache shows of the call: its keys, or its values if only weights are known."""
+        if self.as_it_is is None or self.keys is not None:
+            return operand(self.k) if self.keys is None else self.keys
+        known = self.y is not None and self.columns is None and self.v.shape[-1]
+        v = operand(self.v)
+        return v if known and v.ndim == len(self.q.shape) else None
 
 
 def operand(x: Tensor | Projected) -> Tensor:

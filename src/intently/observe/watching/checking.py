@@ -10,21 +10,16 @@ import torch
 from torch import Tensor
 
 from intently.attention_matrix import Attention
-from intently.observe.watching.call import After, Call, operand
+from intently.observe.watching.call import After, Call, InPieces, operand
+from intently.observe.watching.half_precision import Finished, Outcome, Product, compare
+from intently.observe.watching.near_misses import Logits
 
 RELATIVE = 1e-4
-CANNOT_TELL = "the values cannot tell: other weights would have given the same"
+UNSEEN = "the product of its weights with values was not seen"
+UNTOLD = "the values cannot tell"
+CANNOT_TELL = f"{UNTOLD}: other weights would have given the same"
 ROWS, HALF_ROWS, MORE = 2, 8, 64
 """Rows that are compared: at first, in half precision, and if these cannot tell."""
-
-SCORES = 1.25
-"""Factor on the bound of independent roundings: the largest of thousands comes near the bound."""
-
-APART = 3
-"""Factor by which the weights at half the scale have to differ from the output beyond rounding.
-
-If they were the true ones, the compared weights would differ by two thirds of that: too much.
-"""
 
 CELLS = 2**22
 """Weights that are compared at most if a few rows cannot tell."""
@@ -45,132 +40,172 @@ def check(call: Call, matrix: Attention, turn: int, stored: torch.dtype | None =
     They agree if they differ by at most 1e-4 of the largest entry of each head, and in half
     precision by the rounding of scores, weights and output; the comparison itself is made in
     float32. There is no verdict if they differ by more, but not by more than rounding may explain,
-    nor if the weights at half the scale would have given the same; more rows are compared before
-    that is said. Rows that may attend to nothing are left out.
+    nor if other weights would have given the same: those at half the scale, in half precision
+    those of all near misses. More rows are compared before that is said. Rows that may attend to
+    nothing are left out.
     """
     if call.how.dropout:
         return Verdict(None, f"dropout={call.how.dropout} changed what came out")
     if 0 in (*matrix.shape, *(() if call.y is None else call.v.shape)):
         return Verdict(None, "nothing to compare: there are no weights, or no values")
-    if call.real is not None and call.real.shape[-1] >= matrix.shape[-1]:
-        found = _same_weights(call.real, matrix, sample(matrix.shape[-2], turn))
+    if isinstance(call.real, InPieces):
+        return _same_pieces(call.real, matrix) or Verdict(None, UNSEEN)
+    t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
+    dtype, most = _coarsest(call, matrix, stored), max(HALF_ROWS, CELLS // cells)
+    counts, compared = (HALF_ROWS, MORE, most), _compared_in_half
+    if torch.finfo(dtype).eps < RELATIVE:
+        found = _same_weights(call, matrix, sample(t, turn))
         if found is not None:
             return found
-    if call.y is None:
-        return Verdict(None, "the product of its weights with values was not seen")
-    real = call.y.output if isinstance(call.y, After) else call.y
-    dtypes = {real.dtype, matrix.dtype, stored or matrix.dtype}
-    coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-    few = ROWS if torch.finfo(coarsest).eps < RELATIVE else HALF_ROWS
-    t, cells = matrix.shape[-2], math.prod(matrix.shape) // matrix.shape[-2]
+        counts, compared = (ROWS, MORE), _compared
+    if call.y is None and (compared is _compared or call.real is None):
+        return Verdict(None, UNSEEN)
     found = Verdict(None)
-    for count in (few, max(few, min(MORE, CELLS // cells))):
-        if found.verified is None and found.rows < min(count, t):
-            rows = sample(t, turn, count).to(matrix.device)
-            found = replace(_compared(call, matrix, real, rows, coarsest), rows=len(rows))
+    for count in counts:
+        if found.verified is None and found.rows < min(count, most, t):
+            rows = sample(t, turn, min(count, most)).to(matrix.device)
+            found = replace(compared(call, matrix, rows, dtype), rows=len(rows))
     return found
 
 
-def _same_weights(real: Tensor, matrix: Attention, rows: Tensor) -> Verdict | None:
-    """True where weights that ran are those of the matrix; None where rounding hides it."""
-    rows = rows.to(matrix.device)
-    shown = real.detach().index_select(-2, rows)
-    tile, eps = matrix.tile(rows), torch.finfo(real.dtype).eps
-    cut = shown[..., matrix.shape[-1] :]
-    margin = (RELATIVE + 4 * eps) * tile.double().amax(-1, keepdim=True)
-    close = (tile.double() - shown[..., : matrix.shape[-1]].double()).abs() <= margin
-    empty = (tile == 0).all(-1, keepdim=True)
-    if bool((close | empty).all()) and not bool(cut.any()):
-        return Verdict(True, rows=len(rows))
+def untold(why: str | None) -> bool:
+    """Whether there is no verdict because the values cannot tell."""
+    return why is not None and why.startswith(UNTOLD)
+
+
+def hidden_by_rounding(why: str | None) -> bool:
+    """Whether there is no verdict because of half precision."""
+    return untold(why) and why != CANNOT_TELL
+
+
+def _coarsest(call: Call, matrix: Attention, stored: torch.dtype | None) -> torch.dtype:
+    """The dtype of the least precision that the weights went through."""
+    y = call.y.output if isinstance(call.y, After) else call.y
+    dtypes = [x.dtype for x in (y, call.real, matrix) if x is not None]
+    return max([*dtypes, stored or matrix.dtype], key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _ran(call: Call, matrix: Attention, rows: Tensor) -> Tensor | None:
+    """The weights that ran, of all keys that the matrix has; None if they are not known."""
+    s = matrix.shape[-1]
+    if not isinstance(call.real, Tensor) or call.real.shape[-1] < s:
+        return None
+    real = call.real.detach().index_select(-2, rows)
+    return None if bool(real[..., s:].any()) else real[..., :s]
+
+
+def _same_pieces(real: InPieces, matrix: Attention) -> Verdict | None:
+    """True where some rows of all pieces are those of the matrix; None where they are not."""
+    tile, s = matrix.tile(real.rows), matrix.shape[-1]
+    margin = RELATIVE + 4 * torch.finfo(real.dtype).eps
+    off = (tile.double() - real.weights[..., :s].double()).abs()
+    close = off <= margin * tile.double().amax(-1, keepdim=True)
+    close |= (tile == 0).all(-1, keepdim=True)
+    if bool(close.all()) and not bool(real.weights[..., s:].any()):
+        return Verdict(True, rows=len(real.rows))
     return None
 
 
-def _compared(
-    call: Call, matrix: Attention, real: Tensor, rows: Tensor, coarsest: torch.dtype
-) -> Verdict:
-    v = operand(call.v).detach()[..., : matrix.shape[-1], :]  # without unwritten columns
-    weights, given = matrix.tile(rows)[..., call.columns or slice(None)], v.dtype
-    wide = weights.dtype
-    v, real = v.to(wide), real.detach().index_select(-2, rows).to(wide)
+def _same_weights(call: Call, matrix: Attention, rows: Tensor) -> Verdict | None:
+    """True where weights that ran are those of the matrix; None where that is not known."""
+    rows = rows.to(matrix.device)
+    real = _ran(call, matrix, rows)
+    if real is None:
+        return None
+    tile = matrix.tile(rows)
+    if not bool(tile.any()):
+        return None
+    margin = RELATIVE * tile.double().amax(-1, keepdim=True)
+    close = (tile.double() - real.double()).abs() <= margin
+    empty = (tile == 0).all(-1, keepdim=True)
+    return Verdict(True, rows=len(rows)) if bool((close | empty).all()) else None
 
-    def put_out(mixed: Tensor) -> Tensor:
-        return call.y.finish(mixed.to(given), rows).to(wide) if isinstance(call.y, After) else mixed
 
-    def tells() -> bool:
-        return _tells(lambda w: put_out(_times(w, v)), real, weights, call)
+def _output(
+    call: Call, rows: Tensor, s: int, dtype: torch.dtype
+) -> tuple[Product | Finished, Tensor]:
+    """What makes the output of weights of s keys, and the output of some rows."""
+    assert call.y is not None
+    v, y = operand(call.v).detach()[..., :s, :], call.y  # without unwritten columns
+    if not isinstance(y, After):
+        return Product(v.to(dtype)), y.detach().index_select(-2, rows).to(dtype)
+    finish, given = y.finish, v.dtype
+    made = Finished(v.to(dtype), lambda mixed: finish(mixed.to(given), rows).to(dtype))
+    return made, y.output.detach().index_select(-2, rows).to(dtype)
 
-    mixed = _times(weights, v)
-    found, untold = put_out(mixed), Verdict(None, CANNOT_TELL)
-    eps = torch.finfo(coarsest).eps
-    if eps < RELATIVE and bool(((found - real).abs_() <= RELATIVE * _largest(real)).all()):
-        return Verdict(True) if tells() else untold
-    empty = (weights == 0).all(-1, keepdim=True)  # rows that see nothing are NaN in some kernels
-    if isinstance(call.y, After):
-        lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in the sum
-        empty = empty.all(-3) | lost
-    found, real = found.masked_fill(empty, 0), real.masked_fill(empty, 0)
+
+def _left_out(call: Call, empty: Tensor, real: Tensor) -> Tensor:
+    """The rows of an output that see nothing, NaN in some kernels; ``empty`` are those of heads."""
+    if not isinstance(call.y, After):
+        return empty
+    lost = empty.any(-3) & real.isnan().all(-1, keepdim=True)  # NaN of one head is in the sum
+    return empty.all(-3) | lost
+
+
+def _compared(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -> Verdict:
+    """Compare in float32 and float64, where other weights give another output."""
+    weights = matrix.tile(rows)[..., call.columns or slice(None)]
+    cannot = Verdict(None, CANNOT_TELL)
+    if not bool(weights.any()):
+        return cannot
+    made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
+    found = made(weights)
+    if not bool(((found - real).abs_() <= RELATIVE * _largest(real)).all()):
+        empty = _left_out(call, (weights == 0).all(-1, keepdim=True), real)
+        found, real = found.masked_fill(empty, 0), real.masked_fill(empty, 0)
+        wrong, text = _wrong(found, real, call, dtype)
+        if wrong:
+            return Verdict(False, text)
+    return Verdict(True) if _tells(made, real, weights, call) else cannot
+
+
+def _wrong(found: Tensor, real: Tensor, call: Call, dtype: torch.dtype) -> tuple[bool, str]:
+    """Whether what was found differs by more than rounding at the end, and by how much."""
+    eps = torch.finfo(dtype).eps
     error, scale = (found - real).abs_(), _largest(real)
-    noise = 16 * eps * operand(call.v).abs().amax().to(wide)  # values may cancel each other
+    noise = 16 * eps * operand(call.v).abs().amax().to(scale)  # values may cancel each other
     same = (found == real) | (found.isnan() & real.isnan())
     wrong = ~same & ~(error <= max(RELATIVE, 8 * eps) * scale + noise)
     worst = float((error / scale.clamp_min(1e-30)).nan_to_num(torch.inf).amax())
-    if eps < RELATIVE and not bool(wrong.any()):
-        return Verdict(True) if tells() else untold
-    if eps > RELATIVE:
-        flat = _halved(weights)
-        alike = bool(((flat - weights).abs() <= eps * weights.amax(-1, keepdim=True)).all())
-        other = (put_out(_times(flat, v)).masked_fill(empty, 0) - real).abs()
-
-        def rounded(scores: bool) -> Tensor:
-            each = _rounded_weights(weights, v, mixed, eps)
-            if scores:
-                each = each + _rounded_scores(matrix, rows, weights, v, mixed, eps)
-            if not isinstance(call.y, After):
-                return each
-            pushed = put_out(mixed + scores * each * _signs(mixed)) - put_out(mixed)
-            return 2 * eps * scale + 3 * pushed.square().mean(-1, keepdim=True).sqrt()
-
-        allowed = scale
-        for scores, margin in ((False, 1), (True, APART)):
-            allowed = rounded(scores).masked_fill(empty, 0) + RELATIVE * scale
-            fits, told = same | (error <= allowed), other > margin * allowed
-            if bool(fits.all()) and (alike or bool(told.any())):
-                return Verdict(True)
-        if not bool((wrong & (error > 2 * allowed)).any()):
-            name = str(coarsest).removeprefix("torch.")
-            return Verdict(
-                None,
-                f"too coarse to verify in {name}: A[rows] @ v differs from what came out by "
-                f"{worst:.1g} of its largest entry, as rounding or other weights may make it",
-            )
-    return Verdict(
-        False, f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
-    )
+    text = f"A[rows] @ v differs from what came out by {worst:.1g} of its largest entry"
+    return bool(wrong.any()), text
 
 
-def _rounded_weights(weights: Tensor, v: Tensor, y: Tensor, eps: float) -> Tensor:
-    """Rounding of y = weights @ v in fused kernels, which round y and each weight."""
-    return eps * y.abs() / 2 + 2 * eps * _times(weights.square(), v.square()).sqrt()
+def _compared_in_half(call: Call, matrix: Attention, rows: Tensor, dtype: torch.dtype) -> Verdict:
+    """Compare the weights that ran, if they are known, or else the output."""
+    name, few = str(dtype).removeprefix("torch."), HALF_ROWS == len(rows) < matrix.shape[-2]
+    logits, tile = Logits.of(matrix, rows, call.columns), matrix.tile(rows)
+    empty = ~logits.open.any(-1, keepdim=True).expand_as(tile[..., :1])
+    if bool(empty.all()):
+        return Verdict(None, CANNOT_TELL)
+    real = _ran(call, matrix, rows)
+    if real is not None:
+        if matrix.problem.q.shape[-1] == 0 and bool((tile.to(real) == real).all()):
+            return Verdict(True)  # they are kept themselves
+        found = compare(Product(None), tile, real.to(tile), empty, logits, dtype, few)
+        if found.fits:
+            return _fitting(found, name)
+    if call.y is None:
+        return Verdict(None, UNSEEN)
+    weights = tile[..., call.columns or slice(None)]
+    made, real = _output(call, rows, matrix.shape[-1], weights.dtype)
+    empty = _left_out(call, empty, real)
+    found = compare(made, weights, real, empty, logits, dtype, few)
+    if found.fits:
+        return _fitting(found, name)
+    shown = made(weights).masked_fill(empty, 0)
+    wrong, text = _wrong(shown, real.masked_fill(empty, 0), call, dtype)
+    if wrong and found.far:
+        return Verdict(False, text)
+    return Verdict(None, f"too coarse to verify in {name}: {text}, as rounding may make it")
 
 
-def _rounded_scores(
-    matrix: Attention, rows: Tensor, weights: Tensor, v: Tensor, y: Tensor, eps: float
-) -> Tensor:
-    """Further rounding in the plain formula, which rounds each z, and z less its maximum.
-
-    That moves y by √(Σ w² δz² (v − y)²) if roundings are independent.
-    """
-    z = matrix.scores[..., rows, :]
-    size = torch.where(weights > 0, z.abs() + (z - z.amax(-1, keepdim=True)).abs(), 0.0)
-    moved = (weights * size).square()
-    spread = _times(moved, v.square()) - 2 * y * _times(moved, v)
-    return SCORES * eps * (spread + y.square() * moved.sum(-1, keepdim=True)).clamp_min(0).sqrt()
-
-
-def _signs(x: Tensor) -> Tensor:
-    """A pattern of ±1 that is independent of x."""
-    turns = torch.arange(x.numel(), device=x.device) * 0.6180339887 % 1
-    return torch.where(turns < 0.5, -1.0, 1.0).to(x.dtype).view(x.shape)
+def _fitting(found: Outcome, name: str) -> Verdict:
+    """The verdict if what came out fits."""
+    if not found.untold:
+        return Verdict(True)
+    others = " or ".join(found.untold)
+    return Verdict(None, f"{UNTOLD}: {others} would have given the same in {name}")
 
 
 def _tells(put_out: Callable[[Tensor], Tensor], real: Tensor, weights: Tensor, call: Call) -> bool:
@@ -207,13 +242,3 @@ def sample(t: int, turn: int, count: int = ROWS) -> Tensor:
     golden = 0.6180339887
     picked = {t - 1} | {int((t - 1) * ((turn * count + n) * golden % 1)) for n in range(1, count)}
     return torch.tensor(sorted(picked))
-
-
-def _times(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights (…, h, n, s) @ v (…, g, s, e), consecutive query heads sharing a value head."""
-    if weights.ndim >= 4 and v.ndim >= 3 and v.shape[-3] not in (1, weights.shape[-3]):
-        g = v.shape[-3]
-        grouped = weights.unflatten(-3, (g, -1)).flatten(-3, -2)
-        mixed = grouped @ v
-        return mixed.unflatten(-2, (-1, weights.shape[-2])).flatten(-4, -3)
-    return weights @ v

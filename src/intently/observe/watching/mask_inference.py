@@ -62,6 +62,8 @@ def simplified(how: AttentionSpec, g: Geometry) -> AttentionSpec:
         hidden = _hidden(bias.tensor)
         if hidden is not None:
             mask, bias = allowed(~hidden), None
+        elif bias.tensor.dtype is torch.float16:
+            bias = _lowered(bias)
     if type(mask) is Allowed:
         found = recognise(mask.tensor, g)
         mask = mask if found is None else found.mask(g)
@@ -159,6 +161,17 @@ def _hidden(bias: Tensor) -> Tensor | None:
     if bool(empty.any()) and bool((bias[empty] != -torch.inf).any()):
         return None
     return hides
+
+
+def _lowered(bias: TensorBias) -> TensorBias:
+    """The bias with rows that see nothing so low that every score added to it is lost.
+
+    In float32 the lowest number of float16 would leave them; the model adds it in float16.
+    """
+    empty = (bias.tensor <= torch.finfo(torch.float16).min / 2).all(-1, keepdim=True)
+    if not bool(empty.any()):
+        return bias
+    return TensorBias(bias.tensor.float().masked_fill(empty, torch.finfo(torch.float32).min))
 
 
 def _some(keys: Tensor) -> Tensor | None:

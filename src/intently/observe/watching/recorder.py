@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from intently.attention_matrix import Attention, attend
+from intently.biases.tiled import TiledBias
 from intently.errors import StaleError
 from intently.kernels.modes import transformed
-from intently.observe.generation.call_masks import trimmed
+from intently.observe.generation.call_masks import trimmed, written
 from intently.observe.generation.generations import Added, Generations, Step
 from intently.observe.recording.labels import Tokens
 from intently.observe.recording.recording import Entry, Recording
@@ -28,7 +29,12 @@ from intently.observe.watching.unseen import ELSEWHERE, LAST_BITS, Ran, Softmax,
 COMPILED = "Code compiled by torch.compile ran meanwhile; what it attended could not be seen."
 
 THEN = "{}: the weights are those of the softmax; afterwards, {}."
+OTHERS = "its queries and keys give others"
+EMPTY = "places of a static cache get weight that hold no key yet"
+APART = "{}: its blocks are kept one by one, because {}."
+HIDDEN = "rounding hides whether its queries and keys give them"
 AS_IT_IS = "{}: the weights themselves are kept, t · s numbers, because {}."
+IN_TILES = "{}: the weights themselves are kept, in tiles, because {}."
 
 
 class Recorder:
@@ -45,6 +51,8 @@ class Recorder:
         deep: bool = False,
     ) -> None:
         self.running, self.ran, self._deep = Running(), Ran(), deep
+        self.plain: set[nn.Module] = set()
+        """Modules whose code does not attend by hand."""
         self.ran_compiled = False
         self.names = Names(model, layers)
         self.recording = Recording(tokens)
@@ -84,6 +92,12 @@ class Recorder:
         if name is not None:
             self.recording.covered.unseen[name] = f"{source}: {why}"
 
+    def apart(self, module: nn.Module, why: str) -> None:
+        """Note that the blocks of a module do not become one matrix, and why."""
+        name = None if in_backward() else self._named(module)
+        if name is not None:
+            self.recording.covered.note(APART.format(name, why))
+
     def compiled(self) -> None:
         """Note that code compiled by torch.compile begins to run: its attention is not seen."""
         self.ran_compiled = True
@@ -113,6 +127,7 @@ class Recorder:
         if not ended:
             self._say_unseen()
         self.names, self.ran = Names(None, None), Ran()
+        self.plain.clear()
 
     def _say_unseen(self) -> None:
         """Name the modules that may have attended unseen, and why."""
@@ -136,10 +151,14 @@ class Recorder:
     def _keep(self, name: str, call: Call) -> None:
         place = self._generations.place(name, self.names.forward(call.module, self.running))
         step = self._normalised(call)
-        if call.as_weights is not None and not self._agrees(step):
-            call = call.as_weights("its queries and keys give others")
+        why = None if call.as_weights is None else self._differs(step)
+        if call.as_weights is not None and _sees_empty(step):
+            why = EMPTY
+        if call.as_weights is not None and why is not None:
+            call = call.as_weights(why)
             step = self._normalised(call)
-        for text, why in ((AS_IT_IS, call.as_it_is), (THEN, call.then)):
+        as_it_is = IN_TILES if isinstance(call.how.bias, TiledBias) else AS_IT_IS
+        for text, why in ((as_it_is, call.as_it_is), (THEN, call.then)):
             if why is not None:
                 self.recording.covered.note(text.format(name, why))
         entry, made, matrix = self._generations.add(place, step) or self._begun(name, step)
@@ -150,25 +169,32 @@ class Recorder:
         elif entry.steps == 1:
             self._generations.begin(place, entry, call)
 
-    def _agrees(self, step: Step) -> bool:
-        """Whether queries and keys give the weights, or the output, of a call by hand."""
+    def _differs(self, step: Step) -> str | None:
+        """Why queries and keys do not stand for the weights of a call by hand; None if they do."""
         matrix = step.spec.get().attend(operand(step.q), operand(step.k))
-        return checking.check(step.call, matrix, 0, self._store.dtype).verified is True
+        found = checking.check(step.call, matrix, 0, self._store.dtype)
+        if found.verified:
+            return None
+        return HIDDEN if checking.hidden_by_rounding(found.why) else OTHERS
 
     def _normalised(self, call: Call) -> Step:
         q, k = operand(call.q).detach(), operand(call.k).detach()
-        g = attend(q, k).problem.geometry
+        g, shown = attend(q, k).problem.geometry, call.shown
         whole = self._masks.simplified(call.how, g)
-        if not isinstance(call.q, Tensor) or not isinstance(call.k, Tensor):
+        if shown is None or not isinstance(call.q, Tensor) or not isinstance(call.k, Tensor):
             return Step(call, call.q, call.k, self._store.how(whole), g)
-        how, written, g = trimmed(whole, k, g)
-        spec = self._store.how(how)
+        how, shown, cut = trimmed(whole, shown.detach(), g)
+        spec, part = self._store.how(how), k[..., : cut.s, :]
         matrix: Callable[[], Attention] | None = None
-        if written is not k and how.mask is None:  # padding saw what is not written, too
+        if cut.s < g.s and how.mask is None:  # padding saw what is not written, too
             matrix = partial(whole.attend, q, k)
         elif self._store.kind == "disk":  # the file need not be read
-            matrix = partial(spec.get().attend, q, written)
-        return Step(call, q, written, spec, g, matrix)
+            matrix = partial(spec.get().attend, q, part)
+        if call.as_it_is is None:
+            return Step(call, q, part, spec, cut, matrix)
+        shown = written(shown, g.t)
+        none = q.new_zeros(()).expand(*q.shape[:-1], shown.shape[-1])
+        return Step(call, none, shown, spec, cut, matrix, given=True)
 
     def _begun(self, name: str, step: Step) -> Added:
         """A new entry of a call that continues none."""
@@ -188,13 +214,18 @@ class Recorder:
             found = checking.Verdict(None, str(error))
         except Exception as error:
             found = checking.Verdict(False, f"it could not be compared: {error}")
-        untold = found.why == checking.CANNOT_TELL
+        untold = checking.untold(found.why)
         if untold and entry.steps > 1:  # the values of other steps may tell
             return
         entry.compared += 0 if untold else found.rows
         worse = entry.verified is not False and found.verified is not True
-        if entry.steps == 1 or worse or entry.why == checking.CANNOT_TELL:
+        if entry.steps == 1 or worse or checking.untold(entry.why):
             entry.verified, entry.why = found.verified, found.why
+
+
+def _sees_empty(step: Step) -> bool:
+    """Whether queries see places of a static cache that are not written yet."""
+    return isinstance(step.k, Tensor) and written(step.k, step.geometry.t) is not step.k
 
 
 def in_backward() -> bool:

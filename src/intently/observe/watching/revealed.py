@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator, Sequence, Set
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache, partial, wraps
 from inspect import unwrap
-from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 PRODUCTS = frozenset(
@@ -24,20 +25,46 @@ PRODUCTS = frozenset(
 CHOICES = frozenset(("topk", "argmax", "multinomial", "argsort", "one_hot", "gather", "scatter"))
 """Functions that select from probabilities, as routers and samplers do."""
 
+POWERS = frozenset(("exp", "exp_", "exp2", "exp2_"))
+SUMS = frozenset(("sum", "logsumexp", "norm", "normalize"))
+QUOTIENTS = frozenset(("/", "div", "div_", "reciprocal", "normalize"))
+
 FORMULAS: dict[str, tuple[Set[str], ...]] = {
-    "softmax": (PRODUCTS,),
-    "_softmax": (PRODUCTS,),
-    "log_softmax": ({"exp", "exp_"}, PRODUCTS),
-    "exp": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
-    "exp_": ({"sum", "logsumexp", "norm"}, {"/"}, PRODUCTS),
+    "softmax": (),
+    "Softmax": (),
+    "_softmax": (),
+    "log_softmax": (POWERS,),
+    "logsumexp": (POWERS,),
+    **dict.fromkeys(sorted(POWERS), (SUMS, QUOTIENTS)),
 }
 """By the function that makes weights: the functions that have to follow it, in any order."""
 
+LAYS_OUT = frozenset(("as_strided", "unfold", "pad", "roll"))
+"""Functions that lay out positions in blocks, windows or diagonals."""
+
+JOINS = frozenset(("cat", "concat", "concatenate", "stack", "gather", "take_along_dim"))
+FILLS = frozenset(("zeros", "zeros_like", "new_zeros"))
+"""Functions that do so together: blocks that are picked, or stand beside others or nothing."""
+
 LOADS = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"))
+
+MOST = 100
+"""Entries of a dict, list or tuple at most that are searched for functions."""
+
+INDIRECT: dict[type, str] = {
+    partial: "func",
+    MethodType: "__func__",
+    staticmethod: "__func__",
+    torch.jit.ScriptFunction: "_torchdynamo_inline",
+}
+"""By the type of what stands for a function: its attribute that is the function."""
 
 WATCH = "intently.observe.watching.watch"
 PASSED = ("torch", "intently.observe")
 """Packages whose own code says nothing about a model."""
+
+
+Said = TypeVar("Said")
 
 
 class Word(NamedTuple):
@@ -71,7 +98,7 @@ def still_to_come(modules: int) -> set[str]:
     frame = sys._getframe(1)
     while frame is not None and modules:
         name = str(frame.f_globals.get("__name__", ""))
-        if name == WATCH and frame.f_code.co_name == "__call__":
+        if name == WATCH and frame.f_code.co_name == "call":
             modules -= 1
         elif name.split(".")[0] != PASSED[0] and not name.startswith(PASSED[1]):
             here = Word("", frame.f_lasti, frame.f_lineno or 0)
@@ -97,28 +124,89 @@ def pools(come: set[str]) -> bool:
     return {"*", "sum"} <= come and "log" not in come
 
 
-_formulas: WeakKeyDictionary[type[nn.Module], str | None] = WeakKeyDictionary()
+def remembered(say: Callable[[type[nn.Module]], Said]) -> Callable[[type[nn.Module]], Said]:
+    """Remember what the code of a class says until its forward is replaced."""
+    known: WeakKeyDictionary[type[nn.Module], tuple[int, Said]] = WeakKeyDictionary()
+
+    @wraps(say)
+    def remembering(kind: type[nn.Module]) -> Said:
+        forward = next(id(vars(k)["forward"]) for k in kind.__mro__ if "forward" in vars(k))
+        before = known.get(kind)
+        if before is None or before[0] != forward:
+            before = known[kind] = forward, say(kind)
+        return before[1]
+
+    return remembering
 
 
+@remembered
 def formula(kind: type[nn.Module]) -> str | None:
     """The function by which the forward of a class makes weights by hand, None if none is seen."""
-    if kind not in _formulas:
-        _formulas[kind] = next(filter(None, map(_formula, _codes(kind))), None)
-    return _formulas[kind]
+    return next(filter(None, map(_formula, _codes(kind))), None)
 
 
 def writes_attention(module: nn.Module) -> bool:
     """Whether the code of a forward, or of functions that it may call, makes weights by hand.
 
-    These are functions that it names, of any file but PyTorch's, and those that the module holds.
+    These are functions that it names, of any file but PyTorch's, and those that the module holds,
+    also behind partials, closures and objects. One may make weights, and another mix values.
     """
-    held = [x for x in vars(module).values() if isinstance(x, FunctionType)]
-    codes = [*_codes(type(module), anywhere=True), *_called(held, {}, anywhere=True)]
+    kind, held = type(module), [x for x in vars(module).values() if not isinstance(x, PLAIN)]
+    kinds = frozenset(type(x) for x in held if not _passed(type(x).__module__))
+    softmax = any(isinstance(x, nn.Softmax) for x in module._modules.values())
+    key = kinds, frozenset(filter(callable, _behind(held, frozenset()))), softmax
+    known = _written.setdefault(kind, {})
+    if key not in known:
+        known[key] = _writes(_all_codes(kind, *key[:2]), softmax)
+    return known[key]
+
+
+PLAIN = (bool, int, float, str, type(None), torch.Tensor)
+_written: WeakKeyDictionary[type[nn.Module], dict[Any, bool]] = WeakKeyDictionary()
+
+
+def _all_codes(kind: type[nn.Module], kinds: Set[type], functions: Set[Any]) -> list[CodeType]:
+    """The code of a forward and of all that it may call, with what a module holds."""
+    own = methods(kind)
+    for other in kinds:
+        own = {**_functions(other), **own}
+    return [*_called([*_forwards(own), *functions], own, anywhere=True)]
+
+
+def _writes(codes: list[CodeType], softmax: bool) -> bool:
+    """Whether code makes weights, and mixes values."""
     names = [{word.text for word in words(code)} for code in codes]
-    if any(_formula(code) is not None for code in codes) or any(map(_calls_operator, names)):
+    every = set().union(*names)
+    if any(map(_calls_operator, names)):
         return True
-    softmax = any(isinstance(x, nn.Softmax) for x in module.children())
-    return softmax and any(some & PRODUCTS for some in names)
+    if not every & PRODUCTS and not pools(every):
+        return False
+    return softmax or any(_makes_weights(code) is not None for code in codes)
+
+
+def gathers(module: nn.Module) -> bool:
+    """Whether the code of a forward may lay out queries, keys or scores in blocks."""
+    if type(module) not in _gathers:
+        mine = [x for kind in _kinds(type(module)) for x in vars(kind).values()]
+        codes = [x.__code__ for x in map(_function, mine) if x is not None]
+        held = [x for x in vars(module).values() if not isinstance(x, PLAIN)]
+        kinds = frozenset(type(x) for x in held if not _passed(type(x).__module__))
+        functions = frozenset(filter(callable, _behind(held, frozenset())))
+        codes += _all_codes(type(module), kinds, functions)
+        for code in codes:  # which grows by the comprehensions within
+            codes += [x for x in code.co_consts if isinstance(x, CodeType)]
+        names = {word.text for code in codes for word in words(code)}
+        _gathers[type(module)] = bool(names & LAYS_OUT or (names & JOINS and names & FILLS))
+    return _gathers[type(module)]
+
+
+def _function(x: Any) -> FunctionType | None:
+    x = x.__func__ if isinstance(x, (staticmethod, classmethod)) else x
+    x = unwrap(x) if callable(x) else None
+    return x if isinstance(x, FunctionType) else None
+
+
+_gathers: WeakKeyDictionary[type[nn.Module], bool] = WeakKeyDictionary()
 
 
 def _calls_operator(names: set[str]) -> bool:
@@ -128,11 +216,19 @@ def _calls_operator(names: set[str]) -> bool:
 
 
 def _formula(code: CodeType) -> str | None:
+    """The function that makes weights, if a product comes after it."""
+    return _makes_weights(code, PRODUCTS)
+
+
+@lru_cache(4096)
+def _makes_weights(code: CodeType, *then: Set[str]) -> str | None:
+    """The function that makes weights, followed by one of each of ``then``."""
     found = words(code) if FORMULAS.keys() & code.co_names else ()
     for word in found:
-        after = {other.text for other in found if _after(other, word)}
-        if word.text in FORMULAS and all(after & need for need in FORMULAS[word.text]):
-            return word.text
+        if word.text in FORMULAS:
+            after = {other.text for other in found if _after(other, word)}
+            if all(after & need for need in (*FORMULAS[word.text], *then)):
+                return word.text
     return None
 
 
@@ -165,17 +261,25 @@ def _after(word: Word, other: Word) -> bool:
 
 def methods(kind: type) -> dict[str, Any]:
     """The attributes of a class and its bases, except PyTorch's."""
-    kinds = [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
-    return {name: x for k in reversed(kinds) for name, x in vars(k).items()}
+    return {name: x for k in reversed(_kinds(kind)) for name, x in vars(k).items()}
 
 
-def _codes(kind: type[nn.Module], anywhere: bool = False) -> Iterator[CodeType]:
+def _kinds(kind: type) -> list[type]:
+    return [k for k in kind.__mro__ if k.__module__.split(".")[0] not in ("torch", "builtins")]
+
+
+def _codes(kind: type[nn.Module]) -> Iterator[CodeType]:
     """The code of a forward, of the methods it names, and of functions of the same file."""
     own = methods(kind)
-    return _called([own.get(name) for name in ("forward", "call", "__call__")], own, anywhere)
+    return _called(_forwards(own), own, anywhere=False)
 
 
-def _called(left: list[Any], own: dict[str, Any], anywhere: bool) -> Iterator[CodeType]:
+def _forwards(own: Mapping[str, Any]) -> list[Any]:
+    return [own[name] for name in ("forward", "call", "__call__") if name in own]
+
+
+def _called(left: list[Any], own: Mapping[str, Any], anywhere: bool) -> Iterator[CodeType]:
+    """The code of functions, and of those that they may call: their own, or of other files too."""
     known: set[object] = set()
     while left:
         function = left.pop()
@@ -183,15 +287,62 @@ def _called(left: list[Any], own: dict[str, Any], anywhere: bool) -> Iterator[Co
         if not isinstance(function, FunctionType) or function in known:
             continue
         known.add(function)
-        yield function.__code__
-        for name in function.__code__.co_names:
-            other = function.__globals__.get(name)
-            left.append(own.get(name))
-            if isinstance(other, FunctionType) and (
-                other.__module__ == function.__module__ or (anywhere and not _passed(other))
-            ):
-                left.append(other)
+        codes = list(_nested(function.__code__))
+        yield from codes
+        names = frozenset(name for code in codes for name in code.co_names)
+        left += [own[name] for name in names if name in own]
+        others = [function.__globals__.get(name) for name in names]
+        here = [x for x in others if isinstance(x, FunctionType)]
+        left += [x for x in here if x.__module__ == function.__module__]
+        if anywhere:
+            closed = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+            left += _behind([*others, *closed, *(function.__defaults__ or ())], names)
 
 
-def _passed(function: FunctionType) -> bool:
-    return str(function.__module__).split(".")[0] in ("torch", "intently")
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of the functions defined in it."""
+    yield code
+    for x in code.co_consts:
+        if isinstance(x, CodeType):
+            yield from _nested(x)
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # of a function that is still being defined
+        return False
+
+
+def _behind(held: Iterable[Any], names: frozenset[str]) -> Iterator[Any]:
+    """The functions that objects stand for, in which code looks up ``names``."""
+    for x in held:
+        if isinstance(x, FunctionType):
+            if not _passed(x.__module__):
+                yield x
+        elif type(x) in INDIRECT:
+            yield from _behind([getattr(x, INDIRECT[type(x)], None)], names)
+        elif isinstance(x, ModuleType):
+            if not _passed(x.__name__):
+                yield from (vars(x)[name] for name in names & vars(x).keys())
+        elif isinstance(x, (dict, list, tuple)):
+            inside = list(x.values() if isinstance(x, dict) else x)
+            if len(inside) <= MOST:
+                some = [f for f in inside if type(f) in (FunctionType, *INDIRECT)]
+                yield from _behind(some, names)
+        elif isinstance(x, type):
+            if issubclass(x, torch.autograd.Function):
+                yield x.forward
+        elif not isinstance(x, nn.Module):
+            called = _functions(type(x)).get("__call__")
+            yield from () if called is None else (called,)
+
+
+@lru_cache(1024)
+def _functions(kind: type) -> dict[str, FunctionType]:
+    """The functions in a class and its bases, except those of PyTorch and of Python."""
+    return {name: x for name, x in methods(kind).items() if isinstance(x, FunctionType)}
+
+
+def _passed(name: str | None) -> bool:
+    return str(name).split(".")[0] in ("torch", "intently", "numpy", "builtins", "collections")

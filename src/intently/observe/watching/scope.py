@@ -56,6 +56,12 @@ def running() -> nn.Module | None:
     return recorders[-1].running[-1] if recorders and recorders[-1].running else None
 
 
+def around() -> list[nn.Module]:
+    """All running modules, the innermost last."""
+    recorders = _scope.get().recorders
+    return list(recorders[-1].running) if recorders else []
+
+
 class inside:  # noqa: N801 - used as a function: `with inside():`
     """Calls made within are not recorded: they belong to a call that a source saw already.
 
@@ -74,7 +80,7 @@ class inside:  # noqa: N801 - used as a function: `with inside():`
 
 
 def _here(scope: _Scope) -> bool:
-    return scope.thread == threading.get_ident() and scope.task in (None, _task())
+    return scope.thread == threading.get_ident() and (scope.task is None or scope.task is _task())
 
 
 def _task() -> asyncio.Task[Any] | None:

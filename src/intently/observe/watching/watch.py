@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import wraps
 from typing import Any, Literal
 from weakref import finalize
 
@@ -23,6 +24,7 @@ from intently.observe.watching import patches
 from intently.observe.watching.patches import Function, Target
 from intently.observe.watching.recorder import COMPILED, Recorder
 from intently.observe.watching.scope import begin, current, leave, tell_elsewhere
+from intently.observe.watching.searched import Searched
 
 FIX_COMPILED = (
     "watch the model that was compiled (model._orig_mod), or run it within "
@@ -82,11 +84,12 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             fix = "write `with it.watch(model) as seen:` again"
             raise build(KernelError, "watch", expected, got, fix=fix)
         recorder = Recorder(*self._options)
-        _refuse_compiled(self._model)
+        _refuse_compiled(recorder.names.modules)
         with ExitStack() as undo:  # undone whatever fails, here or at the end
             undo.callback(recorder.close)
             undo.callback(_compiler_forgets, _compiler_knows())
-            undo.callback(patches.remove, patches.install(_targets(self._model)))
+            targets = _targets(Searched.of(recorder.names.modules))
+            undo.callback(patches.remove, patches.install(targets))
             undo.callback(leave, recorder)
             begin(recorder)
             if self._deep:
@@ -108,26 +111,30 @@ class watch:  # noqa: N801 - used as a function: `with it.watch(model) as seen:`
             _say_compiled(self._recorder)
 
 
-def _targets(model: nn.Module | None) -> list[Target]:
-    """The targets of every source, and `nn.Module.__call__`, which tells the running modules."""
+def _targets(searched: Searched) -> list[Target]:
+    """The targets of every source, and the calls of modules, which tell those that run."""
     from intently.observe import sources
 
-    found = [Target(kind, "__call__", _named) for kind in _callable_kinds(model)]
+    found = _calls(searched)
     for targets in sources.every():
-        found += targets(model)
+        found += targets(searched)
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None:
         found.append(Target(frames, "_callback_from_stance", _compiled_region))
     return found
 
 
-def _callable_kinds(model: nn.Module | None) -> set[type[nn.Module]]:
-    """`nn.Module`, and the classes of the model that are called in a way of their own."""
-    modules = () if model is None else model.modules()
-    kinds = {kind for module in modules for kind in type(module).__mro__}
-    return {kind for kind in kinds if issubclass(kind, nn.Module) and "__call__" in vars(kind)} | {
-        nn.Module
-    }
+def _calls(searched: Searched) -> list[Target]:
+    """The calls of `nn.Module`, and of classes of the model that are called in a way of their own.
+
+    Python updates every subclass if ``nn.Module.__call__`` changes, up to thousands; a compiled
+    module, which a stance makes run, is called by nothing else.
+    """
+    own = [kind for kind in searched.kinds if kind is not nn.Module and "__call__" in vars(kind)]
+    found = [Target(kind, "__call__", _named) for kind in own if issubclass(kind, nn.Module)]
+    compiled = any(module._compiled_call_impl for module in searched.modules)
+    name = "__call__" if compiled or not searched.modules else "_call_impl"
+    return [*found, Target(nn.Module, name, _named)]
 
 
 def _named(original: Function) -> Function:
@@ -135,7 +142,8 @@ def _named(original: Function) -> Function:
 
     as_before = nullcontext()
 
-    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    @wraps(original)  # a host may look up what its processor takes
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         recorders = current()
         if not recorders:
             if not torch.compiler.is_compiling():
@@ -145,7 +153,7 @@ def _named(original: Function) -> Function:
             recorder.running.append(self)
             recorder.ran.here.add(self)
         try:
-            with by_hand.around(self, recorders) or as_before:
+            with by_hand.around(self, recorders, (*args, *kwargs.values())) or as_before:
                 try:
                     return original(self, *args, **kwargs)
                 finally:
@@ -154,7 +162,7 @@ def _named(original: Function) -> Function:
             for recorder in recorders:
                 recorder.running.pop()
 
-    return __call__
+    return call
 
 
 def _compiled_region(original: Function) -> Function:
@@ -177,12 +185,12 @@ def _say_compiled(recorder: Recorder) -> None:
     raise build(KernelError, "watch", expected, got, COMPILED, FIX_COMPILED)
 
 
-def _refuse_compiled(model: nn.Module | None) -> None:
-    if model is None or _forced_eager():
+def _refuse_compiled(names: Mapping[nn.Module, str]) -> None:
+    if _forced_eager():
         return
-    for name, module in model.named_modules():
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None):
-            got = f"{name or type(module).__name__}, compiled by torch.compile"
+    for module, name in names.items():
+        if "_orig_mod" in module._modules or module._compiled_call_impl:
+            got = f"{name}, compiled by torch.compile"
             cause = "what a compiled graph attends passes no function that could be watched"
             expected = "a model that runs module by module"
             raise build(KernelError, "model", expected, got, cause, FIX_COMPILED)

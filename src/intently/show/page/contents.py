@@ -222,7 +222,7 @@ def _bytes(layer: Layer, precision: Precision) -> int:
     """Estimate the bytes that an attention takes in a page, as base64."""
     *_, h, t, s = (1, *layer.matrix.shape)
     wide = 2 if precision == "half" else 4
-    if isinstance(layer.matrix, Attention):
+    if isinstance(layer.matrix, Attention) and layer.matrix.q.shape[-1]:
         q, k = layer.matrix.q, layer.matrix.k
         numbers = q[..., 0, 0].numel() * t * q.shape[-1] + k[..., 0, 0].numel() * s * k.shape[-1]
     else:

@@ -63,10 +63,11 @@ class StoredWeights:
 def stored(matrix: LazyMatrix, precision: Precision) -> Stored | StoredWeights:
     """Round the queries and keys of a matrix of one item, or its weights where it has none.
 
+    Weights that a recording kept as they are have queries and keys of no width, and a bias.
     ``matrix`` is (t, s), (h, t, s) or (1, h, t, s).
     """
     with torch.no_grad():
-        if isinstance(matrix, Attention):
+        if isinstance(matrix, Attention) and matrix.q.shape[-1]:
             found = _of_problem(matrix.problem.ready(), ROUNDED[precision])
             if found is not None:
                 return found
