@@ -1,4 +1,4 @@
-"""Run the examiner over planted mistakes: each mutant, and its correct base, in a process of its own.
+"""Run the examiner over planted mistakes: each mutant and its base, in a process of its own.
 
 python benchmarks/checking_planted.py [--seed N] [--json FILE] [--only TEXT] [--table]
 """
@@ -52,7 +52,7 @@ def right(kind: str, found: set[str]) -> bool:
 
 def one(mutant: Any) -> dict[str, Any]:
     """Examine a mutant and its base."""
-    from intently.check import check
+    from intently.examiner import check
 
     row: dict[str, Any] = {
         "name": mutant.name, "base": mutant.base, "kinds": mutant.kinds,

@@ -28,7 +28,7 @@ LAYERS = {
     "L2": ("models",),
     "L3a": ("text", "corpora", "decoding"),
     "L3b": ("training", "observe", "show", "interop"),
-    "L4": ("translation", "language", "recipes", "experiments", "runners", "demo"),
+    "L4": ("examiner", "translation", "language", "recipes", "experiments", "runners", "demo"),
     "L5": ("cli", "__main__"),
 }
 SEES = {

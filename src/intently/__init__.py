@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from intently.attention_matrix import Attention, attend, attention
     from intently.biases import Bias, alibi, relative_buckets
     from intently.drop_in import scaled_dot_product_attention
+    from intently.examiner import check
     from intently.masks import (
         Mask,
         allowed,
@@ -67,6 +68,7 @@ __all__ = [  # noqa: RUF022 - in the order of learning
     "Rotary",
     "watch",
     "load_recording",
+    "check",
     "show",
     "scores",
     "positions",
@@ -87,6 +89,7 @@ _HOMES = {
     "biases": ("Bias", "alibi", "relative_buckets"),
     "positions": ("sinusoidal", "Learned", "Rotary"),
     "observe": ("watch", "load_recording"),
+    "examiner": ("check",),
 }
 """Module: what it holds of the names above."""
 

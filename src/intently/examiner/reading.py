@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -64,18 +65,31 @@ class View:
 class Reading:
     """Queries, keys and values, read from the sources of a core; ``name`` is the convention."""
 
-    q: View
-    k: View
-    v: View
+    views: tuple[View, ...]
     heads: int
     key_heads: int
     width: int
     value_width: int
     name: str = ""
 
+    @property
+    def q(self) -> View:
+        """How queries are read."""
+        return self.views[0]
+
+    @property
+    def k(self) -> View:
+        """How keys are read."""
+        return self.views[1]
+
+    @property
+    def v(self) -> View:
+        """How values are read."""
+        return self.views[2]
+
 
 def joined(x: Tensor, order: str, b: int, h: int, t: int, e: int) -> Tensor | None:
-    """An output as (b, h, t, e), read in the order that its memory may have; None if it does not fit."""
+    """An output as (b, h, t, e), read in an order of its memory; None if it does not fit."""
     known = {"b": b, "h": h, "t": t, "d": e}
     if x.numel() != b * h * t * e:
         return None
@@ -122,7 +136,7 @@ def _apart(
         if not g or h % g or nv % g:
             continue
         views = (View(i, order) for i, _ in (q, k, v))
-        yield Reading(*views, h, g, d, nv // g)
+        yield Reading(tuple(views), h, g, d, nv // g)
 
 
 def _fused(i: int, n: int, heads: list[int], order: str) -> Iterator[Reading]:
@@ -132,22 +146,22 @@ def _fused(i: int, n: int, heads: list[int], order: str) -> Iterator[Reading]:
             d = n // (3 * h)
             if order == "bhdt":
                 views = (View(i, "bxhdt", part=p, parts=3) for p in range(3))
-                yield Reading(*views, h, h, d, d, "(3, h, d)")
+                yield Reading(tuple(views), h, h, d, d, "(3, h, d)")
                 views = (View(i, "bhxdt", part=p, parts=3) for p in range(3))
-                yield Reading(*views, h, h, d, d, "(h, 3, d)")
+                yield Reading(tuple(views), h, h, d, d, "(h, 3, d)")
                 continue
             thirds = (View(i, order, p * h * d, (p + 1) * h * d) for p in range(3))
-            yield Reading(*thirds, h, h, d, d, "(3, h, d)")
+            yield Reading(tuple(thirds), h, h, d, d, "(3, h, d)")
             for inner, name in (("hxd", "(h, 3, d)"), ("hdx", "(h, d, 3)")):
                 views = (View(i, lead + inner, part=p, parts=3) for p in range(3))
-                yield Reading(*views, h, h, d, d, name)
+                yield Reading(tuple(views), h, h, d, d, name)
         for g in range(1, h if order != "bhdt" else 1):
             if h % g or n % (h + 2 * g):
                 continue
             d = n // (h + 2 * g)
             ends = (0, h * d, (h + g) * d, n)
-            views = (View(i, order, a, z) for a, z in zip(ends, ends[1:]))
-            yield Reading(*views, h, g, d, d, "(h + 2 g, d)")
+            views = (View(i, order, a, z) for a, z in pairwise(ends))
+            yield Reading(tuple(views), h, g, d, d, "(h + 2 g, d)")
 
 
 def _two_fused(
@@ -165,10 +179,10 @@ def _two_fused(
             continue
         if order == "bhdt":
             views = (View(kv[0], "bxhdt", part=p, parts=2) for p in range(2))
-            yield Reading(View(q[0], order), *views, h, g, d, d, "(2, g, d)")
+            yield Reading((View(q[0], order), *views), h, g, d, d, "(2, g, d)")
             continue
         halves = (View(kv[0], order, p * g * d, (p + 1) * g * d) for p in range(2))
-        yield Reading(View(q[0], order), *halves, h, g, d, d, "(2, g, d)")
+        yield Reading((View(q[0], order), *halves), h, g, d, d, "(2, g, d)")
         for inner, name in (("hxd", "(g, 2, d)"), ("hdx", "(g, d, 2)")):
             views = (View(kv[0], lead + inner, part=p, parts=2) for p in range(2))
-            yield Reading(View(q[0], order), *views, h, g, d, d, name)
+            yield Reading((View(q[0], order), *views), h, g, d, d, name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from intently.check.finding import Finding
-from intently.check.properties import Property
+from intently.examiner.finding import Finding
+from intently.examiner.properties import Property
 
 
 @dataclass(frozen=True)

@@ -153,8 +153,14 @@ class Trace(TorchDispatchMode):
         name = operation[0].removeprefix("aten::").rstrip("_")
         if origin.stage == "scores":
             return origin
-        at = next((i for i, x in enumerate(given) if x.is_floating_point()
-                   and all(x is not y for y in owned)), None)  # fmt: skip
+        at = next(
+            (
+                i
+                for i, x in enumerate(given)
+                if x.is_floating_point() and all(x is not y for y in owned)
+            ),
+            None,
+        )
         if origin.stage == "mixed":
             core = next((c for c in reversed(self.found.cores) if c.end is None), None)
             if core is not None:
@@ -253,7 +259,8 @@ class Replay(TorchDispatchMode):
         self._ran[name] += 1
         this = name, self._ran[name]
         if this in self._kept:
-            self.entries[this] = list(_tensors((args, kwargs or {})))[self._kept[this]].clone()
+            entering = list(_tensors((args, kwargs or {})))
+            self.entries[this] = entering[self._kept[this]].detach().clone()
         if this in self._replaced:
             first = next(iter(_tensors(out)))
             first.copy_(self._replaced[this].reshape(first.shape))
@@ -269,9 +276,9 @@ def _memory(x: Tensor) -> int:
 
 
 def _joined(origins: Iterable[Origin]) -> Origin:
-    order: tuple[Stage, ...] = ("plain", "scores", "mixed")
     found = list(origins)
-    stage = max((x.stage for x in found), key=order.index, default="plain")
+    stages = {x.stage for x in found}
+    stage: Stage = "mixed" if "mixed" in stages else "scores" if "scores" in stages else "plain"
     return Origin(frozenset().union(*(x.sources for x in found)), stage)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.check.finding import Finding
-from intently.check.subject import Subject, output_of
+from intently.examiner.finding import Finding
+from intently.examiner.subject import Subject, output_of
 
 SAME = 1e-7
 """The largest relative difference of outputs that are the same, in float64."""
@@ -130,10 +130,13 @@ def rows_of_the_batch(trial: Trial) -> Property:
         said = f"batch row 0 changes by {float(off.amax()):.2g} with the content of row 1"
         return _broken("batch", said, "batch-mixed")
     alone = {
-        n: x[:1] for n, x in subject.inputs.items()
-        if isinstance(x, Tensor) and x.ndim and x.shape[0] == subject.batch
+        n: x[:1]
+        for n, x in subject.inputs.items()
+        if isinstance(x, Tensor)
+        and x.ndim
+        and x.shape[0] == subject.batch
         and (n in names or subject.roles[n] == "mask")
-    }  # fmt: skip
+    }
     try:
         one = trial.output(**alone)
     except Exception as error:
@@ -196,7 +199,7 @@ def padding_ignored(trial: Trial) -> Property:
                 off = off.masked_fill(~real[..., None], 0.0)  # outputs at padding are nobody's
             off = off[real.any(1)] if off.shape[0] == real.shape[0] else off
             if float(off.amax()) > trial.same:
-                said = f"outputs change by {float(off.amax()):.2g} with what stands in padding ({name})"
+                said = f"outputs change by {float(off.amax()):.2g} with the padding of {name}"
                 return _broken("padding", said, "padding-attended")
     return Property("padding", True if masks else None, "" if masks else "no padding mask")
 
@@ -254,8 +257,9 @@ def gradients(trial: Trial) -> Property:
     tensors = {n: x for n, x in tensors.items() if x.dtype == torch.double}
     if not tensors or trial.first.dtype != torch.double:
         return Property("gradients", None, "not in float64")
-    leaves = {n: x.detach().clone().requires_grad_() for n, x in tensors.items()
-              if n in subject.inputs}  # fmt: skip
+    leaves = {
+        n: x.detach().clone().requires_grad_() for n, x in tensors.items() if n in subject.inputs
+    }
     with torch.enable_grad():
         y = trial.output(**leaves)
         if not y.requires_grad:
@@ -273,7 +277,8 @@ def gradients(trial: Trial) -> Property:
         if abs(mine) < 1e-9:
             said = f"no gradient reaches {name}, though the output depends on it"
             return _broken("gradients", said, "gradient-cut")
-        said = f"the gradient of {name} is {mine / numeric if numeric else float('inf'):.3g} times the derivative"
+        times = mine / numeric if numeric else torch.inf
+        said = f"the gradient of {name} is {times:.3g} times the derivative"
         return _broken("gradients", said, "gradient-scaled")
     return Property("gradients", True)
 
@@ -323,8 +328,11 @@ def strides(trial: Trial) -> Property:
 def gradient_mode(trial: Trial) -> Property:
     """With and without gradients, other kernels run and give the same."""
     names = trial.subject.of("x", "q", "k", "v", "context")
-    leaves = {n: trial.subject.inputs[n].clone().requires_grad_() for n in names
-              if trial.subject.inputs[n].is_floating_point()}  # fmt: skip
+    leaves = {
+        n: trial.subject.inputs[n].clone().requires_grad_()
+        for n in names
+        if trial.subject.inputs[n].is_floating_point()
+    }
     with torch.enable_grad():
         off = part(trial.output(**leaves).detach(), trial.first)
     if off > 10 * trial.same:
@@ -334,9 +342,16 @@ def gradient_mode(trial: Trial) -> Property:
 
 
 ALL: tuple[Callable[[Trial], Property], ...] = (
-    inputs_unchanged, deterministic, rows_of_the_batch, nothing_later, padding_ignored, empty_rows,
-    gradient_mode, strides, gradients,
-)  # fmt: skip
+    inputs_unchanged,
+    deterministic,
+    rows_of_the_batch,
+    nothing_later,
+    padding_ignored,
+    empty_rows,
+    gradient_mode,
+    strides,
+    gradients,
+)
 
 
 def tried(trial: Trial, same: list[dict[str, Any]]) -> Iterator[Property]:

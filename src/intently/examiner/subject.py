@@ -9,14 +9,15 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from intently.check.tracing import Found, Operation, Replay, Trace, parameters_of
 from intently.errors import ArgumentError, build
+from intently.examiner.tracing import Found, Operation, Replay, Trace, parameters_of
 
 Role = Literal["q", "k", "v", "x", "context", "ids", "mask", "setting"]
 
@@ -59,6 +60,8 @@ class Subject:
     heads: list[int] = field(default_factory=list)
     owner: Any = None
     """What holds the parameters: the module, or the function with its closure."""
+    graded: bool = False
+    """Whether the inside is seen only with gradients: without, one operator runs it all."""
 
     def output(self, **changed: Any) -> Tensor:
         """What comes out of the example, with some inputs changed."""
@@ -72,8 +75,11 @@ class Subject:
         """What a run shows of the inside."""
         given = {**self.inputs, **changed}
         held = [(n, given[n]) for n in self._tensors(given)]
-        with torch.no_grad(), Trace(parameters_of(self.owner), held) as trace:
+        with self._mode(), Trace(parameters_of(self.owner), held) as trace:
             self._called(given)
+        if trace.found.opaque and not self.graded:  # with gradients, its parts run one by one
+            self.graded = True
+            return self.traced(**changed)
         return trace.found
 
     def replayed(
@@ -89,9 +95,12 @@ class Subject:
             else:
                 replaced[found.sources[number].operation] = x
         kept = {found.sources[i].operation: found.sources[i].argument for i in ends}
-        with torch.no_grad(), Replay(replaced, kept) as replay:
+        with self._mode(), Replay(replaced, kept) as replay:
             out = self._called(given)
-        return [replay.entries[n] for n in kept] if ends else [output_of(out)]
+        return [replay.entries[n] for n in kept] if ends else [output_of(out).detach()]
+
+    def _mode(self) -> AbstractContextManager[None]:
+        return torch.enable_grad() if self.graded else torch.no_grad()
 
     def _tensors(self, given: Mapping[str, Any]) -> list[str]:
         """The inputs that are sources, in their order."""
@@ -163,7 +172,7 @@ def understood(
     raise build(
         ArgumentError,
         "inputs",
-        "an example of what the subject is called with, such as inputs={'x': torch.randn(2, 6, 64)}",
+        "an example call, such as inputs={'x': torch.randn(2, 6, 64)}",
         "none, and no trial call succeeded",
         cause=f"the last trial said: {errors[-1]}" if errors else "its signature names no tensors",
         fix="hand in inputs=, or an adapter: lambda x: mine(x, causal=True)",
@@ -177,12 +186,12 @@ def _with_inputs(
     meanings: dict[str, str],
     subject: Any,
 ) -> Subject:
-    roles = {n: _role(n, x, meanings.get(n)) for n, x in given.items()}
+    roles: dict[str, Role] = {n: _role(n, x, meanings.get(n)) for n, x in given.items()}
     tensors = [n for n, x in given.items() if isinstance(x, Tensor) and x.is_floating_point()]
     free = [n for n in tensors if roles[n] == "setting"]
     if not any(r in ("q", "x", "ids") for r in roles.values()) and len(free) in (1, 3):
         names: tuple[Role, ...] = ("x",) if len(free) == 1 else ("q", "k", "v")
-        roles |= dict(zip(free, names))
+        roles.update(zip(free, names))
     heads = _heads(subject if module is None else module)
     owner = subject if module is None else module
     out = Subject(call, given, roles, meanings, module, heads=heads, owner=owner)
@@ -321,9 +330,10 @@ def _required(subject: Any, module: nn.Module | None) -> list[str]:
     except (TypeError, ValueError):
         return ["x"]
     return [
-        n for n, p in parameters.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ] or ["x"]  # fmt: skip
+        n
+        for n, p in parameters.items()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ] or ["x"]
 
 
 def _widths(module: nn.Module | None) -> list[int]:

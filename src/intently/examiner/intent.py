@@ -50,14 +50,15 @@ class Intent:
     def explained(self, seen: Tensor, most: int = 2) -> tuple[tuple[str, str], ...] | None:
         """The fewest mistakes (part, variant) that make ``seen``; () if it is right.
 
-        Rows that should see nothing are not compared: what they give is a matter of its own.
+        Rows that see nothing, or should not, are not compared: what they give is another matter.
         """
         compared = self.allowed.any(-1, keepdim=True)
         for n in range(most + 1):
             for chosen in combinations(range(len(self.parts)), n):
                 for names in product(*(self.parts[i].variants for i in chosen)):
                     made = self._made(dict(zip(chosen, names)))
-                    if bool(((made == seen) | ~compared).all()):
+                    some = compared & made.any(-1, keepdim=True)
+                    if bool(((made == seen) | ~some).all()) and bool(some.any()):
                         return tuple((self.parts[i].name, v) for i, v in zip(chosen, names))
         return None
 
@@ -116,7 +117,7 @@ def _dense(mask: Mask, sizes: tuple[int, int, int, int]) -> Tensor:
 
 
 def _of_mask(mask: Mask, sizes: tuple[int, int, int, int]) -> Part:
-    b, h, t, s = sizes
+    t, s = sizes[2:]
     right = _dense(mask, sizes)
     variants: dict[str, Tensor] = {}
     start = s - t
@@ -155,7 +156,7 @@ def _of_argument(
     name: str, value: Any, meaning: str, sizes: tuple[int, int, int, int]
 ) -> Part | None:
     """The rule of an argument, None if its meaning restricts nothing."""
-    b, h, t, s = sizes
+    b, _, t, s = sizes
     if not isinstance(value, Tensor) or meaning not in ("attend", "ignore", "add", "lengths"):
         return None
     if meaning == "lengths":
@@ -198,7 +199,7 @@ def _padding(name: str, real: Tensor, sizes: tuple[int, int, int, int]) -> Part:
 
 
 def _plain(name: str, right: Tensor) -> Part:
-    b, h, t, s = right.shape
+    b, h = right.shape[:2]
     variants = {
         "missing": torch.ones_like(right),
         "inverted": ~right,

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from intently.check.explaining import Explained, explain
-from intently.check.intent import Intent, inferred, intended
-from intently.check.measuring import Geometry, Weights, measured
-from intently.check.reading import Reading, View, readings
-from intently.check.scores_found import Score, Scores, apart
-from intently.check.subject import Subject
-from intently.check.tracing import Core, Found
+from intently.examiner.explaining import Explained, explain
+from intently.examiner.intent import Intent, inferred, intended
+from intently.examiner.measuring import Geometry, Weights, measured
+from intently.examiner.reading import Reading, View, readings
+from intently.examiner.scores_found import Score, Scores, apart
+from intently.examiner.subject import Subject
+from intently.examiner.tracing import Core, Found
 from intently.masks import Mask
 
 SOFTCAPS = (50.0, 30.0, 20.0, 15.0, 10.0, 5.0, 8.0, 2.0)
@@ -235,13 +235,13 @@ def _given_heads(
             if k.shape[-1] != d or v.shape[at["t"]] != s or h % max(g, 1) or v.shape[at["h"]] != g:
                 continue
             views = (View(i, order) for i in (iq, ik, iv))
-            reading = Reading(*views, h, g, d, v.shape[-1], "heads apart")
+            reading = Reading(tuple(views), h, g, d, v.shape[-1], "heads apart")
             yield Geometry(q.shape[0], t, s, order), [reading]
     elif q.ndim in (2, 3):
         b = q.shape[0] if q.ndim == 3 else 1
         views = (View(i, "bthd") for i in (iq, ik, iv))
         if k.shape[-1] == q.shape[-1] and k.shape[-2] == v.shape[-2]:
-            reading = Reading(*views, 1, 1, q.shape[-1], v.shape[-1], "heads apart")
+            reading = Reading(tuple(views), 1, 1, q.shape[-1], v.shape[-1], "heads apart")
             yield Geometry(b, q.shape[-2], k.shape[-2], "bthd"), [reading]
 
 

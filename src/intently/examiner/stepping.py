@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from intently.check.subject import Subject, output_of
+from intently.examiner.subject import Subject, output_of
 
 CACHES = ("past", "cache", "kv_cache", "past_key_values", "layer_past", "past_key_value", "state")
 

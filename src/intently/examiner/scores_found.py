@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from intently.check.measuring import CLOSE, FADED, Weights
-from intently.check.reading import SPLITS
+from intently.examiner.measuring import CLOSE, FADED, Weights
+from intently.examiner.reading import SPLITS
 
 Axis = Literal["keys", "queries", "heads", "batch", "none"]
 AXES: dict[Axis, int] = {"batch": -4, "heads": -3, "queries": -2, "keys": -1}
@@ -79,7 +79,6 @@ def _splits(weights: Weights) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Queries and keys as they are read plainly, then as if heads were split by a reshape."""
     q, k = weights.q, weights.k
     yield "", q, k
-    n, b, h, t, d = q.shape
     for order in SPLITS[1:]:
         yield order, _as_if(q, order), _as_if(k, order)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from intently.biases import Bias, as_bias
-from intently.check.cores import Examined, examined
-from intently.check.finding import Finding
-from intently.check.properties import ROUGH, SAME, Property, Trial, part, tried
-from intently.check.report import Report
-from intently.check.stepping import stepped
-from intently.check.subject import Subject, understood
+from intently.examiner.cores import Examined, examined
+from intently.examiner.finding import Finding
+from intently.examiner.properties import ROUGH, SAME, Property, Trial, part, tried
+from intently.examiner.report import Report
+from intently.examiner.stepping import stepped
+from intently.examiner.subject import Subject, understood
 from intently.masks import Mask
 from intently.masks.geometry import Geometry
 
@@ -42,7 +42,7 @@ def check(
     arguments: Mapping[str, str] | None = None,
     same: Sequence[Mapping[str, Any]] = (),
 ) -> Report:
-    """Say what something that attends computes, whether it is right, and if not, which mistake it is.
+    """Say what something computes that attends, whether it is right, and which mistake it makes.
 
     ``subject`` is a function or a module, ours or anybody's; it is not changed. ``mask`` and
     ``bias`` are the intent, in the values of `attend`; what is not stated is inferred, and said so.
@@ -50,11 +50,10 @@ def check(
     ``"ignore"`` for what True means in a mask, ``"lengths"``, ``"add"``. ``same`` lists settings
     under which the output must not change. Raises `ArgumentError` if the subject cannot be called.
 
-    >>> import torch, intently as it
-    >>> from intently.check import check
+    >>> import intently as it
     >>> def mine(q, k, v):
     ...     return (q @ k.mT).softmax(-1) @ v
-    >>> check(mine).mistakes[0].name
+    >>> it.check(mine).mistakes[0].name
     'no-scale'
     """
     with _one_thread():

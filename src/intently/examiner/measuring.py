@@ -16,7 +16,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from intently.check.reading import SPLITS, Reading, View, joined
+from intently.examiner.reading import SPLITS, Reading, View, joined
 
 Run = Callable[[Mapping[int, Tensor]], Tensor]
 """From the values of sources to the output of the core, as it lies in memory."""
@@ -101,9 +101,9 @@ def _values(
         if any(y is None for y in z):
             continue
         for tiled in (False, True) if r.key_heads not in (1, r.heads) else (False,):
-            w, residual = _solved([_shared(x, r.heads, tiled) for x in v], z)
+            _, residual = _solved([_shared(x, r.heads, tiled) for x in v], z)
             if best is None or residual < best.residual / 10:
-                best = Values(replace(r, v=view), merged, tiled, residual)
+                best = Values(replace(r, views=(r.q, r.k, view)), merged, tiled, residual)
             if best.residual < CLOSE:
                 return best
     return best
@@ -115,8 +115,9 @@ def _draw(
     """Weights of new random queries and keys, with both, as they are read plainly."""
     r, (b, t, s) = values.reading, (size.b, size.t, size.s)
     scale = r.width**-0.25
-    filled = {i: torch.randn(x.shape, generator=draw, dtype=x.dtype) * scale
-              for i, x in sources.items()}  # fmt: skip
+    filled = {
+        i: torch.randn(x.shape, generator=draw, dtype=x.dtype) * scale for i, x in sources.items()
+    }
     sizes = (b, r.key_heads, s, r.value_width)
     given, made = _responses(run, filled, r.v, sizes, draw, s)
     z = [joined(y, values.merged, b, r.heads, t, r.value_width) for y in made]

@@ -3,8 +3,8 @@
 `check` takes a function or a module, ours or anybody's, and returns a `Report`.
 """
 
-from intently.check.checking import check
-from intently.check.finding import Finding
-from intently.check.report import Report
+from intently.examiner.checking import check
+from intently.examiner.finding import Finding
+from intently.examiner.report import Report
 
 __all__ = ["Finding", "Report", "check"]

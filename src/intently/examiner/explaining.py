@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from intently.check.finding import Finding
-from intently.check.intent import Intent
-from intently.check.measuring import CLOSE, Values, Weights
-from intently.check.scores_found import Scores
+from intently.examiner.finding import Finding
+from intently.examiner.intent import Intent
+from intently.examiner.measuring import CLOSE, Values, Weights
+from intently.examiner.scores_found import Scores
 
 ALIBI = "ALiBi"
 
@@ -69,14 +69,30 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
     merged = values.merged not in (*usual, "btdh")
     given = values.reading.name == "heads apart"
     if split and not given:
-        found.append(Finding("split-by-reshape", where=where,
-            said="heads are split by a reshape where a transpose is needed: each head reads numbers of several positions"))  # fmt: skip
+        found.append(
+            Finding(
+                "split-by-reshape",
+                where=where,
+                said="heads are split by a reshape, so that each reads numbers of several positions",
+            )
+        )
     if merged and not given:
-        found.append(Finding("merged-by-reshape", where=where,
-            said="heads are merged by a reshape without a transpose: parts of heads land on other positions"))  # fmt: skip
+        found.append(
+            Finding(
+                "merged-by-reshape",
+                where=where,
+                said="heads are merged by a reshape, so that their parts land on other positions",
+            )
+        )
     if values.tiled:
-        found.append(Finding("key-heads-tiled", kind="convention", where=where,
-            said="key heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)"))  # fmt: skip
+        found.append(
+            Finding(
+                "key-heads-tiled",
+                kind="convention",
+                where=where,
+                said="key heads are tiled (0, 1, 0, 1), not repeated (0, 0, 1, 1)",
+            )
+        )
     return found
 
 
@@ -93,29 +109,59 @@ def _scale(scores: Scores, d: int, c: int, where: str) -> list[Finding]:
         ("scale-one-over-d", 1 / d, f"1/{d}, that is 1/d: divided by d, or twice by √d"),
         ("scale-model-width", c**-0.5, f"1/√{c}, the width of the model, in place of 1/√{d}"),
         ("scale-inverted", d**0.5, f"√{d}: multiplied where it should be divided"),
-    ]  # fmt: skip
+    ]
     for name, value, text in names:
         if math.isclose(scale, value, rel_tol=1e-3):
             return [Finding(name, where=where, said=f"the scale is {text}", fit=scores.residual)]
-    return [Finding("other-scale", kind="convention", where=where,
-                    said=f"the scale is {scale:.4g} where 1/√d is {right:.4g}")]  # fmt: skip
+    return [
+        Finding(
+            "other-scale",
+            kind="convention",
+            where=where,
+            said=f"the scale is {scale:.4g} where 1/√d is {right:.4g}",
+        )
+    ]
 
 
 def _axis(scores: Scores, intent: Intent, where: str) -> list[Finding]:
     if scores.axis == "keys":
         return []
     if scores.axis in ("queries", "heads", "batch"):
-        return [Finding(f"softmax-over-{scores.axis}", where=where, fit=scores.residual,
-            said=f"weights sum to 1 over {scores.axis}, not over keys")]  # fmt: skip
+        return [
+            Finding(
+                f"softmax-over-{scores.axis}",
+                where=where,
+                fit=scores.residual,
+                said=f"weights sum to 1 over {scores.axis}, not over keys",
+            )
+        ]
     if scores.after:
-        return [Finding("mask-after-softmax", where=where, fit=scores.residual,
-            said="the mask is applied after the softmax, and weights are not normalised again")]  # fmt: skip
+        return [
+            Finding(
+                "mask-after-softmax",
+                where=where,
+                fit=scores.residual,
+                said="the mask is applied after the softmax, and rows sum to less than 1",
+            )
+        ]
     low, high = float(scores.sums.min()), float(scores.sums.max())
     if scores.extra is not None and scores.extra > 0:
-        return [Finding("sink", kind="convention", where=where,
-            said=f"rows sum to less than 1: a sink takes exp({math.log(scores.extra):.3g})")]  # fmt: skip
-    return [Finding("not-normalised", where=where, fit=scores.residual,
-        said=f"weights sum to {low:.3g} … {high:.3g} over keys, not to 1")]  # fmt: skip
+        return [
+            Finding(
+                "sink",
+                kind="convention",
+                where=where,
+                said=f"a sink takes exp({math.log(scores.extra):.3g}) of every row",
+            )
+        ]
+    return [
+        Finding(
+            "not-normalised",
+            where=where,
+            fit=scores.residual,
+            said=f"weights sum to {low:.3g} … {high:.3g} over keys, not to 1",
+        )
+    ]
 
 
 def _mask(scores: Scores, intent: Intent, where: str) -> list[Finding]:
@@ -211,10 +257,20 @@ def _weak(added: Tensor, seen: Tensor, intent: Intent, where: str) -> list[Findi
         return []
     if math.isclose(abs(step), 1.0, rel_tol=1e-4):
         side = "allowed" if step > 0 else "hidden"
-        return [Finding("mask-boolean-added", where=where,
-            said=f"a boolean mask is added to the scores as a number: {side} keys gain 1, nothing is hidden")]  # fmt: skip
-    return [Finding("mask-too-weak", where=where,
-        said=f"the mask adds {-step:.4g} to hidden keys, which still have weight")]  # fmt: skip
+        return [
+            Finding(
+                "mask-boolean-added",
+                where=where,
+                said=f"a boolean mask is added as a number: {side} keys gain 1, none is hidden",
+            )
+        ]
+    return [
+        Finding(
+            "mask-too-weak",
+            where=where,
+            said=f"the mask adds {-step:.4g} to hidden keys, which still have weight",
+        )
+    ]
 
 
 def _other_bias(
@@ -228,8 +284,13 @@ def _other_bias(
     factor = float((mine * theirs).sum() / (theirs * theirs).sum())
     if float((mine - factor * theirs).abs().max()) < 1e-4:
         if math.isclose(factor, -1.0, rel_tol=1e-4):
-            return "bias with the wrong sign", [Finding("bias-sign", where=where,
-                said="the bias has the wrong sign: distant keys gain weight")]  # fmt: skip
+            return "bias with the wrong sign", [
+                Finding(
+                    "bias-sign",
+                    where=where,
+                    said="the bias has the wrong sign: distant keys gain weight",
+                )
+            ]
         text = f"the bias is added {factor:.3g} times"
         return text, [Finding("bias-twice", where=where, said=text)]
     return "another bias", [
@@ -239,7 +300,7 @@ def _other_bias(
 
 def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Finding]]:
     """A bias in words: by distance, ALiBi with its slopes, or any."""
-    b, h, t, s = added.shape
+    t, s = added.shape[-2:]
     distance = torch.arange(t)[:, None] + (s - t) - torch.arange(s)
     rest = _off_rows(added, seen)
     line = _off_rows(distance.double().expand(added.shape), seen)
@@ -248,8 +309,13 @@ def _by_distance(added: Tensor, seen: Tensor, where: str) -> tuple[str, list[Fin
     if float((rest - slope[..., None, None] * line).abs().max()) < 1e-4:
         slopes = ", ".join(f"{x:.3g}" for x in slope[0].tolist()[:4])
         if float(slope.max()) > 1e-6 and float(slope.min()) > -1e-6:
-            return "", [Finding("bias-sign", where=where,
-                said=f"scores grow with distance, by {slopes} a step: ALiBi has the wrong sign")]  # fmt: skip
+            return "", [
+                Finding(
+                    "bias-sign",
+                    where=where,
+                    said=f"scores grow with distance, by {slopes} a step: the wrong sign",
+                )
+            ]
         return f"a bias by distance of slope {slopes} (ALiBi)", []
     return "a bias that does not depend on q and k", []
 
