@@ -278,6 +278,8 @@ FAST = (
     ("torch", "TransformerEncoder"), ("torch", "Transformer"), ("keras", "MultiHeadAttention"),
     ("by hand", "mingpt"), ("by hand", "lucidrains"), ("by hand", "annotated_transformer"),
     ("by hand", "concatenated"), ("by hand", "exp_and_sum"), ("by hand", "pooling"),
+    ("by hand", "divided_last"), ("by hand", "online"), ("by hand", "two_axes_biased"),
+    ("by hand", "in_closure"), ("by hand", "CaiT"),
 )  # fmt: skip
 """The families in the fast part of the benchmark."""
 

@@ -234,7 +234,7 @@ class Truth(TorchDispatchMode):
             self._add("exp, product / sum", used / used.sum(-1, keepdim=True))
         elif name in ("div", "mul") and kinds == ["exp", "exp sum"] and second.dim() == out.dim():
             self._weights(out, other.axis, "exp / sum")  # type: ignore[union-attr]
-        elif name in POINTWISE or name in MOVES:
+        elif (name in POINTWISE or name in MOVES) and kinds != ["mixed", "mixed"]:
             kept = inputs[0][1]
             for x in tensors(out):
                 used = x.clone() if kept.kind == "exp" else kept.exponentials

@@ -161,10 +161,11 @@ class Follow(TorchDispatchMode):
         self.keep(out, _product(name, a, b, args, kwargs))
 
     def _tell(self, found: Scores | Lost, weights: Tensor, make: Callable[[], Call | str]) -> None:
-        if self.gathered is None:
+        gathered = self.gathered
+        if gathered is None or gathered.module is not next(iter(around()[-1:]), None):
             tell(current(), BY_HAND, _whose(found), make)
         else:
-            self.gathered.hold(weights, make)
+            gathered.hold(weights, make)
 
     def holds_weights(self, given: Iterable[Any]) -> bool:
         """Whether weights are among the arguments of a module."""
