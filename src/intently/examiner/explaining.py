@@ -73,7 +73,7 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
             Finding(
                 "split-by-reshape",
                 where=where,
-                said="heads are split by a reshape, so that each reads numbers of several positions",
+                said="heads are split by a reshape: each reads numbers of several positions",
             )
         )
     if merged and not given:
@@ -81,7 +81,7 @@ def _layout(values: Values, scores: Scores, where: str) -> list[Finding]:
             Finding(
                 "merged-by-reshape",
                 where=where,
-                said="heads are merged by a reshape, so that their parts land on other positions",
+                said="heads are merged by a reshape: their parts land on other positions",
             )
         )
     if values.tiled:
