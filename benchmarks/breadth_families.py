@@ -86,6 +86,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "memory_encoder_hidden_size", "mask_downsampler_embed_dim", "memory_fuser_embed_dim",
     )} | {"memory_encoder_output_channels": 64, "perceiver_resampler_hidden_size": 64,
           "perceiver_resampler_attention_head_dim": 64},
+    "sam3_tracker": {
+        "vision_config.backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+        "prompt_encoder_config.image_size": 32, "prompt_encoder_config.patch_size": 8},
     "edgetam_video": {
         "perceiver_resampler_num_latents": 4, "perceiver_resampler_num_latents_2d": 4,
         "memory_attention_rope_k_sizes": [2, 2]},

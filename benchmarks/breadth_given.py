@@ -162,6 +162,7 @@ INPUTS: dict[str, dict[str, Callable[[Any], Any] | None]] = {
 OPTIONS: dict[str, dict[str, Any]] = {
     "clvp": {"return_dict_in_generate": True},
     "kyutai_speech_to_text": {"inputs_embeds": None, "input_values": torch.randn(2, 1, 1920 * 24)},
+    "vibevoice": {"attention_mask": torch.ones(2, 12, dtype=torch.long)},
     "pop2piano": {"composer_to_feature_token": {f"composer{n}": n for n in range(1, 22)}},
 }
 """What the generation of a family has to be told: its options, and tensors that it is given."""
